@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * libhetmem - one allocator for memory that CPUs and GPUs share.
+ *
+ * Every function that can fail returns 0 or a negative errno; the text of
+ * the calling thread's last error is hetmem_last_error(). Every parameter
+ * struct starts with its size: set it to sizeof, zero the rest (an
+ * initializer does both), so that the struct can grow.
+ *
+ * Threads: a struct hetmem may be used by any number of threads at once;
+ * hetmem_close() must be the last use. Fork: in a child every function that
+ * needs a device or the kernel module returns -EOWNERDEAD; memory goes on
+ * copy-on-write; hetmem_close() only forgets.
+ */
+#ifndef HETMEM_H
+#define HETMEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <linux/hetmem.h>	/* locations (HETMEM_LOC), why, struct hetmem_run */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HETMEM_API_VERSION	1
+
+struct hetmem;
+
+/* A stream of the driver in use (CUstream). */
+typedef void *hetmem_stream;
+
+/**
+ * struct hetmem_params - how to open
+ * @size: sizeof(struct hetmem_params)
+ * @driver: "cuda", "soft" or NULL: the environment's HETMEM_DRIVER, else
+ *	CUDA if libcuda.so.1 has a device, else the soft driver
+ * @module_path: the module's device node, NULL for /dev/hetmem; "" for none
+ */
+struct hetmem_params {
+	size_t size;
+	const char *driver;
+	const char *module_path;
+};
+
+/*
+ * Opens the library: the kernel module if it is there and the driver. What
+ * is missing is not an error, see hetmem_feature(). @params may be NULL.
+ * -EINVAL unknown driver name; -ENODEV driver "cuda" asked for and not there.
+ */
+int hetmem_open(struct hetmem **hm, const struct hetmem_params *params);
+
+/* Memory that was allocated and not freed stays valid. NULL does nothing. */
+void hetmem_close(struct hetmem *hm);
+
+/* What this machine can do. */
+enum hetmem_feature_id {
+	HETMEM_FEATURE_MODULE,		/* hetmem.ko answers */
+	HETMEM_FEATURE_RESIDENCY,	/* where pages really are */
+	HETMEM_FEATURE_CUDA,		/* libcuda.so.1 with a device */
+	HETMEM_FEATURE_DEVICE,		/* any device: CUDA, emulated, soft */
+	HETMEM_FEATURE_PAGEABLE,	/* devices reach malloc'd memory */
+	HETMEM_FEATURE_MIGRATION,	/* malloc'd memory moves to devices */
+	HETMEM_FEATURE_MANAGED,		/* managed memory */
+	HETMEM_FEATURE_VMM,		/* virtual memory management calls */
+	HETMEM_FEATURE_NUMA,		/* more than one host node */
+	HETMEM_FEATURE_NR
+};
+
+/**
+ * struct hetmem_feature - one thing this machine can do, or cannot
+ * @name: one word
+ * @available: 1 or 0
+ * @reason: why not, or by what; what to do about it; never NULL
+ */
+struct hetmem_feature {
+	const char *name;
+	int available;
+	const char *reason;
+};
+
+/*
+ * The strings live until hetmem_close(). -EINVAL no such id, so that a
+ * program compiled for a later library can ask.
+ */
+int hetmem_feature(struct hetmem *hm, enum hetmem_feature_id id,
+		   struct hetmem_feature *feature);
+
+/* Addressing mode of a device: how it reaches system memory. */
+enum hetmem_addressing {
+	HETMEM_ADDRESSING_NONE,		/* not at all */
+	HETMEM_ADDRESSING_HMM,		/* faults and migration by software */
+	HETMEM_ADDRESSING_ATS,		/* through the CPU's page tables */
+	HETMEM_ADDRESSING_CDMM,		/* ATS, device memory no NUMA node */
+	HETMEM_ADDRESSING_SOFT,		/* the soft driver: same process */
+};
+
+/**
+ * struct hetmem_device_props - one device of the driver in use
+ * @size: in, sizeof(struct hetmem_device_props)
+ * @addressing: enum hetmem_addressing
+ * @managed: concurrent managed access
+ * @vmm: virtual memory management calls
+ * @host_node: NUMA node nearest to it, -1 if unknown
+ * @total: bytes of device memory
+ * @granularity: of VMM handles, bytes, 0 if there is no VMM
+ * @module_id: its id in hetmem.ko, -1 if it is not registered there
+ * @name: NUL-terminated
+ */
+struct hetmem_device_props {
+	size_t size;
+	int addressing;
+	int managed;
+	int vmm;
+	int host_node;
+	uint64_t total;
+	uint64_t granularity;
+	int module_id;
+	char name[96];
+};
+
+/* Number of devices of the driver in use, 0 or more. */
+int hetmem_device_count(struct hetmem *hm);
+int hetmem_device_props(struct hetmem *hm, int device,
+			struct hetmem_device_props *props);
+
+/* Name of the driver in use: "cuda", "soft". */
+const char *hetmem_driver_name(struct hetmem *hm);
+
+/*
+ * Allocates @size bytes of zeroed system memory: aligned to 2 MiB (sizes
+ * below 2 MiB: to 512 bytes at least), huge pages advised, tracked by the
+ * module if it is there. Not touched: pages go where they are first used.
+ * -EINVAL @size is 0; -ENOMEM.
+ */
+int hetmem_system_alloc(struct hetmem *hm, size_t size, void **ptr);
+
+/*
+ * Frees what hetmem_system_alloc() returned. Does not wait for a device:
+ * the caller's work on it is complete. NULL is -EINVAL, so is a pointer
+ * that is not allocated (nothing is changed then).
+ */
+int hetmem_system_free(struct hetmem *hm, void *ptr);
+
+/*
+ * mremap() for memory of hetmem_system_alloc(): gives it @new_size bytes, in
+ * place or at another address, 2 MiB aligned still, and moves the tracking
+ * along, which the kernel cannot do. The contents up to the smaller size
+ * are kept. On error nothing has changed.
+ */
+int hetmem_system_resize(struct hetmem *hm, void *ptr, size_t new_size,
+			 void **new_ptr);
+
+/*
+ * Tracks other memory of this process (malloc, mmap) with the module; whole
+ * pages, the range is widened to them. -EOPNOTSUPP without the module,
+ * -EEXIST it overlaps what is tracked, -ENOSPC too many ranges. Untrack
+ * takes the same arguments; -ENOENT.
+ */
+int hetmem_track(struct hetmem *hm, const void *ptr, size_t size);
+int hetmem_untrack(struct hetmem *hm, const void *ptr, size_t size);
+
+/**
+ * struct hetmem_moved - what a prefetch did
+ * @size: in, sizeof(struct hetmem_moved)
+ * @how: by whom: "module", "driver", "move_pages", "none"; never NULL
+ * @reason: if @how is "none": why there was nothing to be done
+ * @moved: pages moved, as far as known when the call returns
+ * @already: pages that were there
+ * @not_moved: pages left where they are
+ * @why: HETMEM_WHY_* of the first of those
+ * @why_addr: its address
+ * The driver works asynchronously and tells no counts.
+ */
+struct hetmem_moved {
+	size_t size;
+	const char *how;
+	const char *reason;
+	uint64_t moved;
+	uint64_t already;
+	uint64_t not_moved;
+	uint32_t why;
+	uint32_t reserved;
+	uint64_t why_addr;
+};
+
+/*
+ * Moves [@ptr, @ptr + @size) to @location: HETMEM_LOC(HETMEM_DEVICE, driver's
+ * device ordinal) or HETMEM_LOC(HETMEM_HOST, node or HETMEM_NODE_ANY). Any
+ * memory of this process; whole pages that overlap it. By the module for
+ * its devices and to the host (synchronous, @stream is ignored), by
+ * move_pages(2) between host nodes, by cuMemPrefetchAsync on @stream where
+ * the driver reaches this memory, and otherwise not at all, which is no
+ * error: @moved->how is "none" and @moved->reason says why. @moved may be
+ * NULL.
+ * -EINVAL bad range or location, -ENODEV no such device, -ENOMEM, -EINTR,
+ * -EIO the driver failed.
+ */
+int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
+		    uint32_t location, hetmem_stream stream,
+		    struct hetmem_moved *moved);
+
+/*
+ * Where [@ptr, @ptr + @size) is: fills @runs (at most @nr), widened to whole
+ * pages, and sets *@next to the first address not reported, which is the
+ * (page-aligned) end when everything is. Returns the number of runs. With
+ * the module: the kernel's truth, device index = the driver's ordinal where
+ * the device is one of the driver's, else 0x8000 + its id in the module
+ * (hetmem_prefetch() takes that too). Without: host nodes by move_pages(2);
+ * what that cannot see is HETMEM_UNKNOWN.
+ */
+ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
+			 struct hetmem_run *runs, size_t nr, uintptr_t *next);
+
+/* Text of this thread's last error: one line, no newline; never NULL. */
+const char *hetmem_last_error(void);
+
+/* "host node 0", "device 1", ...; writes at most @len bytes, returns @buf. */
+char *hetmem_location_name(uint32_t location, char *buf, size_t len);
+
+/* "file, mlocked", ... for HETMEM_WHY_*; "" for 0. Returns @buf. */
+char *hetmem_why_names(uint32_t why, char *buf, size_t len);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* HETMEM_H */
