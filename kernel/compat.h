@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * hetmem: what differs between kernels, in one place.
+ *
+ * kernel/probe/ holds one small file for each question; what compiles becomes
+ * a HETMEM_HAVE_* of hetmem_probe.h, which `make module` makes for the kernel
+ * it builds against. No version numbers: stable kernels backport.
+ */
+#ifndef _HETMEM_COMPAT_H
+#define _HETMEM_COMPAT_H
+
+#include <linux/memremap.h>
+#include <linux/migrate.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+
+#include "hetmem_probe.h"
+
+/*
+ * Of two forms of one thing a kernel has exactly one. Both or neither means
+ * that a probe no longer asks what it was written to ask.
+ */
+#if defined(HETMEM_HAVE_PAGE_PGMAP_MEMBER) == \
+	defined(HETMEM_HAVE_PAGE_PGMAP_FUNCTION)
+#error "no way known to get from a device page to its pgmap"
+#endif
+#if defined(HETMEM_HAVE_PAGE_FREE) == defined(HETMEM_HAVE_FOLIO_FREE)
+#error "no known callback for the last reference to a device page"
+#endif
+#if defined(HETMEM_HAVE_GET_DEV_PAGEMAP_1) == \
+	defined(HETMEM_HAVE_GET_DEV_PAGEMAP_2)
+#error "get_dev_pagemap() takes arguments that are not known"
+#endif
+#if IS_ENABLED(CONFIG_ZONE_DEVICE) && \
+	defined(HETMEM_HAVE_PAGE_INIT_1) == defined(HETMEM_HAVE_PAGE_INIT_3)
+#error "zone_device_page_init() takes arguments that are not known"
+#endif
+
+/* The pgmap of a device page: a member of struct page, now of its folio. */
+static inline struct dev_pagemap *hetmem_page_pgmap(const struct page *page)
+{
+#ifdef HETMEM_HAVE_PAGE_PGMAP_FUNCTION
+	return page_pgmap(page);
+#else
+	return page->pgmap;
+#endif
+}
+
+/* The argument that was dropped cached the pgmap of the previous lookup. */
+static inline struct dev_pagemap *hetmem_get_dev_pagemap(unsigned long pfn)
+{
+#ifdef HETMEM_HAVE_GET_DEV_PAGEMAP_1
+	return get_dev_pagemap(pfn);
+#else
+	return get_dev_pagemap(pfn, NULL);
+#endif
+}
+
+/*
+ * Takes a free device page into use: locked, one reference. Since device
+ * folios can be large the page no longer remembers its pgmap while free.
+ * Without ZONE_DEVICE there are no device pages to be taken.
+ */
+static inline void hetmem_page_init(struct page *page,
+				    struct dev_pagemap *pgmap)
+{
+#if defined(HETMEM_HAVE_PAGE_INIT_3)
+	zone_device_page_init(page, pgmap, 0);
+#elif defined(HETMEM_HAVE_PAGE_INIT_1)
+	zone_device_page_init(page);
+#endif
+}
+
+/*
+ * The last reference to a device page is gone: HETMEM_PAGE_FREE(name) opens
+ * the definition of the function that dev_pagemap_ops is given by
+ * HETMEM_PAGE_FREE_OP(name). It was handed a page and is now handed a folio;
+ * the body is given @page, its first page.
+ */
+#ifdef HETMEM_HAVE_FOLIO_FREE
+#define HETMEM_PAGE_FREE(name)						\
+	static void name##_page(struct page *page);			\
+	static void name(struct folio *folio)				\
+	{								\
+		name##_page(folio_page(folio, 0));			\
+	}								\
+	static void name##_page(struct page *page)
+#define HETMEM_PAGE_FREE_OP(name)	.folio_free = name
+#else
+#define HETMEM_PAGE_FREE(name)						\
+	static void name(struct page *page)
+#define HETMEM_PAGE_FREE_OP(name)	.page_free = name
+#endif
+
+#ifndef HETMEM_HAVE_VM_FLAGS_SET
+static inline void vm_flags_set(struct vm_area_struct *vma, vm_flags_t flags)
+{
+	vma->vm_flags |= flags;
+}
+#endif
+
+#endif /* _HETMEM_COMPAT_H */

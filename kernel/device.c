@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The registry of devices whose drivers have registered with hetmem, and the
+ * way from a command to such a driver.
+ *
+ * Locking. hetmem_devices_mutex serializes changes. Readers, which may sleep
+ * (they run the drivers' operations), hold hetmem_devices_srcu. Unregistering
+ * removes the entry and then waits for all readers, so that afterwards no
+ * operation runs and nobody compares the driver's pgmap any more. The module
+ * that owns the operations is pinned while one runs; one that is on its way
+ * out is a device that is not there.
+ */
+#include <linux/err.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/srcu.h>
+#include <linux/string.h>
+#include <linux/uaccess.h>
+
+#include <linux/hetmem_device.h>
+#include "hetmem.h"
+
+struct hetmem_device {
+	u32 id;
+	struct hetmem_device_desc desc;
+	char name[sizeof_field(struct hetmem_device_info, name)];
+};
+
+static DEFINE_MUTEX(hetmem_devices_mutex);
+DEFINE_STATIC_SRCU(hetmem_devices_srcu);
+static struct hetmem_device __rcu *hetmem_devices[HETMEM_MAX_DEVICES];
+
+/* Until hetmem_device_unlock() devices that were found stay. May sleep. */
+int hetmem_device_lock(void) __acquires(hetmem_devices_srcu)
+{
+	return srcu_read_lock(&hetmem_devices_srcu);
+}
+
+void hetmem_device_unlock(int idx) __releases(hetmem_devices_srcu)
+{
+	srcu_read_unlock(&hetmem_devices_srcu, idx);
+}
+
+struct hetmem_device *hetmem_device_find(u32 id)
+{
+	if (id >= HETMEM_MAX_DEVICES)
+		return NULL;
+	return srcu_dereference(hetmem_devices[id], &hetmem_devices_srcu);
+}
+
+static struct hetmem_device *hetmem_device_locked(u32 id)
+{
+	struct mutex *lock = &hetmem_devices_mutex;
+
+	return rcu_dereference_protected(hetmem_devices[id],
+					 lockdep_is_held(lock));
+}
+
+/**
+ * hetmem_device_register - make a device known to hetmem and its users
+ * @desc: copied; see there
+ *
+ * Context: process, may sleep.
+ * Return: the device, or ERR_PTR: -EINVAL a member is missing, -EEXIST the
+ * pgmap is registered, -ENOSPC there are HETMEM_MAX_DEVICES, -ENOMEM.
+ */
+struct hetmem_device *
+hetmem_device_register(const struct hetmem_device_desc *desc)
+{
+	struct hetmem_device *dev, *other;
+	u32 id, free = HETMEM_MAX_DEVICES;
+	int ret = 0;
+
+	if (!desc->name || !desc->pgmap || !desc->owner || !desc->ops ||
+	    !desc->ops->to_device || !desc->ops->to_host)
+		return ERR_PTR(-EINVAL);
+	dev = kzalloc(sizeof(*dev), GFP_KERNEL);
+	if (!dev)
+		return ERR_PTR(-ENOMEM);
+	dev->desc = *desc;
+	strscpy(dev->name, desc->name, sizeof(dev->name));
+	dev->desc.name = dev->name;
+
+	mutex_lock(&hetmem_devices_mutex);
+	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
+		other = hetmem_device_locked(id);
+		if (!other)
+			free = min(free, id);
+		else if (other->desc.pgmap == desc->pgmap)
+			ret = -EEXIST;
+	}
+	if (!ret && free == HETMEM_MAX_DEVICES)
+		ret = -ENOSPC;
+	if (!ret) {
+		dev->id = free;
+		rcu_assign_pointer(hetmem_devices[free], dev);
+	}
+	mutex_unlock(&hetmem_devices_mutex);
+
+	if (ret) {
+		kfree(dev);
+		return ERR_PTR(ret);
+	}
+	return dev;
+}
+EXPORT_SYMBOL_GPL(hetmem_device_register);
+
+/**
+ * hetmem_device_unregister - the device goes away
+ * @dev: from hetmem_device_register()
+ *
+ * Afterwards no operation of the device runs or will run. Its pages may
+ * still be in use: bringing them back is the driver's business.
+ *
+ * Context: process, may sleep; not from one of the device's operations.
+ */
+void hetmem_device_unregister(struct hetmem_device *dev)
+{
+	mutex_lock(&hetmem_devices_mutex);
+	RCU_INIT_POINTER(hetmem_devices[dev->id], NULL);
+	mutex_unlock(&hetmem_devices_mutex);
+	synchronize_srcu(&hetmem_devices_srcu);
+	kfree(dev);
+}
+EXPORT_SYMBOL_GPL(hetmem_device_unregister);
+
+/**
+ * hetmem_device_id - the number by which userspace knows a device
+ * @dev: from hetmem_device_register()
+ */
+u32 hetmem_device_id(const struct hetmem_device *dev)
+{
+	return dev->id;
+}
+EXPORT_SYMBOL_GPL(hetmem_device_id);
+
+/* Documented in hetmem_device.h. */
+void hetmem_device_moved(struct hetmem_device *dev, const struct mm_struct *mm,
+			 unsigned long addr, unsigned long nr_pages,
+			 enum hetmem_direction dir)
+{
+	if (!nr_pages)
+		return;
+	hetmem_mm_count(mm, addr, addr + (nr_pages << PAGE_SHIFT) - 1,
+			dir == HETMEM_TO_DEVICE ? HETMEM_COUNT_TO_DEVICE :
+						  HETMEM_COUNT_TO_HOST);
+}
+EXPORT_SYMBOL_GPL(hetmem_device_moved);
+
+/*
+ * The location of a page in ZONE_DEVICE. The caller holds the lock that keeps
+ * the page from going away, and hetmem_device_lock(). The pgmap is compared,
+ * never followed.
+ */
+u32 hetmem_device_location(const struct page *page)
+{
+	const struct dev_pagemap *pgmap = hetmem_page_pgmap(page);
+	const struct hetmem_device *dev;
+	u32 id;
+
+	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
+		dev = hetmem_device_find(id);
+		if (dev && dev->desc.pgmap == pgmap)
+			return HETMEM_LOC(HETMEM_DEVICE, id);
+	}
+	if (is_device_private_page(page) || is_device_coherent_page(page))
+		return HETMEM_LOC(HETMEM_UNKNOWN, 0);
+	/* Persistent memory and the like: the host's, on a node. */
+	return HETMEM_LOC(HETMEM_HOST, page_to_nid(page));
+}
+
+/*
+ * Fills @owners, with room for HETMEM_MAX_DEVICES, with the distinct owners
+ * of device pages, by which hmm_range_fault() is told to show them. Under
+ * hetmem_device_lock(). Return: how many.
+ */
+unsigned int hetmem_device_owners(void **owners)
+{
+	const struct hetmem_device *dev;
+	unsigned int i, nr = 0;
+	u32 id;
+
+	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
+		dev = hetmem_device_find(id);
+		if (!dev)
+			continue;
+		for (i = 0; i < nr; i++) {
+			if (owners[i] == dev->desc.owner)
+				break;
+		}
+		if (i == nr)
+			owners[nr++] = dev->desc.owner;
+	}
+	return nr;
+}
+
+u32 hetmem_device_caps(const struct hetmem_device *dev)
+{
+	return dev->desc.caps;
+}
+
+/* Under hetmem_device_lock(); else as hetmem_device_ops has it. */
+int hetmem_device_to_device(struct hetmem_device *dev,
+			    struct vm_area_struct *vma, unsigned long start,
+			    unsigned long end)
+{
+	const struct hetmem_device_ops *ops = dev->desc.ops;
+	int ret;
+
+	if (!try_module_get(ops->owner))
+		return -ENODEV;
+	ret = ops->to_device(dev->desc.drvdata, vma, start, end);
+	module_put(ops->owner);
+	return ret;
+}
+
+int hetmem_device_to_host(struct hetmem_device *dev,
+			  struct vm_area_struct *vma, unsigned long start,
+			  unsigned long end, int nid)
+{
+	const struct hetmem_device_ops *ops = dev->desc.ops;
+	int ret;
+
+	if (!try_module_get(ops->owner))
+		return -ENODEV;
+	ret = ops->to_host(dev->desc.drvdata, vma, start, end, nid);
+	module_put(ops->owner);
+	return ret;
+}
+
+static u64 hetmem_device_used(const struct hetmem_device *dev)
+{
+	const struct hetmem_device_ops *ops = dev->desc.ops;
+	u64 used;
+
+	if (!ops->used || !try_module_get(ops->owner))
+		return 0;
+	used = ops->used(dev->desc.drvdata);
+	module_put(ops->owner);
+	return used;
+}
+
+/* The device part of HETMEM_IOC_INFO. */
+int hetmem_device_list(struct hetmem_cmd_info *cmd)
+{
+	struct hetmem_device_info info;
+	struct hetmem_device *dev;
+	char __user *to = u64_to_user_ptr(cmd->devices);
+	size_t size = min_t(size_t, cmd->device_size, sizeof(info));
+	size_t rest = cmd->device_size - size;
+	u32 id, nr = 0;
+	int idx, ret = 0;
+
+	if (cmd->nr_devices && cmd->device_size < sizeof(info))
+		return -EINVAL;
+	if (cmd->device_size > PAGE_SIZE)
+		return -E2BIG;
+
+	idx = hetmem_device_lock();
+	for (id = 0; id < HETMEM_MAX_DEVICES && !ret; id++) {
+		dev = hetmem_device_find(id);
+		if (!dev || nr++ >= cmd->nr_devices)
+			continue;
+		memset(&info, 0, sizeof(info));
+		info.id = id;
+		info.caps = dev->desc.caps;
+		info.capacity = dev->desc.capacity;
+		info.used = hetmem_device_used(dev);
+		memcpy(info.name, dev->name, sizeof(info.name));
+		if (copy_to_user(to, &info, size) ||
+		    clear_user(to + size, rest))
+			ret = -EFAULT;
+		to += cmd->device_size;
+	}
+	hetmem_device_unlock(idx);
+	cmd->nr_devices = nr;
+	return ret;
+}

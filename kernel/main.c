@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * hetmem.ko: the module, its misc device, and the way of a command from
+ * userspace to the file that carries it out and back.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/capability.h>
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/pid_namespace.h>
+#include <linux/proc_fs.h>
+#include <linux/sched/mm.h>
+#include <linux/seq_file.h>
+#include <linux/uaccess.h>
+
+#include "hetmem.h"
+
+/* Every struct has the same layout for 32 and 64 bit callers. */
+#define HETMEM_CHECK_SIZE(name, bytes) \
+	static_assert(sizeof(struct name) == (bytes))
+
+HETMEM_CHECK_SIZE(hetmem_device_info, 56);
+HETMEM_CHECK_SIZE(hetmem_cmd_info, 48);
+HETMEM_CHECK_SIZE(hetmem_cmd_track, 24);
+HETMEM_CHECK_SIZE(hetmem_cmd_untrack, 24);
+HETMEM_CHECK_SIZE(hetmem_run, 32);
+HETMEM_CHECK_SIZE(hetmem_total, 16);
+HETMEM_CHECK_SIZE(hetmem_cmd_residency, 80);
+HETMEM_CHECK_SIZE(hetmem_cmd_migrate, 72);
+HETMEM_CHECK_SIZE(hetmem_cmd_stats, 112);
+
+/* -EINVAL and -ERANGE as the uapi header promises them. */
+static int hetmem_check_range(u64 start, u64 end)
+{
+	if (!PAGE_ALIGNED(start) || !PAGE_ALIGNED(end) || start >= end)
+		return -EINVAL;
+	if (end > TASK_SIZE_MAX)
+		return -ERANGE;
+	return 0;
+}
+
+static int hetmem_ioctl_info(struct hetmem_context *ctx, struct mm_struct *mm,
+			     void *arg, bool *partial)
+{
+	struct hetmem_cmd_info *cmd = arg;
+
+	if (cmd->flags)
+		return -EINVAL;
+
+	cmd->version = HETMEM_VERSION;
+	cmd->block_shift = HETMEM_BLOCK_SHIFT;
+	cmd->features = 0;
+	if (IS_ENABLED(CONFIG_DEVICE_PRIVATE))
+		cmd->features |= HETMEM_FEATURE_DEVICE_PRIVATE;
+	cmd->max_ranges = HETMEM_MAX_RANGES;
+	cmd->nr_ranges = READ_ONCE(ctx->nr_ranges);
+	return hetmem_device_list(cmd);
+}
+
+static int hetmem_ioctl_track(struct hetmem_context *ctx, struct mm_struct *mm,
+			      void *arg, bool *partial)
+{
+	struct hetmem_cmd_track *cmd = arg;
+	int ret;
+
+	if (cmd->flags)
+		return -EINVAL;
+	ret = hetmem_check_range(cmd->start, cmd->end);
+	if (ret)
+		return ret;
+	return hetmem_range_add(ctx, cmd->start, cmd->end);
+}
+
+static int hetmem_ioctl_untrack(struct hetmem_context *ctx,
+				struct mm_struct *mm, void *arg, bool *partial)
+{
+	struct hetmem_cmd_untrack *cmd = arg;
+	int ret;
+
+	if (cmd->flags)
+		return -EINVAL;
+	ret = hetmem_check_range(cmd->start, cmd->end);
+	if (ret)
+		return ret;
+	return hetmem_range_del(ctx, cmd->start, cmd->end);
+}
+
+static int hetmem_ioctl_residency(struct hetmem_context *ctx,
+				  struct mm_struct *mm, void *arg,
+				  bool *partial)
+{
+	struct hetmem_cmd_residency *cmd = arg;
+	int ret;
+
+	if (cmd->flags || cmd->reserved)
+		return -EINVAL;
+	if (cmd->kinds >> (HETMEM_FOREIGN + 1))
+		return -EINVAL;
+	if (cmd->nr_totals > HETMEM_MAX_TOTALS)
+		return -EINVAL;
+	ret = hetmem_check_range(cmd->start, cmd->end);
+	if (ret)
+		return ret;
+	return hetmem_residency(mm, cmd, partial);
+}
+
+static int hetmem_ioctl_migrate(struct hetmem_context *ctx,
+				struct mm_struct *mm, void *arg, bool *partial)
+{
+	struct hetmem_cmd_migrate *cmd = arg;
+	int ret;
+
+	if (cmd->flags & ~HETMEM_MIGRATE_POPULATE)
+		return -EINVAL;
+	ret = hetmem_check_range(cmd->start, cmd->end);
+	if (ret)
+		return ret;
+	return hetmem_migrate(ctx, mm, cmd, partial);
+}
+
+static int hetmem_ioctl_stats(struct hetmem_context *ctx, struct mm_struct *mm,
+			      void *arg, bool *partial)
+{
+	struct hetmem_cmd_stats *cmd = arg;
+
+	if (cmd->flags & ~HETMEM_STATS_CONTEXT)
+		return -EINVAL;
+	if (cmd->flags & HETMEM_STATS_CONTEXT) {
+		if (cmd->start)
+			return -EINVAL;
+	} else {
+		if (!PAGE_ALIGNED(cmd->start))
+			return -EINVAL;
+		if (cmd->start >= TASK_SIZE_MAX)
+			return -ERANGE;
+	}
+	return hetmem_range_stats(ctx, cmd->start, cmd);
+}
+
+/**
+ * struct hetmem_ioctl - a command
+ * @fn: carries it out. @arg is the kernel's copy of the struct; it goes back
+ *	to userspace on success, and on failure if @partial was set
+ * @size: of the struct as this kernel knows it
+ * @min_size: of the struct in its first version
+ * @flags: HETMEM_IOCTL_*
+ */
+struct hetmem_ioctl {
+	int (*fn)(struct hetmem_context *ctx, struct mm_struct *mm, void *arg,
+		  bool *partial);
+	u16 size;
+	u16 min_size;
+	u16 flags;
+};
+
+/* Allowed from another mm to who may trace everybody. */
+#define HETMEM_IOCTL_QUERY	BIT(0)
+/* Something comes back. */
+#define HETMEM_IOCTL_OUT	BIT(1)
+/* Looks at the address space: it must still be there. */
+#define HETMEM_IOCTL_MM		BIT(2)
+
+#define HETMEM_IOCTL(nr, name, first_size, _flags)			\
+	[_IOC_NR(nr)] = {						\
+		.fn = hetmem_ioctl_##name,				\
+		.size = sizeof(struct hetmem_cmd_##name),		\
+		.min_size = (first_size),				\
+		.flags = (_flags),					\
+	}
+
+static const struct hetmem_ioctl hetmem_ioctls[] = {
+	HETMEM_IOCTL(HETMEM_IOC_INFO, info, 48,
+		     HETMEM_IOCTL_QUERY | HETMEM_IOCTL_OUT),
+	HETMEM_IOCTL(HETMEM_IOC_TRACK, track, 24, 0),
+	HETMEM_IOCTL(HETMEM_IOC_UNTRACK, untrack, 24, 0),
+	HETMEM_IOCTL(HETMEM_IOC_RESIDENCY, residency, 80,
+		     HETMEM_IOCTL_QUERY | HETMEM_IOCTL_OUT | HETMEM_IOCTL_MM),
+	HETMEM_IOCTL(HETMEM_IOC_MIGRATE, migrate, 72,
+		     HETMEM_IOCTL_OUT | HETMEM_IOCTL_MM),
+	HETMEM_IOCTL(HETMEM_IOC_STATS, stats, 112,
+		     HETMEM_IOCTL_QUERY | HETMEM_IOCTL_OUT),
+};
+
+union hetmem_cmd {
+	u32 size;
+	struct hetmem_cmd_info info;
+	struct hetmem_cmd_track track;
+	struct hetmem_cmd_untrack untrack;
+	struct hetmem_cmd_residency residency;
+	struct hetmem_cmd_migrate migrate;
+	struct hetmem_cmd_stats stats;
+};
+
+static bool hetmem_permitted(const struct hetmem_context *ctx,
+			     const struct hetmem_ioctl *ioctl)
+{
+	if (current->mm == ctx->mm)
+		return true;
+	return (ioctl->flags & HETMEM_IOCTL_QUERY) && capable(CAP_SYS_PTRACE);
+}
+
+static int hetmem_copy_out(void __user *uarg, const union hetmem_cmd *cmd,
+			   size_t ksize, size_t usize)
+{
+	if (copy_to_user(uarg, cmd, min(ksize, usize)))
+		return -EFAULT;
+	if (usize > ksize && clear_user(uarg + ksize, usize - ksize))
+		return -EFAULT;
+	return 0;
+}
+
+static long hetmem_ioctl(struct file *file, unsigned int nr, unsigned long arg)
+{
+	struct hetmem_context *ctx = file->private_data;
+	void __user *uarg = (void __user *)arg;
+	const struct hetmem_ioctl *ioctl;
+	union hetmem_cmd cmd;
+	bool partial = false;
+	u32 usize;
+	int ret;
+
+	if (_IOC_TYPE(nr) != HETMEM_TYPE || nr != _IO(HETMEM_TYPE, _IOC_NR(nr)))
+		return -ENOTTY;
+	if (_IOC_NR(nr) >= ARRAY_SIZE(hetmem_ioctls))
+		return -ENOTTY;
+	ioctl = &hetmem_ioctls[_IOC_NR(nr)];
+
+	if (!hetmem_permitted(ctx, ioctl))
+		return -EPERM;
+
+	if (get_user(usize, (u32 __user *)uarg))
+		return -EFAULT;
+	if (usize < ioctl->min_size)
+		return -EINVAL;
+	if (usize > PAGE_SIZE)
+		return -E2BIG;
+	memset(&cmd, 0, sizeof(cmd));
+	ret = copy_struct_from_user(&cmd, ioctl->size, uarg, usize);
+	if (ret)
+		return ret;
+	/* What another thread has written there since does not count. */
+	cmd.size = usize;
+
+	if (ioctl->flags & HETMEM_IOCTL_MM) {
+		if (!mmget_not_zero(ctx->mm))
+			return -ESRCH;
+		ret = ioctl->fn(ctx, ctx->mm, &cmd, &partial);
+		mmput(ctx->mm);
+	} else {
+		ret = ioctl->fn(ctx, NULL, &cmd, &partial);
+	}
+
+	if ((ioctl->flags & HETMEM_IOCTL_OUT) && (!ret || partial) &&
+	    hetmem_copy_out(uarg, &cmd, ioctl->size, usize))
+		return -EFAULT;
+	return ret;
+}
+
+static int hetmem_open(struct inode *inode, struct file *file)
+{
+	struct hetmem_context *ctx;
+
+	ctx = hetmem_context_open();
+	if (IS_ERR(ctx))
+		return PTR_ERR(ctx);
+	file->private_data = ctx;
+	return nonseekable_open(inode, file);
+}
+
+static int hetmem_release(struct inode *inode, struct file *file)
+{
+	hetmem_context_close(file->private_data);
+	return 0;
+}
+
+/*
+ * Whose memory the context shows, in /proc/PID/fdinfo: after fork() the child
+ * has the file too, and who takes it from there should know.
+ */
+static void hetmem_show_fdinfo(struct seq_file *m, struct file *file)
+{
+	struct hetmem_context *ctx = file->private_data;
+	struct pid_namespace *ns = proc_pid_ns(file_inode(m->file)->i_sb);
+
+	seq_printf(m, "hetmem-pid:\t%d\n", pid_nr_ns(ctx->opener, ns));
+	seq_printf(m, "hetmem-ranges:\t%u\n", READ_ONCE(ctx->nr_ranges));
+}
+
+static const struct file_operations hetmem_fops = {
+	.owner = THIS_MODULE,
+	.open = hetmem_open,
+	.release = hetmem_release,
+	.unlocked_ioctl = hetmem_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.show_fdinfo = hetmem_show_fdinfo,
+};
+
+/*
+ * Open to everybody: a context shows and moves nothing but the opener's own
+ * memory, and what it makes the kernel allocate is charged to the opener.
+ */
+static struct miscdevice hetmem_misc = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "hetmem",
+	.fops = &hetmem_fops,
+	.mode = 0666,
+};
+
+static int __init hetmem_init(void)
+{
+	int ret;
+
+	ret = hetmem_range_init();
+	if (ret)
+		return ret;
+	ret = misc_register(&hetmem_misc);
+	if (ret)
+		hetmem_range_exit();
+	return ret;
+}
+
+static void __exit hetmem_exit(void)
+{
+	misc_deregister(&hetmem_misc);
+	hetmem_range_exit();
+}
+
+module_init(hetmem_init);
+module_exit(hetmem_exit);
+
+MODULE_AUTHOR("The hetmem authors");
+MODULE_DESCRIPTION("Memory shared by CPUs and devices: residency, migration");
+MODULE_LICENSE("GPL");
