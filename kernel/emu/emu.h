@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * hetmem_emu.ko: an emulated device with device-private memory.
+ *
+ * main.c is the module, its parameters and its devices; file.c the commands
+ * of an open file; access.c plays the GPU; migrate.c moves the pages of an
+ * address space in and out, CPU faults included; evict.c moves pages out
+ * whoever they belong to; memory.c owns the device's memory and knows the
+ * order in which its pages came.
+ *
+ * Locking, outermost first:
+ *
+ *	mmap_lock of the process, for reading (migrate.c, access.c)
+ *	  folio locks, tried only, as migrate_vma_*() and migrate_device_*()
+ *	  take them
+ *	    emu_device.lock (memory.c)
+ *	  emu_access.lock (access.c)
+ *
+ * - emu_device.lock is innermost. It protects which pages are in use, whose
+ *   they are and their order; it is also taken when the last reference to a
+ *   page goes away, which the core does with page table locks held. Nothing
+ *   sleeps, allocates or copies under it.
+ * - emu_access.lock is what the device's "page table" of one access hangs on:
+ *   pages are looked at and copied under it alone, after
+ *   mmu_interval_read_retry() said that nothing has changed. The invalidation
+ *   takes it, and so waits for the copy, and nothing else. It is not held
+ *   across hmm_range_fault(), mmu_interval_read_begin(), migrate_vma_*() or
+ *   mmu_interval_notifier_remove().
+ * - Room on the device is made before pages are locked, never after: eviction
+ *   starts with no folio lock held and takes no mmap_lock (its caller may hold
+ *   its own, for reading). Evictors take different pages off the order, so
+ *   they neither wait for each other nor try the same page.
+ * - User memory is copied with none of these held.
+ *
+ * Lifetime. Processes hold pages of the device, not the module: unloading
+ * takes the device out of hetmem and away from files, brings every page back
+ * and waits for the last reference, also of a CPU fault that is at work.
+ */
+#ifndef _HETMEM_EMU_H
+#define _HETMEM_EMU_H
+
+#include <linux/atomic.h>
+#include <linux/list.h>
+#include <linux/memremap.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+#include <linux/hetmem_device.h>
+#include <uapi/linux/hetmem.h>
+#include <uapi/linux/hetmem_emu.h>
+
+#define EMU_MAX_DEVICES		8
+
+/* What one migration moves at most: a block of hetmem, what one PMD maps. */
+#define EMU_BATCH		512
+
+/*
+ * How often a migration that found the device full makes room and goes on.
+ * Each round fails only if somebody else was faster.
+ */
+#define EMU_MOVE_ROUNDS		8
+
+enum emu_stat {
+	EMU_TO_DEVICE,
+	EMU_TO_HOST,
+	EMU_CPU_FAULTS,
+	EMU_CPU_FAULT_FAILURES,
+	EMU_DEVICE_FAULTS,
+	EMU_DEVICE_FAULT_FAILURES,
+	EMU_EVICTED,
+	EMU_NR_STATS,
+};
+
+/**
+ * struct emu_page - what is remembered of a page of the device
+ * @order: in emu_device.order, or held by an evictor, while it is mapped
+ * @mm: of the address space that it came from, NULL while it is not mapped;
+ *	compared, never followed: the process may be gone, or share the page
+ * @addr: where it was there
+ */
+struct emu_page {
+	struct list_head order;
+	const struct mm_struct *mm;
+	unsigned long addr;
+};
+
+/**
+ * struct emu_device - a device
+ * @misc: /dev/hetmem_emuN
+ * @name: of that
+ * @index: N
+ * @registered: with hetmem; NULL before and afterwards
+ * @id: that hetmem gave it
+ * @memory: its memory; page i of the device is @memory + i * PAGE_SIZE
+ * @nr_pages: that it has
+ * @first_pfn: of its struct pages
+ * @faulting: a bit a page: a CPU fault is bringing it back
+ * @lock: protects what follows, to @pages
+ * @used_map: a bit a page: in use
+ * @next: where the search for a free page starts
+ * @used: pages in use
+ * @reserved: pages promised to migrations that are about to start
+ * @order: pages in use, the least recently migrated one first
+ * @pages: nr_pages of them
+ * @stats: enum emu_stat
+ * @region: of the physical address space, where its struct pages are
+ * @pgmap: of its struct pages
+ */
+struct emu_device {
+	struct miscdevice misc;
+	char name[24];
+	unsigned int index;
+	struct hetmem_device __rcu *registered;
+	u32 id;
+
+	void *memory;
+	unsigned long nr_pages;
+	unsigned long first_pfn;
+	unsigned long *faulting;
+
+	spinlock_t lock;	/* innermost, see above */
+	unsigned long *used_map;
+	unsigned long next;
+	unsigned long used;
+	unsigned long reserved;
+	struct list_head order;
+	struct emu_page *pages;
+
+	atomic64_t stats[EMU_NR_STATS];
+	struct resource *region;
+	struct dev_pagemap pgmap;
+};
+
+/**
+ * struct emu_report - consecutive pages that hetmem is to be told of
+ * @dev: where they went or came from
+ * @mm: whose
+ * @addr: of the first
+ * @nr: how many; 0 in an empty report
+ * @dir: which way
+ */
+struct emu_report {
+	struct emu_device *dev;
+	const struct mm_struct *mm;
+	unsigned long addr;
+	unsigned long nr;
+	enum hetmem_direction dir;
+};
+
+/**
+ * struct emu_range - addresses that an eviction leaves alone
+ * @mm: address space
+ * @start: first byte
+ * @end: first byte behind it
+ */
+struct emu_range {
+	const struct mm_struct *mm;
+	unsigned long start;
+	unsigned long end;
+};
+
+static inline unsigned long emu_page_index(const struct emu_device *dev,
+					   const struct page *page)
+{
+	return page_to_pfn(page) - dev->first_pfn;
+}
+
+static inline void *emu_page_memory(const struct emu_device *dev,
+				    unsigned long pfn)
+{
+	return dev->memory + ((pfn - dev->first_pfn) << PAGE_SHIFT);
+}
+
+static inline bool emu_has_pfn(const struct emu_device *dev, unsigned long pfn)
+{
+	return pfn >= dev->first_pfn && pfn - dev->first_pfn < dev->nr_pages;
+}
+
+static inline void emu_count(struct emu_device *dev, enum emu_stat stat,
+			     unsigned long nr)
+{
+	atomic64_add(nr, &dev->stats[stat]);
+}
+
+/* main.c */
+extern char emu_owner;
+extern unsigned int emu_nr_devices;
+extern bool emu_ready;
+extern unsigned int emu_fault_around;
+struct emu_device *emu_find_pfn(unsigned long pfn);
+void emu_report_add(struct emu_report *report, const struct mm_struct *mm,
+		    unsigned long addr);
+void emu_report_flush(struct emu_report *report);
+
+/* memory.c */
+int emu_memory_init(struct emu_device *dev, unsigned long nr_pages);
+void emu_memory_exit(struct emu_device *dev);
+unsigned long emu_reserve(struct emu_device *dev, unsigned long nr);
+void emu_unreserve(struct emu_device *dev, unsigned long nr);
+struct page *emu_alloc(struct emu_device *dev);
+void emu_arrived(struct emu_device *dev, const struct page *page,
+		 const struct mm_struct *mm, unsigned long addr);
+unsigned long emu_take_oldest(struct emu_device *dev, struct list_head *taken,
+			      unsigned long *pfns, unsigned long nr,
+			      const struct emu_range *spare);
+void emu_put_back(struct emu_device *dev, struct list_head *taken);
+bool emu_whose(struct emu_device *dev, unsigned long pfn,
+	       const struct mm_struct **mm, unsigned long *addr);
+void emu_left(struct emu_device *dev, unsigned long pfn);
+
+/* evict.c */
+long emu_evict(struct emu_device *dev, unsigned long nr,
+	       const struct emu_range *spare);
+void emu_evict_all(struct emu_device *dev);
+unsigned long emu_make_room(struct emu_device *dev, unsigned long nr,
+			    const struct emu_range *spare);
+
+/* migrate.c */
+bool emu_can_move(struct vm_area_struct *vma);
+int emu_move_in(struct emu_device *dev, struct vm_area_struct *vma,
+		unsigned long start, unsigned long end);
+int emu_move_out(struct emu_device *dev, struct vm_area_struct *vma,
+		 unsigned long start, unsigned long end, int nid);
+vm_fault_t emu_migrate_to_ram(struct vm_fault *vmf);
+
+/* access.c */
+int emu_access(struct emu_device *dev, struct mm_struct *mm,
+	       struct hetmem_emu_cmd_access *cmd);
+int emu_access_prepare(struct mm_struct *mm);
+
+/* file.c */
+extern const struct file_operations emu_fops;
+
+#endif /* _HETMEM_EMU_H */
