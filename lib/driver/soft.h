@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * The soft driver: the Driver API in software, for machines without a GPU
+ * and for tests.
+ *
+ * A world holds everything: devices, streams, memory. There is one per
+ * process, made by the first hm_soft_open() and gone with the last
+ * hm_soft_close(); in a forked child the parent's is forgotten.
+ *
+ * A stream is a queue of tasks and a thread that executes them in order. A
+ * point in a stream is its task: an event refers to the task that recorded
+ * it, a wait is a task that depends on another's. A task only ever depends
+ * on tasks that were submitted before it, so that there are no cycles.
+ *
+ * Locking: one lock, world->lock, for all of it, one condition for all that
+ * changes. Tasks run without the lock. Fork's lock is taken before it.
+ *
+ * Device memory is ordinary memory of this process, of limited amount. What
+ * is not the device's own is reached through /dev/hetmem_emuN if there is
+ * one, so that the device faults and moves pages as a GPU would, else
+ * directly.
+ */
+#ifndef HETMEM_DRIVER_SOFT_H
+#define HETMEM_DRIVER_SOFT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <time.h>
+
+#include "internal.h"
+
+#define SOFT_VERSION		13000
+#define SOFT_GRANULARITY	((size_t)2 << 20)
+#define SOFT_MAX_DEVICES	16
+#define SOFT_MAX_RULES		32
+#define SOFT_MAX_POOLS		32
+
+struct soft_task;
+
+/**
+ * struct CUmemPoolHandle_st - a memory pool: what is counted of it
+ */
+struct CUmemPoolHandle_st {
+	bool live;
+	bool dying;
+	int device;
+	cuuint64_t threshold;
+	cuuint64_t used;
+	cuuint64_t used_high;
+	size_t max_size;
+	int reuse[3];
+};
+
+/**
+ * struct CUctx_st - a device and its primary context
+ * @retained: references; not live at 0
+ * @error: of work that failed; sticks until the context is released
+ * @legacy: the stream that NULL means
+ * @capacity, @used: bytes of device memory
+ * @emu: /dev/hetmem_emuN or -1; @module_id: its id in hetmem.ko or -1
+ */
+struct CUctx_st {
+	int ordinal;
+	unsigned int retained;
+	CUresult error;
+	struct CUstream_st *legacy;
+	size_t capacity;
+	size_t used;
+	int emu;
+	int module_id;
+	char name[64];
+	struct CUmemPoolHandle_st pool;
+};
+
+/**
+ * struct CUstream_st - a stream
+ * @id: never used twice
+ * @live: false after cuStreamDestroy()
+ * @ended: its thread has no more to do, to be joined
+ * @thread: of whom it is the per-thread stream, 0: an ordinary one
+ * @first, @last: queue of tasks not done; @tail: the last one submitted
+ */
+struct CUstream_st {
+	struct CUstream_st *next;
+	struct CUctx_st *ctx;
+	unsigned long long id;
+	unsigned long long thread;
+	bool live;
+	bool blocking;
+	bool started;
+	bool stop;
+	bool ended;
+	pthread_t worker;
+	struct soft_task *first;
+	struct soft_task *last;
+	struct soft_task *tail;
+};
+
+/**
+ * struct soft_task - work on a stream, and the point where it is done
+ * @refs: of the queue, of streams, events and later tasks
+ * @run: executes it without the lock; NULL: a mere point
+ * @always: @run even if the context has failed: it gives something back
+ * @deps: tasks that must be done first
+ * @delay: nanoseconds that it takes longer
+ * @when: nanoseconds, when it was done
+ */
+struct soft_task {
+	struct soft_task *next;
+	unsigned int refs;
+	bool done;
+	bool always;
+	CUresult (*run)(struct CUctx_st *ctx, struct soft_task *task);
+	struct soft_task **deps;
+	unsigned int nr_deps;
+	uint64_t delay;
+	uint64_t when;
+	uintptr_t dst;
+	uintptr_t src;
+	size_t size;
+	uint64_t value;
+	CUhostFn fn;
+};
+
+/**
+ * struct CUevent_st - an event
+ * @task: what it recorded last, NULL: never
+ */
+struct CUevent_st {
+	struct CUevent_st *next;
+	struct CUctx_st *ctx;
+	unsigned int flags;
+	struct soft_task *task;
+};
+
+enum soft_kind {
+	SOFT_DEVICE,	/* cuMemAlloc, cuMemAllocAsync */
+	SOFT_MANAGED,
+	SOFT_HOST,	/* cuMemHostAlloc */
+	SOFT_REGISTERED,
+	SOFT_MAPPING,	/* cuMemMap */
+};
+
+/**
+ * struct soft_memory - memory the driver knows, in world->memory
+ * @range: whole pages
+ * @size: as it was asked for
+ * @id: never used twice
+ * @pool: it came from, or NULL
+ * @freeing: cuMemFreeAsync() was called
+ * @handle: of a mapping
+ * @advice: of managed memory
+ */
+struct soft_memory {
+	struct hm_range range;
+	size_t size;
+	enum soft_kind kind;
+	struct CUctx_st *ctx;
+	unsigned long long id;
+	struct CUmemPoolHandle_st *pool;
+	bool freeing;
+	struct soft_handle *handle;
+	struct {
+		int read_mostly;
+		int preferred;
+		int prefetched;
+		uint32_t accessed_by;
+	} advice;
+};
+
+/**
+ * struct soft_handle - physical memory: a memfd
+ * @refs: held by handles that the user has
+ * @mappings: of it
+ * @charged: counts against the device; what was imported does not
+ */
+struct soft_handle {
+	struct soft_handle *next;
+	int fd;
+	size_t size;
+	unsigned int refs;
+	unsigned int mappings;
+	bool charged;
+	CUmemAllocationProp prop;
+};
+
+struct soft_rule {
+	char call[48];
+	unsigned long nth;	/* 0: every call */
+	unsigned long count;
+	CUresult error;
+	uint64_t delay;
+};
+
+struct soft_world {
+	unsigned int generation;
+	unsigned int refs;
+	bool initialized;
+	bool debug;
+	bool stopping;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	size_t page_size;
+	int nr_devices;
+	struct CUctx_st devices[SOFT_MAX_DEVICES];
+	struct CUstream_st *streams;
+	struct CUevent_st *events;
+	struct soft_handle *handles;
+	void *memory;		/* tree of struct soft_memory */
+	void *reserved;		/* tree of struct hm_range */
+	unsigned long long next_id;
+	struct CUmemPoolHandle_st pools[SOFT_MAX_POOLS];
+	struct hm_kmod kmod;
+	unsigned int nr_rules;
+	struct soft_rule rules[SOFT_MAX_RULES];
+};
+
+/* Of this process; NULL after the last hm_soft_close(). */
+extern struct soft_world *hm_soft_world;
+
+/* soft.c */
+
+/*
+ * Begins a call: counts it for the rules. CUDA_SUCCESS, or what it shall
+ * fail with. *@delay is how long it takes; NULL: waited for here.
+ */
+CUresult hm_soft_enter(const char *call, uint64_t *delay);
+
+#define SOFT_ENTER(call) do {						\
+	CUresult entered = hm_soft_enter(#call, NULL);			\
+	if (entered)							\
+		return entered;						\
+} while (0)
+
+#define SOFT_ENTER_WORK(call, delay) do {				\
+	CUresult entered = hm_soft_enter(#call, delay);			\
+	if (entered)							\
+		return entered;						\
+} while (0)
+
+uint64_t hm_soft_now(void);
+void hm_soft_sleep(uint64_t ns);
+void hm_soft_lock(void);
+void hm_soft_unlock(void);
+/* Says on stderr that something was not freed. */
+void hm_soft_leak(const char *what, unsigned long long which, size_t size);
+bool hm_soft_error_by_name(const char *name, CUresult *res);
+
+/* soft_config.c: from the environment; on failure why in @reason. */
+int hm_soft_configure(struct soft_world *w, char *reason, size_t len);
+int hm_soft_parse_rules(struct soft_rule *rules, unsigned int *nr,
+			const char *fail, const char *delay);
+bool hm_soft_parse_size(const char *text, size_t *size);
+
+/* soft_device.c */
+void hm_soft_fill_device(struct hm_driver *d);
+/* The device of the thread's current context, NULL if there is none. */
+struct CUctx_st *hm_soft_current(void);
+
+/* soft_stream.c, soft_event.c: with the lock, where not said otherwise */
+void hm_soft_fill_stream(struct hm_driver *d);
+void hm_soft_fill_event(struct hm_driver *d);
+/* The stream that @stream means, or NULL and why in *@res. */
+struct CUstream_st *hm_soft_stream(CUstream stream, CUresult *res);
+/* Without the lock. Never NULL but for no memory. */
+struct soft_task *hm_soft_task(void);
+/* Consumes @task, but for the reference that @point (may be NULL) gets. */
+CUresult hm_soft_submit(struct CUstream_st *s, struct soft_task *task,
+			struct soft_task *after, struct soft_task **point);
+void hm_soft_task_put(struct soft_task *task);
+/* Waits until @task (may be NULL) is done. */
+void hm_soft_wait(struct soft_task *task);
+/* Waits for all work of @ctx, NULL: of all. */
+void hm_soft_drain(struct CUctx_st *ctx);
+/* Without the lock: ends all threads and frees all streams and events. */
+void hm_soft_stop_streams(struct soft_world *w);
+void hm_soft_free_events(struct soft_world *w);
+
+/* soft_memory.c */
+void hm_soft_fill_memory(struct hm_driver *d);
+struct soft_memory *hm_soft_find(uintptr_t addr, size_t size);
+CUresult hm_soft_charge(struct CUctx_st *ctx, size_t size);
+void hm_soft_free_memory(struct soft_world *w);
+void hm_soft_drop_memory(struct soft_memory *m);
+CUresult hm_soft_map_memory(struct CUctx_st *ctx, enum soft_kind kind,
+			    size_t size, struct soft_memory **out);
+
+/* soft_pointer.c, soft_pool.c, soft_vmm.c */
+void hm_soft_fill_pointer(struct hm_driver *d);
+void hm_soft_fill_pool(struct hm_driver *d);
+void hm_soft_fill_vmm(struct hm_driver *d);
+void hm_soft_unmap(struct soft_memory *m);
+void hm_soft_free_vmm(struct soft_world *w);
+
+/* soft_copy.c, soft_place.c */
+void hm_soft_fill_copy(struct hm_driver *d);
+void hm_soft_fill_place(struct hm_driver *d);
+
+/* soft_emu.c: without the lock; @addr is not the device's own memory */
+void hm_soft_emu_open(struct soft_world *w);
+void hm_soft_emu_close(struct soft_world *w);
+CUresult hm_soft_emu_read(struct CUctx_st *ctx, uintptr_t addr, void *data,
+			  size_t size);
+CUresult hm_soft_emu_write(struct CUctx_st *ctx, uintptr_t addr,
+			   const void *data, size_t size);
+CUresult hm_soft_emu_fill(struct CUctx_st *ctx, uintptr_t addr,
+			  uint64_t value, size_t size);
+
+#endif /* HETMEM_DRIVER_SOFT_H */

@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The soft driver's streams: queues of tasks and the threads that execute
+ * them. A thread is started by the first task, blocks all signals, and runs
+ * each task without the lock.
+ *
+ * The legacy stream of a context waits for everything given before to its
+ * blocking streams, and they for what was given to it.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/soft.h"
+
+static unsigned long long nr_threads;
+static __thread unsigned long long thread_id;
+
+static unsigned long long this_thread(void)
+{
+	if (!thread_id)
+		thread_id = __atomic_add_fetch(&nr_threads, 1,
+					       __ATOMIC_RELAXED);
+	return thread_id;
+}
+
+struct soft_task *hm_soft_task(void)
+{
+	struct soft_task *task = calloc(1, sizeof(*task));
+
+	if (task)
+		task->refs = 1;
+	return task;
+}
+
+void hm_soft_task_put(struct soft_task *task)
+{
+	unsigned int i;
+
+	if (!task || --task->refs)
+		return;
+	for (i = 0; i < task->nr_deps; i++)
+		hm_soft_task_put(task->deps[i]);
+	free(task->deps);
+	free(task);
+}
+
+static bool is_ready(const struct soft_task *task)
+{
+	unsigned int i;
+
+	for (i = 0; i < task->nr_deps; i++)
+		if (!task->deps[i]->done)
+			return false;
+	return true;
+}
+
+/* Drops the lock while the task runs. */
+static void execute(struct soft_world *w, struct CUstream_st *s,
+		    struct soft_task *task)
+{
+	bool run = task->run && (!s->ctx->error || task->always);
+	CUresult res = CUDA_SUCCESS;
+	unsigned int i;
+
+	pthread_mutex_unlock(&w->lock);
+	hm_soft_sleep(task->delay);
+	if (run)
+		res = task->run(s->ctx, task);
+	pthread_mutex_lock(&w->lock);
+	if (res && !s->ctx->error)
+		s->ctx->error = res;
+	task->when = hm_soft_now();
+	task->done = true;
+	for (i = 0; i < task->nr_deps; i++)
+		hm_soft_task_put(task->deps[i]);
+	task->nr_deps = 0;
+	s->first = task->next;
+	if (!s->first)
+		s->last = NULL;
+	hm_soft_task_put(task);
+	pthread_cond_broadcast(&w->changed);
+}
+
+static void *work(void *arg)
+{
+	struct soft_world *w = hm_soft_world;
+	struct CUstream_st *s = arg;
+
+	pthread_mutex_lock(&w->lock);
+	while (s->first || (s->live && !s->stop)) {
+		if (s->first && is_ready(s->first))
+			execute(w, s, s->first);
+		else
+			pthread_cond_wait(&w->changed, &w->lock);
+	}
+	s->ended = true;
+	pthread_mutex_unlock(&w->lock);
+	return NULL;
+}
+
+static int start(struct CUstream_st *s)
+{
+	sigset_t all, old;
+	int err;
+
+	sigfillset(&all);
+	/* A device's illegal access is the process's own fault, as on a CPU. */
+	sigdelset(&all, SIGSEGV);
+	sigdelset(&all, SIGBUS);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(&s->worker, NULL, work, s);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (!err)
+		s->started = true;
+	return err;
+}
+
+static struct CUstream_st *new_stream(struct CUctx_st *ctx, bool blocking,
+				      unsigned long long thread)
+{
+	struct soft_world *w = hm_soft_world;
+	struct CUstream_st *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->ctx = ctx;
+	s->id = ++w->next_id;
+	s->thread = thread;
+	s->live = true;
+	s->blocking = blocking;
+	s->next = w->streams;
+	w->streams = s;
+	return s;
+}
+
+static void free_stream(struct soft_world *w, struct CUstream_st *s)
+{
+	struct CUstream_st **p;
+
+	for (p = &w->streams; *p != s; p = &(*p)->next)
+		;
+	*p = s->next;
+	if (s->started)
+		pthread_join(s->worker, NULL);
+	hm_soft_task_put(s->tail);
+	free(s);
+}
+
+/* Destroyed streams whose work is done. */
+static void reap(struct soft_world *w)
+{
+	struct CUstream_st *s, *next;
+
+	for (s = w->streams; s; s = next) {
+		next = s->next;
+		if (!s->live && (s->ended || !s->started))
+			free_stream(w, s);
+	}
+}
+
+static struct CUstream_st *per_thread(struct CUctx_st *ctx)
+{
+	struct CUstream_st *s;
+
+	for (s = hm_soft_world->streams; s; s = s->next)
+		if (s->ctx == ctx && s->thread == this_thread() && s->live)
+			return s;
+	return new_stream(ctx, true, this_thread());
+}
+
+struct CUstream_st *hm_soft_stream(CUstream stream, CUresult *res)
+{
+	struct CUctx_st *ctx = hm_soft_current();
+	struct CUstream_st *s;
+
+	*res = CUDA_ERROR_OUT_OF_MEMORY;
+	if (!stream || stream == CU_STREAM_LEGACY) {
+		if (!ctx) {
+			*res = CUDA_ERROR_INVALID_CONTEXT;
+			return NULL;
+		}
+		if (!ctx->legacy)
+			ctx->legacy = new_stream(ctx, false, 0);
+		return ctx->legacy;
+	}
+	if (stream == CU_STREAM_PER_THREAD) {
+		if (ctx)
+			return per_thread(ctx);
+		*res = CUDA_ERROR_INVALID_CONTEXT;
+		return NULL;
+	}
+	for (s = hm_soft_world->streams; s; s = s->next)
+		if (s == stream && s->live)
+			return s;
+	*res = CUDA_ERROR_INVALID_HANDLE;
+	return NULL;
+}
+
+static void depend(struct soft_task *task, struct soft_task *on)
+{
+	if (!on || on->done)
+		return;
+	on->refs++;
+	task->deps[task->nr_deps++] = on;
+}
+
+static CUresult add_deps(struct CUstream_st *s, struct soft_task *task,
+			 struct soft_task *after)
+{
+	struct CUstream_st *other;
+	unsigned int nr = 2;
+
+	if (s == s->ctx->legacy)
+		for (other = hm_soft_world->streams; other;
+		     other = other->next)
+			nr++;
+	task->deps = calloc(nr, sizeof(struct soft_task *));
+	if (!task->deps)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	depend(task, after);
+	if (s->blocking && s->ctx->legacy)
+		depend(task, s->ctx->legacy->tail);
+	if (s != s->ctx->legacy)
+		return CUDA_SUCCESS;
+	for (other = hm_soft_world->streams; other; other = other->next)
+		if (other->blocking && other->ctx == s->ctx)
+			depend(task, other->tail);
+	return CUDA_SUCCESS;
+}
+
+CUresult hm_soft_submit(struct CUstream_st *s, struct soft_task *task,
+			struct soft_task *after, struct soft_task **point)
+{
+	CUresult res = task->always ? CUDA_SUCCESS : s->ctx->error;
+
+	if (!res)
+		res = add_deps(s, task, after);
+	if (!res && !s->started && start(s))
+		res = CUDA_ERROR_OPERATING_SYSTEM;
+	if (res) {
+		hm_soft_task_put(task);
+		return res;
+	}
+	if (s->last)
+		s->last->next = task;
+	else
+		s->first = task;
+	s->last = task;
+	hm_soft_task_put(s->tail);
+	s->tail = task;
+	task->refs++;
+	if (point) {
+		*point = task;
+		task->refs++;
+	}
+	pthread_cond_broadcast(&hm_soft_world->changed);
+	return CUDA_SUCCESS;
+}
+
+void hm_soft_wait(struct soft_task *task)
+{
+	struct soft_world *w = hm_soft_world;
+
+	if (!task)
+		return;
+	task->refs++;
+	while (!task->done)
+		pthread_cond_wait(&w->changed, &w->lock);
+	hm_soft_task_put(task);
+}
+
+/* Also of streams that are destroyed; the list may change while we wait. */
+void hm_soft_drain(struct CUctx_st *ctx)
+{
+	struct soft_world *w = hm_soft_world;
+	struct CUstream_st *s;
+
+again:
+	for (s = w->streams; s; s = s->next) {
+		if ((!ctx || s->ctx == ctx) && s->tail && !s->tail->done) {
+			hm_soft_wait(s->tail);
+			goto again;
+		}
+	}
+}
+
+void hm_soft_stop_streams(struct soft_world *w)
+{
+	struct CUstream_st *s;
+
+	pthread_mutex_lock(&w->lock);
+	for (s = w->streams; s; s = s->next) {
+		if (w->debug && s->live && s->blocking && !s->thread)
+			hm_soft_leak("stream", s->id, 0);
+		s->stop = true;
+	}
+	pthread_cond_broadcast(&w->changed);
+	pthread_mutex_unlock(&w->lock);
+	while (w->streams) {
+		s = w->streams;
+		if (s->started)
+			pthread_join(s->worker, NULL);
+		pthread_mutex_lock(&w->lock);
+		s->started = false;
+		free_stream(w, s);
+		pthread_mutex_unlock(&w->lock);
+	}
+}
+
+static CUresult stream_create(CUstream *stream, unsigned int flags)
+{
+	struct CUctx_st *ctx = hm_soft_current();
+	struct CUstream_st *s;
+
+	SOFT_ENTER(cuStreamCreate);
+	if (!ctx)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (flags & ~CU_STREAM_NON_BLOCKING)
+		return CUDA_ERROR_INVALID_VALUE;
+	hm_soft_lock();
+	reap(hm_soft_world);
+	s = new_stream(ctx, !(flags & CU_STREAM_NON_BLOCKING), 0);
+	hm_soft_unlock();
+	*stream = s;
+	return s ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult stream_destroy(CUstream stream)
+{
+	struct CUstream_st *s;
+	CUresult res;
+
+	SOFT_ENTER(cuStreamDestroy);
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s && (s == s->ctx->legacy || s->thread)) {
+		res = CUDA_ERROR_INVALID_HANDLE;
+		s = NULL;
+	}
+	if (s) {
+		s->live = false;
+		pthread_cond_broadcast(&hm_soft_world->changed);
+		reap(hm_soft_world);
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult stream_synchronize(CUstream stream)
+{
+	struct CUctx_st *ctx;
+	struct CUstream_st *s;
+	CUresult res;
+
+	SOFT_ENTER(cuStreamSynchronize);
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s) {
+		ctx = s->ctx;
+		hm_soft_wait(s->tail);
+		res = ctx->error;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult stream_query(CUstream stream)
+{
+	struct CUstream_st *s;
+	CUresult res;
+
+	SOFT_ENTER(cuStreamQuery);
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s)
+		res = s->tail && !s->tail->done ? CUDA_ERROR_NOT_READY :
+			s->ctx->error;
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult stream_get_id(CUstream stream, unsigned long long *id)
+{
+	struct CUstream_st *s;
+	CUresult res;
+
+	SOFT_ENTER(cuStreamGetId);
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s) {
+		*id = s->id;
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult stream_get_ctx(CUstream stream, CUcontext *ctx)
+{
+	struct CUstream_st *s;
+	CUresult res;
+
+	SOFT_ENTER(cuStreamGetCtx);
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s) {
+		*ctx = s->ctx;
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult stream_is_capturing(CUstream stream,
+				    CUstreamCaptureStatus *status)
+{
+	CUresult res;
+
+	SOFT_ENTER(cuStreamIsCapturing);
+	hm_soft_lock();
+	if (hm_soft_stream(stream, &res)) {
+		*status = CU_STREAM_CAPTURE_STATUS_NONE;
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult call_host(struct CUctx_st *ctx, struct soft_task *task)
+{
+	(void)ctx;
+	task->fn((void *)task->dst);
+	return CUDA_SUCCESS;
+}
+
+static CUresult launch_host_func(CUstream stream, CUhostFn fn, void *data)
+{
+	struct soft_task *task;
+	struct CUstream_st *s;
+	uint64_t delay;
+	CUresult res;
+
+	SOFT_ENTER_WORK(cuLaunchHostFunc, &delay);
+	if (!fn)
+		return CUDA_ERROR_INVALID_VALUE;
+	task = hm_soft_task();
+	if (!task)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	task->run = call_host;
+	task->fn = fn;
+	task->dst = (uintptr_t)data;
+	task->delay = delay;
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s)
+		res = hm_soft_submit(s, task, NULL, NULL);
+	else
+		hm_soft_task_put(task);
+	hm_soft_unlock();
+	return res;
+}
+
+void hm_soft_fill_stream(struct hm_driver *d)
+{
+	d->cuStreamCreate = stream_create;
+	d->cuStreamDestroy = stream_destroy;
+	d->cuStreamSynchronize = stream_synchronize;
+	d->cuStreamQuery = stream_query;
+	d->cuStreamGetId = stream_get_id;
+	d->cuStreamGetCtx = stream_get_ctx;
+	d->cuStreamIsCapturing = stream_is_capturing;
+	d->cuLaunchHostFunc = launch_host_func;
+}

@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The soft driver's virtual memory management: a reservation is a mapping
+ * without access, a handle is a memfd, a mapping of it is a mapping. What a
+ * GPU would fault on, the process faults on. A handle that is mapped
+ * twice is one memory behind two addresses, as on a GPU.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "driver/soft.h"
+
+static bool is_granular(size_t size)
+{
+	return size && !(size & (SOFT_GRANULARITY - 1));
+}
+
+/* The device that @prop is for, or NULL and why in *@res. */
+static struct CUctx_st *device_of(const CUmemAllocationProp *prop,
+				  CUresult *res)
+{
+	struct soft_world *w = hm_soft_world;
+
+	*res = CUDA_ERROR_INVALID_VALUE;
+	if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+		return NULL;
+	if (prop->requestedHandleTypes &
+	    ~(unsigned int)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+	    prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+		*res = CUDA_ERROR_NOT_SUPPORTED;
+		return NULL;
+	}
+	*res = CUDA_ERROR_INVALID_DEVICE;
+	if (prop->location.id < 0 || prop->location.id >= w->nr_devices)
+		return NULL;
+	*res = CUDA_SUCCESS;
+	return &w->devices[prop->location.id];
+}
+
+static CUresult get_granularity(size_t *granularity,
+				const CUmemAllocationProp *prop,
+				CUmemAllocationGranularity_flags which)
+{
+	CUresult res;
+
+	SOFT_ENTER(cuMemGetAllocationGranularity);
+	(void)which;
+	if (!device_of(prop, &res))
+		return res;
+	*granularity = SOFT_GRANULARITY;
+	return CUDA_SUCCESS;
+}
+
+/* Maps @size without access at a multiple of @align; MAP_FAILED. */
+static void *reserve(size_t size, size_t align, uintptr_t hint)
+{
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+	uintptr_t raw, start;
+	void *p;
+
+	if (hint && !(hint & (align - 1))) {
+		p = mmap((void *)hint, size, PROT_NONE,
+			 flags | MAP_FIXED_NOREPLACE, -1, 0);
+		if (p == (void *)hint)
+			return p;
+		/* A kernel without the flag takes the address as a hint. */
+		if (p != MAP_FAILED)
+			munmap(p, size);
+	}
+	p = mmap(NULL, size + align, PROT_NONE, flags, -1, 0);
+	if (p == MAP_FAILED)
+		return p;
+	raw = (uintptr_t)p;
+	start = (raw + align - 1) & ~(align - 1);
+	if (start > raw)
+		munmap(p, start - raw);
+	if (raw + align > start)
+		munmap((void *)(start + size), raw + align - start);
+	return (void *)start;
+}
+
+static CUresult address_reserve(CUdeviceptr *ptr, size_t size,
+				size_t alignment, CUdeviceptr addr,
+				unsigned long long flags)
+{
+	struct hm_range *r;
+	void *p;
+
+	SOFT_ENTER(cuMemAddressReserve);
+	if (!is_granular(size) || flags || alignment & (alignment - 1))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (alignment < SOFT_GRANULARITY)
+		alignment = SOFT_GRANULARITY;
+	if (size > (size_t)PTRDIFF_MAX - alignment)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	r = malloc(sizeof(*r));
+	if (!r)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	hm_soft_lock();
+	p = reserve(size, alignment, addr);
+	r->start = (uintptr_t)p;
+	r->end = r->start + size;
+	if (p != MAP_FAILED && hm_range_insert(&hm_soft_world->reserved, r)) {
+		munmap(p, size);
+		p = MAP_FAILED;
+	}
+	hm_soft_unlock();
+	if (p == MAP_FAILED) {
+		free(r);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*ptr = (uintptr_t)p;
+	return CUDA_SUCCESS;
+}
+
+static CUresult address_free(CUdeviceptr ptr, size_t size)
+{
+	CUresult res = CUDA_ERROR_INVALID_VALUE;
+	struct hm_range *r;
+
+	SOFT_ENTER(cuMemAddressFree);
+	hm_soft_lock();
+	r = hm_range_find(&hm_soft_world->reserved, ptr, 1);
+	if (r && r->start == ptr && r->end - r->start == size &&
+	    !hm_soft_find(ptr, size)) {
+		hm_range_erase(&hm_soft_world->reserved, r);
+		munmap((void *)r->start, size);
+		free(r);
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+/* With the lock. */
+static struct soft_handle *find_handle(CUmemGenericAllocationHandle handle)
+{
+	struct soft_handle *h;
+
+	for (h = hm_soft_world->handles; h; h = h->next)
+		if ((uintptr_t)h == handle && h->refs)
+			return h;
+	return NULL;
+}
+
+/* With the lock. Frees it if neither handles nor mappings are left. */
+static void put_handle(struct soft_handle *h)
+{
+	struct soft_handle **p;
+
+	if (h->refs || h->mappings)
+		return;
+	for (p = &hm_soft_world->handles; *p != h; p = &(*p)->next)
+		;
+	*p = h->next;
+	if (h->charged)
+		hm_soft_world->devices[h->prop.location.id].used -= h->size;
+	close(h->fd);
+	free(h);
+}
+
+static void add_handle(struct soft_handle *h)
+{
+	h->refs = 1;
+	h->next = hm_soft_world->handles;
+	hm_soft_world->handles = h;
+}
+
+static CUresult mem_create(CUmemGenericAllocationHandle *handle, size_t size,
+			   const CUmemAllocationProp *prop,
+			   unsigned long long flags)
+{
+	struct soft_handle *h;
+	struct CUctx_st *ctx;
+	CUresult res;
+
+	SOFT_ENTER(cuMemCreate);
+	if (!is_granular(size) || size > PTRDIFF_MAX || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	ctx = device_of(prop, &res);
+	if (!ctx)
+		return res;
+	h = calloc(1, sizeof(*h));
+	if (!h)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	h->size = size;
+	h->prop = *prop;
+	h->fd = memfd_create("hetmem soft device", MFD_CLOEXEC);
+	if (h->fd < 0 || ftruncate(h->fd, size)) {
+		if (h->fd >= 0)
+			close(h->fd);
+		free(h);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	hm_soft_lock();
+	res = hm_soft_charge(ctx, size);
+	if (!res) {
+		h->charged = true;
+		add_handle(h);
+	}
+	hm_soft_unlock();
+	if (res) {
+		close(h->fd);
+		free(h);
+		return res;
+	}
+	*handle = (uintptr_t)h;
+	return CUDA_SUCCESS;
+}
+
+static CUresult mem_release(CUmemGenericAllocationHandle handle)
+{
+	CUresult res = CUDA_ERROR_INVALID_VALUE;
+	struct soft_handle *h;
+
+	SOFT_ENTER(cuMemRelease);
+	hm_soft_lock();
+	h = find_handle(handle);
+	if (h) {
+		h->refs--;
+		put_handle(h);
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+/* With the lock. */
+static CUresult map(uintptr_t ptr, struct soft_handle *h)
+{
+	struct soft_world *w = hm_soft_world;
+	struct soft_memory *m;
+	struct hm_range *r;
+
+	r = hm_range_find(&w->reserved, ptr, 1);
+	if (!r || ptr & (SOFT_GRANULARITY - 1) || h->size > r->end - ptr)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (hm_soft_find(ptr, h->size))
+		return CUDA_ERROR_ALREADY_MAPPED;
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	m->range.start = ptr;
+	m->range.end = ptr + h->size;
+	m->size = h->size;
+	m->kind = SOFT_MAPPING;
+	m->ctx = &w->devices[h->prop.location.id];
+	m->id = ++w->next_id;
+	m->handle = h;
+	if (hm_range_insert(&w->memory, &m->range)) {
+		free(m);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (mmap((void *)ptr, h->size, PROT_NONE, MAP_SHARED | MAP_FIXED,
+		 h->fd, 0) == MAP_FAILED) {
+		hm_range_erase(&w->memory, &m->range);
+		free(m);
+		return CUDA_ERROR_MAP_FAILED;
+	}
+	h->mappings++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult mem_map(CUdeviceptr ptr, size_t size, size_t offset,
+			CUmemGenericAllocationHandle handle,
+			unsigned long long flags)
+{
+	struct soft_handle *h;
+	CUresult res;
+
+	SOFT_ENTER(cuMemMap);
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	hm_soft_lock();
+	h = find_handle(handle);
+	if (!h)
+		res = CUDA_ERROR_INVALID_VALUE;
+	else if (offset || size != h->size)
+		res = CUDA_ERROR_NOT_SUPPORTED;
+	else
+		res = map(ptr, h);
+	hm_soft_unlock();
+	return res;
+}
+
+/* With the lock. The addresses stay reserved. */
+void hm_soft_unmap(struct soft_memory *m)
+{
+	const size_t size = m->range.end - m->range.start;
+
+	hm_range_erase(&hm_soft_world->memory, &m->range);
+	/*
+	 * Replacing mappings of one size by one of the same cannot need more
+	 * of them; should it fail all the same, no access is as good.
+	 */
+	if (mmap((void *)m->range.start, size, PROT_NONE, MAP_PRIVATE |
+		 MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
+	    MAP_FAILED)
+		mprotect((void *)m->range.start, size, PROT_NONE);
+	m->handle->mappings--;
+	put_handle(m->handle);
+	free(m);
+}
+
+/* With the lock: whether [ptr, ptr + size) is whole mappings and no hole. */
+static bool is_whole(uintptr_t ptr, size_t size)
+{
+	uintptr_t end = ptr + size;
+	struct soft_memory *m;
+
+	if (!size || end < ptr)
+		return false;
+	for (; ptr < end; ptr = m->range.end) {
+		m = hm_soft_find(ptr, 1);
+		if (!m || m->kind != SOFT_MAPPING || m->range.start != ptr ||
+		    m->range.end > end)
+			return false;
+	}
+	return true;
+}
+
+static CUresult mem_unmap(CUdeviceptr ptr, size_t size)
+{
+	CUresult res = CUDA_SUCCESS;
+	uintptr_t addr = ptr;
+
+	SOFT_ENTER(cuMemUnmap);
+	hm_soft_lock();
+	if (!is_whole(ptr, size)) {
+		res = CUDA_ERROR_INVALID_VALUE;
+	} else {
+		while (addr < ptr + size) {
+			struct soft_memory *m = hm_soft_find(addr, 1);
+
+			addr = m->range.end;
+			hm_soft_unmap(m);
+		}
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult mem_set_access(CUdeviceptr ptr, size_t size,
+			       const CUmemAccessDesc *desc, size_t count)
+{
+	static const int prots[] = {
+		[CU_MEM_ACCESS_FLAGS_PROT_NONE] = PROT_NONE,
+		[CU_MEM_ACCESS_FLAGS_PROT_READ] = PROT_READ,
+		[2] = -1,
+		[CU_MEM_ACCESS_FLAGS_PROT_READWRITE] = PROT_READ | PROT_WRITE,
+	};
+	CUresult res = CUDA_SUCCESS;
+	int prot = PROT_NONE;
+	size_t i;
+
+	SOFT_ENTER(cuMemSetAccess);
+	if (!count)
+		return CUDA_ERROR_INVALID_VALUE;
+	/* One page table serves all devices here: the widest access counts. */
+	for (i = 0; i < count; i++) {
+		unsigned int flags = desc[i].flags;
+
+		if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+		    flags > 3 || prots[flags] < 0)
+			return CUDA_ERROR_INVALID_VALUE;
+		if (desc[i].location.id < 0 ||
+		    desc[i].location.id >= hm_soft_world->nr_devices)
+			return CUDA_ERROR_INVALID_DEVICE;
+		prot |= prots[flags];
+	}
+	hm_soft_lock();
+	if (!is_whole(ptr, size))
+		res = CUDA_ERROR_INVALID_VALUE;
+	else if (mprotect((void *)(uintptr_t)ptr, size, prot))
+		res = errno == ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY :
+			CUDA_ERROR_OPERATING_SYSTEM;
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult retain_handle(CUmemGenericAllocationHandle *handle,
+			      void *addr)
+{
+	CUresult res = CUDA_ERROR_INVALID_VALUE;
+	struct soft_memory *m;
+
+	SOFT_ENTER(cuMemRetainAllocationHandle);
+	hm_soft_lock();
+	m = hm_soft_find((uintptr_t)addr, 1);
+	if (m && m->kind == SOFT_MAPPING) {
+		m->handle->refs++;
+		*handle = (uintptr_t)m->handle;
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult export_handle(void *shareable,
+			      CUmemGenericAllocationHandle handle,
+			      CUmemAllocationHandleType type,
+			      unsigned long long flags)
+{
+	CUresult res = CUDA_SUCCESS;
+	struct soft_handle *h;
+	int fd = -1;
+
+	SOFT_ENTER(cuMemExportToShareableHandle);
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	hm_soft_lock();
+	h = find_handle(handle);
+	if (!h || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+	    h->prop.requestedHandleTypes != type)
+		res = CUDA_ERROR_INVALID_VALUE;
+	else
+		fd = fcntl(h->fd, F_DUPFD_CLOEXEC, 0);
+	hm_soft_unlock();
+	if (res)
+		return res;
+	if (fd < 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	*(int *)shareable = fd;
+	return CUDA_SUCCESS;
+}
+
+static CUresult import_handle(CUmemGenericAllocationHandle *handle,
+			      void *shareable, CUmemAllocationHandleType type)
+{
+	struct soft_handle *h;
+	struct stat st;
+	int fd;
+
+	SOFT_ENTER(cuMemImportFromShareableHandle);
+	if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (!hm_soft_current())
+		return CUDA_ERROR_INVALID_CONTEXT;
+	fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	h = calloc(1, sizeof(*h));
+	if (!h || fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 ||
+	    !is_granular(st.st_size)) {
+		close(fd);
+		free(h);
+		return h ? CUDA_ERROR_INVALID_VALUE :
+			CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	h->fd = fd;
+	h->size = st.st_size;
+	h->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+	h->prop.requestedHandleTypes = type;
+	h->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	h->prop.location.id = hm_soft_current()->ordinal;
+	hm_soft_lock();
+	add_handle(h);
+	hm_soft_unlock();
+	*handle = (uintptr_t)h;
+	return CUDA_SUCCESS;
+}
+
+/* Mappings are gone by now. */
+void hm_soft_free_vmm(struct soft_world *w)
+{
+	struct soft_handle *h;
+	struct hm_range *r;
+
+	while ((h = w->handles)) {
+		if (w->debug)
+			hm_soft_leak("handle", (uintptr_t)h, h->size);
+		h->refs = 0;
+		put_handle(h);
+	}
+	while ((r = hm_range_any(&w->reserved))) {
+		if (w->debug)
+			hm_soft_leak("address range", r->start,
+				     r->end - r->start);
+		hm_range_erase(&w->reserved, r);
+		munmap((void *)r->start, r->end - r->start);
+		free(r);
+	}
+}
+
+void hm_soft_fill_vmm(struct hm_driver *d)
+{
+	d->cuMemGetAllocationGranularity = get_granularity;
+	d->cuMemAddressReserve = address_reserve;
+	d->cuMemAddressFree = address_free;
+	d->cuMemCreate = mem_create;
+	d->cuMemRelease = mem_release;
+	d->cuMemMap = mem_map;
+	d->cuMemUnmap = mem_unmap;
+	d->cuMemSetAccess = mem_set_access;
+	d->cuMemRetainAllocationHandle = retain_handle;
+	d->cuMemExportToShareableHandle = export_handle;
+	d->cuMemImportFromShareableHandle = import_handle;
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * What the files of the library share, and the command, which links it
+ * statically: the open library, the module's descriptor, errors, ranges.
+ *
+ * Dependencies point one way: open.c -> place.c, system.c -> kmod.c,
+ * driver/. Only kmod.c issues ioctls of /dev/hetmem, only driver/ knows
+ * how a driver works.
+ */
+#ifndef HETMEM_INTERNAL_H
+#define HETMEM_INTERNAL_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Everything else is compiled hidden. */
+#pragma GCC visibility push(default)
+#include <hetmem.h>
+#pragma GCC visibility pop
+
+#include "driver/driver.h"
+
+#define HM_MAX_DEVICES	64
+#define HM_REASON_LEN	224
+#define HM_HUGE_SIZE	((size_t)2 << 20)
+
+#define hm_unlikely(x)	__builtin_expect(!!(x), 0)
+
+/*
+ * A device of the module that is none of the driver's has this added to its
+ * id where an ordinal is expected; hetmem_prefetch() takes it back.
+ */
+#define HM_KERNEL_DEVICE	0x8000U
+
+/**
+ * struct hm_kmod - an open /dev/hetmem
+ * @fd: -1 if there is none
+ * @devices: as they were registered at open
+ * @nr_devices: entries of it
+ * @info: what INFO said
+ */
+struct hm_kmod {
+	int fd;
+	unsigned int nr_devices;
+	struct hetmem_device_info *devices;
+	struct hetmem_cmd_info info;
+};
+
+/**
+ * struct hm_range - [@start, @end) in a search tree of disjoint ranges
+ * The first member of what is kept there.
+ */
+struct hm_range {
+	uintptr_t start;
+	uintptr_t end;
+};
+
+/**
+ * struct hm_device - one device of the driver in use
+ * @handle: the driver's
+ * @ctx: its primary context, retained when it was first needed, else NULL
+ * @pageable: reaches all memory of the process
+ * @module_id: in hetmem.ko, or -1
+ * @props: for hetmem_device_props()
+ */
+struct hm_device {
+	CUdevice handle;
+	CUcontext ctx;
+	bool pageable;
+	int module_id;
+	struct hetmem_device_props props;
+};
+
+/**
+ * struct hetmem - the open library
+ * @generation: hm_generation() at open; different in a forked child
+ * @lock: protects @system and the context of each device
+ * @system: tree of struct hm_range: live allocations of system memory
+ * @next: list of all that are open, for fork()
+ * The rest does not change after hetmem_open().
+ */
+struct hetmem {
+	unsigned int generation;
+	pthread_mutex_t lock;
+	void *system;
+	struct hetmem *next;
+	struct hm_driver driver;
+	bool soft;
+	struct hm_kmod kmod;
+	size_t page_size;
+	int nr_devices;
+	struct hm_device devices[HM_MAX_DEVICES];
+	int available[HETMEM_FEATURE_NR];
+	char reasons[HETMEM_FEATURE_NR][HM_REASON_LEN];
+};
+
+/* The driver in use, as it was filled; valid until hetmem_close(). */
+const struct hm_driver *hetmem_driver_table(struct hetmem *hm);
+
+/* The module behind @hm; its fd is -1 if there is none. */
+const struct hm_kmod *hetmem_kmod(struct hetmem *hm);
+
+/* open.c */
+
+/* Goes up in every forked child. */
+unsigned int hm_generation(void);
+
+/* Held across fork(): for what must be whole in a child. Ordered first. */
+void hm_fork_lock(void);
+void hm_fork_unlock(void);
+
+/* 0, or -EOWNERDEAD with its text in a forked child. */
+int hm_check_owner(struct hetmem *hm);
+
+/* features.c */
+
+/* Fills the devices of @hm from its driver. 0 or -EIO. */
+int hm_probe_devices(struct hetmem *hm);
+
+/* Fills what this machine can do; @cuda, @module: what their open said. */
+void hm_probe_features(struct hetmem *hm, const char *cuda, bool has_cuda,
+		       const char *module);
+
+/* names.c */
+
+/* Sets the thread's error text and returns @err. */
+__attribute__((format(printf, 2, 3)))
+int hm_error(int err, const char *fmt, ...);
+
+/* Name of a driver's error, "CUDA_ERROR_..."; never NULL. */
+const char *hm_cuda_name(const struct hm_driver *driver, CUresult res);
+
+/* -ENOMEM, -EINTR, ... for a driver's error, with "@call: NAME" as text. */
+int hm_driver_error(const struct hm_driver *driver, const char *call,
+		    CUresult res);
+
+/* kmod.c: all return 0 or a negative errno and set the error's text. */
+
+/*
+ * Opens @path (NULL: /dev/hetmem; "": none). On failure @kmod->fd is -1 and
+ * hm_kmod_close() harmless; @reason is set in either case.
+ */
+int hm_kmod_open(struct hm_kmod *kmod, const char *path, char *reason,
+		 size_t len);
+void hm_kmod_close(struct hm_kmod *kmod);
+bool hm_kmod_there(const struct hm_kmod *kmod);
+int hm_kmod_track(const struct hm_kmod *kmod, uintptr_t start, uintptr_t end);
+int hm_kmod_untrack(const struct hm_kmod *kmod, uintptr_t start,
+		    uintptr_t end);
+
+/*
+ * Goes on until all of [@start, @end) was looked at or @runs is full; merges
+ * what was only split by going on. Returns the number of runs; *@next is
+ * where to go on. Locations are the module's.
+ */
+ssize_t hm_kmod_residency(const struct hm_kmod *kmod, uintptr_t start,
+			  uintptr_t end, struct hetmem_run *runs, size_t nr,
+			  uintptr_t *next);
+
+/* Goes on until all was tried; adds to the counters of @moved. */
+int hm_kmod_migrate(const struct hm_kmod *kmod, uintptr_t start,
+		    uintptr_t end, uint32_t location, uint32_t flags,
+		    struct hetmem_moved *moved);
+
+/* @addr: in a tracked range, or NULL for the whole context. */
+int hm_kmod_stats(const struct hm_kmod *kmod, const void *addr,
+		  struct hetmem_cmd_stats *stats);
+
+/* A fresh INFO; *@devices (to be freed) and *@nr as there are now. */
+int hm_kmod_devices(const struct hm_kmod *kmod,
+		    struct hetmem_device_info **devices, unsigned int *nr);
+
+/* numa.c: host nodes by move_pages(2). */
+
+bool hm_numa_there(void);
+bool hm_numa_has_node(int node);
+int hm_numa_nodes(void);
+ssize_t hm_numa_residency(uintptr_t start, uintptr_t end, size_t page_size,
+			  struct hetmem_run *runs, size_t nr, uintptr_t *next);
+int hm_numa_move(uintptr_t start, uintptr_t end, size_t page_size, int node,
+		 struct hetmem_moved *moved);
+
+/* system.c */
+
+/* Forgets all allocations; their memory stays. */
+void hm_system_forget(struct hetmem *hm);
+
+/* range.c */
+
+/* -EEXIST it overlaps one that is there, -ENOMEM. */
+int hm_range_insert(void **root, struct hm_range *range);
+/* Any that overlaps [@start, @start + @size), NULL if there is none. */
+struct hm_range *hm_range_find(void *const *root, uintptr_t start,
+			       size_t size);
+void hm_range_erase(void **root, struct hm_range *range);
+/* Any one, NULL if there is none. */
+struct hm_range *hm_range_any(void *const *root);
+
+/*
+ * Appends to @runs, merging with the last one if it goes on the same.
+ * False: full.
+ */
+bool hm_run_add(struct hetmem_run *runs, size_t nr, size_t *filled,
+		const struct hetmem_run *run);
+
+#endif /* HETMEM_INTERNAL_H */

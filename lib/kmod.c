@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The kernel module: the only file that issues the ioctls of /dev/hetmem.
+ *
+ * Commands that work in pieces are gone on with here, so that the rest of
+ * the library sees one call with one answer. Locations are the module's
+ * own; who knows the driver's devices translates.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#define DEFAULT_PATH	"/dev/hetmem"
+
+/* A range that keeps changing is tried this often without progress. */
+#define MAX_RETRIES	64
+
+static int command(const struct hm_kmod *kmod, unsigned long nr, void *arg)
+{
+	if (kmod->fd < 0)
+		return -EOPNOTSUPP;
+	return ioctl(kmod->fd, nr, arg) ? -errno : 0;
+}
+
+bool hm_kmod_there(const struct hm_kmod *kmod)
+{
+	return kmod->fd >= 0;
+}
+
+int hm_kmod_devices(const struct hm_kmod *kmod,
+		    struct hetmem_device_info **devices, unsigned int *nr)
+{
+	struct hetmem_cmd_info info;
+	struct hetmem_device_info *list = NULL, *grown;
+	unsigned int room = 0;
+	int err;
+
+	/* Devices may come between asking how many and asking for all. */
+	for (;;) {
+		info = (struct hetmem_cmd_info) {
+			.size = sizeof(info),
+			.devices = (uintptr_t)list,
+			.device_size = sizeof(*list),
+			.nr_devices = room,
+		};
+		err = command(kmod, HETMEM_IOC_INFO, &info);
+		if (err) {
+			free(list);
+			return hm_error(err, "INFO: %s", strerror(-err));
+		}
+		if (info.nr_devices <= room)
+			break;
+		room = info.nr_devices;
+		grown = reallocarray(list, room, sizeof(*list));
+		if (!grown) {
+			free(list);
+			return hm_error(-ENOMEM, "no memory for %u devices",
+					room);
+		}
+		list = grown;
+		memset(list, 0, room * sizeof(*list));
+	}
+	*devices = list;
+	*nr = info.nr_devices;
+	return 0;
+}
+
+static const char *what_to_do(int err)
+{
+	switch (err) {
+	case ENOENT:
+	case ENXIO:
+	case ENODEV:
+		return "load the module: modprobe hetmem, or insmod build/hetmem.ko";
+	case EACCES:
+	case EPERM:
+		return "become root, or install the udev rule and join its group";
+	case ENOTTY:
+	case ENOTSUP:
+		return "this is not the device node of hetmem.ko";
+	default:
+		return "see the kernel log";
+	}
+}
+
+int hm_kmod_open(struct hm_kmod *kmod, const char *path, char *reason,
+		 size_t len)
+{
+	int err;
+
+	memset(kmod, 0, sizeof(*kmod));
+	kmod->fd = -1;
+	if (!path)
+		path = DEFAULT_PATH;
+	if (!*path) {
+		snprintf(reason, len, "not looked for: opened without the module");
+		return -ENOENT;
+	}
+	do {
+		kmod->fd = open(path, O_RDWR | O_CLOEXEC);
+	} while (kmod->fd < 0 && errno == EINTR);
+	if (kmod->fd < 0) {
+		err = errno;
+		snprintf(reason, len, "%s: %s: %s", path, strerror(err),
+			 what_to_do(err));
+		return -err;
+	}
+
+	kmod->info.size = sizeof(kmod->info);
+	err = command(kmod, HETMEM_IOC_INFO, &kmod->info);
+	if (!err && kmod->info.version != HETMEM_VERSION) {
+		snprintf(reason, len,
+			 "%s speaks version %u, this library %u: load the module of this version",
+			 path, kmod->info.version, HETMEM_VERSION);
+		hm_kmod_close(kmod);
+		return -EPROTO;
+	}
+	if (!err)
+		err = hm_kmod_devices(kmod, &kmod->devices, &kmod->nr_devices);
+	if (err) {
+		snprintf(reason, len, "%s: INFO: %s: %s", path, strerror(-err),
+			 what_to_do(-err));
+		hm_kmod_close(kmod);
+		return err;
+	}
+	snprintf(reason, len, "%s, version %u, %u device%s", path,
+		 kmod->info.version, kmod->nr_devices,
+		 kmod->nr_devices == 1 ? "" : "s");
+	return 0;
+}
+
+void hm_kmod_close(struct hm_kmod *kmod)
+{
+	if (kmod->fd >= 0)
+		close(kmod->fd);
+	kmod->fd = -1;
+	free(kmod->devices);
+	kmod->devices = NULL;
+	kmod->nr_devices = 0;
+}
+
+int hm_kmod_track(const struct hm_kmod *kmod, uintptr_t start, uintptr_t end)
+{
+	struct hetmem_cmd_track cmd = {
+		.size = sizeof(cmd),
+		.start = start,
+		.end = end,
+	};
+	int err = command(kmod, HETMEM_IOC_TRACK, &cmd);
+
+	if (err)
+		return hm_error(err, "TRACK of [%#lx, %#lx): %s",
+				(long)start, (long)end, strerror(-err));
+	return 0;
+}
+
+int hm_kmod_untrack(const struct hm_kmod *kmod, uintptr_t start,
+		    uintptr_t end)
+{
+	struct hetmem_cmd_untrack cmd = {
+		.size = sizeof(cmd),
+		.start = start,
+		.end = end,
+	};
+	int err = command(kmod, HETMEM_IOC_UNTRACK, &cmd);
+
+	if (err)
+		return hm_error(err, "UNTRACK of [%#lx, %#lx): %s",
+				(long)start, (long)end, strerror(-err));
+	return 0;
+}
+
+ssize_t hm_kmod_residency(const struct hm_kmod *kmod, uintptr_t start,
+			  uintptr_t end, struct hetmem_run *runs, size_t nr,
+			  uintptr_t *next)
+{
+	unsigned int retries = 0;
+	size_t filled = 0, i, first;
+	int err = 0;
+
+	*next = start;
+	while (start < end && filled < nr) {
+		size_t room = nr - filled;
+		struct hetmem_cmd_residency cmd = {
+			.size = sizeof(cmd),
+			.start = start,
+			.end = end,
+			.runs = (uintptr_t)(runs + filled),
+			.nr_runs = room > UINT32_MAX ? UINT32_MAX : room,
+		};
+
+		err = command(kmod, HETMEM_IOC_RESIDENCY, &cmd);
+		if (err && err != -EBUSY && err != -EINTR)
+			break;
+		/* New runs lie behind the old ones: merge them in place. */
+		first = filled;
+		for (i = 0; i < cmd.filled_runs; i++) {
+			struct hetmem_run run = runs[first + i];
+
+			hm_run_add(runs, nr, &filled, &run);
+		}
+		if (cmd.walk_end > start && cmd.walk_end <= end) {
+			start = cmd.walk_end;
+			retries = 0;
+		} else if (++retries > MAX_RETRIES) {
+			err = err ? err : -EBUSY;
+			break;
+		} else {
+			sched_yield();
+		}
+		*next = start;
+	}
+	/* What is known is worth more than the error, which comes again. */
+	if (err && start < end && !filled)
+		return hm_error(err, "RESIDENCY at %#lx: %s", (long)start,
+				strerror(-err));
+	return filled;
+}
+
+/* Counts the rest of the block at @start as busy; returns where it ends. */
+static uintptr_t give_up(const struct hm_kmod *kmod, uintptr_t start,
+			 uintptr_t end, struct hetmem_moved *moved)
+{
+	const uintptr_t block = (uintptr_t)1 << kmod->info.block_shift;
+	uintptr_t next = (start | (block - 1)) + 1;
+
+	if (next > end)
+		next = end;
+	if (!moved->not_moved) {
+		moved->why = HETMEM_WHY_BUSY;
+		moved->why_addr = start;
+	}
+	moved->not_moved += (next - start) / sysconf(_SC_PAGESIZE);
+	return next;
+}
+
+int hm_kmod_migrate(const struct hm_kmod *kmod, uintptr_t start,
+		    uintptr_t end, uint32_t location, uint32_t flags,
+		    struct hetmem_moved *moved)
+{
+	unsigned int retries = 0;
+	int err;
+
+	while (start < end) {
+		struct hetmem_cmd_migrate cmd = {
+			.size = sizeof(cmd),
+			.flags = flags,
+			.start = start,
+			.end = end,
+			.location = location,
+		};
+
+		err = command(kmod, HETMEM_IOC_MIGRATE, &cmd);
+		if (!err || err == -EBUSY || err == -ENOMEM || err == -EINTR ||
+		    err == -ENODEV) {
+			moved->moved += cmd.moved;
+			moved->already += cmd.already;
+			if (cmd.not_moved && !moved->not_moved) {
+				moved->why = cmd.why;
+				moved->why_addr = cmd.why_addr;
+			}
+			moved->not_moved += cmd.not_moved;
+		}
+		if (err && err != -EBUSY)
+			return hm_error(err, "MIGRATE at %#lx: %s",
+					(long)start, strerror(-err));
+		if (cmd.walk_end > start && cmd.walk_end <= end) {
+			start = cmd.walk_end;
+			retries = 0;
+		} else if (++retries > MAX_RETRIES) {
+			/* It keeps changing: the block is left, counted. */
+			start = give_up(kmod, start, end, moved);
+			retries = 0;
+		} else {
+			sched_yield();
+		}
+	}
+	return 0;
+}
+
+int hm_kmod_stats(const struct hm_kmod *kmod, const void *addr,
+		  struct hetmem_cmd_stats *stats)
+{
+	const uintptr_t page = sysconf(_SC_PAGESIZE);
+	int err;
+
+	memset(stats, 0, sizeof(*stats));
+	stats->size = sizeof(*stats);
+	stats->start = (uintptr_t)addr & ~(page - 1);
+	stats->flags = addr ? 0 : HETMEM_STATS_CONTEXT;
+	err = command(kmod, HETMEM_IOC_STATS, stats);
+	if (err)
+		return hm_error(err, "STATS at %#lx: %s", (long)addr,
+				strerror(-err));
+	return 0;
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * System memory: ordinary anonymous pages, laid out so that devices like it.
+ *
+ * From 2 MiB on, addresses are 2 MiB aligned, so that huge pages fit and a
+ * device's driver can move whole ones; what was mapped for the alignment
+ * is given back at once. Smaller sizes are whole pages of their own mapping
+ * too (neighbours share a VMA, not pages), because the module tracks pages
+ * and two allocations in one page could not be tracked apart.
+ *
+ * What is allocated is known in a tree outside the memory: sizes for free
+ * and resize, and a pointer that is not allocated is found out before
+ * anything is done with it. The tree's lock is held over the changes of the
+ * address space too, so that an address which the kernel hands out again
+ * cannot be inserted before it was erased.
+ *
+ * Tracking is best effort: a module that has no room left does not keep
+ * anybody from having memory.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "internal.h"
+
+/**
+ * struct allocation - live system memory
+ * @range: whole pages
+ * @size: as it was asked for
+ * @tracked: by the module
+ */
+struct allocation {
+	struct hm_range range;
+	size_t size;
+	bool tracked;
+};
+
+static size_t align_up(size_t size, size_t to)
+{
+	return (size + to - 1) & ~(to - 1);
+}
+
+/* Bytes of whole pages for @size, 0 if there is no such number. */
+static size_t whole_pages(const struct hetmem *hm, size_t size)
+{
+	if (size > PTRDIFF_MAX - HM_HUGE_SIZE)
+		return 0;
+	return align_up(size, hm->page_size);
+}
+
+/* Maps @size (whole pages) at a multiple of @align. */
+static void *map_aligned(size_t size, size_t align, size_t page_size, int prot)
+{
+	size_t slack = align > page_size ? align - page_size : 0;
+	uintptr_t raw, start;
+	void *p;
+
+	p = mmap(NULL, size + slack, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	raw = (uintptr_t)p;
+	start = align_up(raw, align);
+	if (start > raw)
+		munmap(p, start - raw);
+	if (raw + slack > start)
+		munmap((void *)(start + size), raw + slack - start);
+	return (void *)start;
+}
+
+static void *map_system(const struct hetmem *hm, size_t size)
+{
+	size_t align = size < HM_HUGE_SIZE ? hm->page_size : HM_HUGE_SIZE;
+
+	return map_aligned(size, align, hm->page_size, PROT_READ | PROT_WRITE);
+}
+
+static void advise_huge(const struct hm_range *range)
+{
+	/* A kernel without huge pages says -EINVAL: nothing is lost. */
+	if (range->end - range->start >= HM_HUGE_SIZE)
+		madvise((void *)range->start, range->end - range->start,
+			MADV_HUGEPAGE);
+}
+
+static bool may_track(const struct hetmem *hm)
+{
+	return hm_kmod_there(&hm->kmod) && hm->generation == hm_generation();
+}
+
+static void track(const struct hetmem *hm, struct allocation *a)
+{
+	a->tracked = may_track(hm) &&
+		     !hm_kmod_track(&hm->kmod, a->range.start, a->range.end);
+}
+
+static void untrack(const struct hetmem *hm, struct allocation *a)
+{
+	if (a->tracked && may_track(hm))
+		hm_kmod_untrack(&hm->kmod, a->range.start, a->range.end);
+	a->tracked = false;
+}
+
+/* Lock held. NULL unless @ptr is exactly what was allocated. */
+static struct allocation *find(struct hetmem *hm, const void *ptr)
+{
+	struct hm_range *r = hm_range_find(&hm->system, (uintptr_t)ptr, 1);
+
+	return r && r->start == (uintptr_t)ptr ? (void *)r : NULL;
+}
+
+int hetmem_system_alloc(struct hetmem *hm, size_t size, void **ptr)
+{
+	struct allocation *a;
+	size_t len;
+	void *p;
+	int err;
+
+	if (!hm || !ptr || !size)
+		return hm_error(-EINVAL, "system_alloc: %s", !hm ? "hm is NULL" :
+				!ptr ? "ptr is NULL" : "size is 0");
+	len = whole_pages(hm, size);
+	if (!len)
+		return hm_error(-ENOMEM, "system_alloc: %zu bytes are more than an address space has",
+				size);
+	a = malloc(sizeof(*a));
+	if (!a)
+		return hm_error(-ENOMEM, "system_alloc: no memory for metadata");
+
+	pthread_mutex_lock(&hm->lock);
+	p = map_system(hm, len);
+	if (!p) {
+		err = hm_error(-ENOMEM, "system_alloc: mmap of %zu bytes: %s",
+			       len, strerror(errno));
+		goto fail;
+	}
+	a->size = size;
+	a->range.start = (uintptr_t)p;
+	a->range.end = a->range.start + len;
+	err = hm_range_insert(&hm->system, &a->range);
+	if (err) {
+		munmap(p, len);
+		hm_error(err, "system_alloc: %s", err == -EEXIST ?
+			 "an allocation at this address was unmapped behind our back" :
+			 "no memory for metadata");
+		err = -ENOMEM;
+		goto fail;
+	}
+	advise_huge(&a->range);
+	track(hm, a);
+	pthread_mutex_unlock(&hm->lock);
+	*ptr = p;
+	return 0;
+
+fail:
+	pthread_mutex_unlock(&hm->lock);
+	free(a);
+	return err;
+}
+
+int hetmem_system_free(struct hetmem *hm, void *ptr)
+{
+	struct allocation *a;
+
+	if (!hm || !ptr)
+		return hm_error(-EINVAL, "system_free: %s is NULL",
+				hm ? "ptr" : "hm");
+	pthread_mutex_lock(&hm->lock);
+	a = find(hm, ptr);
+	if (!a) {
+		pthread_mutex_unlock(&hm->lock);
+		return hm_error(-EINVAL, "system_free: %p is not allocated",
+				ptr);
+	}
+	untrack(hm, a);
+	hm_range_erase(&hm->system, &a->range);
+	munmap(ptr, a->range.end - a->range.start);
+	pthread_mutex_unlock(&hm->lock);
+	free(a);
+	return 0;
+}
+
+/* In place. Lock held. */
+static int resize_here(struct hetmem *hm, struct allocation *a, size_t len)
+{
+	const uintptr_t start = a->range.start;
+	const size_t old_len = a->range.end - start;
+	bool tracked = a->tracked;
+
+	if (len >= HM_HUGE_SIZE && start & (HM_HUGE_SIZE - 1))
+		return -EADDRNOTAVAIL;
+	if (len == old_len)
+		return 0;
+	if (mremap((void *)start, old_len, len, 0) == MAP_FAILED)
+		return -errno;
+	untrack(hm, a);
+	a->range.end = start + len;
+	if (tracked)
+		track(hm, a);
+	return 0;
+}
+
+/*
+ * Elsewhere. The target is mapped first, as the memory it will be, and put
+ * into the tree, so that what can be refused is refused before anything has
+ * changed. Should mremap() fail in spite of that, it has dropped the target
+ * already, and the hole may be another thread's by now: it is not ours to
+ * unmap. Lock held.
+ */
+static int resize_elsewhere(struct hetmem *hm, struct allocation **pa,
+			    size_t len)
+{
+	struct allocation *a = *pa, *b;
+	void *target;
+	int err;
+
+	b = malloc(sizeof(*b));
+	if (!b)
+		return -ENOMEM;
+	target = map_system(hm, len);
+	if (!target) {
+		err = -errno;
+		goto fail;
+	}
+	b->range.start = (uintptr_t)target;
+	b->range.end = b->range.start + len;
+	b->tracked = false;
+	err = hm_range_insert(&hm->system, &b->range);
+	if (err) {
+		munmap(target, len);
+		goto fail;
+	}
+	if (mremap((void *)a->range.start, a->range.end - a->range.start, len,
+		   MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED) {
+		err = -errno;
+		hm_range_erase(&hm->system, &b->range);
+		goto fail;
+	}
+	hm_range_erase(&hm->system, &a->range);
+	if (a->tracked) {
+		untrack(hm, a);
+		track(hm, b);
+	}
+	free(a);
+	*pa = b;
+	return 0;
+
+fail:
+	free(b);
+	return err;
+}
+
+int hetmem_system_resize(struct hetmem *hm, void *ptr, size_t new_size,
+			 void **new_ptr)
+{
+	struct allocation *a;
+	size_t len;
+	int err;
+
+	if (!hm || !ptr || !new_ptr || !new_size)
+		return hm_error(-EINVAL, "system_resize: %s", !hm ?
+				"hm is NULL" : !ptr ? "ptr is NULL" :
+				!new_ptr ? "new_ptr is NULL" :
+				"new_size is 0: free it instead");
+	len = whole_pages(hm, new_size);
+	if (!len)
+		return hm_error(-ENOMEM, "system_resize: %zu bytes are more than an address space has",
+				new_size);
+
+	pthread_mutex_lock(&hm->lock);
+	a = find(hm, ptr);
+	if (!a) {
+		err = hm_error(-EINVAL, "system_resize: %p is not allocated",
+			       ptr);
+		goto out;
+	}
+	err = resize_here(hm, a, len);
+	if (err)
+		err = resize_elsewhere(hm, &a, len);
+	if (err) {
+		hm_error(err, "system_resize: %p to %zu bytes: %s", ptr, len,
+			 strerror(-err));
+		goto out;
+	}
+	a->size = new_size;
+	advise_huge(&a->range);
+	*new_ptr = (void *)a->range.start;
+out:
+	pthread_mutex_unlock(&hm->lock);
+	return err;
+}
+
+void hm_system_forget(struct hetmem *hm)
+{
+	struct hm_range *r;
+
+	while ((r = hm_range_any(&hm->system))) {
+		hm_range_erase(&hm->system, r);
+		free(r);
+	}
+}
