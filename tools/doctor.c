@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/* hetmem doctor: what this machine can do, why not more, what to do. */
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "doctor.h"
+#include "util.h"
+
+#ifdef HAVE_JSON_C
+#include <json-c/json.h>
+#endif
+
+static const char *const state_names[] = {
+	[CHECK_OK]	= "ok",
+	[CHECK_MISSING]	= "missing",
+	[CHECK_NOTE]	= "note",
+};
+
+void doctor_report(struct doctor *doctor, enum check_state state,
+		   const char *name, const char *todo, const char *fmt, ...)
+{
+	struct check *check;
+	va_list ap;
+
+	doctor->checks = xrealloc_array(doctor->checks, doctor->nr + 1,
+					sizeof(*doctor->checks));
+	check = &doctor->checks[doctor->nr++];
+	check->state = state;
+	check->name = xstrdup(name);
+	check->todo = todo ? xstrdup(todo) : NULL;
+	va_start(ap, fmt);
+	if (vasprintf(&check->why, fmt, ap) < 0)
+		exit(complain(EXIT_FAILED, "doctor", "out of memory"));
+	va_end(ap);
+}
+
+bool doctor_exists(const struct doctor *doctor, const char *path)
+{
+	char *full = xasprintf("%s%s", doctor->root, path);
+	bool exists = !access(full, F_OK);
+
+	free(full);
+	return exists;
+}
+
+char *doctor_line(const struct doctor *doctor, const char *path)
+{
+	return read_line(doctor->root, path);
+}
+
+static void print_table(const struct doctor *doctor)
+{
+	const struct table_column columns[] = {
+		{ "STATE", false }, { "WHAT", false }, { "WHY; WHAT TO DO", false },
+	};
+	struct table *table = table_new(columns, ARRAY_SIZE(columns));
+	size_t i;
+
+	for (i = 0; i < doctor->nr; i++) {
+		const struct check *check = &doctor->checks[i];
+		char *text = check->todo ?
+			xasprintf("%s; %s", check->why, check->todo) :
+			xstrdup(check->why);
+		const char *cells[] = {
+			state_names[check->state], check->name, text,
+		};
+
+		table_row(table, cells);
+		free(text);
+	}
+	table_print(table);
+}
+
+#ifdef HAVE_JSON_C
+static void add_string(struct json_object *object, const char *key,
+		       const char *value)
+{
+	size_t len = value ? 4 * strlen(value) + 1 : 0;
+	char *clean;
+
+	if (!value) {
+		json_object_object_add(object, key, NULL);
+		return;
+	}
+	clean = xcalloc(len, 1);
+	json_object_object_add(object, key, json_object_new_string(
+				escape(clean, len, value)));
+	free(clean);
+}
+
+static void print_json(const struct doctor *doctor, int missing, bool moves)
+{
+	struct json_object *all = json_object_new_object();
+	struct json_object *checks = json_object_new_array();
+	size_t i;
+
+	for (i = 0; i < doctor->nr; i++) {
+		const struct check *check = &doctor->checks[i];
+		struct json_object *object = json_object_new_object();
+
+		add_string(object, "name", check->name);
+		add_string(object, "state", state_names[check->state]);
+		add_string(object, "why", check->why);
+		add_string(object, "todo", check->todo);
+		json_object_array_add(checks, object);
+	}
+	json_object_object_add(all, "checks", checks);
+	json_object_object_add(all, "missing", json_object_new_int(missing));
+	json_object_object_add(all, "memory_moves",
+			       json_object_new_boolean(moves));
+	puts(json_object_to_json_string_ext(all, JSON_C_TO_STRING_PRETTY |
+					    JSON_C_TO_STRING_NOSLASHESCAPE));
+	json_object_put(all);
+}
+#else
+static void print_json(const struct doctor *doctor, int missing, bool moves)
+{
+	(void)doctor;
+	(void)missing;
+	(void)moves;
+}
+#endif
+
+static int help(void)
+{
+	puts("Usage: hetmem doctor [--json]\n"
+	     "Says what this machine can do with memory that CPUs and GPUs share, a line each:\n\n"
+	     "  ok       it is there\n"
+	     "  missing  it is not; why, and what to do about it\n"
+	     "  note     good to know; does not count\n\n"
+	     "  --json   the same for programs\n\n"
+	     "Exit status: 0 nothing is missing and memory can move to a device and back,\n"
+	     "1 something is missing, 2 cannot do what was typed.");
+	return EXIT_OK;
+}
+
+int cmd_doctor(int argc, char **argv)
+{
+	/* --sysroot is for tests: trees that look like other machines. */
+	static const struct option longs[] = {
+		{ "json", no_argument, NULL, 'j' },
+		{ "sysroot", required_argument, NULL, 's' },
+		{ "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
+	};
+	struct doctor doctor = {
+		.root = "",
+		.live = true,
+		.modules = -1,
+		.device_private = -1,
+	};
+	bool json = false, moves;
+	int missing = 0, c;
+	struct stat st;
+	size_t i;
+
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+		switch (c) {
+		case 'j':
+			json = true;
+			break;
+		case 's':
+			if (stat(optarg, &st) || !S_ISDIR(st.st_mode))
+				return usage_error("doctor", "'%s' is not a directory",
+						   optarg);
+			doctor.root = optarg;
+			doctor.live = false;
+			break;
+		case 'h':
+			return help();
+		default:
+			return option_error("doctor", c, argv);
+		}
+	}
+	if (optind < argc)
+		return usage_error("doctor", "'%s' is not an option",
+				   argv[optind]);
+#ifndef HAVE_JSON_C
+	if (json)
+		return complain(EXIT_USAGE, "doctor",
+				"built without json-c; type 'apt-get install libjson-c-dev' and build again");
+#endif
+	doctor_kernel(&doctor);
+	doctor_module(&doctor);
+	doctor_nvidia(&doctor);
+	doctor_memory(&doctor);
+	moves = doctor_devices(&doctor);
+
+	for (i = 0; i < doctor.nr; i++)
+		missing += doctor.checks[i].state == CHECK_MISSING;
+	if (json)
+		print_json(&doctor, missing, moves);
+	else
+		print_table(&doctor);
+	for (i = 0; i < doctor.nr; i++) {
+		free(doctor.checks[i].name);
+		free(doctor.checks[i].why);
+		free(doctor.checks[i].todo);
+	}
+	free(doctor.checks);
+	free(doctor.release);
+	return missing || !moves ? EXIT_FAILED : EXIT_OK;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/* The hetmem command: finds the subcommand. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <hetmem.h>
+
+#include "util.h"
+
+static const struct subcommand {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	const char *help;
+} subcommands[] = {
+	{ "doctor", cmd_doctor, "what this machine can do, and why not more" },
+	{ "map", cmd_map, "where the pages of a process are, as a picture" },
+	{ "demo", cmd_demo, "memory moves to a device and back, verified" },
+};
+
+static int help(void)
+{
+	size_t i;
+
+	puts("Usage: hetmem COMMAND [OPTION]...\n"
+	     "Memory that CPUs and GPUs share: what can move, where it is.\n");
+	for (i = 0; i < ARRAY_SIZE(subcommands); i++)
+		printf("  %-10s %s\n", subcommands[i].name,
+		       subcommands[i].help);
+	puts("\n"
+	     "  --help     this text; 'hetmem COMMAND --help' for a command\n"
+	     "  --version  version of the tool and of the interfaces it uses\n"
+	     "\n"
+	     "Exit status: 0 yes or done, 1 no or failed, 2 cannot do what was typed.");
+	return EXIT_OK;
+}
+
+static int version(void)
+{
+	printf("hetmem %s (library interface %d, kernel interface %d)\n",
+	       HETMEM_VERSION_STRING, HETMEM_API_VERSION, HETMEM_VERSION);
+	return EXIT_OK;
+}
+
+/* What could not be written was not done: a full disk, a closed pipe. */
+static int flushed(int status)
+{
+	if (!fflush(stdout) && !ferror(stdout))
+		return status;
+	return complain(EXIT_FAILED, NULL, "cannot write to standard output");
+}
+
+int main(int argc, char **argv)
+{
+	size_t i;
+
+	if (argc < 2)
+		return usage_error(NULL, "no command given");
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||
+	    !strcmp(argv[1], "--version")) {
+		if (argc > 2)
+			return usage_error(NULL, "'%s' takes no argument",
+					   argv[1]);
+		return flushed(argv[1][2] == 'v' ? version() : help());
+	}
+	for (i = 0; i < ARRAY_SIZE(subcommands); i++)
+		if (!strcmp(argv[1], subcommands[i].name))
+			return flushed(subcommands[i].run(argc - 1, argv + 1));
+	return usage_error(NULL, argv[1][0] == '-' ? "unknown option '%s'" :
+			   "unknown command '%s'", argv[1]);
+}

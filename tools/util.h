@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * What the subcommands share: exit statuses and one-line errors, printing
+ * what others wrote (names of mappings, files of /proc) without letting it
+ * reach the terminal raw, tables, sizes, time, files under another root.
+ */
+#ifndef HETMEM_TOOLS_UTIL_H
+#define HETMEM_TOOLS_UTIL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Exit statuses of every subcommand. */
+enum {
+	EXIT_OK		= 0,
+	EXIT_FAILED	= 1,	/* it ran, and the answer is no */
+	EXIT_USAGE	= 2,	/* cannot do what was typed; one line says why */
+};
+
+#define ARRAY_SIZE(a)	(sizeof(a) / sizeof((a)[0]))
+
+#define printf_like(fmt, first)	__attribute__((format(printf, fmt, first)))
+
+int cmd_doctor(int argc, char **argv);
+int cmd_map(int argc, char **argv);
+int cmd_demo(int argc, char **argv);
+
+/*
+ * Writes "hetmem SUB: message" as one line on stderr, control characters
+ * escaped. @sub may be NULL. Returns @status, so that a caller can return it.
+ */
+int complain(int status, const char *sub, const char *fmt, ...)
+	printf_like(3, 4);
+
+/* As complain() with EXIT_USAGE, and says where the options are listed. */
+int usage_error(const char *sub, const char *fmt, ...) printf_like(2, 3);
+
+/*
+ * The line for an option that getopt_long() refused (':' or '?', opterr 0).
+ * Returns EXIT_USAGE.
+ */
+int option_error(const char *sub, int c, char **argv);
+
+/*
+ * Copies @src to @dst with every byte that is not printable ASCII written as
+ * \xNN; cuts at @len, which includes the NUL. Returns @dst.
+ */
+char *escape(char *dst, size_t len, const char *src);
+
+/* These end the program with one line if there is no memory. */
+void *xcalloc(size_t n, size_t size);
+void *xrealloc_array(void *p, size_t n, size_t size);
+char *xstrdup(const char *s);
+char *xasprintf(const char *fmt, ...) printf_like(1, 2);
+
+/* "64 MiB", "1.5 GiB"; a static buffer for each of 8 calls in turn. */
+const char *size_text(uint64_t bytes);
+
+/* Monotonic seconds. */
+double now(void);
+
+/*
+ * Reads at most @max bytes of the file @root + @path, NUL-terminated and
+ * malloc'd; *@len (may be NULL) is its length. NULL with errno if it cannot
+ * be read (EFBIG if it is longer).
+ */
+char *read_file(const char *root, const char *path, size_t max, size_t *len);
+
+/* read_file() of one line, without its newline, control characters escaped. */
+char *read_line(const char *root, const char *path);
+
+/* Bytes of memory that the kernel thinks can be had, 0 if it does not say. */
+size_t available_memory(void);
+
+/* Whether and how to colour. */
+enum colour_mode { COLOUR_AUTO, COLOUR_ALWAYS, COLOUR_NEVER };
+
+/* "auto", "always", "never"; false if @s is none of them. */
+bool colour_parse(const char *s, enum colour_mode *mode);
+
+/* For stdout: a terminal that is not dumb, and NO_COLOR is not set. */
+bool colour_wanted(enum colour_mode mode);
+
+/* Columns of the terminal on stdout, else of COLUMNS, else 80. */
+int terminal_width(void);
+
+/*
+ * A table of @columns; a header of NULL has no header line. Cells are
+ * escaped and copied. table_print() prints and frees it.
+ */
+struct table;
+
+struct table_column {
+	const char *header;
+	bool right;		/* numbers */
+};
+
+struct table *table_new(const struct table_column *columns, int nr);
+void table_row(struct table *table, const char *const *cells);
+void table_print(struct table *table);
+
+#endif
