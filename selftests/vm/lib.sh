@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+# shellcheck shell=bash
+#
+# What the scripts of selftests/vm share: the cache, messages, packages of this
+# system, packages of other Debian suites, and the names of the kernels.
+
+VM=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/hetmem
+PATH=$PATH:/usr/sbin:/sbin
+
+# Goes into every cache key: raise it when the layout of a cache entry changes.
+FORMAT=1
+
+say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+die() { say "$*"; exit 2; }
+
+# with_lock NAME: holds a lock of the cache until this process ends.
+with_lock()
+{
+	local fd
+
+	mkdir -p "$CACHE/lock"
+	exec {fd}>"$CACHE/lock/$1"
+	flock -n "$fd" && return
+	say "waiting for another run that makes $1"
+	flock "$fd"
+}
+
+# need TOOL:PACKAGE...: TOOL is a command, or a file if it begins with '/'.
+# Installs what is missing as root, names the command otherwise.
+need()
+{
+	local pair tool try missing=()
+
+	for pair; do
+		tool=${pair%%:*}
+		case $tool in
+		/*) [ -e "$tool" ] || missing+=("${pair#*:}") ;;
+		*) command -v "$tool" >/dev/null || missing+=("${pair#*:}") ;;
+		esac
+	done
+	[ ${#missing[@]} -eq 0 ] && return
+	[ "$(id -u)" -eq 0 ] ||
+		die "missing packages, type: sudo apt-get install ${missing[*]}"
+	say "installing ${missing[*]}"
+	# Another apt may be at work: its lock on the lists has no time-out.
+	for try in 1 2 3 4 5; do
+		if apt-get -qq update >&2 &&
+		   DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
+			-o DPkg::Lock::Timeout=600 --no-install-recommends \
+			install "${missing[@]}" >&2; then
+			return
+		fi
+		sleep $((try * 5))
+	done
+	die "apt-get install ${missing[*]} failed"
+}
+
+need_qemu()
+{
+	need qemu-system-x86_64:qemu-system-x86 cpio:cpio gcc:gcc \
+	     /usr/include/stdio.h:libc6-dev /bin/busybox:busybox-static
+	# The dynamic busybox of the package busybox would not start there.
+	ldd /bin/busybox >/dev/null 2>&1 && need /nonexistent:busybox-static
+	return 0
+}
+
+# other_suite SUITE: apt for Debian SUITE beside the system's own. Sets APT, to be
+# used as "${APT[@]}" -get|-cache ARGS. The mirror, proxy and keys are the system's.
+other_suite()
+{
+	local suite=$1 dir=$CACHE/apt/$1 key uri release main='' security='' fd
+	local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+
+	# shellcheck disable=SC1091
+	release=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+	while read -r uri key; do
+		case $key in
+		"$release") main=${main:-$uri} ;;
+		"$release-security") security=${security:-$uri} ;;
+		esac
+	done < <(apt-get indextargets --format "\$(REPO_URI) \$(RELEASE)" \
+		'Created-By: Packages' | sort -u)
+	[ -n "$main" ] || die "no Debian mirror for '$release' in the apt sources"
+
+	mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
+	: >"$dir/status"
+	for key in "$suite" "$suite-updates" "$suite-backports"; do
+		echo "deb [arch=amd64 signed-by=$keyring] $main $key main"
+	done >"$dir/sources.new"
+	[ -z "$security" ] ||
+		echo "deb [arch=amd64 signed-by=$keyring] $security" \
+			"$suite-security main" >>"$dir/sources.new"
+
+	APT=(apt_of "$dir")
+	exec {fd}>"$CACHE/lock/apt-$suite"
+	flock "$fd"
+	if ! cmp -s "$dir/sources.new" "$dir/sources.list" ||
+	   [ -z "$(find "$dir/updated" -mmin -60 2>/dev/null)" ]; then
+		mv "$dir/sources.new" "$dir/sources.list"
+		say "asking for the packages of Debian $suite"
+		"${APT[@]}" -get -qq update >&2 || die "apt-get update failed"
+		touch "$dir/updated"
+	fi
+	exec {fd}>&-
+}
+
+apt_of()
+{
+	local dir=$1 tool=apt$2
+
+	shift 2
+	"$tool" -o Dir::State="$dir" -o Dir::State::lists="$dir/lists" \
+		-o Dir::State::status="$dir/status" -o Dir::Cache="$dir/cache" \
+		-o Dir::Etc::sourcelist="$dir/sources.list" \
+		-o Dir::Etc::sourceparts=/dev/null \
+		-o Dir::Etc::preferences=/dev/null \
+		-o Dir::Etc::preferencesparts=/dev/null \
+		-o APT::Architecture=amd64 -o APT::Architectures=amd64 \
+		-o APT::Install-Recommends=0 -o APT::Sandbox::User="$(id -un)" \
+		-o Acquire::Languages=none "$@"
+}
+
+# download DIR PACKAGE...: into DIR; says nothing unless it fails.
+download()
+{
+	local dir=$1 log
+
+	shift
+	mkdir -p "$dir"
+	log=$(cd "$dir" && "${APT[@]}" -get download "$@" 2>&1) ||
+		{ echo "$log" >&2; return 1; }
+}
+
+# newest_version PACKAGE
+newest_version()
+{
+	"${APT[@]}" -cache show --no-all-versions "$1" 2>/dev/null |
+		sed -n 's/^Version: //p'
+}
+
+# linux_source SERIES SUITE: the source package, once, into the cache. Sets SOURCE,
+# its file, and SOURCE_VERSION, the newest there is.
+linux_source()
+{
+	local fd
+
+	mkdir -p "$CACHE/source" "$CACHE/lock"
+	other_suite "$2"
+	SOURCE_VERSION=$(newest_version "linux-source-$1")
+	[ -n "$SOURCE_VERSION" ] || die "no linux-source-$1 in Debian $2"
+	SOURCE=$CACHE/source/linux-source-$1_$SOURCE_VERSION.deb
+	exec {fd}>"$CACHE/lock/source-$1"
+	flock "$fd"
+	if [ ! -e "$SOURCE" ]; then
+		say "downloading linux-source-$1 $SOURCE_VERSION (150 MB)"
+		rm -rf "$CACHE/source/"*"-$1_"* "$CACHE/source/new-$1"
+		download "$CACHE/source/new-$1" "linux-source-$1"
+		mv "$CACHE/source/new-$1/"*.deb "$SOURCE"
+		rmdir "$CACHE/source/new-$1"
+	fi
+	exec {fd}>&-
+}
+
+# source_tar: the kernel's tree as a tar stream.
+source_tar()
+{
+	dpkg --fsys-tarfile "$SOURCE" |
+		tar -xO --wildcards -f - './usr/src/linux-source-*.tar.xz' |
+		xz -dc -T0
+}
+
+# keep_harness SERIES TREE: keeps the kselftest harness of a kernel tree, prints where.
+keep_harness()
+{
+	local out=$CACHE/harness/$1@$SOURCE_VERSION-$FORMAT
+
+	rm -rf "$out.new"
+	mkdir -p "$out.new"
+	cp "$2/tools/testing/selftests/"kselftest*.h "$out.new"
+	rm -rf "$out"
+	mv -T "$out.new" "$out"
+	echo "$out"
+}
+
+cached_harness()
+{
+	local d
+
+	d=$(find "$CACHE/harness" -maxdepth 1 -name "$1@*-$FORMAT" 2>/dev/null |
+		sort -V | tail -n 1)
+	[ -n "$d" ] && echo "$d"
+}
+
+# The kernels. A stock kernel is "stock SERIES SUITE", an own one "own SERIES SUITE
+# FRAGMENT..." (of config/, merged in this order on top of allnoconfig).
+# shellcheck disable=SC2034
+KERNELS='stock-6.1 stock-6.12 stock-7 debug-6.12'
+
+describe()
+{
+	case $1 in
+	stock-6.1) echo stock 6.1 bookworm ;;
+	stock-6.12) echo stock 6.12 bookworm ;;
+	stock-7) echo stock 7 trixie ;;
+	debug-6.12) echo own 6.12 bookworm base debug ;;
+	*) return 1 ;;
+	esac
+}
+
+# kernel_key NAME: changes when what is made from the same version would differ.
+kernel_key()
+{
+	local kind series suite fragments f
+
+	read -r kind series suite fragments < <(describe "$1")
+	{
+		echo "$FORMAT $kind $series $suite"
+		for f in $fragments; do
+			cat "$VM/config/$f.config"
+		done
+	} | sha256sum | cut -c1-10
+}
+
+# cached_kernel NAME: prints the directory of the newest one there is, or fails.
+cached_kernel()
+{
+	local d
+
+	d=$(find "$CACHE/kernel" -maxdepth 1 -name "$1@*-$(kernel_key "$1")" \
+		2>/dev/null | sort -V | tail -n 1)
+	[ -n "$d" ] && echo "$d"
+}
+
+# base_archive: prints the file with what every guest has: busybox, the programs of
+# guest/. What comes on top is a second archive behind it.
+base_archive()
+{
+	local key out tmp root f
+
+	key=$(cat "$VM"/guest/* "$VM/lib.sh" /bin/busybox | sha256sum | cut -c1-10)
+	out=$CACHE/vm/base-$key
+	[ -e "$out" ] && { echo "$out"; return; }
+
+	with_lock vm-base
+	[ -e "$out" ] && { echo "$out"; return; }
+	mkdir -p "$CACHE/vm"
+	tmp=$CACHE/vm/new
+	root=$tmp/root
+	rm -rf "$tmp"
+	mkdir -p "$root/"{bin,boot,dev,etc,lib,lib64,proc,root,sys,tmp,usr,var,vm}
+	ln -s bin "$root/sbin"
+	ln -s ../bin ../lib ../lib64 "$root/usr/"
+	ln -s bin "$root/usr/sbin"
+	cp /bin/busybox "$root/bin/busybox"
+	/bin/busybox --list | while read -r f; do
+		[ "$f" = busybox ] || ln -s busybox "$root/bin/$f"
+	done
+	printf '%s\n' root:x:0:0:root:/root:/bin/sh user:x:1000:1000::/tmp:/bin/sh \
+		other:x:1001:1001::/tmp:/bin/sh >"$root/etc/passwd"
+	printf '%s\n' root:x:0: user:x:1000: other:x:1001: >"$root/etc/group"
+	for f in "$VM"/guest/*.c; do
+		gcc -std=gnu11 -O2 -Wall -Wextra -static -o "$root/bin/$(basename "$f" .c)" "$f" >&2 ||
+			die "cannot compile $f"
+	done
+	mv "$root/bin/init" "$root/init"
+	ln -s /init "$root/bin/init"
+	printf '%s\0' /bin/true >"$root/vm/argv"
+	(cd "$root" && find . -mindepth 1 -print0 |
+		cpio --quiet -0 -o -H newc -R 0:0 --reproducible) >"$tmp/cpio"
+	# Another run may be about to read an older one.
+	find "$CACHE/vm" -name 'base-*' -mtime +0 -delete
+	mv "$tmp/cpio" "$out"
+	rm -rf "$tmp"
+	echo "$out"
+}
