@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * The kinds of memory that a process can have, each made by one function, so
+ * that one test body runs on all of them.
+ */
+#ifndef HETMEM_MEM_H
+#define HETMEM_MEM_H
+
+#include "hetmem_test.h"
+
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <linux/mman.h>
+
+enum mem_kind {
+	MEM_ANON,
+	MEM_FILE_READ,		/* private, only ever read */
+	MEM_FILE_COW,		/* private, written: pages of its own */
+	MEM_FILE_SHARED,
+	MEM_SHARED_ANON,
+	MEM_MEMFD,
+	MEM_THP,
+	MEM_HUGETLB,
+	MEM_MLOCKED,
+};
+
+struct mem {
+	enum mem_kind kind;
+	char *p;		/* contents: fill(p, size, seed) */
+	size_t size;
+	void *map;
+	size_t map_size;
+	int fd;
+	long old_hugepages;
+	const char *lacks;	/* set if mem_map() gives -EOPNOTSUPP */
+};
+
+HELPER long read_long(const char *path)
+{
+	FILE *f = fopen(path, "r");
+	long v = -1;
+
+	if (!f)
+		return -1;
+	if (fscanf(f, "%ld", &v) != 1)
+		v = -1;
+	fclose(f);
+	return v;
+}
+
+HELPER int write_text(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -errno;
+	n = write(fd, text, strlen(text));
+	close(fd);
+	return n == (ssize_t)strlen(text) ? 0 : -EIO;
+}
+
+HELPER int write_long(const char *path, long v)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%ld", v);
+	return write_text(path, text);
+}
+
+/*
+ * A file that is no shmem: the root of a virtual machine often is tmpfs,
+ * whose pages count as shared memory. ramfs is in every kernel.
+ */
+HELPER int make_file(size_t size, uint64_t seed)
+{
+	char dir[] = "/tmp/hetmem-XXXXXX", path[sizeof(dir) + 2];
+	char *buf;
+	int fd = -1, ret = -ENOMEM;
+
+	if (mkdir("/tmp", 01777) && errno != EEXIST)
+		return -errno;
+	if (!mkdtemp(dir))
+		return -errno;
+	if (mount("none", dir, "ramfs", 0, NULL)) {
+		ret = -errno;
+		rmdir(dir);
+		return ret;
+	}
+	snprintf(path, sizeof(path), "%s/f", dir);
+	buf = malloc(size);
+	if (buf) {
+		fill(buf, size, seed);
+		fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+		ret = fd < 0 ? -errno : fd;
+		if (fd >= 0 && write(fd, buf, size) != (ssize_t)size)
+			ret = -EIO;
+		free(buf);
+	}
+	if (ret < 0 && fd >= 0)
+		close(fd);
+	umount2(dir, MNT_DETACH);
+	rmdir(dir);
+	return ret;
+}
+
+#define NR_HUGEPAGES	"/proc/sys/vm/nr_hugepages"
+#define THP_ENABLED	"/sys/kernel/mm/transparent_hugepage/enabled"
+
+HELPER bool thp_possible(void)
+{
+	char mode[64] = "";
+	FILE *f = fopen(THP_ENABLED, "r");
+
+	if (!f)
+		return false;
+	if (!fgets(mode, sizeof(mode), f))
+		mode[0] = 0;
+	fclose(f);
+	return !strstr(mode, "[never]");
+}
+
+HELPER void *map_aligned(struct mem *m, size_t size)
+{
+	m->map_size = size + HUGE_SIZE;
+	m->map = mmap(NULL, m->map_size, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (m->map == MAP_FAILED)
+		return MAP_FAILED;
+	return (void *)(((uintptr_t)m->map + HUGE_SIZE - 1) &
+			~(HUGE_SIZE - 1));
+}
+
+/* KiB that huge pages map in the mapping that begins at or holds @p. */
+HELPER long huge_mapped(const void *p)
+{
+	FILE *f = fopen("/proc/self/smaps", "r");
+	unsigned long start, end, kb;
+	bool here = false;
+	char line[512];
+	long ret = -1;
+
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+			here = start <= (uintptr_t)p && (uintptr_t)p < end;
+		else if (here && sscanf(line, "AnonHugePages: %lu", &kb) == 1)
+			ret = kb;
+	}
+	fclose(f);
+	return ret;
+}
+
+HELPER void mem_unmap(struct mem *m)
+{
+	if (m->map && m->map != MAP_FAILED)
+		munmap(m->map, m->map_size);
+	if (m->fd >= 0)
+		close(m->fd);
+	if (m->old_hugepages >= 0)
+		write_long(NR_HUGEPAGES, m->old_hugepages);
+	m->map = NULL;
+	m->fd = -1;
+	m->old_hugepages = -1;
+}
+
+HELPER int mem_map_hugetlb(struct mem *m)
+{
+	long want = m->size / HUGE_SIZE;
+
+	m->old_hugepages = read_long(NR_HUGEPAGES);
+	if (m->old_hugepages < 0) {
+		m->lacks = "hugetlb";
+		return -EOPNOTSUPP;
+	}
+	write_long(NR_HUGEPAGES, m->old_hugepages + want);
+	if (read_long(NR_HUGEPAGES) < m->old_hugepages + want)
+		return -ENOMEM;
+	m->map_size = m->size;
+	m->map = mmap(NULL, m->size, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB |
+		      MAP_HUGE_2MB, -1, 0);
+	m->p = m->map;
+	return m->map == MAP_FAILED ? -errno : 0;
+}
+
+/*
+ * Map @size bytes (a multiple of 2 MiB for the huge kinds) of @kind with the
+ * pattern of @seed in them, all of it populated.
+ *
+ * -EOPNOTSUPP: the kernel has no such memory, m->lacks says what is missing.
+ * The caller calls mem_unmap() in any case.
+ */
+HELPER int mem_map(struct mem *m, enum mem_kind kind, size_t size,
+		   uint64_t seed)
+{
+	int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE;
+	int ret;
+
+	*m = (struct mem){
+		.kind = kind, .size = size, .fd = -1, .old_hugepages = -1,
+	};
+	switch (kind) {
+	case MEM_HUGETLB:
+		ret = mem_map_hugetlb(m);
+		if (!ret)
+			fill(m->p, size, seed);
+		return ret;
+	case MEM_THP:
+		if (!thp_possible()) {
+			m->lacks = "transparent huge pages";
+			return -EOPNOTSUPP;
+		}
+		m->p = map_aligned(m, size);
+		if (m->p == MAP_FAILED || madvise(m->p, size, MADV_HUGEPAGE))
+			return -errno;
+		fill(m->p, size, seed);
+		return huge_mapped(m->p) * KiB == size ? 0 : -ENOMEM;
+	case MEM_FILE_READ:
+		prot = PROT_READ;
+		/* fall through */
+	case MEM_FILE_COW:
+	case MEM_FILE_SHARED:
+		m->fd = make_file(size, kind == MEM_FILE_READ ? seed : ~seed);
+		if (m->fd < 0)
+			return m->fd;
+		if (kind == MEM_FILE_SHARED)
+			flags = MAP_SHARED;
+		break;
+	case MEM_MEMFD:
+		m->fd = syscall(SYS_memfd_create, "hetmem", 1U);
+		if (m->fd < 0 || ftruncate(m->fd, size))
+			return -errno;
+		flags = MAP_SHARED;
+		break;
+	case MEM_SHARED_ANON:
+		flags = MAP_SHARED | MAP_ANONYMOUS;
+		break;
+	case MEM_ANON:
+	case MEM_MLOCKED:
+		flags |= MAP_ANONYMOUS;
+		break;
+	}
+	m->map_size = size;
+	m->map = mmap(NULL, size, prot, flags, m->fd, 0);
+	if (m->map == MAP_FAILED)
+		return -errno;
+	m->p = m->map;
+	if (kind == MEM_ANON || kind == MEM_MLOCKED)
+		madvise(m->p, size, MADV_NOHUGEPAGE);
+	if (kind == MEM_MLOCKED && mlock(m->p, size))
+		return -errno;
+	if (prot & PROT_WRITE)
+		fill(m->p, size, seed);
+	return mismatch(m->p, size, seed) < 0 ? 0 : -EIO;
+}
+
+/* What RESIDENCY's why must say of the mapping. */
+HELPER uint32_t mem_why(enum mem_kind kind)
+{
+	switch (kind) {
+	case MEM_FILE_READ:
+	case MEM_FILE_COW:
+	case MEM_FILE_SHARED:
+		return HETMEM_WHY_FILE;
+	case MEM_SHARED_ANON:
+	case MEM_MEMFD:
+		return HETMEM_WHY_SHMEM;
+	case MEM_HUGETLB:
+		return HETMEM_WHY_HUGETLB;
+	case MEM_MLOCKED:
+		return HETMEM_WHY_MLOCKED;
+	default:
+		return 0;
+	}
+}
+
+HELPER bool mem_is_huge(enum mem_kind kind)
+{
+	return kind == MEM_THP || kind == MEM_HUGETLB;
+}
+
+/*
+ * A mapping of this process that no struct page stands behind, as far as
+ * get_user_pages() is concerned: the kernel's own data page for the clock,
+ * which every process has.
+ */
+HELPER int special_mapping(char **p, size_t *size)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	unsigned long start, end;
+	char line[512];
+	int ret = -ENOENT;
+
+	if (!f)
+		return -errno;
+	while (ret && fgets(line, sizeof(line), f)) {
+		if (!strstr(line, "[vvar]") ||
+		    sscanf(line, "%lx-%lx ", &start, &end) != 2)
+			continue;
+		*p = (char *)start;
+		*size = end - start;
+		ret = 0;
+	}
+	fclose(f);
+	return ret;
+}
+
+/* NUMA node of the page at @p as the kernel tells others, or -errno. */
+HELPER int host_node(void *p)
+{
+	int status = -ENOENT;
+
+	if (syscall(SYS_move_pages, 0, 1UL, &p, NULL, &status, 0))
+		return errno == ENOSYS ? 0 : -errno;
+	return status;
+}
+
+#endif /* HETMEM_MEM_H */

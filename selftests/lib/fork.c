@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * A forked child: devices and module are the parent's, memory is its own
+ * copy, closing only forgets, and it can open the library again; while other
+ * threads of the parent are in the middle of everything.
+ */
+#include <sys/wait.h>
+
+#include "soft_driver.h"
+
+static int run_child(int (*child)(void *arg), void *arg)
+{
+	int status;
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (!pid)
+		_exit(child(arg));
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		return -1;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
+}
+
+#define EXPECT(cond) do {						\
+	if (!(cond)) {							\
+		fprintf(stderr, "# child, line %d: %s\n", __LINE__, #cond); \
+		return 1;						\
+	}								\
+} while (0)
+
+static int refused(void *p)
+{
+	struct hetmem_moved m = { .size = sizeof(m) };
+	struct hetmem_run run;
+	uintptr_t next;
+	CUdeviceptr d;
+
+	EXPECT(hetmem_prefetch(hm, p, 4096, HETMEM_LOC(HETMEM_DEVICE, 0),
+			       NULL, &m) == -EOWNERDEAD);
+	EXPECT(hetmem_residency(hm, p, 4096, &run, 1, &next) == -EOWNERDEAD);
+	EXPECT(hetmem_track(hm, p, 4096) == -EOWNERDEAD);
+	EXPECT(hetmem_untrack(hm, p, 4096) == -EOWNERDEAD);
+	EXPECT(drv->cuMemAlloc(&d, 4096) == CUDA_ERROR_NOT_INITIALIZED);
+	EXPECT(hetmem_device_count(hm) == 1);
+	return 0;
+}
+
+static int memory_goes_on(void *arg)
+{
+	unsigned char *p = arg;
+	void *q;
+
+	EXPECT(p[0] == 42);
+	p[0] = 43;
+	EXPECT(!hetmem_system_resize(hm, p, 9 << 20, &q));
+	EXPECT(*(unsigned char *)q == 43);
+	EXPECT(!hetmem_system_free(hm, q));
+	EXPECT(hetmem_system_free(hm, q) == -EINVAL);
+	EXPECT(!hetmem_system_alloc(hm, 1000, &q));
+	EXPECT(!hetmem_system_free(hm, q));
+	return 0;
+}
+
+static int closes(void *arg)
+{
+	unsigned char *p = arg;
+
+	hetmem_close(hm);
+	EXPECT(p[0] == 42);
+	return 0;
+}
+
+static int opens_again(void *arg)
+{
+	struct hetmem_params params = {
+		.size = sizeof(params), .driver = "soft", .module_path = "",
+	};
+	unsigned char bytes[100];
+	struct hetmem *mine;
+	CUcontext ctx;
+
+	(void)arg;
+	EXPECT(!hetmem_open(&mine, &params));
+	drv = hetmem_driver_table(mine);
+	EXPECT(!drv->cuCtxGetCurrent(&ctx) && !ctx);
+	EXPECT(!drv->cuDevicePrimaryCtxRetain(&ctx, 0));
+	EXPECT(!drv->cuCtxSetCurrent(ctx));
+	EXPECT(!drv->cuMemsetD8Async((uintptr_t)bytes, 9, 100, NULL));
+	EXPECT(!drv->cuCtxSynchronize());
+	EXPECT(all_bytes(bytes, 9, 100));
+	EXPECT(!drv->cuDevicePrimaryCtxRelease(0));
+	hetmem_close(hm);
+	hetmem_close(mine);
+	return 0;
+}
+
+static bool stop;
+
+/* Holds every lock of the library some of the time. */
+static void *busy(void *arg)
+{
+	const struct hm_driver *d = drv;
+	CUstream stream;
+	CUcontext ctx;
+	void *p;
+
+	(void)arg;
+	d->cuDevicePrimaryCtxRetain(&ctx, 0);
+	d->cuCtxSetCurrent(ctx);
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+		if (hetmem_system_alloc(hm, 3 << 20, &p))
+			continue;
+		d->cuStreamCreate(&stream, 0);
+		d->cuMemsetD8Async((uintptr_t)p, 1, 4096, stream);
+		d->cuStreamSynchronize(stream);
+		d->cuStreamDestroy(stream);
+		hetmem_system_free(hm, p);
+	}
+	d->cuDevicePrimaryCtxRelease(0);
+	return NULL;
+}
+
+int main(void)
+{
+	unsigned char *p, *q;
+	pthread_t thread[2];
+	int i, bad = 0;
+
+	open_soft("");
+	hetmem_system_alloc(hm, 3 << 20, (void **)&p);
+	p[0] = 42;
+	is(run_child(refused, p), 0, "devices and module are refused");
+	is(run_child(memory_goes_on, p), 0, "memory goes on");
+	is(p[0], 42, "as a copy");
+	is(run_child(closes, p), 0, "closing forgets");
+	is(run_child(opens_again, p), 0, "the child opens its own");
+	is(drv->cuMemsetD8Async((uintptr_t)p, 7, 4096, NULL), 0,
+	   "the parent's device works on");
+	is(drv->cuCtxSynchronize(), 0, "to the end");
+	ok(all_bytes(p, 7, 4096), "and right");
+
+	p[0] = 42;
+	for (i = 0; i < 2; i++)
+		need(!pthread_create(&thread[i], NULL, busy, NULL), "a thread");
+	for (i = 0; i < 40; i++) {
+		hetmem_system_alloc(hm, 2 << 20, (void **)&q);
+		q[0] = 42;
+		bad += !!run_child(memory_goes_on, q);
+#ifndef __SANITIZE_THREAD__
+		/* Which cannot start threads in the child of a busy parent. */
+		bad += !!run_child(opens_again, q);
+#endif
+		hetmem_system_free(hm, q);
+	}
+	is(bad, 0, "children of a parent with busy threads");
+	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+	for (i = 0; i < 2; i++)
+		pthread_join(thread[i], NULL);
+	is(hetmem_system_free(hm, p), 0, "freed");
+	close_soft();
+	return tap_end();
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * The soft driver for a test: opened, device 0 current.
+ */
+#ifndef HETMEM_SELFTESTS_SOFT_DRIVER_H
+#define HETMEM_SELFTESTS_SOFT_DRIVER_H
+
+#include "internal.h"
+#include "tap.h"
+
+static struct hetmem *hm;
+static const struct hm_driver *drv;
+
+__attribute__((unused))
+static void open_soft(const char *module_path)
+{
+	struct hetmem_params params = {
+		.size = sizeof(params),
+		.driver = "soft",
+		.module_path = module_path,
+	};
+	CUcontext ctx;
+
+	need(!hetmem_open(&hm, &params), "opens: %s", hetmem_last_error());
+	drv = hetmem_driver_table(hm);
+	need(!drv->cuDevicePrimaryCtxRetain(&ctx, 0) &&
+	     !drv->cuCtxSetCurrent(ctx), "device 0 is current");
+}
+
+__attribute__((unused))
+static void close_soft(void)
+{
+	drv->cuCtxSetCurrent(NULL);
+	drv->cuDevicePrimaryCtxRelease(0);
+	hetmem_close(hm);
+}
+
+__attribute__((unused))
+static bool all_bytes(const void *p, unsigned char value, size_t n)
+{
+	const unsigned char *c = p;
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		if (c[i] != value)
+			return false;
+	return true;
+}
+
+#endif /* HETMEM_SELFTESTS_SOFT_DRIVER_H */

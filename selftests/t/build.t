@@ -1,0 +1,77 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# What is built is what it should be: symbols, libraries, headers, installed files.
+. "$(dirname "$0")/tap.sh"
+
+check 'make' make
+check 'make without a warning' make -j"$(nproc)" B=build/werror CFLAGS='-O2 -g -Werror'
+check 'make again does nothing' sh -c 'make | tee /dev/stderr | grep -q "Nothing to be done"'
+check 'make help fits a screen' sh -c 'make help | awk "length > 90 { exit 1 } END { exit NR > 24 }"'
+
+# These two, and the loader, which is a part of libc.
+empty 'the library needs libc and libnuma only' sh -c \
+	'readelf -d build/libhetmem.so | grep NEEDED | grep -v -e "\[libc\.so" -e "\[ld-linux" -e "\[libnuma\.so"'
+empty 'the library exports hetmem_* only' sh -c \
+	'nm -D --defined-only build/libhetmem.so | sed "s/@.*//" | awk "\$2 != \"A\" { print \$3 }" | grep -v "^hetmem_"'
+declared=$(sed 's/struct//g' include/hetmem.h | grep -oE '\bhetmem_[a-z_]+\(' | grep -oE '[a-z_]+' | sort -u)
+exported=$(nm -D --defined-only build/libhetmem.so | sed 's/@.*//' | awk '$2 != "A" { print $3 }' | sort -u)
+check 'the library exports what hetmem.h declares' diff <(echo "$declared") <(echo "$exported")
+check 'symbols have versions' sh -c 'nm -D --defined-only build/libhetmem.so | grep -q "hetmem_open@@"'
+check 'its soname' sh -c 'readelf -d build/libhetmem.so | grep -q "SONAME.*libhetmem\.so\.[0-9]*\]"'
+
+# The public headers, by themselves, in every language and word size that may use them.
+for header in linux/hetmem.h linux/hetmem_emu.h hetmem.h; do
+	for lang in 'c -std=c99' 'c -std=gnu11' 'c++ -std=c++11' 'c++ -std=c++17'; do
+		echo "#include <$header>" >"$tmp/header.c"
+		# shellcheck disable=SC2086
+		check "$header compiles as $lang" gcc -x $lang -Wall -Wextra -Werror \
+			-Wpedantic -fsyntax-only -Iinclude -Iinclude/uapi "$tmp/header.c"
+	done
+done
+
+# Every struct of the ioctl interface: its size and the place of each member.
+layout()
+{
+	echo '#include <linux/hetmem.h>'
+	echo '#include <linux/hetmem_emu.h>'
+	echo 'const unsigned int layout[] = {'
+	sed 's/\/\*.*\*\///' include/uapi/linux/hetmem*.h | awk '
+		/^struct [a-z_]+ \{/ { s = $2; print "sizeof(struct " s "),"; next }
+		/^};/ { s = "" }
+		s && /;/ {
+			m = $0
+			sub(/;.*/, "", m)
+			sub(/\[.*/, "", m)
+			sub(/.*[ \t]/, "", m)
+			print "__builtin_offsetof(struct " s ", " m "),"
+		}'
+	echo '};'
+}
+layout >"$tmp/layout.c"
+for bits in 32 64; do
+	check "the ioctl interface compiles for $bits bits" gcc -m$bits -std=gnu11 -S \
+		-Iinclude/uapi -isystem /usr/include/x86_64-linux-gnu \
+		-o "$tmp/layout$bits.s" "$tmp/layout.c"
+	grep -E '\.(long|zero)' "$tmp/layout$bits.s" >"$tmp/layout$bits"
+done
+check 'its structs are the same for 32 and 64 bits' diff "$tmp/layout32" "$tmp/layout64"
+check 'all of them were compared' sh -c "[ \$(grep -c sizeof '$tmp/layout.c') -eq \$(cat \
+	include/uapi/linux/hetmem*.h | grep -c '^struct .* {') ]"
+
+check 'make install' make install DESTDIR="$tmp/root" PREFIX=/usr
+for file in usr/lib/libhetmem.so usr/lib/libhetmem.a usr/lib/pkgconfig/hetmem.pc \
+	    usr/include/hetmem.h usr/include/linux/hetmem.h usr/bin/hetmem \
+	    lib/udev/rules.d/60-hetmem.rules; do
+	check "/$file is installed" test -s "$tmp/root/$file"
+done
+check 'the installed command runs' "$tmp/root/usr/bin/hetmem" --help
+check 'make uninstall' make uninstall DESTDIR="$tmp/root" PREFIX=/usr
+empty 'make uninstall leaves nothing' find "$tmp/root" ! -type d
+
+exits 2 'no libnuma: make stops' make B="$tmp/build" CC="$top/selftests/t/gcc-without numa.h"
+also 'and says what to type' grep -q 'apt-get install libnuma-dev' "$tmp/err"
+check 'no optional library: make goes on' make B="$tmp/build" \
+	CC="$top/selftests/t/gcc-without json-c/json.h"
+also 'and says what is missing' grep -q 'without libjson-c-dev' "$tmp/err"
+done_testing

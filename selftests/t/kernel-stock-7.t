@@ -1,0 +1,10 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# The module and the emulated device on a kernel as Debian ships it.
+kernel=stock-7
+. "$(dirname "$0")/kernel.sh"
+
+# The whole way, in the virtual machine even where it could run on this one.
+check 'make demo' selftests/demo --vm
+done_testing

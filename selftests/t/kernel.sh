@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+# shellcheck shell=bash
+#
+# Every test that needs the modules, on one kernel of the virtual machine: $kernel.
+# What may be skipped there is listed in skip/$kernel.
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+
+modules=build/modules/${kernel:?}
+mkdir -p "$modules" build/log
+
+# The kernel's own build may take minutes: its words are worth seeing.
+check "$kernel is there" selftests/vm/kernel "$kernel"
+dir=$(tail -n 1 "$tmp/out")
+emulated=
+! grep -q '^CONFIG_DEVICE_PRIVATE=y' "$dir/config" || emulated=yes
+# Small devices are full sooner.
+parameters=(${emulated:+-p 'hetmem_emu=devices=2 capacity_mb=8'})
+
+check 'the modules build' env WERROR=1 selftests/vm/build-modules "$kernel" "$modules"
+empty 'without a warning' grep -i 'warning:' "$tmp/err"
+check 'the programs build' make all vm-tests
+
+# programs DIRECTORY: those that this kernel can run, as options for run and as paths
+# in the guest.
+programs()
+{
+	local source name
+
+	files=() names=()
+	for source in "$1"/*.c; do
+		name=$(basename "$source" .c)
+		case $name in
+		emu_*|vm_emu_*) [ -n "$emulated" ] || continue ;;
+		vm_*) ;;
+		*) [ "$1" != selftests/lib ] || continue ;;
+		esac
+		files+=(-f "build/${source%.c}")
+		names+=("/bin/$name")
+	done
+}
+
+boots=0
+guest()
+{
+	local seconds=$1
+
+	shift
+	boots=$((boots + 1))
+	selftests/vm/run -k "$kernel" -B "$modules" "${parameters[@]}" \
+		-t "$seconds" -m 2048 -n \
+		-L "$top/build/log/$kernel-$boots" -f selftests/t/skip/"$kernel":/vm/skip "$@"
+}
+
+# The harness programs, one boot for all of them; ktest judges the skips.
+programs selftests/kernel
+skips=allowed program '' guest 1800 "${files[@]}" -- \
+	ktest -t "${limit:-60}" -S /vm/skip "${names[@]}"
+
+programs selftests/lib
+if [ ${#names[@]} -gt 0 ]; then
+	skips=allowed program '' guest 900 "${files[@]}" -- \
+		ktest -p -t 300 -S /vm/skip "${names[@]}"
+fi
+
+# The command with the kernel's help, as root and as a user.
+check 'hetmem map, hetmem doctor' guest 120 -f build/hetmem -- sh -ec '
+	hetmem map --self
+	sleep 60 &
+	hetmem map $!
+	su user -c "hetmem map --self"
+	hetmem doctor || [ $? -eq 1 ]'
+
+if [ -z "$emulated" ]; then
+	# Without DEVICE_PRIVATE the emulated device refuses, and says why in one line.
+	guest 60 -f "$modules/hetmem_emu.ko:/vm/hetmem_emu.ko" -- sh -c \
+		'insmod /vm/hetmem_emu.ko; echo "status $?"; dmesg | grep "hetmem_emu"' \
+		>"$tmp/refusal" 2>&1
+	also 'hetmem_emu.ko refuses' grep -q '^status [^0]' "$tmp/refusal"
+	also 'with EOPNOTSUPP' grep -q 'Operation not supported' "$tmp/refusal"
+	# busybox tries two system calls, so what is said once is there twice.
+	sed -n 's/^\[[^]]*\] hetmem_emu: //p' "$tmp/refusal" | sort -u >"$tmp/lines"
+	also 'and one line of log' test "$(wc -l <"$tmp/lines")" -eq 1
+	also 'which says why' grep -q CONFIG_DEVICE_PRIVATE "$tmp/lines"
+fi

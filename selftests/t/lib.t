@@ -1,0 +1,22 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# The library's own tests, as they are and under the address and undefined behaviour
+# sanitizers. Those that need the modules run with the kernels, in kernel-*.t.
+. "$(dirname "$0")/tap.sh"
+
+export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1
+export UBSAN_OPTIONS=print_stacktrace=1
+
+check 'they build' make host-tests
+check 'they build with sanitizers' make SAN=address,undefined host-tests
+for dir in build build/asan; do
+	for source in selftests/lib/*.c; do
+		name=$(basename "$source" .c)
+		case $name in
+		vm_*) ;;
+		*) program "$name${dir#build}" timeout 300 "$dir/selftests/lib/$name" ;;
+		esac
+	done
+done
+done_testing

@@ -1,0 +1,70 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# The source: licences, style, static checkers.
+. "$(dirname "$0")/tap.sh"
+. selftests/vm/lib.sh
+
+# With git the tracked files and the new ones, without it (a tarball) all but build/.
+if git rev-parse --git-dir >/dev/null 2>&1; then
+	git ls-files --cached --others --exclude-standard
+else
+	find . -type f ! -path './build/*' | sed 's|^\./||'
+fi | while read -r file; do
+	[ ! -f "$file" ] || echo "$file"
+done | sort -u >"$tmp/files"
+
+spdx()
+{
+	local file line want
+
+	while read -r file; do
+		case $file in
+		COPYING) continue ;;
+		kernel/*|Kbuild|include/linux/*) want='GPL-2.0' ;;
+		include/uapi/*) want='GPL-2.0 WITH Linux-syscall-note' ;;
+		*) want='LGPL-2.1-or-later OR MIT' ;;
+		esac
+		line=$(head -n 2 "$file" | grep -o 'SPDX-License-Identifier: .*' |
+			sed 's/^[^:]*: //; s/ *\*\/$//; s/ *-->$//; s/[[:space:]]*$//')
+		[ "$line" = "$want" ] || echo "$file: '$line', not '$want'"
+	done <"$tmp/files"
+}
+empty 'every file names its licence' spdx
+empty 'no version number decides what is compiled' sh -c \
+	'grep -rnE "(LINUX_VERSION_CODE|KERNEL_VERSION|RHEL_RELEASE)" kernel include lib tools'
+empty 'no file is longer than 600 lines' sh -c \
+	"grep -E '\.(c|h)$|\.t$' '$tmp/files' | xargs wc -l | awk '\$2 != \"total\" && \$1 > 600'"
+empty 'no line ends in blanks' sh -c \
+	"grep -v COPYING '$tmp/files' | xargs grep -nE '[[:blank:]]+$'"
+
+need shellcheck:shellcheck sparse:sparse perl:perl xz:xz-utils
+xargs grep -lE '^#!/bin/(ba)?sh|^# shellcheck shell=' <"$tmp/files" >"$tmp/scripts"
+check 'shellcheck' sh -c "xargs shellcheck -x -P SCRIPTDIR -e SC1091,SC2016 <'$tmp/scripts'"
+
+# checkpatch.pl comes from the kernel's sources, as the test harness does.
+linux_source 6.12 bookworm
+checkpatch=$CACHE/checkpatch/$SOURCE_VERSION
+if [ ! -e "$checkpatch/checkpatch.pl" ]; then
+	mkdir -p "$checkpatch"
+	source_tar | tar -x -C "$checkpatch" --strip-components=2 --wildcards -f - \
+		'*/scripts/checkpatch.pl' '*/scripts/spelling.txt' '*/scripts/const_structs.checkpatch'
+fi
+check 'checkpatch.pl is there' test -s "$checkpatch/checkpatch.pl"
+# Not asked of a tree that is not the kernel's: MAINTAINERS, Kconfig help, and headers
+# that lie elsewhere.
+check 'checkpatch --strict' sh -c "perl '$checkpatch/checkpatch.pl' --no-tree --strict \
+	--terse --no-summary --file --ignore FILE_PATH_CHANGES,PREFER_KERNEL_TYPES \
+	\$(grep -E '^(kernel|include/linux|include/uapi)/.*\.[ch]$' '$tmp/files' |
+	   grep -v ^kernel/probe/)"
+
+kdir=$(selftests/vm/kernel stock-6.12)/kdir
+check 'sparse' make module KDIR="$kdir" C=2 WERROR=1 MODULE_OUT="$tmp/module"
+check 'sparse looked at every file' sh -c "for file in kernel/*.c kernel/emu/*.c; do
+	grep -q \"CHECK .*\$file\" build/module/*/log || echo \$file; done | (! grep .)"
+
+# The modules are built beside the source, not in it.
+empty 'make module leaves the source tree alone' find Kbuild kernel include -newer "$tmp/files"
+exits 2 'make module without a kernel: exit 2' kernel/build-module "$tmp/none" "$tmp"
+also 'and says what to type' grep -q 'apt-get install linux-headers' "$tmp/err"
+done_testing

@@ -1,0 +1,225 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# hetmem doctor, on trees of files that look like other machines.
+. "$(dirname "$0")/tools-lib.sh"
+
+release=6.99.0-test
+
+# put PATH TEXT: a file of the tree.
+put()
+{
+	mkdir -p "$(dirname "$root$1")"
+	printf '%s\n' "$2" >"$root$1"
+}
+
+# config LINE...: the kernel's configuration, with these lines changed.
+config()
+{
+	local option
+
+	{
+		for option in MODULES DEVICE_PRIVATE HMM_MIRROR MMU_NOTIFIER MIGRATION \
+			      TRANSPARENT_HUGEPAGE NUMA; do
+			case " $* " in
+			*" $option=n "*) echo "# CONFIG_$option is not set" ;;
+			*) echo "CONFIG_$option=y" ;;
+			esac
+		done
+	} >"$root/boot/config-$release"
+}
+
+# machine: a new tree, of a machine that lacks nothing: modules, open NVIDIA driver.
+machine()
+{
+	root=$tmp/root
+	rm -rf "$root"
+	put /proc/sys/kernel/osrelease $release
+	mkdir -p "$root/boot"
+	config
+	put /sys/module/hetmem/version 0.1
+	mkdir -p "$root/sys/module/hetmem_emu"
+	put /sys/module/module/parameters/sig_enforce N
+	put /proc/sys/kernel/modules_disabled 0
+	put /sys/kernel/security/lockdown '[none] integrity confidentiality'
+	put /dev/hetmem ''
+	chmod 666 "$root/dev/hetmem"
+	put /proc/driver/nvidia/version \
+		'NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.82.07  Release Build'
+	put /sys/module/nvidia_uvm/parameters/uvm_disable_hmm N
+	put /sys/kernel/mm/transparent_hugepage/enabled 'always [madvise] never'
+	put /sys/kernel/mm/transparent_hugepage/hpage_pmd_size 2097152
+	put /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages 7
+	put /sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages 3
+	put /sys/devices/system/node/node0/cpulist 0-3
+	put /sys/devices/system/node/node0/distance '10 40'
+	put /sys/devices/system/node/node1/cpulist ''
+	put /sys/devices/system/node/node1/distance '40 10'
+	put /proc/self/limits 'Max locked memory         unlimited            unlimited            bytes'
+	put /proc/swaps $'Filename Type Size Used Priority\n/dev/sda2 partition 2097152 0 -2'
+}
+
+# says NAME STATUS PATTERN...: the exit status, and a line that matches each.
+says()
+{
+	local name=$1 want=$2 pattern good=0
+
+	shift 2
+	run doctor --sysroot "$root"
+	[ "$status" -eq "$want" ] && [ ! -s "$tmp/err" ] || good=1
+	for pattern; do
+		grep -Eq -- "$pattern" "$tmp/out" || good=1
+	done
+	[ $good -eq 0 ]
+	judge "$name"
+}
+
+machine
+says 'a machine that has all: exit 0' 0 \
+	"^ok +kernel +$release" "^ok +CONFIG_DEVICE_PRIVATE +y in /boot/config-$release" \
+	'^ok +hetmem.ko +loaded, version 0.1' '^ok +hetmem_emu.ko' '^ok +module rules' \
+	'^ok +/dev/hetmem +usable' '^ok +NVIDIA module +open, release 580.82.07' \
+	'^ok +uvm_disable_hmm' '^ok +huge pages .*madvise, of 2 MiB' \
+	'^ok +hugetlb pools +2 MiB: 7 \(3 free\)' \
+	'^ok +NUMA nodes +2; without CPUs: 1; distances 0: 10 40, 1: 40 10' \
+	'^ok +RLIMIT_MEMLOCK +unlimited' '^ok +swap +2 GiB, areas: 1' '^ok +memory moves'
+! grep -q '^missing' "$tmp/out"
+judge 'and nothing is missing'
+run doctor --json --sysroot "$root"
+cp "$tmp/out" "$tmp/json"
+cat >"$tmp/check.pl" <<'EOP'
+use JSON::PP;
+local $/;
+my $doctor = decode_json(<>);
+die unless $doctor->{memory_moves} && $doctor->{missing} == 0;
+my %check = map { $_->{name} => $_ } @{$doctor->{checks}};
+die unless $check{'hetmem.ko'}{state} eq 'ok';
+die unless $check{'NUMA nodes'}{why} =~ /^2;/;
+EOP
+check '--json: as in the table' perl "$tmp/check.pl" "$tmp/json"
+
+machine
+config DEVICE_PRIVATE=n
+says 'no DEVICE_PRIVATE' 1 '^missing +CONFIG_DEVICE_PRIVATE +not set.*HMM.*make demo' \
+	'^missing +memory moves'
+config HMM_MIRROR=n
+says 'no HMM_MIRROR' 1 '^missing +CONFIG_HMM_MIRROR +not set'
+config TRANSPARENT_HUGEPAGE=n NUMA=n
+says 'without huge pages and NUMA it works' 0 '^note +CONFIG_TRANSPARENT_HUGEPAGE' \
+	'^note +CONFIG_NUMA '
+echo '# CONFIG_DEVICE_PRIVATE=y is what this is not' >>"$root/boot/config-$release"
+config DEVICE_PRIVATE=n
+echo '# CONFIG_DEVICE_PRIVATE=y' >>"$root/boot/config-$release"
+says 'an option in a comment is not set' 1 '^missing +CONFIG_DEVICE_PRIVATE'
+rm "$root/boot/config-$release"
+says 'no configuration: said, and not held against it' 0 '^note +kernel configuration +not found'
+mkdir -p "$root/lib/modules/$release/build"
+echo 'CONFIG_HMM_MIRROR=y' >"$root/lib/modules/$release/build/.config"
+says 'configuration beside the modules' 1 \
+	"^ok +CONFIG_HMM_MIRROR +y in /lib/modules/$release/build/.config" \
+	'^missing +CONFIG_DEVICE_PRIVATE'
+config
+gzip -c "$root/boot/config-$release" >"$root/proc/config.gz"
+says '/proc/config.gz comes first' 0 '^ok +CONFIG_DEVICE_PRIVATE +y in /proc/config.gz'
+machine
+put /proc/sys/kernel/osrelease '../../etc/x'
+says 'a release that is a path is not followed' 0 '^note +kernel configuration'
+
+machine
+put /proc/driver/nvidia/version \
+	'NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 2024'
+says 'proprietary NVIDIA module' 1 \
+	'^missing +NVIDIA module +proprietary, release 535.183.01.*open kernel modules'
+machine
+put /sys/module/nvidia_uvm/parameters/uvm_disable_hmm Y
+says 'uvm_disable_hmm' 1 '^missing +uvm_disable_hmm +set.*uvm_disable_hmm=0'
+rm -r "$root/sys/module/nvidia_uvm"
+says 'nvidia_uvm is not loaded' 1 '^missing +nvidia_uvm.*modprobe nvidia_uvm'
+machine
+rm -r "$root/proc/driver" "$root/sys/module/nvidia_uvm"
+says 'no GPU: a note' 0 '^note +NVIDIA module +no NVIDIA GPU'
+put /sys/bus/pci/devices/0000:01:00.0/vendor 0x10de
+put /sys/bus/pci/devices/0000:01:00.0/class 0x030200
+says 'a GPU without its driver' 1 '^missing +NVIDIA module +a GPU is there'
+put /sys/bus/pci/devices/0000:01:00.0/class 0x020000
+says 'a network card of the same vendor is none' 0 '^note +NVIDIA module'
+rm -r "$root/sys/module/hetmem_emu"
+says 'no GPU and no emulated device: nowhere to go' 1 '^note +hetmem_emu.ko +not loaded' \
+	'^missing +memory moves +no'
+
+machine
+rm -r "$root/sys/module/hetmem" "$root/dev/hetmem"
+says 'module not loaded' 1 '^missing +hetmem.ko +not loaded.*insmod' '^missing +/dev/hetmem'
+put /sys/kernel/security/lockdown 'none [integrity] confidentiality'
+says 'lockdown' 1 "^missing +module rules.*lockdown is 'integrity'.*sign"
+put /sys/kernel/security/lockdown '[none] integrity confidentiality'
+put /sys/module/module/parameters/sig_enforce Y
+mkdir -p "$root/sys/firmware/efi/efivars"
+printf '\6\0\0\0\1' \
+	>"$root/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+says 'enforced signatures, secure boot' 1 '^missing +module rules.*enforced.*secure boot on'
+put /sys/module/module/parameters/sig_enforce N
+put /proc/sys/kernel/modules_disabled 1
+says 'modules disabled' 1 '^missing +module rules.*modules_disabled is set.*reboot'
+put /proc/sys/kernel/modules_disabled 0
+config MODULES=n
+says 'a kernel without modules' 1 '^missing +module rules.*loads no modules'
+machine
+put /sys/kernel/security/lockdown 'none [integrity] confidentiality'
+says 'lockdown with the module loaded: a note' 0 '^note +module rules.*integrity'
+
+machine
+rm "$root/dev/hetmem"
+says 'no device node' 1 '^missing +/dev/hetmem +.*no device node'
+machine
+chmod 600 "$root/dev/hetmem"
+if [ "$(id -u)" -eq 0 ]; then
+	says 'root may use any node' 0 '^ok +/dev/hetmem +usable \(mode 0600'
+	cp "$hetmem" "$tmp/hetmem"
+	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor \
+		--sysroot "$root" >"$tmp/out" 2>"$tmp/err" </dev/null
+	status=$?
+else
+	chmod 000 "$root/dev/hetmem"
+	run doctor --sysroot "$root"
+fi
+[ $status -eq 1 ] && grep -Eq \
+	'^missing +/dev/hetmem +not for this user: mode 0.00, owner .*KERNEL=="hetmem", MODE="0666".*udevadm' \
+	"$tmp/out"
+judge 'permissions, and the udev rule to write'
+
+machine
+put /proc/self/limits 'Max locked memory         8388608              8388608              bytes'
+put /proc/swaps 'Filename Type Size Used Priority'
+put /sys/kernel/mm/transparent_hugepage/enabled 'always madvise [never]'
+rm -r "$root/sys/devices" "$root/sys/kernel/mm/hugepages"
+says 'notes' 0 '^note +RLIMIT_MEMLOCK +8 MiB.*ulimit' '^note +swap +none' \
+	'^note +huge pages .*never.*echo madvise' '^note +NUMA nodes' '^note +hugetlb pools +none'
+
+# What is in the files of others does not reach the terminal.
+machine
+put /sys/module/hetmem/version $'1\e[2J'
+put /sys/devices/system/node/node0/distance $'10\e[31m'
+says 'control characters are escaped' 0 'version 1\\x1b\[2J' '10\\x1b\[31m'
+! grep -q $'\e' "$tmp/out"
+judge 'all of them'
+root=$tmp/empty
+mkdir "$root"
+says 'an empty tree: no crash' 1 '^missing +hetmem.ko' '^missing +memory moves'
+machine
+for file in proc/self/limits proc/swaps proc/driver/nvidia/version dev/hetmem \
+	    sys/kernel/security/lockdown proc/sys/kernel/osrelease; do
+	rm -f "$root/$file"
+	mkdir "$root/$file"
+done
+head -c 300000 /dev/urandom >"$root/proc/config.gz"
+run doctor --sysroot "$root"
+[ "$status" -eq 1 ] && [ "$(wc -l <"$tmp/out")" -ge 12 ]
+judge 'directories and rubbish in the place of files: no crash'
+
+run doctor
+[ "$status" -le 1 ] && grep -Eq '^(ok|missing) +memory moves' "$tmp/out" && [ ! -s "$tmp/err" ]
+judge 'this machine'
+grep -q '^ok  *memory moves' "$tmp/out" || [ "$status" -eq 1 ]
+judge 'exit 0 means that memory moves'
+done_testing

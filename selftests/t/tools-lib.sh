@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+# shellcheck shell=bash
+#
+# For tools-*.t: running the command and judging what it says. HETMEM names the command
+# under test, build/hetmem if it is not set.
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+
+hetmem=${HETMEM:-build/hetmem}
+status=
+children=()
+chmod 755 "$tmp"
+trap '[ ${#children[@]} -eq 0 ] || kill "${children[@]}" 2>/dev/null; rm -rf "$tmp"' EXIT
+
+[ -x "$hetmem" ] || { echo "Bail out! there is no $hetmem, type: make"; exit 1; }
+
+# judge NAME: passes if the command before it succeeded; shows the last run if not.
+judge()
+{
+	local good=$?
+
+	if [ $good -eq 0 ]; then
+		pass "$1"
+	else
+		fail "$1" < <({ echo "exit $status"; cat "$tmp/out" "$tmp/err"; } |
+			head -60 | cut -c 1-300)
+	fi
+}
+
+# run ARGS...: runs hetmem; $status, $tmp/out, $tmp/err.
+run()
+{
+	"$hetmem" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+	status=$?
+}
+
+# one_line STATUS PATTERN: the last run ended so, wrote nothing to stdout, and to stderr
+# one line, printable, which matches the extended expression.
+one_line()
+{
+	[ "$status" -eq "$1" ] && [ ! -s "$tmp/out" ] &&
+		[ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -Eq -- "$2" "$tmp/err" &&
+		! LC_ALL=C grep -q '[^[:print:]]' "$tmp/err"
+}
+
+# wrong NAME PATTERN ARGS...: what was typed is wrong.
+wrong()
+{
+	local name=$1 pattern=$2
+
+	shift 2
+	run "$@"
+	one_line 2 "$pattern"
+	judge "$name"
+}
+
+# refused NAME PATTERN ARGS...: what was typed is right, and the answer is no.
+refused()
+{
+	local name=$1 pattern=$2
+
+	shift 2
+	run "$@"
+	one_line 1 "$pattern"
+	judge "$name"
+}
+
+# wait_for COMMAND...: for at most ten seconds.
+wait_for()
+{
+	local i
+
+	for ((i = 0; i < 100; i++)); do
+		"$@" && return
+		sleep 0.1
+	done
+	return 1
+}

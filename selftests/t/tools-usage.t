@@ -1,0 +1,75 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# hetmem: help, and one line and exit status 2 for whatever it cannot do.
+
+. "$(dirname "$0")/tools-lib.sh"
+
+wrong 'no command' "type 'hetmem --help'"
+wrong 'unknown command' "unknown command 'frob'.*type 'hetmem --help'" frob
+wrong 'unknown option' "unknown option '--frob'.*type 'hetmem --help'" --frob
+wrong 'empty command' "unknown command ''" ''
+wrong 'control characters are escaped' 'x1b\[31m.*x0a' $'\e[31m\nfrob'
+wrong '--version takes nothing' "'--version' takes no argument" --version x
+
+for sub in doctor map demo; do
+	wrong "$sub: unknown option" "hetmem $sub: .*--frob.*'hetmem $sub --help'" \
+		$sub --frob
+	wrong "$sub: unknown letter" "hetmem $sub: .*-x.*'hetmem $sub --help'" $sub -x
+	run $sub --help
+	[ "$status" -eq 0 ] && grep -q "^Usage: hetmem $sub" "$tmp/out" &&
+		[ ! -s "$tmp/err" ] && [ "$(wc -l <"$tmp/out")" -le 24 ] &&
+		[ "$(wc -L <"$tmp/out")" -le 80 ]
+	judge "$sub --help fits a screen"
+done
+run --help
+[ "$status" -eq 0 ] && [ "$(wc -l <"$tmp/out")" -le 24 ] &&
+	[ "$(wc -L <"$tmp/out")" -le 80 ] && grep -q '^ *demo ' "$tmp/out"
+judge '--help fits a screen and names the commands'
+run --version
+[ "$status" -eq 0 ] && grep -Eq '^hetmem [0-9]+\.[0-9]' "$tmp/out"
+judge '--version'
+
+wrong 'doctor: an argument' "'x' is not an option" doctor x
+wrong 'doctor: not a directory' "not a directory" doctor --sysroot "$tmp/none"
+wrong 'doctor: option without its value' 'needs a value' doctor --sysroot
+
+wrong 'map: nothing' 'PID or --self' map
+wrong 'map: two' "'2' is too many" map 1 2
+wrong 'map: both' '--self and a PID' map --self 1
+for pid in abc 0 1x '' 99999999999999999999 4294967297 0x10 +1; do
+	wrong "map: '$pid' is no PID" 'is not a PID' map "$pid"
+done
+wrong 'map: negative PID' "unknown option '-1'" map -1
+refused 'map: PID that is gone' 'there is no process 2147483647' map 2147483647
+for range in x 1000 1000- -1000 2000-1000 1000-1000 1000-2000x \
+	     fffffffffffffffff-ffffffffffffffffff ' 1000-2000'; do
+	wrong "map: range '$range'" 'is not a range' map --self "--range=$range"
+done
+for width in 0 19 1001 x 80x -80; do
+	wrong "map: width '$width'" 'is not a width' map --self "--width=$width"
+done
+wrong 'map: colour' 'not auto, always or never' map --self --color=maybe
+wrong 'map: option without its value' "'--width' needs a value" map --width
+refused 'map: nothing in the range' 'nothing is mapped from' \
+	map $$ --range 1000-2000
+
+for device in x -1 '' 1x 9999999999999999999999; do
+	wrong "demo: device '$device'" 'is not the number of a device' \
+		demo "--device=$device"
+done
+wrong 'demo: an argument' "'x' is not an option" demo x
+
+# Where memory cannot move, here or with a device that is not there.
+"$hetmem" doctor >"$tmp/out" 2>&1
+if ! grep -q '^ok  *memory moves' "$tmp/out"; then
+	wrong 'demo: a machine where memory cannot move' 'memory cannot move.*make demo' demo
+fi
+HETMEM_DRIVER=frob wrong 'demo: unknown driver' 'frob.*hetmem doctor' demo
+
+"$hetmem" --help >/dev/full 2>"$tmp/err"
+status=$?
+[ $status -eq 1 ] && [ "$(wc -l <"$tmp/err")" -eq 1 ]
+judge 'output that cannot be written is a failure'
+
+done_testing

@@ -1,0 +1,105 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# The command where memory moves: with both modules, on a device that is smaller than
+# the demonstration's file.
+. "$(dirname "$0")/tools-lib.sh"
+
+kernel=stock-7
+modules=build/modules/tools-vm
+mkdir -p $modules build/log
+
+check 'the modules build' selftests/vm/build-modules $kernel $modules
+head -c 64M /dev/urandom >"$tmp/input"
+
+# begin NAME and end, around what belongs together; the status of the last command.
+cat >"$tmp/guest.sh" <<'EOS'
+try() { echo "BEGIN $1"; shift; "$@" 2>&1; echo "END $?"; }
+in_background() { "$@" >/dev/null 2>&1 & sleep 1; }
+
+try doctor hetmem doctor
+try self hetmem map --self
+echo 'exec 9<>/dev/hetmem; sleep 1000 & echo $! >/tmp/child; wait' >/tmp/holder
+in_background sh /tmp/holder
+holder=$!
+try context hetmem map $holder
+try inherited hetmem map $(cat /tmp/child)
+try stranger su user -c "hetmem map $holder"
+in_background su user -c 'echo $$ >/tmp/own; exec 9<>/dev/hetmem; sleep 1000 & wait'
+try own su user -c "hetmem map $(cat /tmp/own)"
+
+try no-device hetmem demo --device 7
+try no-file hetmem demo --file /none
+try no-regular-file hetmem demo --file /dev
+try short hetmem demo --file /bin/hetmem
+try fails env HETMEM_SOFT_FAIL=cuMemsetD8Async:1 hetmem demo --file /input
+try demo hetmem demo --file /input
+
+# Somebody else changes a byte while the device reads, slowly.
+HETMEM_SOFT_DELAY=cuMemcpyAsync:300ms hetmem demo --file /input >/tmp/out 2>&1 &
+demo=$!
+while ! grep -q 'device: reads' /tmp/out; do sleep 0.1; done
+while read -r range _; do
+	start=$((0x${range%-*})) end=$((0x${range#*-}))
+	[ $((end - start)) -eq $((64 << 20)) ] && break
+done </proc/$demo/maps
+printf x | dd of=/proc/$demo/mem bs=4096 seek=$(((end >> 12) - 1)) conv=notrunc 2>/dev/null
+wait $demo
+status=$?
+try corrupted sh -c "cat /tmp/out; exit $status"
+EOS
+selftests/vm/run -k $kernel -B $modules -p 'hetmem_emu=capacity_mb=48' -t 300 -m 1536 \
+	-L build/log/tools-vm -f "$hetmem:/bin/hetmem" -f "$tmp/input:/input" \
+	-f "$tmp/guest.sh:/guest.sh" -- sh /guest.sh >"$tmp/all" 2>"$tmp/err" </dev/null
+check 'the guest came to its end' grep -q '^BEGIN corrupted' "$tmp/all"
+check 'and its kernel has nothing to say' sh -c \
+	'! grep -E "BUG:|WARNING:|Oops|circular locking|refcount" build/log/tools-vm'
+
+# part NAME: what the command printed there; $status.
+part()
+{
+	tr -d '\r' <"$tmp/all" | sed -n "/^BEGIN $1\$/,/^END /p" | sed 1d >"$tmp/out"
+	status=$(sed -n 's/^END //p' "$tmp/out")
+	status=${status:-none}
+	sed -i '/^END /d' "$tmp/out"
+	: >"$tmp/err"
+}
+
+# gives PART STATUS NAME PATTERN...
+gives()
+{
+	local want=$2 name=$3 pattern good=0
+
+	part "$1"
+	shift 3
+	[ "$status" = "$want" ] || good=1
+	for pattern; do
+		grep -Eq -- "$pattern" "$tmp/out" || good=1
+	done
+	[ $good -eq 0 ]
+	judge "$name"
+}
+
+gives doctor 0 'doctor: nothing is missing' '^ok +hetmem.ko' '^ok +/dev/hetmem +usable' \
+	'^ok +memory moves'
+gives self 0 'map --self: a part is on the device' '^process .* from the kernel module' \
+	' A{32}' '^device 0 +[0-9]+ +2 MiB'
+gives context 0 'map of a process through its context' 'from the kernel module' 'busybox|/bin/'
+gives inherited 0 'not through a context that belongs to its parent' 'from pagemap'
+gives stranger 1 'map of a process of somebody else' 'not permitted to look at process'
+gives own 0 'as a user, of an own process, from pagemap' 'from pagemap'
+
+gives no-device 2 'demo: a device that is not there' 'there is no device 7, only 1'
+gives no-file 2 'demo: a file that is not there' "cannot read '/none'.*--file"
+gives no-regular-file 2 'demo: a directory' 'is not a file'
+gives short 2 'demo: a file that is too short' 'needs 64 MiB'
+for name in no-device no-file no-regular-file short; do
+	part $name
+	[ "$(wc -l <"$tmp/out")" -eq 1 ]
+	judge "demo: $name: one line"
+done
+gives fails 1 'demo: a driver that fails' 'overwrites .*: cuMemsetD8Async: CUDA_ERROR_UNKNOWN'
+gives demo 0 'demo: a file larger than the device' '^All contents verified' \
+	'device 0: 12288 pages \(48 MiB\)' 'oversubscribed' 'evicted' '24576 pages right'
+gives corrupted 1 'demo: wrong contents are found' 'the device read something else'
+done_testing
