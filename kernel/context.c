@@ -15,6 +15,8 @@
 #include <linux/hashtable.h>
 #include <linux/mm.h>
 #include <linux/pid.h>
+#include <linux/pid_namespace.h>
+#include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
@@ -66,6 +68,20 @@ void hetmem_context_close(struct hetmem_context *ctx)
 	put_pid(ctx->opener);
 	mmdrop(ctx->mm);
 	kfree(ctx);
+}
+
+/* The opener, as @ns numbers it; 0 if it is not visible there or has gone. */
+pid_t hetmem_context_pid(const struct hetmem_context *ctx,
+			 struct pid_namespace *ns)
+{
+	pid_t pid = 0;
+
+	rcu_read_lock();
+	/* A struct pid that is held keeps a number that others may get. */
+	if (pid_task(ctx->opener, PIDTYPE_TGID))
+		pid = pid_nr_ns(ctx->opener, ns);
+	rcu_read_unlock();
+	return pid;
 }
 
 /* Counts pages [@start, @last] in every context of @mm, which may be stale. */

@@ -32,12 +32,14 @@ DEFINE_STATIC_SRCU(hetmem_devices_srcu);
 static struct hetmem_device __rcu *hetmem_devices[HETMEM_MAX_DEVICES];
 
 /* Until hetmem_device_unlock() devices that were found stay. May sleep. */
-int hetmem_device_lock(void) __acquires(hetmem_devices_srcu)
+int hetmem_device_lock(void)
+	__acquires(hetmem_devices_srcu)
 {
 	return srcu_read_lock(&hetmem_devices_srcu);
 }
 
-void hetmem_device_unlock(int idx) __releases(hetmem_devices_srcu)
+void hetmem_device_unlock(int idx)
+	__releases(hetmem_devices_srcu)
 {
 	srcu_read_unlock(&hetmem_devices_srcu, idx);
 }

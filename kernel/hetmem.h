@@ -21,6 +21,7 @@
 struct hetmem_device;
 struct mm_struct;
 struct page;
+struct pid_namespace;
 struct vm_area_struct;
 
 /* The unit of walking and moving: what one PMD maps. */
@@ -72,6 +73,8 @@ struct hetmem_context {
 /* context.c */
 struct hetmem_context *hetmem_context_open(void);
 void hetmem_context_close(struct hetmem_context *ctx);
+pid_t hetmem_context_pid(const struct hetmem_context *ctx,
+			 struct pid_namespace *ns);
 void hetmem_mm_count(const struct mm_struct *mm, unsigned long start,
 		     unsigned long last, enum hetmem_counter what);
 
@@ -148,8 +151,8 @@ int hetmem_migrate(struct hetmem_context *ctx, struct mm_struct *mm,
 		   struct hetmem_cmd_migrate *cmd, bool *partial);
 
 /* device.c */
-int hetmem_device_lock(void) __acquires(hetmem_devices_srcu);
-void hetmem_device_unlock(int idx) __releases(hetmem_devices_srcu);
+int hetmem_device_lock(void);
+void hetmem_device_unlock(int idx);
 struct hetmem_device *hetmem_device_find(u32 id);
 u32 hetmem_device_location(const struct page *page);
 unsigned int hetmem_device_owners(void **owners);

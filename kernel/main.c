@@ -285,7 +285,7 @@ static void hetmem_show_fdinfo(struct seq_file *m, struct file *file)
 	struct hetmem_context *ctx = file->private_data;
 	struct pid_namespace *ns = proc_pid_ns(file_inode(m->file)->i_sb);
 
-	seq_printf(m, "hetmem-pid:\t%d\n", pid_nr_ns(ctx->opener, ns));
+	seq_printf(m, "hetmem-pid:\t%d\n", hetmem_context_pid(ctx, ns));
 	seq_printf(m, "hetmem-ranges:\t%u\n", READ_ONCE(ctx->nr_ranges));
 }
 
