@@ -23,7 +23,7 @@
  *
  * The notifier covers the step at work only and is inserted for it: inserting
  * and removing is a spinlock and a tree operation, and an allocation-heavy
- * neighbour thread cannot make us retry. Retries are bounded all the same.
+ * neighbour thread cannot make us retry. Retrying is bounded all the same.
  *
  * A page table entry that is no page (never touched, swapped, a device page
  * of an owner we do not pass) reads as 0: HETMEM_UNKNOWN. An entry with a PFN
@@ -31,6 +31,7 @@
  */
 #include <linux/hmm.h>
 #include <linux/hugetlb.h>
+#include <linux/jiffies.h>
 #include <linux/magic.h>
 #include <linux/mm.h>
 #include <linux/sched/signal.h>
@@ -40,8 +41,8 @@
 
 #include "hetmem.h"
 
-/* Snapshots of a step that may be spoilt before we give up. */
-#define HETMEM_WALK_TRIES	64
+/* For how long the snapshots of a step may be spoilt before we give up. */
+#define HETMEM_WALK_PATIENCE	msecs_to_jiffies(HMM_RANGE_DEFAULT_TIMEOUT)
 
 /*
  * Faulting a block spoils the snapshot by its own doing, at least once where
@@ -284,18 +285,19 @@ int hetmem_walk_step(struct hetmem_walk *walk, unsigned long start,
 		     unsigned long end)
 {
 	unsigned long block_end = hetmem_block_end(start, end);
-	int idx, tries, ret;
+	unsigned long give_up = jiffies + HETMEM_WALK_PATIENCE;
+	int idx, ret;
 
 	ret = mmu_interval_notifier_insert(&walk->notifier, walk->mm, start,
 					   block_end - start, &hetmem_walk_ops);
 	if (ret)
 		return ret;
 
-	for (tries = 0; tries < HETMEM_WALK_TRIES; tries++) {
+	for (;;) {
 		idx = hetmem_device_lock();
 		ret = hetmem_walk_try(walk, start, end, block_end);
 		hetmem_device_unlock(idx);
-		if (ret != -EBUSY)
+		if (ret != -EBUSY || time_after(jiffies, give_up))
 			break;
 		if (fatal_signal_pending(current)) {
 			ret = -EINTR;

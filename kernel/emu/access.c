@@ -255,20 +255,38 @@ static int emu_fault_in(struct emu_access *access)
 	return ret;
 }
 
-/* What the piece's mappings say to the access; mmap_lock is held. */
-static int emu_check_mappings(const struct emu_access *access)
+static int emu_check_mapping(const struct emu_access *access,
+			     const struct vm_area_struct *vma)
+{
+	if (!vma || (vma->vm_flags & (VM_IO | VM_PFNMAP)))
+		return -EFAULT;
+	if (!(vma->vm_flags & VM_READ))
+		return -EPERM;
+	if (access->write && !(vma->vm_flags & VM_WRITE))
+		return -EPERM;
+	return 0;
+}
+
+/*
+ * What the piece's mappings say to the access; mmap_lock is held. A piece
+ * that may be accessed at first becomes one that ends there.
+ */
+static int emu_check_mappings(struct emu_access *access)
 {
 	struct vm_area_struct *vma;
 	unsigned long addr;
+	int ret;
 
 	for (addr = access->start; addr < access->end; addr = vma->vm_end) {
 		vma = vma_lookup(access->mm, addr);
-		if (!vma || (vma->vm_flags & (VM_IO | VM_PFNMAP)))
-			return -EFAULT;
-		if (!(vma->vm_flags & VM_READ))
-			return -EPERM;
-		if (access->write && !(vma->vm_flags & VM_WRITE))
-			return -EPERM;
+		ret = emu_check_mapping(access, vma);
+		if (!ret)
+			continue;
+		if (addr == access->start)
+			return ret;
+		access->end = addr;
+		access->length = addr - access->addr;
+		break;
 	}
 	return 0;
 }

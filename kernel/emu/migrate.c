@@ -31,11 +31,19 @@
 /* Neighbours of a faulting page are a favour. */
 #define EMU_AROUND_GFP	(GFP_HIGHUSER_MOVABLE | __GFP_NORETRY | __GFP_NOWARN)
 
-/* Whether the core would migrate pages of @vma, and we may. */
+/*
+ * Whether the core migrates pages of @vma, and we may.
+ *
+ * Memory that KSM may merge stays on the host. migrate_vma_setup() unmaps a
+ * page where it finds it and maps it again by its reverse mapping; KSM drops
+ * a page's reverse mapping when it comes by while the page is unmapped. So
+ * the entry of a merged page can be left behind, for good.
+ */
 bool emu_can_move(struct vm_area_struct *vma)
 {
-	if (is_vm_hugetlb_page(vma) || (vma->vm_flags & VM_SPECIAL) ||
-	    vma_is_dax(vma) || userfaultfd_armed(vma))
+	if (is_vm_hugetlb_page(vma) || vma_is_dax(vma) ||
+	    (vma->vm_flags & (VM_SPECIAL | VM_MERGEABLE)) ||
+	    userfaultfd_armed(vma))
 		return false;
 	/* Private mappings of files have anonymous pages too. */
 	return vma_is_anonymous(vma) || !(vma->vm_flags & VM_SHARED);
@@ -66,10 +74,7 @@ static void emu_copy_in(struct emu_device *dev, struct page *to,
 /*
  * What to do with a collected entry: memory that was never touched, anonymous
  * pages of the host, and pages of our other devices can come; the core gives
- * device pages to nothing else. Pages that KSM merged stay: they are mapped
- * many times by one address space, and a fault could not bring one back,
- * because each entry that the core collects for it takes a reference, and a
- * page with references to spare does not move.
+ * device pages to nothing else.
  */
 static bool emu_wanted(struct emu_device *dev, unsigned long src)
 {
@@ -79,9 +84,7 @@ static bool emu_wanted(struct emu_device *dev, unsigned long src)
 		return false;
 	if (!page)
 		return true;
-	return folio_test_anon(page_folio(page)) &&
-	       !folio_test_ksm(page_folio(page)) &&
-	       !emu_has_pfn(dev, page_to_pfn(page));
+	return PageAnon(page) && !emu_has_pfn(dev, page_to_pfn(page));
 }
 
 /*

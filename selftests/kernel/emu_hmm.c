@@ -267,8 +267,8 @@ TEST_F(emu, anon_teardown)
 				 p, self->size, self->mirror, 0, &cmd);
 		pthread_join(thread, NULL);
 		EXPECT_TRUE(!ret || ret == -EFAULT);
-		/* What it says it read, it read. */
-		EXPECT_LE(self->size / 2, cmd.done);
+		/* It works in pieces; what it says it read, it read. */
+		EXPECT_LE(self->size / 4, cmd.done);
 		EXPECT_EQ(-1, mismatch(self->mirror, cmd.done & ~7UL, i));
 		munmap(p, self->size / 2);
 	}

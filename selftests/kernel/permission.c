@@ -285,6 +285,55 @@ TEST_F(permission, passed)
 	close(sock[1]);
 }
 
+/* What /proc/PID/fdinfo says of whose a context is; -1 if it does not. */
+static int fdinfo_pid(int fd)
+{
+	char path[64], line[128];
+	int pid = -1;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	f = fopen(path, "r");
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "hetmem-pid: %d", &pid) == 1)
+			break;
+	fclose(f);
+	return pid;
+}
+
+/* A holder can find out whose context it holds, also when they are gone. */
+TEST_F(permission, told_by_fdinfo)
+{
+	int sock[2], fd;
+	pid_t pid;
+
+	EXPECT_EQ(getpid(), fdinfo_pid(self->fd));
+	ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock));
+	pid = fork();
+	ASSERT_GE(pid, 0);
+	if (!pid) {
+		int own = hm_open();
+
+		if (!variant->may_trace)
+			CHILD_CHECK(!become_nobody());
+		/* Nobody's own /proc is root's after that: not to be read. */
+		if (variant->may_trace)
+			CHILD_CHECK(fdinfo_pid(self->fd) == getppid());
+		CHILD_CHECK(own >= 0 && !send_fd(sock[1], own));
+		_exit(0);
+	}
+	fd = receive_fd(sock[0]);
+	ASSERT_GE(fd, 0);
+	EXPECT_EQ(pid, fdinfo_pid(fd));
+	EXPECT_EQ(0, child_status(pid));
+	EXPECT_EQ(0, fdinfo_pid(fd));
+	close(fd);
+	close(sock[0]);
+	close(sock[1]);
+}
+
 #define EXEC_FD		"HM_EXEC_FD"
 #define EXEC_ADDR	"HM_EXEC_ADDR"
 #define EXEC_TRACE	"HM_EXEC_TRACE"

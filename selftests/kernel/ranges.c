@@ -172,7 +172,7 @@ static void *hammer(void *arg)
 	unsigned int x = h->nr + 1;
 	int i, ret;
 
-	for (i = 0; i < test_rounds(8000); i++) {
+	for (i = 0; i < test_rounds(4000); i++) {
 		char *p;
 
 		x = x * 1103515245 + 12345;

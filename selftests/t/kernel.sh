@@ -47,13 +47,13 @@ guest()
 	shift
 	boots=$((boots + 1))
 	selftests/vm/run -k "$kernel" -B "$modules" "${parameters[@]}" \
-		-t "$seconds" -m 2048 -n \
+		-t "$seconds" -m 2048 -n -d "$modules:/lib/modules" \
 		-L "$top/build/log/$kernel-$boots" -f selftests/t/skip/"$kernel":/vm/skip "$@"
 }
 
 # The harness programs, one boot for all of them; ktest judges the skips.
 programs selftests/kernel
-skips=allowed program '' guest 1800 "${files[@]}" -- \
+skips=allowed program '' guest "${whole:-900}" "${files[@]}" -- \
 	ktest -t "${limit:-60}" -S /vm/skip "${names[@]}"
 
 programs selftests/lib
