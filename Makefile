@@ -42,7 +42,8 @@ lib_obj	 := $(lib_src:%.c=$(B)/obj/%.o)
 tool_obj := $(tool_src:%.c=$(B)/obj/%.o)
 lib_tests := $(test_src:selftests/%.c=$(B)/selftests/%)
 vm_tests := $(filter $(B)/selftests/lib/vm_%,$(lib_tests))
-host_tests := $(filter-out $(vm_tests),$(lib_tests))
+gpu_tests := $(filter $(B)/selftests/lib/gpu_%,$(lib_tests))
+host_tests := $(filter-out $(vm_tests) $(gpu_tests),$(lib_tests))
 kernel_tests := $(patsubst selftests/%.c,$(B)/selftests/%, \
 	$(sort $(wildcard selftests/kernel/*.c)))
 dirs	 := $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(INCDIR)/linux $(BINDIR) $(UDEVDIR))
@@ -99,8 +100,9 @@ $(B)/hetmem: $(tool_obj) $(B)/libhetmem.a
 
 # Programs that test: TAP on stdout. Those of selftests/lib run on the host, but for
 # vm_*, which like those of selftests/kernel need the modules and run in the virtual
-# machine.
+# machine, and gpu_*, which need a GPU and libcuda.so.1.
 host-tests: $(host_tests)
+gpu-tests: $(gpu_tests)
 vm-tests: $(vm_tests) $(kernel_tests)
 
 $(B)/selftests/lib/%: $(B)/obj/selftests/lib/%.o $(B)/libhetmem.a
@@ -126,6 +128,10 @@ module:
 
 check:
 	$(Q)selftests/run-tests $(T)
+
+check-gpu: all host-tests gpu-tests
+	$(Q)prove --exec '' --failures --comments $(host_tests) $(gpu_tests)
+	$(Q)$(B)/hetmem doctor || [ $$? -eq 1 ]
 
 demo:
 	$(Q)selftests/demo
@@ -172,6 +178,7 @@ help:
 	@echo '                        running one) into MODULE_OUT=dir (default build/module-RELEASE)'
 	@echo 'make demo               watch memory move to a device and back'
 	@echo 'make check [T=pattern]  all tests, or those of selftests/t/ whose name matches'
+	@echo 'make check-gpu          the library on a machine with a GPU'
 	@echo 'make install            to DESTDIR and PREFIX (default /usr/local); also: uninstall'
 	@echo 'make modules_install    the modules [KDIR=dir]'
 	@echo 'make clean              removes build/'
@@ -182,7 +189,7 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests vm-tests module check demo install uninstall modules_install \
+.PHONY: all host-tests gpu-tests vm-tests module check check-gpu demo install uninstall modules_install \
 	clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -207,7 +207,8 @@ static void fill_device(uint64_t seed, size_t size, int rounds)
 	CHILD_CHECK(hm >= 0 && p && !emu_open(&own, 0));
 	for (i = 0; i < rounds; i++) {
 		struct hetmem_cmd_migrate cmd;
-		int ret = hm_migrate(hm, p, size, own.loc, &cmd);
+		int ret = migrate_contended(hm, p, size, own.loc,
+					    &cmd);
 
 		CHILD_CHECK(!ret);
 		CHILD_CHECK(mismatch(p, size / 4, seed) < 0);
@@ -287,8 +288,9 @@ TEST_F_TIMEOUT(full, cpu_faults_meanwhile, 120)
 		ASSERT_EQ(0, pthread_create(&t[i].thread, NULL, touch, &t[i]));
 	}
 	for (i = 0; i < test_rounds(8); i++)
-		EXPECT_EQ(0, hm_migrate(self->hm, p, size,
-					self->rig.dev[i & 1].loc, &cmd));
+		EXPECT_EQ(0, migrate_contended(self->hm, p, size,
+					       self->rig.dev[i & 1].loc,
+					       &cmd));
 	stop = true;
 	for (i = 0; i < 2; i++) {
 		pthread_join(t[i].thread, NULL);
@@ -327,10 +329,10 @@ TEST_F_TIMEOUT(full, evicted_meanwhile, 120)
 	ASSERT_NE(NULL, p);
 	ASSERT_EQ(0, pthread_create(&e.thread, NULL, evict_all, &e));
 	for (i = 0; i < test_rounds(24); i++) {
-		EXPECT_EQ(0, hm_migrate(self->hm, p, size, self->dev->loc,
-					&cmd));
-		EXPECT_EQ(0, hm_migrate(self->hm, p + size / 4, size / 4,
-					ANY_HOST, &cmd));
+		EXPECT_EQ(0, migrate_contended(self->hm, p, size,
+					       self->dev->loc, &cmd));
+		EXPECT_EQ(0, migrate_contended(self->hm, p + size / 4,
+					       size / 4, ANY_HOST, &cmd));
 		EXPECT_EQ(0, munmap(p + size - 8 * page_size(),
 				    8 * page_size()));
 		ASSERT_NE(MAP_FAILED,
@@ -364,11 +366,12 @@ TEST_F_TIMEOUT(full, fork_while_full, 120)
 		CHILD_CHECK(hm >= 0 && !emu_open(&own, 0));
 		CHILD_CHECK(mismatch(p, size / 2, 9) < 0);
 		fill(p, size, 10);
-		CHILD_CHECK(!hm_migrate(hm, p, size, own.loc, &cmd));
+		CHILD_CHECK(!migrate_contended(hm, p, size, own.loc, &cmd));
 		CHILD_CHECK(mismatch(p, size, 10) < 0);
 		_exit(0);
 	}
-	EXPECT_EQ(0, hm_migrate(self->hm, p, size, self->dev->loc, &cmd));
+	EXPECT_EQ(0, migrate_contended(self->hm, p, size, self->dev->loc,
+				       &cmd));
 	EXPECT_EQ(-1, mismatch(p, size / 2, 9));
 	EXPECT_EQ(0, child_status(pid));
 	EXPECT_EQ(-1, mismatch(p, size, 9));

@@ -164,7 +164,8 @@ static void *work(void *arg)
 	struct hetmem_cmd_migrate cmd;
 
 	while (!*w->stop) {
-		int ret = hm_migrate(w->hm, w->p, w->size, w->loc, &cmd);
+		int ret = migrate_contended(w->hm, w->p, w->size, w->loc,
+					    &cmd);
 
 		if (!ret)
 			w->moved += cmd.moved;

@@ -554,13 +554,15 @@ TEST_F(emu, ksm)
 		/* In the middle of merging, and when it is done. */
 		for (i = 0; i < 1000; i++) {
 			sharing = read_long("/sys/kernel/mm/ksm/pages_sharing");
-			EXPECT_EQ(0, hm_migrate(self->hm, self->p, self->size,
-						self->rig.dev[i & 1].loc,
-						&cmd));
+			EXPECT_EQ(0, migrate_contended(self->hm, self->p,
+						       self->size,
+						       self->rig.dev[i & 1].loc,
+						       &cmd));
 			if (sharing >= 60)
 				break;
-			EXPECT_EQ(0, hm_migrate(self->hm, self->p, self->size,
-						ANY_HOST, &cmd));
+			EXPECT_EQ(0, migrate_contended(self->hm, self->p,
+						       self->size, ANY_HOST,
+						       &cmd));
 			usleep(10000);
 		}
 		EXPECT_LT(i, 1000);

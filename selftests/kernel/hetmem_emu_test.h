@@ -168,6 +168,22 @@ HELPER long move_to(int fd, const void *p, size_t size, uint32_t loc,
 	return cmd.moved + cmd.already;
 }
 
+/*
+ * Once, over memory that others move at the same time: that it kept changing
+ * is a documented answer, and what was done until then is checked as ever.
+ */
+HELPER int migrate_contended(int fd, const void *p, size_t size, uint32_t loc,
+			     struct hetmem_cmd_migrate *cmd)
+{
+	int ret = hm_migrate(fd, p, size, loc, cmd);
+
+	if (ret != -EBUSY)
+		return ret;
+	return cmd->walk_end >= cmd->start && cmd->walk_end < cmd->end &&
+	       cmd->moved + cmd->already + cmd->not_moved ==
+	       (cmd->walk_end - cmd->start) / page_size() ? 0 : -EBADMSG;
+}
+
 HELPER long to_device(int fd, const struct emu *e, const void *p, size_t size)
 {
 	return move_to(fd, p, size, e->loc, NULL);

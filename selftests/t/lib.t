@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
 # The library's own tests, as they are and under the address and undefined behaviour
-# sanitizers. Those that need the modules run with the kernels, in kernel-*.t.
+# sanitizers. Those that need the modules run with the kernels, in kernel-*.t; those that
+# need a GPU, with make check-gpu.
 . "$(dirname "$0")/tap.sh"
 
 export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1
@@ -14,7 +15,7 @@ for dir in build build/asan; do
 	for source in selftests/lib/*.c; do
 		name=$(basename "$source" .c)
 		case $name in
-		vm_*) ;;
+		vm_*|gpu_*) ;;
 		*) program "$name${dir#build}" timeout 300 "$dir/selftests/lib/$name" ;;
 		esac
 	done
