@@ -28,13 +28,18 @@
  *	-EPERM		the context belongs to another address space. Only
  *			INFO, RESIDENCY and STATS are allowed then, and only
  *			with CAP_SYS_PTRACE in the initial user namespace.
- *	-ESRCH		the address space of the context is gone
+ *	-ESRCH		the address space of the context is gone; INFO and
+ *			STATS, which do not look at it, still answer
  *	-ENOMEM		the kernel had no memory, or the caller's memory
  *			cgroup is at its limit
  *	-EINTR		a fatal signal came; commands that work in pieces say
  *			in walk_end how far they got
  * A command that fails with another error than the ones it names as partial
  * has changed nothing.
+ *
+ * /proc/PID/fdinfo/FD of a context has the lines "hetmem-pid:", the process
+ * that opened it as the reader's pid namespace numbers it, 0 if it has gone,
+ * and "hetmem-ranges:", its tracked ranges.
  */
 #ifndef _UAPI_LINUX_HETMEM_H
 #define _UAPI_LINUX_HETMEM_H
