@@ -216,10 +216,10 @@ static void resize(void)
 	hetmem_system_alloc(hm, 4 * MIB, (void **)&p);
 	write_numbers(p, 4 * MIB, 5);
 	all_to("to the device", p, 4 * MIB, device0);
-	is(hetmem_system_resize(hm, p, 12 * MIB, &q), 0, "grown on the device");
+	is(hetmem_system_resize(hm, p, 6 * MIB, &q), 0, "grown on the device");
 	is(wrong_numbers(q, 4 * MIB, 5), 0, "contents");
-	write_numbers(q, 12 * MIB, 6);
-	all_to("the grown", q, 12 * MIB, device0);
+	write_numbers(q, 6 * MIB, 6);
+	all_to("the grown", q, 6 * MIB, device0);
 	is(hetmem_system_resize(hm, q, 2 * MIB, &q), 0, "shrunk on the device");
 	is(wrong_numbers(q, 2 * MIB, 6), 0, "contents");
 	hetmem_system_free(hm, q);
