@@ -3,11 +3,12 @@
  * The first process of the virtual machine: mounts, runs /vm/setup, then the command
  * of /vm/argv, and reports its exit status to the host.
  *
- * The kernel's console is ttyS0; ttyS1 is the command's alone, so that its output
- * arrives clean. The status goes out as text through the debug port 0xe9, because the
+ * The kernel's console is ttyS0; the command's output goes through the debug port 0xe8,
+ * or, if the host has a terminal, through ttyS1, which is the command's alone. The status goes out as text through the debug port 0xe9, because the
  * exit port 0xf4 carries seven bits only. A host that sees no status knows that the
  * kernel died.
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -24,6 +25,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#define OUTPUT_PORT	0xe8
 #define STATUS_PORT	0xe9
 #define EXIT_PORT	0xf4
 #define MAX_WORDS	4096
@@ -162,20 +164,16 @@ static pid_t start(char **argv, int out, int terminal)
 	_exit(errno == ENOENT ? 127 : 126);
 }
 
+/*
+ * Through a port that qemu reads byte by byte and waits for: a serial line drops what
+ * the host is not ready for.
+ */
 static void write_all(const char *buf, ssize_t len)
 {
-	ssize_t n;
-
-	while (len > 0) {
-		n = write(STDOUT_FILENO, buf, len);
-		if (n < 0 && errno != EINTR)
-			leave(125);
-		if (n > 0) {
-			buf += n;
-			len -= n;
-			passed_on += n;
-		}
-	}
+	if (len <= 0)
+		return;
+	passed_on += len;
+	outsb(OUTPUT_PORT, buf, len);
 }
 
 /*
@@ -223,10 +221,20 @@ static int run(char **argv, int in, int out, int terminal)
 				   : WEXITSTATUS(status);
 }
 
+/* Output goes into a pipe to us, or to the terminal. */
+static int run_command(char **argv, int terminal, int last)
+{
+	int fds[2] = { -1, -1 };
+
+	if (!terminal && pipe2(fds, O_CLOEXEC))
+		leave(125);
+	return run(argv, fds[0], fds[1], terminal && last);
+}
+
 int main(void)
 {
 	char *setup[] = { "/bin/sh", "/vm/setup", NULL };
-	int fds[2] = { -1, -1 }, status;
+	int terminal, status;
 	struct winsize ws = { 0 };
 	char **argv, **env;
 
@@ -236,7 +244,11 @@ int main(void)
 	env = read_words("/vm/env");
 	for (; *env; env++)
 		putenv(*env);
-	if (!access("/vm/setup", F_OK) && run(setup, -1, -1, 0))
+	/* No terminal on the host: the command shall see none either. */
+	terminal = !!access("/vm/pipe", F_OK);
+	if (!terminal && ioperm(OUTPUT_PORT, 1, 1))
+		leave(125);
+	if (!access("/vm/setup", F_OK) && run_command(setup, terminal, 0))
 		leave(125);
 
 	argv = read_words("/vm/argv");
@@ -247,11 +259,8 @@ int main(void)
 		ws.ws_row = atoi(getenv("LINES"));
 		ioctl(STDOUT_FILENO, TIOCSWINSZ, &ws);
 	}
-	/* No terminal on the host: the command shall see none either. */
-	if (!access("/vm/pipe", F_OK) && pipe(fds))
-		leave(125);
 	if (chdir("/tmp"))
 		leave(125);
-	status = run(argv, fds[0], fds[1], 1);
+	status = run_command(argv, terminal, 1);
 	leave(status);
 }
