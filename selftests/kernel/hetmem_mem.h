@@ -24,6 +24,19 @@ enum mem_kind {
 	MEM_MLOCKED,
 };
 
+/* The variants of a fixture that is set up for every kind of memory. */
+#define MEM_KIND_VARIANTS(fixture)					\
+	FIXTURE_VARIANT(fixture) { enum mem_kind kind; };		\
+	FIXTURE_VARIANT_ADD(fixture, anon) { .kind = MEM_ANON };	\
+	FIXTURE_VARIANT_ADD(fixture, file_read) { .kind = MEM_FILE_READ }; \
+	FIXTURE_VARIANT_ADD(fixture, file_cow) { .kind = MEM_FILE_COW }; \
+	FIXTURE_VARIANT_ADD(fixture, file_shared) { .kind = MEM_FILE_SHARED }; \
+	FIXTURE_VARIANT_ADD(fixture, shared_anon) { .kind = MEM_SHARED_ANON }; \
+	FIXTURE_VARIANT_ADD(fixture, memfd) { .kind = MEM_MEMFD };	\
+	FIXTURE_VARIANT_ADD(fixture, thp) { .kind = MEM_THP };		\
+	FIXTURE_VARIANT_ADD(fixture, hugetlb) { .kind = MEM_HUGETLB };	\
+	FIXTURE_VARIANT_ADD(fixture, mlocked) { .kind = MEM_MLOCKED }
+
 struct mem {
 	enum mem_kind kind;
 	char *p;		/* contents: fill(p, size, seed) */

@@ -15,20 +15,7 @@ FIXTURE(kind)
 	struct mem m;
 };
 
-FIXTURE_VARIANT(kind)
-{
-	enum mem_kind kind;
-};
-
-FIXTURE_VARIANT_ADD(kind, anon) { .kind = MEM_ANON };
-FIXTURE_VARIANT_ADD(kind, file_read) { .kind = MEM_FILE_READ };
-FIXTURE_VARIANT_ADD(kind, file_cow) { .kind = MEM_FILE_COW };
-FIXTURE_VARIANT_ADD(kind, file_shared) { .kind = MEM_FILE_SHARED };
-FIXTURE_VARIANT_ADD(kind, shared_anon) { .kind = MEM_SHARED_ANON };
-FIXTURE_VARIANT_ADD(kind, memfd) { .kind = MEM_MEMFD };
-FIXTURE_VARIANT_ADD(kind, thp) { .kind = MEM_THP };
-FIXTURE_VARIANT_ADD(kind, hugetlb) { .kind = MEM_HUGETLB };
-FIXTURE_VARIANT_ADD(kind, mlocked) { .kind = MEM_MLOCKED };
+MEM_KIND_VARIANTS(kind);
 
 FIXTURE_SETUP(kind)
 {
