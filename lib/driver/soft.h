@@ -267,6 +267,8 @@ struct soft_task *hm_soft_task(void);
 /* Consumes @task, but for the reference that @point (may be NULL) gets. */
 CUresult hm_soft_submit(struct CUstream_st *s, struct soft_task *task,
 			struct soft_task *after, struct soft_task **point);
+/* Without the lock: @task is the next on the stream that @stream means. */
+CUresult hm_soft_submit_to(CUstream stream, struct soft_task *task);
 void hm_soft_task_put(struct soft_task *task);
 /* Waits until @task (may be NULL) is done. */
 void hm_soft_wait(struct soft_task *task);

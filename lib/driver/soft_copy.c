@@ -127,9 +127,7 @@ static CUresult submit(CUstream stream, uint64_t delay,
 		       uint64_t value)
 {
 	struct soft_task *task;
-	struct CUstream_st *s;
 	uintptr_t end;
-	CUresult res;
 
 	if (size && (!dst || (run == run_copy && !src)))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -145,14 +143,7 @@ static CUresult submit(CUstream stream, uint64_t delay,
 	task->size = size;
 	task->value = value;
 	task->delay = delay;
-	hm_soft_lock();
-	s = hm_soft_stream(stream, &res);
-	if (s)
-		res = hm_soft_submit(s, task, NULL, NULL);
-	else
-		hm_soft_task_put(task);
-	hm_soft_unlock();
-	return res;
+	return hm_soft_submit_to(stream, task);
 }
 
 static CUresult memcpy_async(CUdeviceptr dst, CUdeviceptr src, size_t size,

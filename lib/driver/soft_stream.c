@@ -258,6 +258,21 @@ CUresult hm_soft_submit(struct CUstream_st *s, struct soft_task *task,
 	return CUDA_SUCCESS;
 }
 
+CUresult hm_soft_submit_to(CUstream stream, struct soft_task *task)
+{
+	struct CUstream_st *s;
+	CUresult res;
+
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s)
+		res = hm_soft_submit(s, task, NULL, NULL);
+	else
+		hm_soft_task_put(task);
+	hm_soft_unlock();
+	return res;
+}
+
 void hm_soft_wait(struct soft_task *task)
 {
 	struct soft_world *w = hm_soft_world;
@@ -438,9 +453,7 @@ static CUresult call_host(struct CUctx_st *ctx, struct soft_task *task)
 static CUresult launch_host_func(CUstream stream, CUhostFn fn, void *data)
 {
 	struct soft_task *task;
-	struct CUstream_st *s;
 	uint64_t delay;
-	CUresult res;
 
 	SOFT_ENTER_WORK(cuLaunchHostFunc, &delay);
 	if (!fn)
@@ -452,14 +465,7 @@ static CUresult launch_host_func(CUstream stream, CUhostFn fn, void *data)
 	task->fn = fn;
 	task->dst = (uintptr_t)data;
 	task->delay = delay;
-	hm_soft_lock();
-	s = hm_soft_stream(stream, &res);
-	if (s)
-		res = hm_soft_submit(s, task, NULL, NULL);
-	else
-		hm_soft_task_put(task);
-	hm_soft_unlock();
-	return res;
+	return hm_soft_submit_to(stream, task);
 }
 
 void hm_soft_fill_stream(struct hm_driver *d)
