@@ -170,14 +170,48 @@ source_tar()
 		xz -dc -T0
 }
 
-# keep_harness SERIES TREE: keeps the kselftest harness of a kernel tree, prints where.
+# enter ROOT COMMAND...: in a chroot, as root or in a user namespace. /dev and /proc
+# come from here where mounting is allowed.
+enter()
+{
+	local root=$1 ns=(unshare --mount)
+	local mounts="mount --rbind /dev '$root/dev' && mount --rbind /proc '$root/proc'"
+
+	shift
+	set -- chroot "$root" /usr/bin/env -i PATH=/usr/bin HOME=/tmp LC_ALL=C \
+		DEB_BUILD_ARCH=amd64 "$@"
+	[ "$(id -u)" -eq 0 ] || ns=(unshare --map-root-user --mount)
+	if "${ns[@]}" sh -c "$mounts" 2>/dev/null; then
+		"${ns[@]}" sh -c "$mounts && exec \"\$@\"" sh "$@"
+	elif [ "$(id -u)" -eq 0 ]; then
+		# In a chroot there is no mount namespace of one's own to be had.
+		[ -c "$root/dev/null" ] || {
+			rm -f "$root/dev/null"
+			mknod -m 666 "$root/dev/null" c 1 3
+		}
+		mount -t proc proc "$root/proc" 2>/dev/null ||
+			say "no /proc can be mounted: the kernel's tools may fail"
+		local rc=0
+		"$@" || rc=$?
+		umount "$root/proc" 2>/dev/null
+		return "$rc"
+	else
+		die "user namespaces are not allowed here: be root, or type" \
+			"sudo sysctl kernel.unprivileged_userns_clone=1"
+	fi
+}
+
+# What tests take from a kernel's source: raise it when the list grows.
+HARNESS_FORMAT=2
+
+# keep_harness SERIES TREE: keeps what tests take from a kernel tree, prints where.
 keep_harness()
 {
-	local out=$CACHE/harness/$1@$SOURCE_VERSION-$FORMAT
+	local out=$CACHE/harness/$1@$SOURCE_VERSION-$HARNESS_FORMAT
 
 	rm -rf "$out.new"
 	mkdir -p "$out.new"
-	cp "$2/tools/testing/selftests/"kselftest*.h "$out.new"
+	cp "$2/tools/testing/selftests/"kselftest*.h "$2/lib/test_hmm_uapi.h" "$out.new"
 	rm -rf "$out"
 	mv -T "$out.new" "$out"
 	echo "$out"
@@ -187,7 +221,7 @@ cached_harness()
 {
 	local d
 
-	d=$(find "$CACHE/harness" -maxdepth 1 -name "$1@*-$FORMAT" 2>/dev/null |
+	d=$(find "$CACHE/harness" -maxdepth 1 -name "$1@*-$HARNESS_FORMAT" 2>/dev/null |
 		sort -V | tail -n 1)
 	[ -n "$d" ] && echo "$d"
 }
