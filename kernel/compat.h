@@ -9,6 +9,7 @@
 #ifndef _HETMEM_COMPAT_H
 #define _HETMEM_COMPAT_H
 
+#include <linux/eventfd.h>
 #include <linux/memremap.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
@@ -92,10 +93,29 @@ static inline void hetmem_page_init(struct page *page,
 #define HETMEM_PAGE_FREE_OP(name)	.page_free = name
 #endif
 
+#if defined(HETMEM_HAVE_EVENTFD_SIGNAL_1) == \
+	defined(HETMEM_HAVE_EVENTFD_SIGNAL_2)
+#error "eventfd_signal() takes arguments that are not known"
+#endif
+static inline void hetmem_eventfd_signal(struct eventfd_ctx *eventfd)
+{
+#ifdef HETMEM_HAVE_EVENTFD_SIGNAL_1
+	eventfd_signal(eventfd);
+#else
+	eventfd_signal(eventfd, 1);
+#endif
+}
+
 #ifndef HETMEM_HAVE_VM_FLAGS_SET
 static inline void vm_flags_set(struct vm_area_struct *vma, vm_flags_t flags)
 {
 	vma->vm_flags |= flags;
+}
+
+static inline void vm_flags_clear(struct vm_area_struct *vma,
+				  vm_flags_t flags)
+{
+	vma->vm_flags &= ~flags;
 }
 #endif
 

@@ -9,6 +9,13 @@
  * operation runs and nobody compares the driver's pgmap any more. The module
  * that owns the operations is pinned while one runs; one that is on its way
  * out is a device that is not there.
+ *
+ * Other drivers' devices are known by what can be seen of them: the owner
+ * that their MMU_NOTIFY_MIGRATE carries, without which no snapshot shows their
+ * pages, and the pgmap of a page, one per GPU. Both are kept as tokens,
+ * compared and never followed, in tables that readers look at without a lock
+ * and that only grow; the spinlocks that serialize growth are innermost, and
+ * are taken in notifier callbacks.
  */
 #include <linux/err.h>
 #include <linux/mm.h>
@@ -20,16 +27,68 @@
 
 #include <linux/hetmem_device.h>
 #include "hetmem.h"
-
-struct hetmem_device {
-	u32 id;
-	struct hetmem_device_desc desc;
-	char name[sizeof_field(struct hetmem_device_info, name)];
-};
+#include "trace.h"
 
 static DEFINE_MUTEX(hetmem_devices_mutex);
 DEFINE_STATIC_SRCU(hetmem_devices_srcu);
 static struct hetmem_device __rcu *hetmem_devices[HETMEM_MAX_DEVICES];
+
+/*
+ * Tokens in the order in which they were first seen. An entry is written
+ * once, before @nr says that it is there.
+ */
+struct hetmem_tokens {
+	spinlock_t lock;	/* serializes adding */
+	unsigned int nr;
+	unsigned int max;
+	const void **tokens;
+};
+
+static const void *hetmem_owner_tokens[HETMEM_MAX_LEARNED];
+static struct hetmem_tokens hetmem_owners = {
+	.lock = __SPIN_LOCK_UNLOCKED(hetmem_owners.lock),
+	.max = ARRAY_SIZE(hetmem_owner_tokens),
+	.tokens = hetmem_owner_tokens,
+};
+
+/* Pools of device pages of drivers that are not registered. */
+static const void *hetmem_pgmap_tokens[64];
+static struct hetmem_tokens hetmem_pgmaps = {
+	.lock = __SPIN_LOCK_UNLOCKED(hetmem_pgmaps.lock),
+	.max = ARRAY_SIZE(hetmem_pgmap_tokens),
+	.tokens = hetmem_pgmap_tokens,
+};
+
+static int hetmem_token_find(const struct hetmem_tokens *t, const void *token)
+{
+	/* Pairs with the release in hetmem_token_number(). */
+	unsigned int i, nr = smp_load_acquire(&t->nr);
+
+	for (i = 0; i < nr; i++) {
+		if (t->tokens[i] == token)
+			return i;
+	}
+	return -ENOENT;
+}
+
+/* The number of @token, a new one if need be; -ENOSPC if they are used up. */
+static int hetmem_token_number(struct hetmem_tokens *t, const void *token)
+{
+	int i = hetmem_token_find(t, token);
+
+	if (i >= 0)
+		return i;
+	spin_lock(&t->lock);
+	i = hetmem_token_find(t, token);
+	if (i < 0 && t->nr < t->max) {
+		i = t->nr;
+		t->tokens[i] = token;
+		/* Pairs with the acquire of readers: the token is there. */
+		smp_store_release(&t->nr, i + 1);
+	}
+	spin_unlock(&t->lock);
+	return i < 0 ? -ENOSPC : i;
+}
 
 /* Until hetmem_device_unlock() devices that were found stay. May sleep. */
 int hetmem_device_lock(void)
@@ -83,6 +142,7 @@ hetmem_device_register(const struct hetmem_device_desc *desc)
 	dev->desc = *desc;
 	strscpy(dev->name, desc->name, sizeof(dev->name));
 	dev->desc.name = dev->name;
+	dev->limit = desc->capacity;
 
 	mutex_lock(&hetmem_devices_mutex);
 	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
@@ -94,17 +154,17 @@ hetmem_device_register(const struct hetmem_device_desc *desc)
 	}
 	if (!ret && free == HETMEM_MAX_DEVICES)
 		ret = -ENOSPC;
-	if (!ret) {
-		dev->id = free;
-		rcu_assign_pointer(hetmem_devices[free], dev);
-	}
-	mutex_unlock(&hetmem_devices_mutex);
-
 	if (ret) {
 		kfree(dev);
-		return ERR_PTR(ret);
+		goto out;
 	}
-	return dev;
+	dev->id = free;
+	ret = hetmem_sysfs_add(dev);
+	if (!ret)
+		rcu_assign_pointer(hetmem_devices[free], dev);
+out:
+	mutex_unlock(&hetmem_devices_mutex);
+	return ret ? ERR_PTR(ret) : dev;
 }
 EXPORT_SYMBOL_GPL(hetmem_device_register);
 
@@ -123,7 +183,7 @@ void hetmem_device_unregister(struct hetmem_device *dev)
 	RCU_INIT_POINTER(hetmem_devices[dev->id], NULL);
 	mutex_unlock(&hetmem_devices_mutex);
 	synchronize_srcu(&hetmem_devices_srcu);
-	kfree(dev);
+	hetmem_sysfs_del(dev);
 }
 EXPORT_SYMBOL_GPL(hetmem_device_unregister);
 
@@ -144,9 +204,13 @@ void hetmem_device_moved(struct hetmem_device *dev, const struct mm_struct *mm,
 {
 	if (!nr_pages)
 		return;
+	atomic64_add(nr_pages, dir == HETMEM_TO_DEVICE ?
+		     &hetmem_totals.pages_to_device :
+		     &hetmem_totals.pages_to_host);
 	hetmem_mm_count(mm, addr, addr + (nr_pages << PAGE_SHIFT) - 1,
 			dir == HETMEM_TO_DEVICE ? HETMEM_COUNT_TO_DEVICE :
-						  HETMEM_COUNT_TO_HOST);
+						  HETMEM_COUNT_TO_HOST,
+			HETMEM_LOC(HETMEM_DEVICE, dev->id));
 }
 EXPORT_SYMBOL_GPL(hetmem_device_moved);
 
@@ -166,34 +230,72 @@ u32 hetmem_device_location(const struct page *page)
 		if (dev && dev->desc.pgmap == pgmap)
 			return HETMEM_LOC(HETMEM_DEVICE, id);
 	}
-	if (is_device_private_page(page) || is_device_coherent_page(page))
-		return HETMEM_LOC(HETMEM_UNKNOWN, 0);
+	if (is_device_private_page(page) || is_device_coherent_page(page)) {
+		int i = hetmem_token_number(&hetmem_pgmaps, pgmap);
+
+		return i < 0 ? HETMEM_LOC(HETMEM_UNKNOWN, 0) :
+			       HETMEM_LOC(HETMEM_FOREIGN, i);
+	}
 	/* Persistent memory and the like: the host's, on a node. */
 	return HETMEM_LOC(HETMEM_HOST, page_to_nid(page));
 }
 
+/* A driver is about to migrate with @owner; from a notifier callback. */
+void hetmem_owner_learn(void *owner)
+{
+	/* With all numbers given away its pages stay unknown: say nothing. */
+	if (owner)
+		hetmem_token_number(&hetmem_owners, owner);
+}
+
+/* Whether the device that migrates tells us itself; from a callback too. */
+bool hetmem_owner_is_registered(const void *owner)
+{
+	const struct hetmem_device *dev;
+	bool found = false;
+	int idx;
+	u32 id;
+
+	idx = hetmem_device_lock();
+	for (id = 0; id < HETMEM_MAX_DEVICES && !found; id++) {
+		dev = hetmem_device_find(id);
+		found = dev && dev->desc.owner == owner;
+	}
+	hetmem_device_unlock(idx);
+	return found;
+}
+
+static void hetmem_owner_add(void **owners, unsigned int *nr, void *owner)
+{
+	unsigned int i;
+
+	for (i = 0; i < *nr; i++) {
+		if (owners[i] == owner)
+			return;
+	}
+	owners[(*nr)++] = owner;
+}
+
 /*
- * Fills @owners, with room for HETMEM_MAX_DEVICES, with the distinct owners
+ * Fills @owners, with room for HETMEM_MAX_OWNERS, with the distinct owners
  * of device pages, by which hmm_range_fault() is told to show them. Under
  * hetmem_device_lock(). Return: how many.
  */
 unsigned int hetmem_device_owners(void **owners)
 {
 	const struct hetmem_device *dev;
-	unsigned int i, nr = 0;
+	unsigned int i, learned, nr = 0;
 	u32 id;
 
 	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
 		dev = hetmem_device_find(id);
-		if (!dev)
-			continue;
-		for (i = 0; i < nr; i++) {
-			if (owners[i] == dev->desc.owner)
-				break;
-		}
-		if (i == nr)
-			owners[nr++] = dev->desc.owner;
+		if (dev)
+			hetmem_owner_add(owners, &nr, dev->desc.owner);
 	}
+	/* Pairs with the release in hetmem_token_number(). */
+	learned = smp_load_acquire(&hetmem_owners.nr);
+	for (i = 0; i < learned; i++)
+		hetmem_owner_add(owners, &nr, (void *)hetmem_owner_tokens[i]);
 	return nr;
 }
 
@@ -210,6 +312,10 @@ int hetmem_device_to_device(struct hetmem_device *dev,
 	const struct hetmem_device_ops *ops = dev->desc.ops;
 	int ret;
 
+	if (READ_ONCE(dev->limit) < PAGE_SIZE) {
+		trace_hetmem_limit_hit("devices/limit", dev->limit);
+		return -EDQUOT;
+	}
 	if (!try_module_get(ops->owner))
 		return -ENODEV;
 	ret = ops->to_device(dev->desc.drvdata, vma, start, end);
@@ -231,7 +337,7 @@ int hetmem_device_to_host(struct hetmem_device *dev,
 	return ret;
 }
 
-static u64 hetmem_device_used(const struct hetmem_device *dev)
+u64 hetmem_device_used(const struct hetmem_device *dev)
 {
 	const struct hetmem_device_ops *ops = dev->desc.ops;
 	u64 used;
@@ -241,6 +347,42 @@ static u64 hetmem_device_used(const struct hetmem_device *dev)
 	used = ops->used(dev->desc.drvdata);
 	module_put(ops->owner);
 	return used;
+}
+
+/**
+ * hetmem_device_limit - how much of a device may be used
+ * @dev: from hetmem_device_register()
+ *
+ * The driver makes room, by evicting, before it goes beyond. Bytes; any
+ * context.
+ */
+u64 hetmem_device_limit(const struct hetmem_device *dev)
+{
+	return READ_ONCE(dev->limit);
+}
+EXPORT_SYMBOL_GPL(hetmem_device_limit);
+
+/*
+ * For sysfs, whose files are gone before the device is: evicts what is in use
+ * beyond the new limit. Return: 0, or what the driver says.
+ */
+int hetmem_device_set_limit(struct hetmem_device *dev, u64 limit)
+{
+	const struct hetmem_device_ops *ops = dev->desc.ops;
+	long ret = 0;
+	u64 used;
+
+	if (limit > dev->desc.capacity)
+		return -ERANGE;
+	WRITE_ONCE(dev->limit, limit);
+	if (!ops->evict || !try_module_get(ops->owner))
+		return 0;
+	used = hetmem_device_used(dev);
+	if (used > limit)
+		ret = ops->evict(dev->desc.drvdata,
+				 DIV_ROUND_UP(used - limit, PAGE_SIZE));
+	module_put(ops->owner);
+	return min(ret, 0L);
 }
 
 /* The device part of HETMEM_IOC_INFO. */

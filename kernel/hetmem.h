@@ -9,19 +9,32 @@
 #ifndef _HETMEM_H
 #define _HETMEM_H
 
+#include <linux/atomic.h>
 #include <linux/interval_tree.h>
+#include <linux/kobject.h>
+#include <linux/list.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
+#include <linux/uidgid.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <linux/hetmem_device.h>
 #include <uapi/linux/hetmem.h>
 
 #include "compat.h"
 
+struct attribute_group;
+struct device;
+struct file;
 struct hetmem_device;
+struct hetmem_ring;
+struct hetmem_thrash;
 struct mm_struct;
 struct page;
 struct pid_namespace;
+struct poll_table_struct;
 struct vm_area_struct;
 
 /* The unit of walking and moving: what one PMD maps. */
@@ -29,10 +42,26 @@ struct vm_area_struct;
 #define HETMEM_BLOCK_SIZE	BIT(HETMEM_BLOCK_SHIFT)
 #define HETMEM_BLOCK_PAGES	(HETMEM_BLOCK_SIZE >> PAGE_SHIFT)
 
-/* About 20 MiB of kernel memory, charged to who tracks. */
+/* About 30 MiB of kernel memory, charged to who tracks. */
 #define HETMEM_MAX_RANGES	131072
 
+/* Of all ranges of a context: 2 TiB, about 8 MiB of kernel memory. */
+#define HETMEM_MAX_BLOCKS	1048576
+
+/*
+ * How long pages may be on their way between host and device, seen nowhere. A
+ * migration of 2 MiB takes well under a millisecond; on a busy host, more.
+ */
+#define HETMEM_SETTLE		msecs_to_jiffies(100)
+
+/* Devices that a context can name. */
+#define HETMEM_MAX_BINDINGS	16
+
 #define HETMEM_MAX_DEVICES	32
+
+/* Owners of device pages: the registered devices' and the learned ones. */
+#define HETMEM_MAX_LEARNED	16
+#define HETMEM_MAX_OWNERS	(HETMEM_MAX_DEVICES + HETMEM_MAX_LEARNED)
 
 /* Counters of a range, or of a whole context. */
 struct hetmem_counters {
@@ -48,6 +77,40 @@ enum hetmem_counter {
 	HETMEM_COUNT_FAILED,
 };
 
+/* What one user may have; set through sysfs. */
+struct hetmem_caps {
+	unsigned int max_contexts;	/* of one uid */
+	unsigned int max_ranges;	/* of one context */
+	unsigned int max_blocks;	/* of one context */
+	unsigned int max_ring_entries;	/* of one context */
+	unsigned int max_hints;		/* that wait for one executor */
+};
+
+extern struct hetmem_caps hetmem_caps;
+
+/* What happened since the module was loaded; shown by sysfs. */
+struct hetmem_totals {
+	atomic64_t contexts;
+	atomic64_t ranges;
+	atomic64_t callbacks;
+	atomic64_t pages_to_device;
+	atomic64_t pages_to_host;
+	atomic64_t pages_failed;
+	atomic64_t events;
+	atomic64_t events_dropped;
+	atomic64_t thrashed;
+	atomic64_t hints;
+};
+
+extern struct hetmem_totals hetmem_totals;
+
+/* A device that userspace has named, see BIND_DEVICE. */
+struct hetmem_binding {
+	u32 location;
+	bool executor;
+	u8 uuid[16];
+};
+
 /**
  * struct hetmem_context - an open file of /dev/hetmem
  * @mm: the opener's, held by mmgrab() only
@@ -56,8 +119,27 @@ enum hetmem_counter {
  * @lock: protects what follows; see the top of range.c
  * @ranges: tracked ranges, never overlapping
  * @nr_ranges: how many they are
+ * @nr_blocks: of all of them
+ * @last_id: that a range was given
+ * @refresh: serializes REFRESH: an older look must not replace a newer one
+ * @ring: of events, once userspace has asked for it
+ * @wait: for events
+ * @pins: of pages on the host, by address
+ * @nr_pinned: pages in them
+ * @pin_next: jiffies, when @pin_work looks at them
+ * @pin_work: drops the ones that have ended
+ * @thrash: slots for blocks that go back and forth
+ * @shareable: queries from other address spaces are allowed
+ * @allow_hints: hints from other address spaces are allowed
  * @total: counters of all memory of @mm, tracked or not
  * @by_mm: in the table by which device drivers' reports find their context
+ * @uid: of the opener, whose number of contexts is limited
+ * @executors: in the list of contexts that hints can be told to
+ * @hints: told and not answered
+ * @nr_hints: how many they are
+ * @replies: hints whose end it is to be told
+ * @nr_bindings: used entries of @bindings
+ * @bindings: devices that userspace has named
  */
 struct hetmem_context {
 	struct mm_struct *mm;
@@ -66,9 +148,79 @@ struct hetmem_context {
 	spinlock_t lock;	/* innermost */
 	struct rb_root_cached ranges;
 	unsigned int nr_ranges;
+	unsigned long nr_blocks;
+	u64 last_id;
+	struct mutex refresh;	/* outside of mmap_lock and context->lock */
+	struct hetmem_ring *ring;
+	wait_queue_head_t wait;
+	struct rb_root_cached pins;
+	unsigned long nr_pinned;
+	unsigned long pin_next;
+	struct delayed_work pin_work;
+	struct hetmem_thrash *thrash;
+	bool shareable;
+	bool allow_hints;
 	struct hetmem_counters total;
 	struct hlist_node by_mm;
+	kuid_t uid;
+	/* What follows is protected by hetmem_hints_lock. */
+	struct list_head executors;
+	struct list_head hints;
+	unsigned int nr_hints;
+	struct list_head replies;
+	unsigned int nr_bindings;
+	struct hetmem_binding bindings[HETMEM_MAX_BINDINGS];
 };
+
+/* What was last known of a block of a tracked range. */
+struct hetmem_block {
+	u32 location;
+	u16 on_device;
+	u16 on_host;
+};
+
+/**
+ * struct hetmem_range - a tracked range
+ * @node: where, in context->ranges
+ * @id: differs from that of every other range the context ever had
+ * @count: what happened to it
+ * @nr_blocks: that it touches
+ * @blocks: what was last known of them
+ * @dirty: a bit for each: notified since
+ * @all_dirty: as if all bits of @dirty were set
+ * @looking: block that REFRESH is looking at, @nr_blocks if none: not clean yet
+ * @on_device: sum over @blocks
+ * @as_of: ns, when the last complete REFRESH began
+ * @moving: jiffies when pages of it were last seen to begin a way between host
+ *	and device
+ * @thrashed: THRASH events, told or not
+ * @preferred: location that userspace prefers, or 0
+ * @no_thrash: userspace does not want to know
+ */
+struct hetmem_range {
+	struct interval_tree_node node;
+	u64 id;
+	struct hetmem_counters count;
+	unsigned long nr_blocks;
+	struct hetmem_block *blocks;
+	unsigned long *dirty;
+	bool all_dirty;
+	unsigned long looking;
+	u64 on_device;
+	u64 as_of;
+	unsigned long moving;
+	u64 thrashed;
+	u32 preferred;
+	bool no_thrash;
+};
+
+/* The block of a range that @addr, which lies in the range, is in. */
+static inline unsigned long hetmem_range_block(const struct hetmem_range *range,
+					       unsigned long addr)
+{
+	return (addr >> HETMEM_BLOCK_SHIFT) -
+	       (range->node.start >> HETMEM_BLOCK_SHIFT);
+}
 
 /* context.c */
 struct hetmem_context *hetmem_context_open(void);
@@ -76,7 +228,10 @@ void hetmem_context_close(struct hetmem_context *ctx);
 pid_t hetmem_context_pid(const struct hetmem_context *ctx,
 			 struct pid_namespace *ns);
 void hetmem_mm_count(const struct mm_struct *mm, unsigned long start,
-		     unsigned long last, enum hetmem_counter what);
+		     unsigned long last, enum hetmem_counter what,
+		     u32 location);
+
+int hetmem_context_list(struct hetmem_cmd_list *cmd);
 
 /* range.c */
 int hetmem_range_init(void);
@@ -90,7 +245,72 @@ void hetmem_range_del_all(struct hetmem_context *ctx);
 int hetmem_range_stats(struct hetmem_context *ctx, unsigned long addr,
 		       struct hetmem_cmd_stats *stats);
 void hetmem_range_count(struct hetmem_context *ctx, unsigned long start,
-			unsigned long last, enum hetmem_counter what);
+			unsigned long last, enum hetmem_counter what,
+			u32 location);
+struct hetmem_range *hetmem_range_first(struct hetmem_context *ctx,
+					unsigned long start,
+					unsigned long last);
+u64 hetmem_range_nr_dirty(const struct hetmem_range *range);
+
+/* pin.c */
+void hetmem_pin_init(struct hetmem_context *ctx);
+void hetmem_pin_drop_all(struct hetmem_context *ctx);
+void hetmem_pin_unmapped(struct hetmem_context *ctx, unsigned long start,
+			 unsigned long last);
+bool hetmem_pin_at(struct hetmem_context *ctx, unsigned long addr,
+		   unsigned long *end);
+int hetmem_pin_range(struct hetmem_context *ctx, unsigned long start,
+		     unsigned long end, unsigned int timeout_ms);
+
+/* thrash.c */
+extern unsigned int hetmem_thrash_count;
+extern unsigned int hetmem_thrash_window_ms;
+int hetmem_thrash_init(struct hetmem_context *ctx);
+void hetmem_thrash_free(struct hetmem_context *ctx);
+void hetmem_thrash_seen(struct hetmem_context *ctx, struct hetmem_range *range,
+			unsigned long start, unsigned long last, u8 what,
+			u32 location, bool bounce);
+
+/* attr.c */
+int hetmem_attr(struct hetmem_context *ctx, struct hetmem_cmd_attr *cmd,
+		bool set);
+u32 hetmem_range_preferred(struct hetmem_context *ctx, unsigned long addr);
+
+/* hint.c */
+int hetmem_hint_init(void);
+void hetmem_hint_exit(void);
+void hetmem_hints_fail(struct hetmem_context *ctx);
+void hetmem_hints_close(struct hetmem_context *ctx);
+int hetmem_bind_device(struct hetmem_context *ctx,
+		       struct hetmem_cmd_bind_device *cmd);
+int hetmem_hint(struct hetmem_context *ctx, struct hetmem_cmd_hint *cmd);
+int hetmem_complete(struct hetmem_context *ctx,
+		    struct hetmem_cmd_complete *cmd);
+
+/* sysfs.c */
+extern const struct attribute_group *hetmem_sysfs_groups[];
+int hetmem_sysfs_init(struct device *misc);
+void hetmem_sysfs_exit(void);
+int hetmem_sysfs_add(struct hetmem_device *dev);
+void hetmem_sysfs_del(struct hetmem_device *dev);
+
+/* main.c */
+struct hetmem_context *hetmem_context_of(const struct file *file);
+
+/* refresh.c */
+int hetmem_refresh(struct hetmem_context *ctx, struct mm_struct *mm,
+		   struct hetmem_cmd_refresh *cmd, bool *partial);
+
+/* ring.c */
+int hetmem_ring_setup(struct hetmem_context *ctx, struct hetmem_cmd_ring *cmd);
+void hetmem_ring_free(struct hetmem_context *ctx);
+bool hetmem_ring_wants(const struct hetmem_context *ctx, u32 type);
+bool hetmem_ring_add(struct hetmem_context *ctx,
+		     const struct hetmem_event *event);
+void hetmem_ring_wake(struct hetmem_context *ctx);
+__poll_t hetmem_ring_poll(struct hetmem_context *ctx, struct file *file,
+			  struct poll_table_struct *wait);
+int hetmem_ring_mmap(struct hetmem_context *ctx, struct vm_area_struct *vma);
 
 /**
  * struct hetmem_piece - pages of a step that have everything in common
@@ -143,18 +363,40 @@ int hetmem_walk_fault(struct hetmem_walk *walk, unsigned long start,
 unsigned long hetmem_piece_end(const struct hetmem_walk *walk, unsigned int i,
 			       unsigned long start);
 u32 hetmem_vma_why(struct vm_area_struct *vma);
-int hetmem_residency(struct mm_struct *mm, struct hetmem_cmd_residency *cmd,
-		     bool *partial);
+
+/* report.c */
+int hetmem_residency(struct hetmem_context *ctx, struct mm_struct *mm,
+		     struct hetmem_cmd_residency *cmd, bool *partial);
 
 /* migrate.c */
 int hetmem_migrate(struct hetmem_context *ctx, struct mm_struct *mm,
 		   struct hetmem_cmd_migrate *cmd, bool *partial);
 
+/**
+ * struct hetmem_device - a registered device
+ * @id: by which userspace knows it
+ * @desc: as its driver described it
+ * @name: of @desc
+ * @limit: bytes of it that may be used, set through sysfs
+ * @kobj: its directory in sysfs; frees the device
+ */
+struct hetmem_device {
+	u32 id;
+	struct hetmem_device_desc desc;
+	char name[sizeof_field(struct hetmem_device_info, name)];
+	u64 limit;
+	struct kobject kobj;
+};
+
 /* device.c */
+u64 hetmem_device_used(const struct hetmem_device *dev);
+int hetmem_device_set_limit(struct hetmem_device *dev, u64 limit);
 int hetmem_device_lock(void);
 void hetmem_device_unlock(int idx);
 struct hetmem_device *hetmem_device_find(u32 id);
 u32 hetmem_device_location(const struct page *page);
+void hetmem_owner_learn(void *owner);
+bool hetmem_owner_is_registered(const void *owner);
 unsigned int hetmem_device_owners(void **owners);
 u32 hetmem_device_caps(const struct hetmem_device *dev);
 int hetmem_device_to_device(struct hetmem_device *dev,

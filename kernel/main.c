@@ -18,6 +18,9 @@
 
 #include "hetmem.h"
 
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
 /* Every struct has the same layout for 32 and 64 bit callers. */
 #define HETMEM_CHECK_SIZE(name, bytes) \
 	static_assert(sizeof(struct name) == (bytes))
@@ -29,8 +32,18 @@ HETMEM_CHECK_SIZE(hetmem_cmd_untrack, 24);
 HETMEM_CHECK_SIZE(hetmem_run, 32);
 HETMEM_CHECK_SIZE(hetmem_total, 16);
 HETMEM_CHECK_SIZE(hetmem_cmd_residency, 80);
-HETMEM_CHECK_SIZE(hetmem_cmd_migrate, 72);
-HETMEM_CHECK_SIZE(hetmem_cmd_stats, 112);
+HETMEM_CHECK_SIZE(hetmem_cmd_migrate, 104);
+HETMEM_CHECK_SIZE(hetmem_cmd_stats, 144);
+HETMEM_CHECK_SIZE(hetmem_event, 64);
+HETMEM_CHECK_SIZE(hetmem_ring_header, 520);
+HETMEM_CHECK_SIZE(hetmem_cmd_ring, 32);
+HETMEM_CHECK_SIZE(hetmem_cmd_refresh, 48);
+HETMEM_CHECK_SIZE(hetmem_cmd_attr, 32);
+HETMEM_CHECK_SIZE(hetmem_cmd_bind_device, 32);
+HETMEM_CHECK_SIZE(hetmem_cmd_hint, 56);
+HETMEM_CHECK_SIZE(hetmem_cmd_complete, 32);
+HETMEM_CHECK_SIZE(hetmem_list_entry, 32);
+HETMEM_CHECK_SIZE(hetmem_cmd_list, 24);
 
 /* -EINVAL and -ERANGE as the uapi header promises them. */
 static int hetmem_check_range(u64 start, u64 end)
@@ -55,7 +68,7 @@ static int hetmem_ioctl_info(struct hetmem_context *ctx, struct mm_struct *mm,
 	cmd->features = 0;
 	if (IS_ENABLED(CONFIG_DEVICE_PRIVATE))
 		cmd->features |= HETMEM_FEATURE_DEVICE_PRIVATE;
-	cmd->max_ranges = HETMEM_MAX_RANGES;
+	cmd->max_ranges = READ_ONCE(hetmem_caps.max_ranges);
 	cmd->nr_ranges = READ_ONCE(ctx->nr_ranges);
 	return hetmem_device_list(cmd);
 }
@@ -104,7 +117,7 @@ static int hetmem_ioctl_residency(struct hetmem_context *ctx,
 	ret = hetmem_check_range(cmd->start, cmd->end);
 	if (ret)
 		return ret;
-	return hetmem_residency(mm, cmd, partial);
+	return hetmem_residency(ctx, mm, cmd, partial);
 }
 
 static int hetmem_ioctl_migrate(struct hetmem_context *ctx,
@@ -113,7 +126,15 @@ static int hetmem_ioctl_migrate(struct hetmem_context *ctx,
 	struct hetmem_cmd_migrate *cmd = arg;
 	int ret;
 
-	if (cmd->flags & ~HETMEM_MIGRATE_POPULATE)
+	if (cmd->flags & ~(HETMEM_MIGRATE_POPULATE | HETMEM_MIGRATE_PIN))
+		return -EINVAL;
+	if (cmd->flags & HETMEM_MIGRATE_PIN) {
+		if (!cmd->timeout_ms || cmd->timeout_ms > HETMEM_PIN_TIMEOUT_MAX)
+			return -EINVAL;
+	} else if (cmd->timeout_ms) {
+		return -EINVAL;
+	}
+	if (cmd->reserved || (cmd->nr_rest && cmd->nr_rest < HETMEM_REST_MIN))
 		return -EINVAL;
 	ret = hetmem_check_range(cmd->start, cmd->end);
 	if (ret)
@@ -140,6 +161,103 @@ static int hetmem_ioctl_stats(struct hetmem_context *ctx, struct mm_struct *mm,
 	return hetmem_range_stats(ctx, cmd->start, cmd);
 }
 
+static int hetmem_ioctl_ring(struct hetmem_context *ctx, struct mm_struct *mm,
+			     void *arg, bool *partial)
+{
+	struct hetmem_cmd_ring *cmd = arg;
+
+	if (cmd->flags)
+		return -EINVAL;
+	return hetmem_ring_setup(ctx, cmd);
+}
+
+static int hetmem_ioctl_refresh(struct hetmem_context *ctx,
+				struct mm_struct *mm, void *arg, bool *partial)
+{
+	struct hetmem_cmd_refresh *cmd = arg;
+
+	if (cmd->flags || !PAGE_ALIGNED(cmd->start))
+		return -EINVAL;
+	if (cmd->start >= TASK_SIZE_MAX)
+		return -ERANGE;
+	return hetmem_refresh(ctx, mm, cmd, partial);
+}
+
+static int hetmem_ioctl_attr(struct hetmem_context *ctx, void *arg, bool set)
+{
+	struct hetmem_cmd_attr *cmd = arg;
+
+	if (cmd->flags || cmd->reserved || !PAGE_ALIGNED(cmd->start))
+		return -EINVAL;
+	if (cmd->start >= TASK_SIZE_MAX)
+		return -ERANGE;
+	return hetmem_attr(ctx, cmd, set);
+}
+
+static int hetmem_ioctl_set_attr(struct hetmem_context *ctx,
+				 struct mm_struct *mm, void *arg,
+				 bool *partial)
+{
+	return hetmem_ioctl_attr(ctx, arg, true);
+}
+
+static int hetmem_ioctl_get_attr(struct hetmem_context *ctx,
+				 struct mm_struct *mm, void *arg,
+				 bool *partial)
+{
+	return hetmem_ioctl_attr(ctx, arg, false);
+}
+
+static int hetmem_ioctl_bind_device(struct hetmem_context *ctx,
+				    struct mm_struct *mm, void *arg,
+				    bool *partial)
+{
+	struct hetmem_cmd_bind_device *cmd = arg;
+
+	if (cmd->flags & ~(HETMEM_BIND_EXECUTOR | HETMEM_BIND_GET))
+		return -EINVAL;
+	return hetmem_bind_device(ctx, cmd);
+}
+
+static int hetmem_ioctl_hint(struct hetmem_context *ctx, struct mm_struct *mm,
+			     void *arg, bool *partial)
+{
+	struct hetmem_cmd_hint *cmd = arg;
+	int ret;
+
+	if (cmd->flags)
+		return -EINVAL;
+	ret = hetmem_check_range(cmd->start, cmd->end);
+	if (ret)
+		return ret;
+	return hetmem_hint(ctx, cmd);
+}
+
+static int hetmem_ioctl_complete(struct hetmem_context *ctx,
+				 struct mm_struct *mm, void *arg,
+				 bool *partial)
+{
+	struct hetmem_cmd_complete *cmd = arg;
+
+	if (cmd->flags || cmd->reserved)
+		return -EINVAL;
+	return hetmem_complete(ctx, cmd);
+}
+
+static int hetmem_ioctl_list(struct hetmem_context *ctx, struct mm_struct *mm,
+			     void *arg, bool *partial)
+{
+	struct hetmem_cmd_list *cmd = arg;
+
+	if (cmd->flags)
+		return -EINVAL;
+	if (cmd->nr && cmd->entry_size < sizeof(struct hetmem_list_entry))
+		return -EINVAL;
+	if (cmd->entry_size > PAGE_SIZE)
+		return -E2BIG;
+	return hetmem_context_list(cmd);
+}
+
 /**
  * struct hetmem_ioctl - a command
  * @fn: carries it out. @arg is the kernel's copy of the struct; it goes back
@@ -163,6 +281,13 @@ struct hetmem_ioctl {
 /* Looks at the address space: it must still be there. */
 #define HETMEM_IOCTL_MM		BIT(2)
 
+/* Allowed from another mm as its owner says, or to who may set priorities. */
+#define HETMEM_IOCTL_ASK	BIT(3)
+
+/* Two commands on one struct. */
+#define hetmem_cmd_set_attr	hetmem_cmd_attr
+#define hetmem_cmd_get_attr	hetmem_cmd_attr
+
 #define HETMEM_IOCTL(nr, name, first_size, _flags)			\
 	[_IOC_NR(nr)] = {						\
 		.fn = hetmem_ioctl_##name,				\
@@ -182,6 +307,18 @@ static const struct hetmem_ioctl hetmem_ioctls[] = {
 		     HETMEM_IOCTL_OUT | HETMEM_IOCTL_MM),
 	HETMEM_IOCTL(HETMEM_IOC_STATS, stats, 112,
 		     HETMEM_IOCTL_QUERY | HETMEM_IOCTL_OUT),
+	HETMEM_IOCTL(HETMEM_IOC_RING, ring, 32, HETMEM_IOCTL_OUT),
+	HETMEM_IOCTL(HETMEM_IOC_REFRESH, refresh, 48,
+		     HETMEM_IOCTL_OUT | HETMEM_IOCTL_MM),
+	HETMEM_IOCTL(HETMEM_IOC_SET_ATTR, set_attr, 32, 0),
+	HETMEM_IOCTL(HETMEM_IOC_GET_ATTR, get_attr, 32,
+		     HETMEM_IOCTL_QUERY | HETMEM_IOCTL_OUT),
+	HETMEM_IOCTL(HETMEM_IOC_BIND_DEVICE, bind_device, 32,
+		     HETMEM_IOCTL_OUT),
+	HETMEM_IOCTL(HETMEM_IOC_HINT, hint, 56,
+		     HETMEM_IOCTL_ASK | HETMEM_IOCTL_OUT),
+	HETMEM_IOCTL(HETMEM_IOC_COMPLETE, complete, 32, 0),
+	HETMEM_IOCTL(HETMEM_IOC_LIST, list, 24, HETMEM_IOCTL_OUT),
 };
 
 union hetmem_cmd {
@@ -192,6 +329,13 @@ union hetmem_cmd {
 	struct hetmem_cmd_residency residency;
 	struct hetmem_cmd_migrate migrate;
 	struct hetmem_cmd_stats stats;
+	struct hetmem_cmd_ring ring;
+	struct hetmem_cmd_refresh refresh;
+	struct hetmem_cmd_attr attr;
+	struct hetmem_cmd_bind_device bind_device;
+	struct hetmem_cmd_hint hint;
+	struct hetmem_cmd_complete complete;
+	struct hetmem_cmd_list list;
 };
 
 static bool hetmem_permitted(const struct hetmem_context *ctx,
@@ -199,7 +343,11 @@ static bool hetmem_permitted(const struct hetmem_context *ctx,
 {
 	if (current->mm == ctx->mm)
 		return true;
-	return (ioctl->flags & HETMEM_IOCTL_QUERY) && capable(CAP_SYS_PTRACE);
+	if (ioctl->flags & HETMEM_IOCTL_QUERY)
+		return READ_ONCE(ctx->shareable) || capable(CAP_SYS_PTRACE);
+	if (ioctl->flags & HETMEM_IOCTL_ASK)
+		return READ_ONCE(ctx->allow_hints) || capable(CAP_SYS_NICE);
+	return false;
 }
 
 static int hetmem_copy_out(void __user *uarg, const union hetmem_cmd *cmd,
@@ -259,6 +407,21 @@ static long hetmem_ioctl(struct file *file, unsigned int nr, unsigned long arg)
 	return ret;
 }
 
+static __poll_t hetmem_poll(struct file *file, struct poll_table_struct *wait)
+{
+	return hetmem_ring_poll(file->private_data, file, wait);
+}
+
+/* Events are for whose memory they tell of. */
+static int hetmem_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct hetmem_context *ctx = file->private_data;
+
+	if (current->mm != ctx->mm)
+		return -EPERM;
+	return hetmem_ring_mmap(ctx, vma);
+}
+
 static int hetmem_open(struct inode *inode, struct file *file)
 {
 	struct hetmem_context *ctx;
@@ -295,6 +458,8 @@ static const struct file_operations hetmem_fops = {
 	.release = hetmem_release,
 	.unlocked_ioctl = hetmem_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
+	.poll = hetmem_poll,
+	.mmap = hetmem_mmap,
 	.show_fdinfo = hetmem_show_fdinfo,
 };
 
@@ -307,7 +472,14 @@ static struct miscdevice hetmem_misc = {
 	.name = "hetmem",
 	.fops = &hetmem_fops,
 	.mode = 0666,
+	.groups = hetmem_sysfs_groups,
 };
+
+/* The context of @file, or NULL if it is something else. */
+struct hetmem_context *hetmem_context_of(const struct file *file)
+{
+	return file->f_op == &hetmem_fops ? file->private_data : NULL;
+}
 
 static int __init hetmem_init(void)
 {
@@ -316,15 +488,31 @@ static int __init hetmem_init(void)
 	ret = hetmem_range_init();
 	if (ret)
 		return ret;
+	ret = hetmem_hint_init();
+	if (ret)
+		goto exit_range;
 	ret = misc_register(&hetmem_misc);
 	if (ret)
-		hetmem_range_exit();
+		goto exit_hint;
+	ret = hetmem_sysfs_init(hetmem_misc.this_device);
+	if (ret)
+		goto exit_misc;
+	return 0;
+
+exit_misc:
+	misc_deregister(&hetmem_misc);
+exit_hint:
+	hetmem_hint_exit();
+exit_range:
+	hetmem_range_exit();
 	return ret;
 }
 
 static void __exit hetmem_exit(void)
 {
+	hetmem_sysfs_exit();
 	misc_deregister(&hetmem_misc);
+	hetmem_hint_exit();
 	hetmem_range_exit();
 }
 

@@ -18,8 +18,10 @@
 #include <linux/mm.h>
 #include <linux/nodemask.h>
 #include <linux/sched/signal.h>
+#include <linux/uaccess.h>
 
 #include "hetmem.h"
+#include "trace.h"
 
 /**
  * struct hetmem_migration - a MIGRATE command at work
@@ -92,14 +94,37 @@ static u32 hetmem_why_left(const struct hetmem_migration *m, u32 location)
 	return why | HETMEM_WHY_BUSY;
 }
 
+/* Pages that move_pages(2) can bring; there is room, see hetmem_migrate(). */
+static int hetmem_list_rest(struct hetmem_migration *m, unsigned long start,
+			    unsigned long end, const struct hetmem_piece *piece,
+			    u32 why)
+{
+	struct hetmem_run __user *rest = u64_to_user_ptr(m->cmd->rest);
+	struct hetmem_run run = {
+		.start = start,
+		.end = end,
+		.location = piece->location,
+		.order = piece->order,
+		.why = why,
+	};
+
+	if (!m->cmd->nr_rest)
+		return 0;
+	if (copy_to_user(&rest[m->cmd->filled_rest], &run, sizeof(run)))
+		return -EFAULT;
+	m->cmd->filled_rest++;
+	return 0;
+}
+
 /* Counts the pages of the last step that were left. */
-static void hetmem_count_left(struct hetmem_migration *m)
+static int hetmem_count_left(struct hetmem_migration *m)
 {
 	const struct hetmem_walk *walk = &m->walk;
 	unsigned long start = walk->start, end;
 	struct hetmem_cmd_migrate *cmd = m->cmd;
 	unsigned int i;
 	u32 location, why;
+	int ret;
 
 	for (i = 0; i < walk->nr; i++, start = end) {
 		end = hetmem_piece_end(walk, i, start);
@@ -113,10 +138,19 @@ static void hetmem_count_left(struct hetmem_migration *m)
 		}
 		cmd->not_moved += (end - start) >> PAGE_SHIFT;
 		if (HETMEM_LOC_KIND(location) != HETMEM_UNKNOWN &&
-		    HETMEM_LOC_KIND(location) != HETMEM_UNMAPPED)
+		    HETMEM_LOC_KIND(location) != HETMEM_UNMAPPED) {
+			atomic64_add((end - start) >> PAGE_SHIFT,
+				     &hetmem_totals.pages_failed);
 			hetmem_range_count(m->ctx, start, end - 1,
-					   HETMEM_COUNT_FAILED);
+					   HETMEM_COUNT_FAILED, location);
+		}
+		if (!(why & HETMEM_WHY_OTHER_NODE))
+			continue;
+		ret = hetmem_list_rest(m, start, end, &walk->pieces[i], why);
+		if (ret)
+			return ret;
 	}
+	return 0;
 }
 
 /*
@@ -237,13 +271,64 @@ static int hetmem_step_account(struct hetmem_migration *m, unsigned long start,
 		if (ret)
 			break;
 		arrived += hetmem_count_arrived(m);
-		hetmem_count_left(m);
+		ret = hetmem_count_left(m);
 		start = m->walk.end;
 		m->cmd->walk_end = start;
+		if (ret)
+			break;
 	}
 	m->cmd->already += min(before, arrived);
 	m->cmd->moved += arrived - min(before, arrived);
 	return ret;
+}
+
+/*
+ * Holds [start, end) on the host. Pages that cannot be held are left out: a
+ * hole ends what one call of hetmem_pin_range() does, so it is passed by.
+ */
+static int hetmem_step_pin(struct hetmem_migration *m, unsigned long start,
+			   unsigned long end)
+{
+	int ret;
+
+	while (start < end) {
+		ret = hetmem_pin_range(m->ctx, start, end, m->cmd->timeout_ms);
+		if (ret < 0 && ret != -EFAULT)
+			return ret;
+		if (ret > 0)
+			m->cmd->pinned += ret;
+		start += (unsigned long)max(ret, 1) << PAGE_SHIFT;
+		if (fatal_signal_pending(current))
+			return -EINTR;
+	}
+	return 0;
+}
+
+/* Holds what of [start, end) is mapped and may be read. */
+static int hetmem_migrate_pin(struct hetmem_migration *m, unsigned long start,
+			      unsigned long end)
+{
+	unsigned long at, next;
+	unsigned int i;
+	int ret;
+
+	for (; start < end; start = m->walk.end) {
+		ret = hetmem_walk_step(&m->walk, start, end);
+		if (ret)
+			return ret;
+		if (m->walk.why & HETMEM_WHY_LEAVE)
+			continue;
+		for (i = 0, at = start; i < m->walk.nr; i++, at = next) {
+			next = hetmem_piece_end(&m->walk, i, at);
+			if (HETMEM_LOC_KIND(m->walk.pieces[i].location) !=
+			    HETMEM_HOST)
+				continue;
+			ret = hetmem_step_pin(m, at, next);
+			if (ret)
+				return ret;
+		}
+	}
+	return 0;
 }
 
 static int hetmem_migrate_step(struct hetmem_migration *m, unsigned long start)
@@ -260,9 +345,8 @@ static int hetmem_migrate_step(struct hetmem_migration *m, unsigned long start)
 	if (before == (end - start) >> PAGE_SHIFT ||
 	    (m->walk.why & HETMEM_WHY_LEAVE)) {
 		m->cmd->already += before;
-		hetmem_count_left(m);
 		m->cmd->walk_end = end;
-		return 0;
+		return hetmem_count_left(m);
 	}
 
 	if (hetmem_to_host(m))
@@ -287,7 +371,7 @@ static int hetmem_migrate_check(struct hetmem_migration *m)
 	m->nid = NUMA_NO_NODE;
 	switch (HETMEM_LOC_KIND(m->cmd->location)) {
 	case HETMEM_DEVICE:
-		if (m->cmd->flags & HETMEM_MIGRATE_POPULATE)
+		if (m->cmd->flags)
 			return -EINVAL;
 		idx = hetmem_device_lock();
 		known = hetmem_device_find(index);
@@ -334,8 +418,19 @@ int hetmem_migrate(struct hetmem_context *ctx, struct mm_struct *mm,
 	cmd->already = 0;
 	cmd->not_moved = 0;
 	cmd->walk_end = cmd->start;
+	cmd->pinned = 0;
+	cmd->filled_rest = 0;
+	trace_hetmem_migrate_begin(ctx, cmd);
 	while (cmd->walk_end < cmd->end) {
-		ret = hetmem_migrate_step(&m, cmd->walk_end);
+		unsigned long start = cmd->walk_end;
+
+		/* A step lists at most a block's pages. */
+		if (cmd->nr_rest &&
+		    cmd->nr_rest - cmd->filled_rest < HETMEM_REST_MIN)
+			break;
+		ret = hetmem_migrate_step(&m, start);
+		if (!ret && (cmd->flags & HETMEM_MIGRATE_PIN))
+			ret = hetmem_migrate_pin(&m, start, cmd->walk_end);
 		if (ret)
 			break;
 		if (fatal_signal_pending(current)) {
@@ -345,6 +440,7 @@ int hetmem_migrate(struct hetmem_context *ctx, struct mm_struct *mm,
 		cond_resched();
 	}
 	*partial = true;
+	trace_hetmem_migrate_end(ctx, cmd, ret);
 	hetmem_walk_exit(&m.walk);
 	return ret;
 }

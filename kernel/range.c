@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Tracked ranges, and the MMU notifications that are counted for them.
+ * Tracked ranges, and the MMU notifications that are counted, marked and told
+ * for them.
  *
  * Design. A context has one interval notifier over its whole address space,
  * inserted when it is opened, so that one notification costs one callback
@@ -15,27 +16,35 @@
  * leaves it, mremap() does not take it along (the kernel tells of the old
  * place and never of the new one, so userspace tracks that).
  *
- * Locking. context->lock is a spinlock and protects the tree and all
- * counters. It is the innermost lock of this module. The callback takes it,
- * and so the rules for callbacks are the rules for holding it: no allocation,
- * no sleeping, no mmap_lock, and never across hmm_range_fault(),
- * migrate_vma_*(), mmu_interval_read_begin() or _remove(). Ranges are
- * therefore allocated before it is taken and freed after it was dropped.
+ * A range remembers, for each block of 2 MiB, how many of its pages were on a
+ * device when that was last known, and whether it is dirty: notified since.
+ * The callback marks at most HETMEM_MARK_MAX blocks; beyond, the whole range.
+ * Looking again is refresh.c's, in the context of who asks. Devices that are
+ * registered with hetmem tell themselves what arrives.
+ *
+ * Locking. context->lock is a spinlock and protects the tree, the ranges and
+ * all counters. It is the innermost lock of this module but for the owner and
+ * pgmap tables of device.c. The callback takes it, and so the rules for
+ * callbacks are the rules for holding it: no allocation, no sleeping, no
+ * mmap_lock, and never across hmm_range_fault(), migrate_vma_*(),
+ * mmu_interval_read_begin() or _remove(). Ranges are therefore allocated
+ * before it is taken and freed after it was dropped.
  *
  * The callback always succeeds, also when it must not block. It sets the
  * sequence number although nobody reads this notifier's: the core's contract
  * wants it done under the lock that the callback takes.
  */
+#include <linux/bitmap.h>
+#include <linux/jiffies.h>
 #include <linux/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 
 #include "hetmem.h"
+#include "trace.h"
 
-struct hetmem_range {
-	struct interval_tree_node node;
-	struct hetmem_counters count;
-};
+/* Blocks of a range that one notification marks one by one. */
+#define HETMEM_MARK_MAX		64
 
 static struct kmem_cache *hetmem_range_cache;
 
@@ -50,9 +59,42 @@ void hetmem_range_exit(void)
 	kmem_cache_destroy(hetmem_range_cache);
 }
 
-static struct hetmem_range *hetmem_range_first(struct hetmem_context *ctx,
-					       unsigned long start,
-					       unsigned long last)
+static void hetmem_range_free(struct hetmem_range *range)
+{
+	kvfree(range->blocks);
+	kvfree(range->dirty);
+	kmem_cache_free(hetmem_range_cache, range);
+}
+
+static struct hetmem_range *hetmem_range_alloc(unsigned long start,
+					       unsigned long end)
+{
+	struct hetmem_range *range;
+
+	range = kmem_cache_zalloc(hetmem_range_cache, GFP_KERNEL_ACCOUNT);
+	if (!range)
+		return NULL;
+	range->node.start = start;
+	range->node.last = end - 1;
+	range->nr_blocks = hetmem_range_block(range, end - 1) + 1;
+	range->blocks = kvcalloc(range->nr_blocks, sizeof(*range->blocks),
+				 GFP_KERNEL_ACCOUNT);
+	range->dirty = kvcalloc(BITS_TO_LONGS(range->nr_blocks), sizeof(long),
+				GFP_KERNEL_ACCOUNT);
+	if (!range->blocks || !range->dirty) {
+		hetmem_range_free(range);
+		return NULL;
+	}
+	/* Nothing is known of it so far. */
+	range->all_dirty = true;
+	range->looking = range->nr_blocks;
+	range->moving = jiffies - HETMEM_SETTLE - 1;
+	return range;
+}
+
+struct hetmem_range *hetmem_range_first(struct hetmem_context *ctx,
+					unsigned long start,
+					unsigned long last)
 {
 	struct interval_tree_node *node;
 
@@ -74,28 +116,41 @@ static struct hetmem_range *hetmem_range_next(struct hetmem_range *range,
 int hetmem_range_add(struct hetmem_context *ctx, unsigned long start,
 		     unsigned long end)
 {
+	unsigned long max_blocks = READ_ONCE(hetmem_caps.max_blocks);
+	unsigned int max_ranges = READ_ONCE(hetmem_caps.max_ranges);
 	struct hetmem_range *range;
 	int ret = 0;
 
-	range = kmem_cache_zalloc(hetmem_range_cache, GFP_KERNEL_ACCOUNT);
+	/* A hopeless size must not be allocated first. */
+	if ((end - start) >> HETMEM_BLOCK_SHIFT > max_blocks) {
+		trace_hetmem_limit_hit("max_blocks", max_blocks);
+		return -ENOSPC;
+	}
+	range = hetmem_range_alloc(start, end);
 	if (!range)
 		return -ENOMEM;
-	range->node.start = start;
-	range->node.last = end - 1;
 
 	spin_lock(&ctx->lock);
 	if (hetmem_range_first(ctx, start, end - 1)) {
 		ret = -EEXIST;
-	} else if (ctx->nr_ranges >= HETMEM_MAX_RANGES) {
+	} else if (ctx->nr_ranges >= max_ranges) {
 		ret = -ENOSPC;
+		trace_hetmem_limit_hit("max_ranges", max_ranges);
+	} else if (ctx->nr_blocks + range->nr_blocks > max_blocks) {
+		ret = -ENOSPC;
+		trace_hetmem_limit_hit("max_blocks", max_blocks);
 	} else {
+		range->id = ++ctx->last_id;
 		interval_tree_insert(&range->node, &ctx->ranges);
 		ctx->nr_ranges++;
+		ctx->nr_blocks += range->nr_blocks;
+		atomic64_inc(&hetmem_totals.ranges);
 	}
 	spin_unlock(&ctx->lock);
 
+	trace_hetmem_track(ctx, start, end, ret);
 	if (ret)
-		kmem_cache_free(hetmem_range_cache, range);
+		hetmem_range_free(range);
 	return ret;
 }
 
@@ -110,14 +165,17 @@ int hetmem_range_del(struct hetmem_context *ctx, unsigned long start,
 	    range->node.last == end - 1) {
 		interval_tree_remove(&range->node, &ctx->ranges);
 		ctx->nr_ranges--;
+		ctx->nr_blocks -= range->nr_blocks;
 	} else {
 		range = NULL;
 	}
 	spin_unlock(&ctx->lock);
 
+	trace_hetmem_untrack(ctx, start, end, range ? 0 : -ENOENT);
 	if (!range)
 		return -ENOENT;
-	kmem_cache_free(hetmem_range_cache, range);
+	atomic64_dec(&hetmem_totals.ranges);
+	hetmem_range_free(range);
 	return 0;
 }
 
@@ -128,8 +186,9 @@ void hetmem_range_del_all(struct hetmem_context *ctx)
 
 	while ((node = interval_tree_iter_first(&ctx->ranges, 0, ULONG_MAX))) {
 		interval_tree_remove(node, &ctx->ranges);
-		kmem_cache_free(hetmem_range_cache,
-				container_of(node, struct hetmem_range, node));
+		atomic64_dec(&hetmem_totals.ranges);
+		hetmem_range_free(container_of(node, struct hetmem_range,
+					       node));
 		cond_resched();
 	}
 }
@@ -158,6 +217,50 @@ hetmem_notification_of(const struct mmu_notifier_range *range)
 	}
 }
 
+/* Where pages are may have changed in [@start, @last], part of the range. */
+static void hetmem_range_mark(struct hetmem_range *range, unsigned long start,
+			      unsigned long last)
+{
+	unsigned long first = hetmem_range_block(range, start);
+	unsigned long nr = hetmem_range_block(range, last) - first + 1;
+
+	if (nr > HETMEM_MARK_MAX)
+		range->all_dirty = true;
+	else if (!range->all_dirty)
+		bitmap_set(range->dirty, first, nr);
+}
+
+/* One range and what a notification says of its part [@start, @last]. */
+static void hetmem_range_notify(struct hetmem_context *ctx,
+				struct hetmem_range *range,
+				enum hetmem_notification type, bool attempt,
+				unsigned long start, unsigned long last)
+{
+	u32 told = type == HETMEM_NOTIFY_MIGRATE ? HETMEM_EVENT_MIGRATE_SEEN :
+						   HETMEM_EVENT_INVALIDATED;
+
+	range->count.notified[type]++;
+	/* Eviction by a driver comes as CLEAR, and may fail. */
+	if (type == HETMEM_NOTIFY_MIGRATE ||
+	    (type == HETMEM_NOTIFY_CLEAR && range->on_device))
+		range->moving = jiffies;
+	if (type == HETMEM_NOTIFY_MIGRATE || type == HETMEM_NOTIFY_UNMAP ||
+	    type == HETMEM_NOTIFY_CLEAR || type == HETMEM_NOTIFY_OTHER)
+		hetmem_range_mark(range, start, last);
+	if (attempt)
+		hetmem_thrash_seen(ctx, range, start, last, 0, 0, false);
+	if (hetmem_ring_wants(ctx, told)) {
+		struct hetmem_event event = {
+			.type = told,
+			.cause = type,
+			.start = start,
+			.end = last + 1,
+		};
+
+		hetmem_ring_add(ctx, &event);
+	}
+}
+
 static bool hetmem_invalidate(struct mmu_interval_notifier *notifier,
 			      const struct mmu_notifier_range *invalidated,
 			      unsigned long cur_seq)
@@ -168,16 +271,32 @@ static bool hetmem_invalidate(struct mmu_interval_notifier *notifier,
 	unsigned long start = invalidated->start;
 	unsigned long last = invalidated->end - 1;
 	struct hetmem_range *range;
+	bool attempt = false;
+
+	atomic64_inc(&hetmem_totals.callbacks);
+	if (type == HETMEM_NOTIFY_MIGRATE) {
+		hetmem_owner_learn(invalidated->owner);
+		/* Registered devices tell what arrives. */
+		attempt = !hetmem_owner_is_registered(invalidated->owner);
+	}
+	trace_hetmem_notify(ctx, type, start, invalidated->end);
+	if (type == HETMEM_NOTIFY_RELEASE)
+		hetmem_hints_fail(ctx);
 
 	spin_lock(&ctx->lock);
 	mmu_interval_set_seq(notifier, cur_seq);
 	ctx->total.notified[type]++;
+	if (type == HETMEM_NOTIFY_UNMAP || type == HETMEM_NOTIFY_RELEASE)
+		hetmem_pin_unmapped(ctx, start, last);
 	if (type != HETMEM_NOTIFY_RELEASE) {
 		for (range = hetmem_range_first(ctx, start, last); range;
 		     range = hetmem_range_next(range, start, last))
-			range->count.notified[type]++;
+			hetmem_range_notify(ctx, range, type, attempt,
+					    max(start, range->node.start),
+					    min(last, range->node.last));
 	}
 	spin_unlock(&ctx->lock);
+	hetmem_ring_wake(ctx);
 	return true;
 }
 
@@ -201,9 +320,66 @@ static void hetmem_counters_add(struct hetmem_counters *count,
 	}
 }
 
-/* Counts the pages of [@start, @last], each where it belongs. */
+/* A registered device's word on where pages of a block are now. */
+static void hetmem_block_moved(struct hetmem_range *range, unsigned long i,
+			       enum hetmem_counter what, u32 location,
+			       unsigned int nr_pages)
+{
+	struct hetmem_block *block = &range->blocks[i];
+	unsigned int before = block->on_device;
+
+	if (what == HETMEM_COUNT_TO_DEVICE) {
+		block->on_device = min_t(unsigned int, before + nr_pages,
+					 HETMEM_BLOCK_PAGES);
+		block->location = location;
+	} else {
+		block->on_device = before - min(before, nr_pages);
+	}
+	range->on_device += (long)block->on_device - before;
+	/* REFRESH may have seen it before it was told, or be about to. */
+	__set_bit(i, range->dirty);
+}
+
+/* Told by hetmem_device_moved(): pages of the range arrived at @location. */
+static void hetmem_range_moved(struct hetmem_context *ctx,
+			       struct hetmem_range *range,
+			       unsigned long start, unsigned long last,
+			       enum hetmem_counter what, u32 location)
+{
+	u32 told = what == HETMEM_COUNT_TO_DEVICE ? HETMEM_EVENT_TO_DEVICE :
+						    HETMEM_EVENT_TO_HOST;
+	struct hetmem_event event = {
+		.type = told,
+		.start = start,
+		.end = last + 1,
+		.location = what == HETMEM_COUNT_TO_DEVICE ? location :
+			HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
+		.count = (last - start + 1) >> PAGE_SHIFT,
+	};
+	unsigned long at, block_last;
+
+	for (at = start; at <= last; at = block_last + 1) {
+		block_last = min(last, at | (HETMEM_BLOCK_SIZE - 1));
+		hetmem_block_moved(range, hetmem_range_block(range, at), what,
+				   location,
+				   (block_last - at + 1) >> PAGE_SHIFT);
+	}
+	if (hetmem_ring_wants(ctx, told))
+		hetmem_ring_add(ctx, &event);
+	hetmem_thrash_seen(ctx, range, start, last, what, location, true);
+}
+
+/**
+ * hetmem_range_count - count pages, each where it belongs
+ * @ctx: context
+ * @start: first byte of the pages
+ * @last: their last byte
+ * @what: happened to them
+ * @location: the device that they went to or came from, if they moved
+ */
 void hetmem_range_count(struct hetmem_context *ctx, unsigned long start,
-			unsigned long last, enum hetmem_counter what)
+			unsigned long last, enum hetmem_counter what,
+			u32 location)
 {
 	struct hetmem_range *range;
 
@@ -216,8 +392,25 @@ void hetmem_range_count(struct hetmem_context *ctx, unsigned long start,
 
 		hetmem_counters_add(&range->count, what,
 				    (to - from + 1) >> PAGE_SHIFT);
+		if (what != HETMEM_COUNT_FAILED)
+			hetmem_range_moved(ctx, range, from, to, what,
+					   location);
 	}
 	spin_unlock(&ctx->lock);
+	hetmem_ring_wake(ctx);
+}
+
+u64 hetmem_range_nr_dirty(const struct hetmem_range *range)
+{
+	u64 nr;
+
+	if (range->all_dirty)
+		return range->nr_blocks;
+	nr = bitmap_weight(range->dirty, range->nr_blocks);
+	if (range->looking < range->nr_blocks &&
+	    !test_bit(range->looking, range->dirty))
+		nr++;
+	return nr;
 }
 
 int hetmem_range_stats(struct hetmem_context *ctx, unsigned long addr,
@@ -240,6 +433,10 @@ int hetmem_range_stats(struct hetmem_context *ctx, unsigned long addr,
 		}
 		stats->start = range->node.start;
 		stats->end = range->node.last + 1;
+		stats->on_device = range->on_device;
+		stats->dirty_blocks = hetmem_range_nr_dirty(range);
+		stats->as_of = range->as_of;
+		stats->thrashed = range->thrashed;
 		count = &range->count;
 	}
 	memcpy(stats->notified, count->notified, sizeof(stats->notified));

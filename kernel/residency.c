@@ -4,8 +4,8 @@
  *
  * Design. A range is walked in steps. A step lies inside one VMA and one
  * block of 2 MiB, or is a whole hole between VMAs, or a whole VMA that
- * cannot be looked into. The caller's buffer is filled between steps, when
- * nothing is locked, so one call can cover any amount of memory with the two
+ * cannot be looked into. Whoever asked uses a step's result when nothing
+ * is locked, so one call can cover any amount of memory with the two
  * pages of kernel memory that a step needs.
  *
  * Rules of a step, which hetmem_walk_try() follows from top to bottom:
@@ -36,7 +36,6 @@
 #include <linux/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
-#include <linux/uaccess.h>
 #include <linux/userfaultfd_k.h>
 
 #include "hetmem.h"
@@ -131,11 +130,29 @@ static void hetmem_walk_one_piece(struct hetmem_walk *walk, u32 kind)
 	walk->nr = 1;
 }
 
+/* VALID, or waiting for a NUMA hinting fault. */
+static bool hetmem_pfn_is_page(unsigned long pfn)
+{
+	return pfn && !(pfn & HMM_PFN_ERROR);
+}
+
+static bool hetmem_walk_has_gaps(const struct hetmem_walk *walk,
+				 unsigned long nr)
+{
+	unsigned long i;
+
+	for (i = 0; i < nr; i++) {
+		if (!hetmem_pfn_is_page(walk->pfns[i]))
+			return true;
+	}
+	return false;
+}
+
 /* Fills walk->pfns; mmap_lock is held for reading. */
 static int hetmem_walk_snapshot(struct hetmem_walk *walk, unsigned long seq)
 {
 	unsigned long i, nr = (walk->end - walk->start) >> PAGE_SHIFT;
-	void *owners[HETMEM_MAX_DEVICES];
+	void *owners[HETMEM_MAX_OWNERS];
 	unsigned int nr_owners, o;
 	struct hmm_range range = {
 		.notifier = &walk->notifier,
@@ -156,11 +173,13 @@ static int hetmem_walk_snapshot(struct hetmem_walk *walk, unsigned long seq)
 	/* An owner's device pages are seen only by a walk with that owner. */
 	range.hmm_pfns = walk->more;
 	for (o = 1; o < nr_owners && !ret; o++) {
+		if (!hetmem_walk_has_gaps(walk, nr))
+			break;
 		range.dev_private_owner = owners[o];
 		memset(walk->more, 0, nr * sizeof(*walk->more));
 		ret = hmm_range_fault(&range);
 		for (i = 0; i < nr && !ret; i++) {
-			if (!(walk->pfns[i] & HMM_PFN_VALID) &&
+			if (!hetmem_pfn_is_page(walk->pfns[i]) &&
 			    (walk->more[i] & HMM_PFN_VALID))
 				walk->pfns[i] = walk->more[i];
 		}
@@ -172,7 +191,7 @@ static u32 hetmem_pfn_location(unsigned long pfn)
 {
 	const struct page *page;
 
-	if (!pfn || (pfn & HMM_PFN_ERROR))
+	if (!hetmem_pfn_is_page(pfn))
 		return HETMEM_LOC(HETMEM_UNKNOWN, 0);
 	page = hmm_pfn_to_page(pfn);
 	if (unlikely(is_zone_device_page(page)))
@@ -375,207 +394,4 @@ unsigned long hetmem_piece_end(const struct hetmem_walk *walk, unsigned int i,
 	if (i == walk->nr - 1)
 		return walk->end;
 	return start + ((unsigned long)walk->pieces[i].nr_pages << PAGE_SHIFT);
-}
-
-/**
- * struct hetmem_report - a RESIDENCY command at work
- * @cmd: the command
- * @run: the run that grows; not yet in the caller's array
- * @have_run: there is one
- * @pages: in finished runs
- * @nr_totals: locations seen
- * @totals: pages seen there
- */
-struct hetmem_report {
-	struct hetmem_cmd_residency *cmd;
-	struct hetmem_run run;
-	bool have_run;
-	u64 pages;
-	unsigned int nr_totals;
-	struct hetmem_total totals[HETMEM_MAX_TOTALS];
-};
-
-static int hetmem_report_total(struct hetmem_report *report, u32 location,
-			       u64 nr_pages)
-{
-	unsigned int i;
-
-	if (!report->cmd->nr_totals)
-		return 0;
-	for (i = 0; i < report->nr_totals; i++) {
-		if (report->totals[i].location == location)
-			goto found;
-	}
-	if (i == report->cmd->nr_totals)
-		return -ENOSPC;
-	report->totals[i].location = location;
-	report->nr_totals++;
-found:
-	report->totals[i].pages += nr_pages;
-	return 0;
-}
-
-/* Hands the finished run to the caller. */
-static int hetmem_report_flush(struct hetmem_report *report)
-{
-	struct hetmem_run __user *runs = u64_to_user_ptr(report->cmd->runs);
-
-	if (!report->have_run)
-		return 0;
-	if (copy_to_user(&runs[report->cmd->filled_runs], &report->run,
-			 sizeof(report->run)))
-		return -EFAULT;
-	report->cmd->filled_runs++;
-	report->pages += (report->run.end - report->run.start) >> PAGE_SHIFT;
-	report->have_run = false;
-	return 0;
-}
-
-/*
- * Adds [start, end) of one piece to the runs. Return: how far the caller's
- * limits allow it, @start if not at all; or a negative errno.
- */
-static long hetmem_report_run(struct hetmem_report *report,
-			      unsigned long start, unsigned long end,
-			      const struct hetmem_piece *piece, u32 why)
-{
-	struct hetmem_cmd_residency *cmd = report->cmd;
-	u32 kind = HETMEM_LOC_KIND(piece->location);
-	struct hetmem_run *run = &report->run;
-	int ret;
-
-	if (!cmd->nr_runs || (cmd->kinds && !(cmd->kinds & (1U << kind))))
-		return end;
-
-	if (kind == HETMEM_DEVICE || kind == HETMEM_FOREIGN)
-		why = 0;
-	else if (kind == HETMEM_UNKNOWN && !why)
-		why = HETMEM_WHY_UNKNOWN_OWNER;
-
-	if (!report->have_run || run->end != start ||
-	    run->location != piece->location || run->order != piece->order ||
-	    run->why != why) {
-		ret = hetmem_report_flush(report);
-		if (ret)
-			return ret;
-		if (cmd->filled_runs == cmd->nr_runs ||
-		    (cmd->max_pages && report->pages >= cmd->max_pages))
-			return start;
-		*run = (struct hetmem_run) {
-			.start = start,
-			.end = start,
-			.location = piece->location,
-			.order = piece->order,
-			.why = why,
-		};
-		report->have_run = true;
-	}
-
-	if (cmd->max_pages) {
-		u64 room = cmd->max_pages - report->pages -
-			   ((run->end - run->start) >> PAGE_SHIFT);
-
-		if ((end - start) >> PAGE_SHIFT > room)
-			end = start + (room << PAGE_SHIFT);
-	}
-	run->end = end;
-	return end;
-}
-
-/* Reports what the last step found. Return: 0, 1 to stop, or an errno. */
-static int hetmem_report_step(struct hetmem_report *report,
-			      const struct hetmem_walk *walk)
-{
-	unsigned long start = walk->start, end;
-	unsigned int i;
-	long reached;
-	int ret;
-
-	for (i = 0; i < walk->nr; i++) {
-		end = hetmem_piece_end(walk, i, start);
-		reached = hetmem_report_run(report, start, end,
-					    &walk->pieces[i], walk->why);
-		if (reached < 0)
-			return reached;
-		if (reached != start) {
-			ret = hetmem_report_total(report,
-						  walk->pieces[i].location,
-						  (reached - start) >>
-						  PAGE_SHIFT);
-			if (ret)
-				return ret;
-		}
-		report->cmd->walk_end = reached;
-		if (reached != end)
-			return 1;
-		start = end;
-	}
-	return 0;
-}
-
-static int hetmem_report_finish(struct hetmem_report *report)
-{
-	struct hetmem_cmd_residency *cmd = report->cmd;
-	int ret;
-
-	ret = hetmem_report_flush(report);
-	if (ret)
-		return ret;
-	if (copy_to_user(u64_to_user_ptr(cmd->totals), report->totals,
-			 report->nr_totals * sizeof(report->totals[0])))
-		return -EFAULT;
-	cmd->filled_totals = report->nr_totals;
-	return 0;
-}
-
-/**
- * hetmem_residency - HETMEM_IOC_RESIDENCY
- * @mm: whose memory; the caller holds a reference to its users
- * @cmd: validated
- * @partial: set if @cmd goes back to the caller in spite of an error
- */
-int hetmem_residency(struct mm_struct *mm, struct hetmem_cmd_residency *cmd,
-		     bool *partial)
-{
-	struct hetmem_report *report;
-	struct hetmem_walk walk;
-	int ret, err;
-
-	report = kzalloc(sizeof(*report), GFP_KERNEL_ACCOUNT);
-	if (!report)
-		return -ENOMEM;
-	ret = hetmem_walk_init(&walk, mm);
-	if (ret)
-		goto out;
-
-	report->cmd = cmd;
-	cmd->walk_end = cmd->start;
-	cmd->filled_runs = 0;
-	cmd->filled_totals = 0;
-	while (cmd->walk_end < cmd->end) {
-		ret = hetmem_walk_step(&walk, cmd->walk_end, cmd->end);
-		if (ret)
-			break;
-		ret = hetmem_report_step(report, &walk);
-		if (ret)
-			break;
-		if (fatal_signal_pending(current)) {
-			ret = -EINTR;
-			break;
-		}
-		cond_resched();
-	}
-
-	if (ret >= 0 || ret == -EBUSY || ret == -EINTR) {
-		*partial = ret < 0;
-		err = hetmem_report_finish(report);
-		if (err)
-			ret = err;
-		else if (ret > 0)
-			ret = 0;
-	}
-	hetmem_walk_exit(&walk);
-out:
-	kfree(report);
-	return ret;
 }

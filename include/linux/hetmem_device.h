@@ -96,6 +96,7 @@ struct hetmem_device *
 hetmem_device_register(const struct hetmem_device_desc *desc);
 void hetmem_device_unregister(struct hetmem_device *dev);
 u32 hetmem_device_id(const struct hetmem_device *dev);
+u64 hetmem_device_limit(const struct hetmem_device *dev);
 
 /**
  * hetmem_device_moved - tell hetmem that pages have arrived
@@ -112,5 +113,7 @@ u32 hetmem_device_id(const struct hetmem_device *dev);
 void hetmem_device_moved(struct hetmem_device *dev, const struct mm_struct *mm,
 			 unsigned long addr, unsigned long nr_pages,
 			 enum hetmem_direction dir);
+
+u32 hetmem_device_preferred(const struct mm_struct *mm, unsigned long addr);
 
 #endif /* _LINUX_HETMEM_DEVICE_H */

@@ -291,7 +291,28 @@ static int emu_check_mappings(struct emu_access *access)
 	return 0;
 }
 
-/* Moves the piece here, as far as it is of a kind that can; likewise. */
+/*
+ * Whether the process would rather not have the page at @addr here. @end is
+ * shortened to where the answer changes.
+ */
+static bool emu_unwelcome(const struct emu_access *access, unsigned long addr,
+			  unsigned long *end)
+{
+	const u32 here = HETMEM_LOC(HETMEM_DEVICE, access->dev->id);
+	u32 first = hetmem_device_preferred(access->mm, addr);
+	unsigned long at;
+
+	for (at = addr + PAGE_SIZE; at < *end; at += PAGE_SIZE) {
+		if (hetmem_device_preferred(access->mm, at) != first)
+			*end = at;
+	}
+	return first && first != here;
+}
+
+/*
+ * Moves the piece here, as far as it is of a kind that can and the process
+ * does not prefer it elsewhere; likewise.
+ */
 static int emu_bring(struct emu_access *access)
 {
 	struct vm_area_struct *vma;
@@ -301,7 +322,7 @@ static int emu_bring(struct emu_access *access)
 	for (addr = access->start; addr < access->end; addr = end) {
 		vma = vma_lookup(access->mm, addr);
 		end = min(access->end, vma->vm_end);
-		if (!emu_can_move(vma))
+		if (emu_unwelcome(access, addr, &end) || !emu_can_move(vma))
 			continue;
 		ret = emu_move_in(access->dev, vma, addr, end);
 		/* The device is full and could not make room. */

@@ -216,6 +216,8 @@ void emu_evict_all(struct emu_device *dev)
  * @nr: how many
  * @spare: addresses not to evict, or NULL
  *
+ * The device never goes beyond its limit, see hetmem_device_limit().
+ *
  * Return: how many pages are reserved, at most @nr. Fewer if others take the
  * room as fast as it is made, or if nothing could be evicted.
  */
@@ -223,12 +225,15 @@ unsigned long emu_make_room(struct emu_device *dev, unsigned long nr,
 			    const struct emu_range *spare)
 {
 	unsigned long reserved = emu_reserve(dev, nr);
+	unsigned long lacking;
 	unsigned int round;
 
 	for (round = 0; reserved < nr && round < EMU_MOVE_ROUNDS; round++) {
 		if (fatal_signal_pending(current))
 			break;
-		if (emu_evict(dev, nr - reserved, spare) <= 0)
+		/* Somebody else may have made room meanwhile. */
+		lacking = emu_lacking(dev, nr - reserved);
+		if (lacking && emu_evict(dev, lacking, spare) <= 0)
 			break;
 		reserved += emu_reserve(dev, nr - reserved);
 	}

@@ -124,6 +124,35 @@ void emu_memory_exit(struct emu_device *dev)
 	vfree(dev->memory);
 }
 
+/* Pages that the administrator lets it use. */
+static unsigned long emu_limit(struct emu_device *dev)
+{
+	struct hetmem_device *registered;
+	unsigned long limit = dev->nr_pages;
+
+	rcu_read_lock();
+	registered = rcu_dereference(dev->registered);
+	if (registered)
+		limit = min_t(u64, limit,
+			      hetmem_device_limit(registered) >> PAGE_SHIFT);
+	rcu_read_unlock();
+	return limit;
+}
+
+/*
+ * How many pages must go before @nr more can come: also those beyond a limit
+ * that was lowered.
+ */
+unsigned long emu_lacking(struct emu_device *dev, unsigned long nr)
+{
+	unsigned long limit = emu_limit(dev), want;
+
+	spin_lock(&dev->lock);
+	want = dev->used + dev->reserved + nr;
+	spin_unlock(&dev->lock);
+	return want > limit ? want - limit : 0;
+}
+
 /*
  * Promises up to @nr free pages, which emu_alloc() then hands out without
  * fail. Return: how many, maybe 0. What is not allocated goes back with
@@ -131,8 +160,11 @@ void emu_memory_exit(struct emu_device *dev)
  */
 unsigned long emu_reserve(struct emu_device *dev, unsigned long nr)
 {
+	unsigned long limit = emu_limit(dev), taken;
+
 	spin_lock(&dev->lock);
-	nr = min(nr, dev->nr_pages - dev->used - dev->reserved);
+	taken = dev->used + dev->reserved;
+	nr = min(nr, limit > taken ? limit - taken : 0);
 	dev->reserved += nr;
 	spin_unlock(&dev->lock);
 	return nr;

@@ -8,46 +8,91 @@
 
 #include "hetmem_test.h"
 
+#include <stddef.h>
+
+/* In the order of their numbers. */
 enum command_id {
 	CMD_INFO, CMD_TRACK, CMD_UNTRACK, CMD_RESIDENCY, CMD_MIGRATE,
-	CMD_STATS, CMD_NR,
+	CMD_STATS, CMD_RING, CMD_REFRESH, CMD_SET_ATTR, CMD_GET_ATTR,
+	CMD_BIND_DEVICE, CMD_HINT, CMD_COMPLETE, CMD_LIST, CMD_NR,
 };
 
 struct command {
 	const char *name;
 	unsigned long nr;
 	size_t size;
+	size_t first_size;	/* of the struct's first version; 0: the same */
 	bool range;		/* start and end come in */
 	bool start;		/* start comes in */
-	bool query;		/* allowed with CAP_SYS_PTRACE */
+	bool answers;		/* something comes back */
+	bool stranger;		/* CAP_SYS_PTRACE, or for HINT CAP_SYS_NICE, do */
+	int right;		/* what command_valid()'s call returns */
+	size_t reserved;	/* offset of a reserved member, or 0 */
 	uint32_t known_flags;
 };
 
+#define COMMAND(NAME, name_)						\
+	.name = #NAME, .nr = HETMEM_IOC_##NAME,				\
+	.size = sizeof(struct hetmem_cmd_##name_)
+#define COMMAND_RESERVED(name_)						\
+	.reserved = offsetof(struct hetmem_cmd_##name_, reserved)
+
 static const struct command commands[CMD_NR] __attribute__((unused)) = {
 	[CMD_INFO] = {
-		"INFO", HETMEM_IOC_INFO, sizeof(struct hetmem_cmd_info),
-		false, false, true, 0,
+		COMMAND(INFO, info), .answers = true, .stranger = true,
 	},
 	[CMD_TRACK] = {
-		"TRACK", HETMEM_IOC_TRACK, sizeof(struct hetmem_cmd_track),
-		true, true, false, 0,
+		COMMAND(TRACK, track), .range = true, .start = true,
 	},
 	[CMD_UNTRACK] = {
-		"UNTRACK", HETMEM_IOC_UNTRACK,
-		sizeof(struct hetmem_cmd_untrack), true, true, false, 0,
+		COMMAND(UNTRACK, untrack), .range = true, .start = true,
 	},
 	[CMD_RESIDENCY] = {
-		"RESIDENCY", HETMEM_IOC_RESIDENCY,
-		sizeof(struct hetmem_cmd_residency), true, true, true, 0,
+		COMMAND(RESIDENCY, residency), COMMAND_RESERVED(residency),
+		.range = true, .start = true, .answers = true,
+		.stranger = true,
 	},
 	[CMD_MIGRATE] = {
-		"MIGRATE", HETMEM_IOC_MIGRATE,
-		sizeof(struct hetmem_cmd_migrate), true, true, false,
-		HETMEM_MIGRATE_POPULATE,
+		COMMAND(MIGRATE, migrate), COMMAND_RESERVED(migrate),
+		.first_size = 72, .range = true, .start = true,
+		.answers = true,
+		.known_flags = HETMEM_MIGRATE_POPULATE | HETMEM_MIGRATE_PIN,
 	},
 	[CMD_STATS] = {
-		"STATS", HETMEM_IOC_STATS, sizeof(struct hetmem_cmd_stats),
-		false, true, true, HETMEM_STATS_CONTEXT,
+		COMMAND(STATS, stats), .first_size = 112, .start = true,
+		.answers = true, .stranger = true,
+		.known_flags = HETMEM_STATS_CONTEXT,
+	},
+	[CMD_RING] = {
+		COMMAND(RING, ring), .answers = true,
+	},
+	[CMD_REFRESH] = {
+		COMMAND(REFRESH, refresh), .start = true, .answers = true,
+	},
+	[CMD_SET_ATTR] = {
+		COMMAND(SET_ATTR, attr), COMMAND_RESERVED(attr),
+		.start = true,
+	},
+	[CMD_GET_ATTR] = {
+		COMMAND(GET_ATTR, attr), COMMAND_RESERVED(attr),
+		.start = true, .answers = true, .stranger = true,
+	},
+	[CMD_BIND_DEVICE] = {
+		COMMAND(BIND_DEVICE, bind_device),
+		COMMAND_RESERVED(bind_device), .answers = true,
+		.known_flags = HETMEM_BIND_EXECUTOR | HETMEM_BIND_GET,
+	},
+	/* Nobody is there to be asked, and nobody has asked. */
+	[CMD_HINT] = {
+		COMMAND(HINT, hint), .range = true, .start = true,
+		.stranger = true, .right = -ENXIO,
+	},
+	[CMD_COMPLETE] = {
+		COMMAND(COMPLETE, complete), COMMAND_RESERVED(complete),
+		.right = -ENOENT,
+	},
+	[CMD_LIST] = {
+		COMMAND(LIST, list), .answers = true,
 	},
 };
 
@@ -67,16 +112,30 @@ union any_command {
 	struct hetmem_cmd_residency residency;
 	struct hetmem_cmd_migrate migrate;
 	struct hetmem_cmd_stats stats;
+	struct hetmem_cmd_ring ring;
+	struct hetmem_cmd_refresh refresh;
+	struct hetmem_cmd_attr attr;
+	struct hetmem_cmd_bind_device bind_device;
+	struct hetmem_cmd_hint hint;
+	struct hetmem_cmd_complete complete;
+	struct hetmem_cmd_list list;
 	unsigned char bytes[512];
 };
 
 /* Where commands with arrays put their answers. */
 static struct hetmem_run command_runs[64] __attribute__((unused));
 static struct hetmem_total command_totals[16] __attribute__((unused));
+static struct hetmem_list_entry command_list[4] __attribute__((unused));
+
+HELPER size_t command_first_size(enum command_id id)
+{
+	return commands[id].first_size ? commands[id].first_size :
+					 commands[id].size;
+}
 
 /*
- * A call that succeeds when the first half of [p, p + 2 * half) is tracked
- * and the second is not.
+ * A call that returns what it should when the first half of [p, p + 2 * half)
+ * is tracked, the second is not, and there is no ring.
  */
 HELPER void command_valid(enum command_id id, union any_command *c,
 			  const char *p, size_t half)
@@ -100,6 +159,31 @@ HELPER void command_valid(enum command_id id, union any_command *c,
 		break;
 	case CMD_MIGRATE:
 		c->migrate.location = ANY_HOST;
+		break;
+	case CMD_RING:
+		c->ring.nr_entries = HETMEM_RING_MIN;
+		c->ring.eventfd = -1;
+		c->ring.events = 1;
+		break;
+	case CMD_SET_ATTR:
+	case CMD_GET_ATTR:
+		c->attr.attr = HETMEM_ATTR_NO_THRASH;
+		break;
+	case CMD_BIND_DEVICE:
+		c->bind_device.location = HETMEM_LOC(HETMEM_FOREIGN, 3);
+		break;
+	case CMD_HINT:
+		c->hint.location = ANY_HOST;
+		c->hint.timeout_ms = 1000;
+		c->hint.reply_fd = -1;
+		break;
+	case CMD_COMPLETE:
+		c->complete.id = ~0ULL;
+		break;
+	case CMD_LIST:
+		c->list.entries = (uintptr_t)command_list;
+		c->list.entry_size = sizeof(command_list[0]);
+		c->list.nr = ARRAY_SIZE(command_list);
 		break;
 	default:
 		break;

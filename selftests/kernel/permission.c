@@ -58,13 +58,13 @@ static void check_as_stranger(int fd, const char *p, size_t half,
 	if (!may_trace)
 		CHILD_CHECK(!become_nobody());
 	for (id = 0; id < CMD_NR; id++) {
-		bool allowed = may_trace && commands[id].query;
+		bool allowed = may_trace && commands[id].stranger;
 		union any_command c;
 		int ret;
 
 		command_valid(id, &c, p, half);
 		ret = command_call(fd, id, &c);
-		if (ret != (allowed ? 0 : -EPERM)) {
+		if (ret != (allowed ? commands[id].right : -EPERM)) {
 			fprintf(stderr, "# %s from another process: %d\n",
 				commands[id].name, ret);
 			_exit(1);
@@ -171,7 +171,8 @@ TEST_F(permission, owner_without_privileges)
 		/* From the last to the first: STATS before UNTRACK. */
 		for (id = CMD_NR; id-- > 0;) {
 			command_valid(id, &c, self->p, HALF);
-			CHILD_CHECK(!command_call(fd, id, &c));
+			CHILD_CHECK(command_call(fd, id, &c) ==
+				    commands[id].right);
 		}
 		_exit(0);
 	}

@@ -105,17 +105,29 @@ TEST_F(ranges, untrack_wants_exact_bounds)
 	EXPECT_EQ(0, hm_track(self->fd, BASE + PAGES(10), PAGES(10)));
 }
 
-/* All that there is, in one range, and the same with two neighbours. */
+/* As much as a context may track at most, in one range and in many. */
 TEST_F(ranges, whole_address_space)
 {
+	const size_t all = (1UL << 47) - 2 * page_size(), most = 1UL << 41;
 	char *first = (char *)page_size();
-	size_t size = (1UL << 47) - 2 * page_size();
+	int i;
 
-	EXPECT_EQ(0, hm_track(self->fd, first, size));
-	EXPECT_EQ(-EEXIST, hm_track(self->fd, BASE, PAGES(1)));
+	/* Of which each block of 2 MiB is remembered. */
+	EXPECT_EQ(-ENOSPC, hm_track(self->fd, first, all));
+	EXPECT_EQ(-ENOSPC, hm_track(self->fd, BASE, most + page_size()));
+	EXPECT_EQ(0, nr_ranges(self->fd));
+	ASSERT_EQ(0, hm_track(self->fd, BASE, most));
+	EXPECT_EQ(-EEXIST, hm_track(self->fd, BASE + most / 2, PAGES(1)));
+	EXPECT_EQ(-ENOSPC, hm_track(self->fd, BASE + most, PAGES(1)));
+	EXPECT_EQ(0, hm_untrack(self->fd, BASE, most));
+	/* A range that is not aligned to blocks touches one more. */
+	EXPECT_EQ(-ENOSPC, hm_track(self->fd, BASE + page_size(), most));
+	for (i = 0; i < 16; i++)
+		ASSERT_EQ(0, hm_track(self->fd, BASE + most / 16 * i,
+				      most / 16));
+	EXPECT_EQ(-ENOSPC, hm_track(self->fd, BASE + most, PAGES(1)));
+	EXPECT_EQ(0, hm_untrack(self->fd, BASE, most / 16));
 	EXPECT_EQ(0, hm_track(self->fd, NULL, page_size()));
-	EXPECT_EQ(0, hm_untrack(self->fd, first, size));
-	EXPECT_EQ(0, hm_track(self->fd, BASE, PAGES(1)));
 }
 
 /* Contexts of one process know nothing of each other's ranges. */

@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
-# The module and the emulated device on a kernel that checks itself: KASAN, lockdep,
-# DEBUG_VM, kmemleak.
-kernel=debug-6.12 limit=300 whole=1800
+# The module on a kernel that checks itself: KASAN, lockdep, DEBUG_VM, kmemleak.
+kernel=debug-6.12 part=plain limit=300 whole=1800
 . "$(dirname "$0")/kernel.sh"
 
 # Here because every file is compiled only where there is DEVICE_PRIVATE.

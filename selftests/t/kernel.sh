@@ -2,10 +2,12 @@
 # shellcheck shell=bash
 #
 # Every test that needs the modules, on one kernel of the virtual machine: $kernel.
-# What may be skipped there is listed in skip/$kernel.
+# What may be skipped there is listed in skip/$kernel. Where that takes long $part is one of
+# two halves, which can run beside each other: plain, what needs hetmem.ko alone, or devices.
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 
-modules=build/modules/${kernel:?}
+part=${part:-}
+modules=build/modules/${kernel:?}${part:+-$part}
 mkdir -p "$modules" build/log
 
 # The kernel's own build may take minutes: its words are worth seeing.
@@ -20,6 +22,13 @@ check 'the modules build' env WERROR=1 selftests/vm/build-modules "$kernel" "$mo
 empty 'without a warning' grep -i 'warning:' "$tmp/err"
 check 'the programs build' make all vm-tests
 
+# A driver with device memory that knows nothing of hetmem.
+foreign=()
+if [ -n "$emulated" ]; then
+	check 'test_hmm is there' selftests/vm/test-hmm "$kernel" "$modules/foreign"
+	foreign=(-l "$modules/foreign/test_hmm.ko")
+fi
+
 # programs DIRECTORY: those that this kernel can run, as options for run and as paths
 # in the guest.
 programs()
@@ -29,8 +38,13 @@ programs()
 	files=() names=()
 	for source in "$1"/*.c; do
 		name=$(basename "$source" .c)
+		case $part:$name in
+		plain:emu_*|plain:hmm_*|plain:vm_*) continue ;;
+		devices:emu_*|devices:hmm_*|devices:vm_*) ;;
+		devices:*) continue ;;
+		esac
 		case $name in
-		emu_*|vm_emu_*) [ -n "$emulated" ] || continue ;;
+		emu_*|hmm_*|vm_emu_*) [ -n "$emulated" ] || continue ;;
 		vm_*) ;;
 		*) [ "$1" != selftests/lib ] || continue ;;
 		esac
@@ -46,9 +60,9 @@ guest()
 
 	shift
 	boots=$((boots + 1))
-	selftests/vm/run -k "$kernel" -B "$modules" "${parameters[@]}" \
+	selftests/vm/run -k "$kernel" -B "$modules" "${parameters[@]}" "${foreign[@]}" \
 		-t "$seconds" -m 2048 -n -d "$modules:/lib/modules" \
-		-L "$top/build/log/$kernel-$boots" -f selftests/t/skip/"$kernel":/vm/skip "$@"
+		-L "$top/build/log/$kernel${part:+-$part}-$boots" -f selftests/t/skip/"$kernel":/vm/skip "$@"
 }
 
 # The harness programs, one boot for all of them; ktest judges the skips.

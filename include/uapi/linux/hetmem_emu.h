@@ -79,12 +79,12 @@ enum hetmem_emu_op {
  * Pages that are on the device are used there. Other pages are used where
  * they are, as over a bus; with HETMEM_EMU_MIGRATE they are first moved to
  * the device, as a GPU's fault handler would, if they are of a kind that
- * can move.
+ * can move and are not preferred elsewhere (HETMEM_ATTR_PREFERRED).
  *
  * Errors: -EFAULT nothing is mapped there or @data cannot be used, -EPERM
- * the mapping forbids it, -EBUSY a page could not be brought (a full device
- * that could not make room in a bounded number of evictions, or memory that
- * kept changing), -EINTR a fatal signal.
+ * the mapping forbids it, -EBUSY a page could not be brought (a device full
+ * up to its limit that could not make room in a bounded number of evictions,
+ * or memory that kept changing), -EINTR a fatal signal.
  */
 struct hetmem_emu_cmd_access {
 	__u32		size;

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: GPL-2.0
+/* eventfd_signal(eventfd, 1) adds one. */
+#include <linux/eventfd.h>
+
+void ask(struct eventfd_ctx *eventfd);
+
+void ask(struct eventfd_ctx *eventfd)
+{
+	eventfd_signal(eventfd, 1);
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * RESIDENCY: the steps of residency.c, as runs and totals for userspace.
+ *
+ * The caller's arrays are written between steps, when nothing is locked.
+ * Pieces that have everything in common become one run, across steps too, so
+ * the last run is held back until something else follows it.
+ */
+#include <linux/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "hetmem.h"
+
+/**
+ * struct hetmem_report - a RESIDENCY command at work
+ * @ctx: the context
+ * @cmd: the command
+ * @run: the run that grows; not yet in the caller's array
+ * @have_run: there is one
+ * @pages: in finished runs
+ * @nr_totals: locations seen
+ * @totals: pages seen there
+ */
+struct hetmem_report {
+	struct hetmem_context *ctx;
+	struct hetmem_cmd_residency *cmd;
+	struct hetmem_run run;
+	bool have_run;
+	u64 pages;
+	unsigned int nr_totals;
+	struct hetmem_total totals[HETMEM_MAX_TOTALS];
+};
+
+static int hetmem_report_total(struct hetmem_report *report, u32 location,
+			       u64 nr_pages)
+{
+	unsigned int i;
+
+	if (!report->cmd->nr_totals)
+		return 0;
+	for (i = 0; i < report->nr_totals; i++) {
+		if (report->totals[i].location == location)
+			goto found;
+	}
+	if (i == report->cmd->nr_totals)
+		return -ENOSPC;
+	report->totals[i].location = location;
+	report->nr_totals++;
+found:
+	report->totals[i].pages += nr_pages;
+	return 0;
+}
+
+/* Hands the finished run to the caller. */
+static int hetmem_report_flush(struct hetmem_report *report)
+{
+	struct hetmem_run __user *runs = u64_to_user_ptr(report->cmd->runs);
+
+	if (!report->have_run)
+		return 0;
+	if (copy_to_user(&runs[report->cmd->filled_runs], &report->run,
+			 sizeof(report->run)))
+		return -EFAULT;
+	report->cmd->filled_runs++;
+	report->pages += (report->run.end - report->run.start) >> PAGE_SHIFT;
+	report->have_run = false;
+	return 0;
+}
+
+/*
+ * Adds [start, end) of one piece to the runs. Return: how far the caller's
+ * limits allow it, @start if not at all; or a negative errno.
+ */
+static long hetmem_report_run(struct hetmem_report *report,
+			      unsigned long start, unsigned long end,
+			      const struct hetmem_piece *piece, u32 why)
+{
+	struct hetmem_cmd_residency *cmd = report->cmd;
+	u32 kind = HETMEM_LOC_KIND(piece->location);
+	struct hetmem_run *run = &report->run;
+	int ret;
+
+	if (!cmd->nr_runs || (cmd->kinds && !(cmd->kinds & (1U << kind))))
+		return end;
+
+	if (kind == HETMEM_DEVICE || kind == HETMEM_FOREIGN)
+		why = 0;
+	else if (kind == HETMEM_UNKNOWN && !why)
+		why = HETMEM_WHY_UNKNOWN_OWNER;
+
+	if (!report->have_run || run->end != start ||
+	    run->location != piece->location || run->order != piece->order ||
+	    run->why != why) {
+		ret = hetmem_report_flush(report);
+		if (ret)
+			return ret;
+		if (cmd->filled_runs == cmd->nr_runs ||
+		    (cmd->max_pages && report->pages >= cmd->max_pages))
+			return start;
+		*run = (struct hetmem_run) {
+			.start = start,
+			.end = start,
+			.location = piece->location,
+			.order = piece->order,
+			.why = why,
+		};
+		report->have_run = true;
+	}
+
+	if (cmd->max_pages) {
+		u64 room = cmd->max_pages - report->pages -
+			   ((run->end - run->start) >> PAGE_SHIFT);
+
+		if ((end - start) >> PAGE_SHIFT > room)
+			end = start + (room << PAGE_SHIFT);
+	}
+	run->end = end;
+	return end;
+}
+
+/* One piece, in parts if only some of it is pinned. As hetmem_report_run(). */
+static long hetmem_report_piece(struct hetmem_report *report,
+				unsigned long start, unsigned long end,
+				const struct hetmem_piece *piece, u32 why)
+{
+	unsigned long part;
+	long reached;
+	u32 pinned;
+
+	for (; start < end; start = part) {
+		part = end;
+		pinned = hetmem_pin_at(report->ctx, start, &part) ?
+			 HETMEM_WHY_PINNED_BY_US : 0;
+		reached = hetmem_report_run(report, start, part, piece,
+					    why | pinned);
+		if (reached < 0 || reached != part)
+			return reached;
+	}
+	return end;
+}
+
+/* Reports what the last step found. Return: 0, 1 to stop, or an errno. */
+static int hetmem_report_step(struct hetmem_report *report,
+			      const struct hetmem_walk *walk)
+{
+	unsigned long start = walk->start, end;
+	unsigned int i;
+	long reached;
+	int ret;
+
+	for (i = 0; i < walk->nr; i++) {
+		end = hetmem_piece_end(walk, i, start);
+		reached = hetmem_report_piece(report, start, end,
+					      &walk->pieces[i], walk->why);
+		if (reached < 0)
+			return reached;
+		if (reached != start) {
+			ret = hetmem_report_total(report,
+						  walk->pieces[i].location,
+						  (reached - start) >>
+						  PAGE_SHIFT);
+			if (ret)
+				return ret;
+		}
+		report->cmd->walk_end = reached;
+		if (reached != end)
+			return 1;
+		start = end;
+	}
+	return 0;
+}
+
+static int hetmem_report_finish(struct hetmem_report *report)
+{
+	struct hetmem_cmd_residency *cmd = report->cmd;
+	int ret;
+
+	ret = hetmem_report_flush(report);
+	if (ret)
+		return ret;
+	if (copy_to_user(u64_to_user_ptr(cmd->totals), report->totals,
+			 report->nr_totals * sizeof(report->totals[0])))
+		return -EFAULT;
+	cmd->filled_totals = report->nr_totals;
+	return 0;
+}
+
+/**
+ * hetmem_residency - HETMEM_IOC_RESIDENCY
+ * @ctx: context
+ * @mm: whose memory; the caller holds a reference to its users
+ * @cmd: validated
+ * @partial: set if @cmd goes back to the caller in spite of an error
+ */
+int hetmem_residency(struct hetmem_context *ctx, struct mm_struct *mm,
+		     struct hetmem_cmd_residency *cmd, bool *partial)
+{
+	struct hetmem_report *report;
+	struct hetmem_walk walk;
+	int ret, err;
+
+	report = kzalloc(sizeof(*report), GFP_KERNEL_ACCOUNT);
+	if (!report)
+		return -ENOMEM;
+	ret = hetmem_walk_init(&walk, mm);
+	if (ret)
+		goto out;
+
+	report->ctx = ctx;
+	report->cmd = cmd;
+	cmd->walk_end = cmd->start;
+	cmd->filled_runs = 0;
+	cmd->filled_totals = 0;
+	while (cmd->walk_end < cmd->end) {
+		ret = hetmem_walk_step(&walk, cmd->walk_end, cmd->end);
+		if (ret)
+			break;
+		ret = hetmem_report_step(report, &walk);
+		if (ret)
+			break;
+		if (fatal_signal_pending(current)) {
+			ret = -EINTR;
+			break;
+		}
+		cond_resched();
+	}
+
+	if (ret >= 0 || ret == -EBUSY || ret == -EINTR) {
+		*partial = ret < 0;
+		err = hetmem_report_finish(report);
+		if (err)
+			ret = err;
+		else if (ret > 0)
+			ret = 0;
+	}
+	hetmem_walk_exit(&walk);
+out:
+	kfree(report);
+	return ret;
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * /sys/class/misc/hetmem/: what the administrator sets and sees. One value a
+ * file; Documentation/ABI/testing/sysfs-class-misc-hetmem describes each.
+ *
+ * Settings are plain words, read once where they count (READ_ONCE); a cap
+ * that is lowered does not take away what is there already.
+ */
+#include <linux/device.h>
+#include <linux/kobject.h>
+#include <linux/kstrtox.h>
+#include <linux/slab.h>
+#include <linux/sysfs.h>
+
+#include "hetmem.h"
+
+struct hetmem_caps hetmem_caps = {
+	.max_contexts = 64,
+	.max_ranges = HETMEM_MAX_RANGES,
+	.max_blocks = HETMEM_MAX_BLOCKS,
+	.max_ring_entries = HETMEM_RING_MAX,
+	.max_hints = 256,
+};
+
+struct hetmem_totals hetmem_totals;
+
+/* A setting: a file that holds one unsigned int between two bounds. */
+struct hetmem_setting {
+	struct device_attribute attr;
+	unsigned int *value;
+	unsigned int min;
+	unsigned int max;
+};
+
+static ssize_t hetmem_setting_show(struct device *device,
+				   struct device_attribute *attr, char *buf)
+{
+	struct hetmem_setting *s =
+		container_of(attr, struct hetmem_setting, attr);
+
+	return sysfs_emit(buf, "%u\n", READ_ONCE(*s->value));
+}
+
+static ssize_t hetmem_setting_store(struct device *device,
+				    struct device_attribute *attr,
+				    const char *buf, size_t count)
+{
+	struct hetmem_setting *s =
+		container_of(attr, struct hetmem_setting, attr);
+	unsigned int value;
+	int ret;
+
+	ret = kstrtouint(buf, 0, &value);
+	if (ret)
+		return ret;
+	if (value < s->min || value > s->max)
+		return -ERANGE;
+	WRITE_ONCE(*s->value, value);
+	return count;
+}
+
+#define HETMEM_SETTING(_name, _value, _min, _max)			\
+	static struct hetmem_setting hetmem_setting_##_name = {		\
+		.attr = __ATTR(_name, 0644, hetmem_setting_show,	\
+			       hetmem_setting_store),			\
+		.value = (_value),					\
+		.min = (_min),						\
+		.max = (_max),						\
+	}
+
+HETMEM_SETTING(max_contexts, &hetmem_caps.max_contexts, 1, 65536);
+HETMEM_SETTING(max_ranges, &hetmem_caps.max_ranges, 1, 1U << 22);
+HETMEM_SETTING(max_blocks, &hetmem_caps.max_blocks, 1, 1U << 26);
+HETMEM_SETTING(max_ring_entries, &hetmem_caps.max_ring_entries,
+	       HETMEM_RING_MIN, HETMEM_RING_MAX);
+HETMEM_SETTING(max_hints, &hetmem_caps.max_hints, 1, 65536);
+HETMEM_SETTING(count, &hetmem_thrash_count, 2, 1000000);
+HETMEM_SETTING(window_ms, &hetmem_thrash_window_ms, 1, 3600000);
+
+static struct attribute *hetmem_caps_attrs[] = {
+	&hetmem_setting_max_contexts.attr.attr,
+	&hetmem_setting_max_ranges.attr.attr,
+	&hetmem_setting_max_blocks.attr.attr,
+	&hetmem_setting_max_ring_entries.attr.attr,
+	&hetmem_setting_max_hints.attr.attr,
+	NULL
+};
+
+static const struct attribute_group hetmem_caps_group = {
+	.name = "caps",
+	.attrs = hetmem_caps_attrs,
+};
+
+static struct attribute *hetmem_thrash_attrs[] = {
+	&hetmem_setting_count.attr.attr,
+	&hetmem_setting_window_ms.attr.attr,
+	NULL
+};
+
+static const struct attribute_group hetmem_thrash_group = {
+	.name = "thrash",
+	.attrs = hetmem_thrash_attrs,
+};
+
+/* A statistic: a file that shows one counter. */
+struct hetmem_statistic {
+	struct device_attribute attr;
+	atomic64_t *value;
+};
+
+static ssize_t hetmem_statistic_show(struct device *device,
+				     struct device_attribute *attr, char *buf)
+{
+	struct hetmem_statistic *s =
+		container_of(attr, struct hetmem_statistic, attr);
+
+	return sysfs_emit(buf, "%lld\n", (s64)atomic64_read(s->value));
+}
+
+#define HETMEM_STATISTIC(_name, _value)					\
+	static struct hetmem_statistic hetmem_statistic_##_name = {	\
+		.attr = __ATTR(_name, 0444, hetmem_statistic_show, NULL), \
+		.value = (_value),					\
+	}
+
+HETMEM_STATISTIC(contexts, &hetmem_totals.contexts);
+HETMEM_STATISTIC(ranges, &hetmem_totals.ranges);
+HETMEM_STATISTIC(callbacks, &hetmem_totals.callbacks);
+HETMEM_STATISTIC(pages_to_device, &hetmem_totals.pages_to_device);
+HETMEM_STATISTIC(pages_to_host, &hetmem_totals.pages_to_host);
+HETMEM_STATISTIC(pages_failed, &hetmem_totals.pages_failed);
+HETMEM_STATISTIC(events, &hetmem_totals.events);
+HETMEM_STATISTIC(events_dropped, &hetmem_totals.events_dropped);
+HETMEM_STATISTIC(thrashed, &hetmem_totals.thrashed);
+HETMEM_STATISTIC(hints, &hetmem_totals.hints);
+
+static struct attribute *hetmem_stats_attrs[] = {
+	&hetmem_statistic_contexts.attr.attr,
+	&hetmem_statistic_ranges.attr.attr,
+	&hetmem_statistic_callbacks.attr.attr,
+	&hetmem_statistic_pages_to_device.attr.attr,
+	&hetmem_statistic_pages_to_host.attr.attr,
+	&hetmem_statistic_pages_failed.attr.attr,
+	&hetmem_statistic_events.attr.attr,
+	&hetmem_statistic_events_dropped.attr.attr,
+	&hetmem_statistic_thrashed.attr.attr,
+	&hetmem_statistic_hints.attr.attr,
+	NULL
+};
+
+static const struct attribute_group hetmem_stats_group = {
+	.name = "stats",
+	.attrs = hetmem_stats_attrs,
+};
+
+const struct attribute_group *hetmem_sysfs_groups[] = {
+	&hetmem_caps_group,
+	&hetmem_thrash_group,
+	&hetmem_stats_group,
+	NULL
+};
+
+/* devices/ID/: name, capacity, used, limit. */
+struct hetmem_device_file {
+	struct attribute attr;
+	ssize_t (*show)(struct hetmem_device *dev, char *buf);
+	ssize_t (*store)(struct hetmem_device *dev, const char *buf,
+			 size_t count);
+};
+
+static struct kobject *hetmem_devices_kobj;
+
+static ssize_t hetmem_name_show(struct hetmem_device *dev, char *buf)
+{
+	return sysfs_emit(buf, "%s\n", dev->name);
+}
+
+static ssize_t hetmem_capacity_show(struct hetmem_device *dev, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n", dev->desc.capacity);
+}
+
+static ssize_t hetmem_used_show(struct hetmem_device *dev, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n", hetmem_device_used(dev));
+}
+
+static ssize_t hetmem_limit_show(struct hetmem_device *dev, char *buf)
+{
+	return sysfs_emit(buf, "%llu\n", READ_ONCE(dev->limit));
+}
+
+static ssize_t hetmem_limit_store(struct hetmem_device *dev, const char *buf,
+				  size_t count)
+{
+	u64 limit;
+	int ret;
+
+	ret = kstrtou64(buf, 0, &limit);
+	if (!ret)
+		ret = hetmem_device_set_limit(dev, limit);
+	return ret ? ret : count;
+}
+
+static struct hetmem_device_file hetmem_device_name =
+	__ATTR(name, 0444, hetmem_name_show, NULL);
+static struct hetmem_device_file hetmem_device_capacity =
+	__ATTR(capacity, 0444, hetmem_capacity_show, NULL);
+static struct hetmem_device_file hetmem_device_in_use =
+	__ATTR(used, 0444, hetmem_used_show, NULL);
+static struct hetmem_device_file hetmem_device_limit_file =
+	__ATTR(limit, 0644, hetmem_limit_show, hetmem_limit_store);
+
+static struct attribute *hetmem_device_attrs[] = {
+	&hetmem_device_name.attr,
+	&hetmem_device_capacity.attr,
+	&hetmem_device_in_use.attr,
+	&hetmem_device_limit_file.attr,
+	NULL
+};
+ATTRIBUTE_GROUPS(hetmem_device);
+
+static ssize_t hetmem_device_show(struct kobject *kobj, struct attribute *attr,
+				  char *buf)
+{
+	struct hetmem_device_file *file =
+		container_of(attr, struct hetmem_device_file, attr);
+
+	return file->show(container_of(kobj, struct hetmem_device, kobj), buf);
+}
+
+static ssize_t hetmem_device_store(struct kobject *kobj,
+				   struct attribute *attr, const char *buf,
+				   size_t count)
+{
+	struct hetmem_device_file *file =
+		container_of(attr, struct hetmem_device_file, attr);
+
+	if (!file->store)
+		return -EIO;
+	return file->store(container_of(kobj, struct hetmem_device, kobj),
+			   buf, count);
+}
+
+static const struct sysfs_ops hetmem_device_sysfs_ops = {
+	.show = hetmem_device_show,
+	.store = hetmem_device_store,
+};
+
+static void hetmem_device_release(struct kobject *kobj)
+{
+	kfree(container_of(kobj, struct hetmem_device, kobj));
+}
+
+static const struct kobj_type hetmem_device_ktype = {
+	.release = hetmem_device_release,
+	.sysfs_ops = &hetmem_device_sysfs_ops,
+	.default_groups = hetmem_device_groups,
+};
+
+int hetmem_sysfs_init(struct device *misc)
+{
+	hetmem_devices_kobj = kobject_create_and_add("devices", &misc->kobj);
+	return hetmem_devices_kobj ? 0 : -ENOMEM;
+}
+
+void hetmem_sysfs_exit(void)
+{
+	kobject_put(hetmem_devices_kobj);
+}
+
+/* On failure the device has been freed. */
+int hetmem_sysfs_add(struct hetmem_device *dev)
+{
+	int ret;
+
+	ret = kobject_init_and_add(&dev->kobj, &hetmem_device_ktype,
+				   hetmem_devices_kobj, "%u", dev->id);
+	if (ret)
+		kobject_put(&dev->kobj);
+	return ret;
+}
+
+/* Waits for who is in one of the files; frees the device. */
+void hetmem_sysfs_del(struct hetmem_device *dev)
+{
+	kobject_del(&dev->kobj);
+	kobject_put(&dev->kobj);
+}
