@@ -214,6 +214,150 @@ int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
 ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
 			 struct hetmem_run *runs, size_t nr, uintptr_t *next);
 
+/*
+ * Resources: where programs get memory from, made from a spec such as
+ * "stats(pool(vmm(device=0),max=90%))"; `hetmem spec --help` has the grammar.
+ *
+ * Streams. Memory that is allocated on a stream may be used on it and on what
+ * is ordered behind it. Freeing never waits: the caller has ordered @stream
+ * behind all uses, or told the others with hetmem_record_stream(). The host
+ * is a stream of its own: memory allocated or freed on HETMEM_STREAM_HOST is
+ * used by the CPU at once. Before a stream is destroyed, whoever destroys it
+ * calls hetmem_stream_retire().
+ *
+ * Threads: all functions may be called at any time on any thread, but for
+ * hetmem_resource_destroy(), which must be the last use.
+ */
+struct hetmem_resource;
+
+/* The driver's own streams: the legacy one, and the calling thread's. */
+#define HETMEM_STREAM_LEGACY	((hetmem_stream)0x1)
+#define HETMEM_STREAM_PER_THREAD ((hetmem_stream)0x2)
+/* The CPU: what is given here is used, or was used, by the calling thread. */
+#define HETMEM_STREAM_HOST	((hetmem_stream)-1)
+/* For free: all streams that are known of. */
+#define HETMEM_STREAM_UNKNOWN	((hetmem_stream)-2)
+
+/* Of every allocation, unless more is asked for. */
+#define HETMEM_ALIGNMENT	512
+
+/*
+ * Waits for what is under way and gives everything back. Returns the number
+ * of blocks that were still allocated, which are gone too; the text of
+ * hetmem_last_error() names the first of them.
+ */
+ssize_t hetmem_resource_destroy(struct hetmem_resource *res);
+
+/*
+ * Allocates @size bytes at a multiple of @align (0: HETMEM_ALIGNMENT, else a
+ * power of two) for use on @stream. Contents are undefined; size 0 gives a
+ * pointer that can be freed and nothing else. -EINVAL; -ENOMEM, and the text
+ * says what was tried; -EOWNERDEAD.
+ */
+int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
+		 hetmem_stream stream, void **ptr);
+
+/*
+ * Frees @ptr as hetmem_alloc() returned it; @size as it was asked for, or 0 if
+ * it is not known. NULL does nothing. -EINVAL @ptr is not allocated here, or
+ * @size is wrong; nothing has changed then.
+ */
+int hetmem_free(struct hetmem_resource *res, void *ptr, size_t size,
+		hetmem_stream stream);
+
+/* Tells of a use of @ptr on another stream than the allocation's. */
+int hetmem_record_stream(struct hetmem_resource *res, void *ptr,
+			 hetmem_stream stream);
+
+/* @stream is about to be destroyed: what was freed on it stays usable. */
+int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
+
+/* Moves along what has completed meanwhile; waits for nothing. */
+int hetmem_poll(struct hetmem_resource *res);
+
+/*
+ * Gives memory that is not allocated back to the system, all but @keep bytes.
+ * Returns 0; *@freed, which may be NULL, is what was given back.
+ */
+int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed);
+
+/*
+ * Makes a block larger where it is. -ENOSPC what is behind it is not free;
+ * -EOPNOTSUPP this resource cannot; -EINVAL; -ENOMEM.
+ */
+int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
+		hetmem_stream stream);
+
+/**
+ * struct hetmem_block - what a resource knows of a pointer
+ * @size: in, sizeof(struct hetmem_block)
+ * @base: as hetmem_alloc() returned it
+ * @usable: bytes
+ */
+struct hetmem_block {
+	size_t size;
+	void *base;
+	size_t usable;
+};
+
+/* The block that @ptr is in, which may be interior. -ENOENT: not ours. */
+int hetmem_owns(struct hetmem_resource *res, const void *ptr,
+		struct hetmem_block *block);
+
+/**
+ * struct hetmem_segment - a part of a block that has a handle of its own
+ * @base: address
+ * @offset: in the block
+ * @length: bytes
+ */
+struct hetmem_segment {
+	void *base;
+	size_t offset;
+	size_t length;
+};
+
+/*
+ * The parts of [@ptr, @ptr + @size) that a transport must register one by
+ * one. Returns their number; -ENOSPC more than @nr.
+ */
+ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
+			size_t size, struct hetmem_segment *segments,
+			size_t nr);
+
+/**
+ * struct hetmem_resource_stats - what a resource has
+ * @size: in, sizeof(struct hetmem_resource_stats)
+ * @live: blocks allocated
+ * @requested: bytes of them, as they were asked for
+ * @requested_peak: the most that ever was
+ * @reserved: bytes of physical memory held: mapped, cached, waiting for
+ *	unmap, exported
+ * @reserved_peak: the most that ever was
+ * @metadata: bytes of host memory that the resource itself uses
+ * @allocs: calls that succeeded
+ * @frees: calls that succeeded
+ * @failed: allocations that did not
+ * @driver_calls: that the resource made
+ * @host_wait_ns: time that calls waited for a device
+ */
+struct hetmem_resource_stats {
+	size_t size;
+	uint64_t live;
+	uint64_t requested;
+	uint64_t requested_peak;
+	uint64_t reserved;
+	uint64_t reserved_peak;
+	uint64_t metadata;
+	uint64_t allocs;
+	uint64_t frees;
+	uint64_t failed;
+	uint64_t driver_calls;
+	uint64_t host_wait_ns;
+};
+
+int hetmem_resource_stats(struct hetmem_resource *res,
+			  struct hetmem_resource_stats *stats);
+
 /* Text of this thread's last error: one line, no newline; never NULL. */
 const char *hetmem_last_error(void);
 

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Providers: where regions of memory come from. One file a provider; a pool
+ * cuts regions into blocks (../resource/), and a provider alone is a resource
+ * too, whose every allocation is a region (region.c).
+ *
+ * Two kinds. A mappable provider (vmm) has addresses and memory apart:
+ * reserve addresses, create handles, map them. Every other has alloc and free
+ * of whole regions. caps says which; the ops of the other kind are NULL.
+ *
+ * No call here is on a cached path: each may take a lock and call the driver.
+ * All may be called from any thread; they make the device's context current
+ * themselves and put back what was. On an error nothing has changed, and a
+ * driver's call that fails half-way is undone.
+ */
+#ifndef HETMEM_PROVIDER_PROVIDER_H
+#define HETMEM_PROVIDER_PROVIDER_H
+
+#include "internal.h"
+
+struct hm_provider;
+
+#define HM_PROVIDER_MAPPABLE	(1U << 0)	/* reserve, create, map */
+#define HM_PROVIDER_HOST	(1U << 1)	/* the CPU can use it */
+#define HM_PROVIDER_DEVICE	(1U << 2)	/* the device can */
+#define HM_PROVIDER_STREAMED	(1U << 3)	/* alloc, free in stream order */
+#define HM_PROVIDER_FORK	(1U << 4)	/* a child has it, copy-on-write */
+#define HM_PROVIDER_EXPORT	(1U << 5)	/* handles can be exported */
+
+/**
+ * struct hm_provider_ops - what a kind of provider can do
+ * @name: as in a spec
+ * @alloc: @size bytes, a multiple of the granularity, aligned to it; only a
+ *	STREAMED provider looks at @stream
+ * @free: a region, whole; all uses are complete (STREAMED: ordered)
+ * @reserve: @size bytes of addresses, aligned to @align
+ * @unreserve: exactly what was reserved, with nothing mapped in it
+ * @create: a handle of @size bytes, a multiple of the granularity
+ * @release: its memory goes when the last mapping of it does
+ * @map: a whole handle, readable and writable for the device and its peers;
+ *	a handle may be mapped at several addresses at once
+ * @unmap: whole mappings; needs nothing complete on the device that does not
+ *	use these addresses
+ * @export_fd: a descriptor of the caller's for a handle
+ * @destroy: frees @self; what is live is the caller's mistake
+ * All return 0 or a negative errno: -ENOMEM, -EOWNERDEAD in a forked child,
+ * -EIO and the text names the driver's error.
+ */
+struct hm_provider_ops {
+	const char *name;
+	int (*alloc)(struct hm_provider *self, size_t size,
+		     hetmem_stream stream, void **ptr);
+	int (*free)(struct hm_provider *self, void *ptr, size_t size,
+		    hetmem_stream stream);
+	int (*reserve)(struct hm_provider *self, size_t size, size_t align,
+		       uintptr_t *addr);
+	int (*unreserve)(struct hm_provider *self, uintptr_t addr,
+			 size_t size);
+	int (*create)(struct hm_provider *self, size_t size, bool rdma,
+		      uint64_t *handle);
+	int (*release)(struct hm_provider *self, uint64_t handle);
+	int (*map)(struct hm_provider *self, uintptr_t addr, size_t size,
+		   uint64_t handle);
+	int (*unmap)(struct hm_provider *self, uintptr_t addr, size_t size);
+	int (*export_fd)(struct hm_provider *self, uint64_t handle, int *fd);
+	void (*destroy)(struct hm_provider *self);
+};
+
+/**
+ * struct hm_provider - the first member of every provider's own struct
+ * @ops: its kind
+ * @hm: the library it lives in
+ * @device: ordinal, -1 for the host
+ * @caps: HM_PROVIDER_*
+ * @granularity: bytes, a power of two
+ * @total: bytes there are of this memory, 0 if that is not known
+ */
+struct hm_provider {
+	const struct hm_provider_ops *ops;
+	struct hetmem *hm;
+	int device;
+	unsigned int caps;
+	size_t granularity;
+	uint64_t total;
+};
+
+#endif /* HETMEM_PROVIDER_PROVIDER_H */

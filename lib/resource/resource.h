@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Resources inside the library: what a pool, an adaptor or a plain allocator
+ * is made of. spec.c builds stacks of them; include/hetmem.h has what
+ * programs see.
+ *
+ * A resource is its ops and its own data behind struct hetmem_resource. An
+ * adaptor has one upstream (fallback and binning have more, in their own
+ * data) and forwards what it does not care for: hm_ctl_upstream() is the ctl
+ * of one that cares for nothing. Whoever creates a resource gives it its
+ * upstream, which then belongs to it and is destroyed with it.
+ *
+ * Streams come as the driver's handles. A handle tells nothing for long, since
+ * a destroyed one is used again: who keeps something by stream asks stream.h
+ * for its identity.
+ */
+#ifndef HETMEM_RESOURCE_RESOURCE_H
+#define HETMEM_RESOURCE_RESOURCE_H
+
+#include "internal.h"
+
+/* What ctl() is asked for; the type behind arg is in brackets. */
+enum hm_ctl {
+	HM_CTL_OWNS,		/* [struct hm_ctl_owns] */
+	HM_CTL_RECORD,		/* [struct hm_ctl_stream] a use on another stream */
+	HM_CTL_RETIRE,		/* [struct hm_ctl_stream] it will be destroyed */
+	HM_CTL_POLL,		/* [NULL] what has completed */
+	HM_CTL_TRIM,		/* [size_t] in: bytes to keep; out: bytes given back */
+	HM_CTL_STATS,		/* [struct hetmem_resource_stats] */
+	HM_CTL_GROW,		/* [struct hm_ctl_grow] in place */
+	HM_CTL_SEGMENTS,	/* [struct hm_ctl_segments] */
+	HM_CTL_PIN_COMM,	/* [struct hm_ctl_stream] stream is not used */
+	HM_CTL_SLEEP,		/* [const char *] tag, NULL for all */
+	HM_CTL_WAKE,		/* [const char *] */
+	HM_CTL_CAPTURE_BEGIN,	/* [struct hm_ctl_capture] */
+	HM_CTL_CAPTURE_END,	/* [struct hm_ctl_capture] */
+	HM_CTL_CAPTURE_RELEASE,	/* [struct hm_ctl_capture] */
+	HM_CTL_EXPORT,		/* [struct hm_ctl_export] */
+};
+
+/*
+ * Whose is the block that @ptr is in? Interior pointers are as good as the
+ * first. 0, or -ENOENT: not this resource's.
+ */
+struct hm_ctl_owns {
+	const void *ptr;	/* in */
+	void *base;		/* out: as alloc returned it */
+	size_t size;		/* out: bytes that may be used */
+	hetmem_stream stream;	/* out: that it was allocated on, if known */
+};
+
+struct hm_ctl_stream {
+	void *ptr;
+	hetmem_stream stream;
+};
+
+/* @size: that the block is to have, at the same address. */
+struct hm_ctl_grow {
+	void *ptr;
+	size_t size;
+	hetmem_stream stream;
+};
+
+/* 0, or -ENOSPC with @nr as there are. */
+struct hm_ctl_segments {
+	const void *ptr;
+	size_t size;
+	struct hetmem_segment *segments;
+	size_t nr;		/* in: room; out: filled */
+};
+
+struct hm_ctl_capture {
+	hetmem_stream stream;
+	uint64_t id;
+};
+
+/* @fds: a descriptor of the caller's for each segment. */
+struct hm_ctl_export {
+	void *ptr;
+	int *fds;
+	struct hetmem_segment *segments;
+	size_t nr;		/* in: room; out: filled */
+};
+
+/**
+ * struct hm_resource_ops - what a kind of resource can do
+ * @name: as in a spec
+ * @alloc: @size > 0 bytes at a multiple of @align, a power of two that is 512
+ *	at least, to be used on @stream and what is ordered behind it. The
+ *	contents are undefined. -ENOMEM; on an error *@ptr is untouched.
+ * @free: @ptr as it was returned, or -EINVAL and nothing is changed; @size as
+ *	it was asked for, or 0 if the caller does not know; @stream behind
+ *	which the caller has ordered all uses, or HETMEM_STREAM_UNKNOWN: the
+ *	allocation's and all that were recorded. Never waits for a device.
+ * @ctl: 0 or a negative errno; -EOPNOTSUPP where nobody down the stack knows.
+ * @destroy: frees all, @self included, @upstream not. Live blocks are
+ *	reported and freed. In a forked child it only forgets.
+ *
+ * alloc, free and ctl may be called from any thread at any time; in a forked
+ * child they say -EOWNERDEAD, but for resources of host memory.
+ */
+struct hm_resource_ops {
+	const char *name;
+	int (*alloc)(struct hetmem_resource *self, size_t size, size_t align,
+		     hetmem_stream stream, void **ptr);
+	int (*free)(struct hetmem_resource *self, void *ptr, size_t size,
+		    hetmem_stream stream);
+	int (*ctl)(struct hetmem_resource *self, enum hm_ctl op, void *arg);
+	void (*destroy)(struct hetmem_resource *self);
+};
+
+/**
+ * struct hetmem_resource - the first member of every resource's own struct
+ * @ops: its kind
+ * @hm: the library it lives in, which must be open as long
+ * @upstream: that it takes from, or NULL
+ * @device: ordinal that its memory is for, -1 for the host's
+ */
+struct hetmem_resource {
+	const struct hm_resource_ops *ops;
+	struct hetmem *hm;
+	struct hetmem_resource *upstream;
+	int device;
+};
+
+/* For adaptors: asks the upstream. */
+int hm_ctl_upstream(struct hetmem_resource *self, enum hm_ctl op, void *arg);
+
+/* Destroys a whole stack, from the top. NULL does nothing. */
+void hm_resource_put(struct hetmem_resource *top);
+
+#endif /* HETMEM_RESOURCE_RESOURCE_H */
