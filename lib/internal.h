@@ -3,8 +3,8 @@
  * What the files of the library share, and the command, which links it
  * statically: the open library, the module's descriptor, errors, ranges.
  *
- * Dependencies point one way: open.c -> place.c, system.c -> kmod.c,
- * driver/. Only kmod.c issues ioctls of /dev/hetmem, only driver/ knows
+ * Dependencies point one way: open.c -> place.c, system.c -> kmod.c ->
+ * numa.c, driver/. Only kmod.c issues ioctls of /dev/hetmem, only driver/ knows
  * how a driver works.
  */
 #ifndef HETMEM_INTERNAL_H
@@ -159,7 +159,10 @@ ssize_t hm_kmod_residency(const struct hm_kmod *kmod, uintptr_t start,
 			  uintptr_t end, struct hetmem_run *runs, size_t nr,
 			  uintptr_t *next);
 
-/* Goes on until all was tried; adds to the counters of @moved. */
+/*
+ * Goes on until all was tried; adds to the counters of @moved. What the
+ * kernel leaves because it is on another host node move_pages(2) brings.
+ */
 int hm_kmod_migrate(const struct hm_kmod *kmod, uintptr_t start,
 		    uintptr_t end, uint32_t location, uint32_t flags,
 		    struct hetmem_moved *moved);

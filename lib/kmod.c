@@ -241,10 +241,75 @@ static uintptr_t give_up(const struct hm_kmod *kmod, uintptr_t start,
 	return next;
 }
 
+/* Two steps' worth: the kernel stops when fewer than one step's are left. */
+#define REST_ROOM	(2 * HETMEM_REST_MIN)
+
+/* Adds what one MIGRATE did to the whole. */
+static void add_moved(struct hetmem_moved *moved,
+		      const struct hetmem_cmd_migrate *cmd)
+{
+	moved->moved += cmd->moved;
+	moved->already += cmd->already;
+	if (cmd->not_moved && !moved->not_moved) {
+		moved->why = cmd->why;
+		moved->why_addr = cmd->why_addr;
+	}
+	moved->not_moved += cmd->not_moved;
+}
+
+/*
+ * Does what the kernel leaves to userspace: pages of the host that are on
+ * another node than the one asked for. Afterwards @cmd is as if the kernel had
+ * moved them.
+ */
+static void finish_rest(const struct hm_kmod *kmod,
+			struct hetmem_cmd_migrate *cmd,
+			const struct hetmem_run *rest)
+{
+	const int node = HETMEM_LOC_INDEX(cmd->location);
+	struct hetmem_moved ours = { .size = sizeof(ours) };
+	struct hetmem_cmd_migrate again;
+	uint32_t i;
+
+	for (i = 0; i < cmd->filled_rest; i++)
+		hm_numa_move(rest[i].start, rest[i].end,
+			     sysconf(_SC_PAGESIZE), node, &ours);
+	cmd->moved += ours.moved;
+	cmd->already += ours.already;
+	cmd->not_moved -= ours.moved + ours.already;
+	if (!cmd->not_moved || !(cmd->why & HETMEM_WHY_OTHER_NODE))
+		return;
+	/* The first that was left has gone, maybe: which is the first now? */
+	again = (struct hetmem_cmd_migrate){
+		.size = sizeof(again),
+		.start = cmd->why_addr,
+		.end = cmd->walk_end,
+		.location = cmd->location,
+	};
+	if (command(kmod, HETMEM_IOC_MIGRATE, &again) || !again.not_moved)
+		return;
+	cmd->why = again.why;
+	cmd->why_addr = again.why_addr;
+	/* Of what move_pages(2) has tried, it knows better why. */
+	if (cmd->why & HETMEM_WHY_OTHER_NODE && ours.not_moved)
+		cmd->why = (cmd->why & ~HETMEM_WHY_OTHER_NODE) | ours.why;
+}
+
+/* What goes with a failure has its counters in place all the same. */
+static bool is_partial(int err)
+{
+	return err == -EBUSY || err == -ENOMEM || err == -EINTR ||
+	       err == -ENODEV;
+}
+
 int hm_kmod_migrate(const struct hm_kmod *kmod, uintptr_t start,
 		    uintptr_t end, uint32_t location, uint32_t flags,
 		    struct hetmem_moved *moved)
 {
+	const bool on_node = HETMEM_LOC_KIND(location) == HETMEM_HOST &&
+			     HETMEM_LOC_INDEX(location) != HETMEM_NODE_ANY &&
+			     hm_numa_nodes() > 1;
+	struct hetmem_run rest[REST_ROOM];
 	unsigned int retries = 0;
 	int err;
 
@@ -255,18 +320,15 @@ int hm_kmod_migrate(const struct hm_kmod *kmod, uintptr_t start,
 			.start = start,
 			.end = end,
 			.location = location,
+			.rest = on_node ? (uintptr_t)rest : 0,
+			.nr_rest = on_node ? REST_ROOM : 0,
 		};
 
 		err = command(kmod, HETMEM_IOC_MIGRATE, &cmd);
-		if (!err || err == -EBUSY || err == -ENOMEM || err == -EINTR ||
-		    err == -ENODEV) {
-			moved->moved += cmd.moved;
-			moved->already += cmd.already;
-			if (cmd.not_moved && !moved->not_moved) {
-				moved->why = cmd.why;
-				moved->why_addr = cmd.why_addr;
-			}
-			moved->not_moved += cmd.not_moved;
+		if (!err || is_partial(err)) {
+			if (cmd.filled_rest)
+				finish_rest(kmod, &cmd, rest);
+			add_moved(moved, &cmd);
 		}
 		if (err && err != -EBUSY)
 			return hm_error(err, "MIGRATE at %#lx: %s",

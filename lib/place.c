@@ -126,38 +126,12 @@ static int public_error(int err)
 	}
 }
 
-/* The module left pages on other nodes: its answer and ours become one. */
-static void finish_on_node(const struct hetmem *hm, uintptr_t start,
-			   uintptr_t end, int node, struct hetmem_moved *moved)
-{
-	const uint64_t pages = (end - start) / hm->page_size;
-	struct hetmem_moved ours = nothing_moved;
-	const char *how = moved->how;
-	uint64_t by_module = moved->moved;
-
-	if (hm_numa_nodes() < 2)
-		return;
-	hm_numa_move(start, end, hm->page_size, node, &ours);
-	if (ours.already < by_module)
-		by_module = ours.already;
-	*moved = ours;
-	moved->how = how;
-	moved->already = ours.already - by_module;
-	moved->moved = pages - moved->already - moved->not_moved;
-}
-
 static int by_module(const struct hetmem *hm, uintptr_t start, uintptr_t end,
 		     uint32_t location, struct hetmem_moved *moved)
 {
-	int err;
-
 	moved->how = "module";
-	err = hm_kmod_migrate(&hm->kmod, start, end, location, 0, moved);
-	if (!err && HETMEM_LOC_KIND(location) == HETMEM_HOST &&
-	    HETMEM_LOC_INDEX(location) != HETMEM_NODE_ANY)
-		finish_on_node(hm, start, end, HETMEM_LOC_INDEX(location),
-			       moved);
-	return public_error(err);
+	return public_error(hm_kmod_migrate(&hm->kmod, start, end, location, 0,
+					    moved));
 }
 
 /*
