@@ -10,6 +10,7 @@
 
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <linux/mempolicy.h>
 #include <linux/mman.h>
 
 enum mem_kind {
@@ -328,6 +329,17 @@ HELPER int host_node(void *p)
 	if (syscall(SYS_move_pages, 0, 1UL, &p, NULL, &status, 0))
 		return errno == ENOSYS ? 0 : -errno;
 	return status;
+}
+
+/*
+ * NUMA balancing, which notifies of all that its scans pass, leaves a mapping
+ * alone that has a policy of its own: here the usual one, said explicitly.
+ */
+HELPER int no_numa_balancing(void *p, size_t size)
+{
+	if (syscall(SYS_mbind, p, size, MPOL_LOCAL, NULL, 0UL, 0U))
+		return errno == ENOSYS ? 0 : -errno;
+	return 0;
 }
 
 #endif /* HETMEM_MEM_H */

@@ -27,6 +27,8 @@ FIXTURE_SETUP(reader)
 	ASSERT_GE(self->fd, 0);
 	self->p = map_filled(SIZE, 1);
 	ASSERT_NE(NULL, self->p);
+	/* What is told of is what the tests do, and nothing else. */
+	ASSERT_EQ(0, no_numa_balancing(self->p, SIZE));
 	ASSERT_EQ(0, hm_track(self->fd, self->p, SIZE));
 }
 
