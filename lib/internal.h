@@ -123,6 +123,24 @@ int hm_probe_devices(struct hetmem *hm);
 void hm_probe_features(struct hetmem *hm, const char *cuda, bool has_cuda,
 		       const char *module);
 
+/* context.c */
+
+/* What was current before hm_context_enter(). */
+struct hm_context {
+	CUcontext before;
+	bool changed;
+};
+
+/* The device's primary context, retained until hetmem_close(). */
+int hm_device_context(struct hetmem *hm, int device, CUcontext *ctx);
+
+/*
+ * Makes it the calling thread's; hm_context_leave() puts back what was. 0,
+ * -ENODEV no such device, or the driver's error: nothing has changed then.
+ */
+int hm_context_enter(struct hetmem *hm, int device, struct hm_context *saved);
+void hm_context_leave(struct hetmem *hm, const struct hm_context *saved);
+
 /* names.c */
 
 /* Sets the thread's error text and returns @err. */

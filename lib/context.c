@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The calling thread's context: the library makes a device's primary one
+ * current where a call needs it, and puts back what the program had.
+ */
+#include <errno.h>
+
+#include "internal.h"
+
+int hm_device_context(struct hetmem *hm, int device, CUcontext *ctx)
+{
+	struct hm_device *dev;
+	CUresult res = CUDA_SUCCESS;
+
+	if (device < 0 || device >= hm->nr_devices)
+		return hm_error(-ENODEV, "no device %d: there are %d", device,
+				hm->nr_devices);
+	dev = &hm->devices[device];
+	pthread_mutex_lock(&hm->lock);
+	if (!dev->ctx) {
+		res = hm->driver.cuDevicePrimaryCtxRetain(ctx, dev->handle);
+		if (!res)
+			dev->ctx = *ctx;
+	}
+	*ctx = dev->ctx;
+	pthread_mutex_unlock(&hm->lock);
+	return res ? hm_driver_error(&hm->driver, "cuDevicePrimaryCtxRetain",
+				     res) : 0;
+}
+
+int hm_context_enter(struct hetmem *hm, int device, struct hm_context *saved)
+{
+	CUcontext ctx;
+	CUresult res;
+	int err;
+
+	err = hm_device_context(hm, device, &ctx);
+	if (err)
+		return err;
+	res = hm->driver.cuCtxGetCurrent(&saved->before);
+	if (res)
+		return hm_driver_error(&hm->driver, "cuCtxGetCurrent", res);
+	saved->changed = saved->before != ctx;
+	if (!saved->changed)
+		return 0;
+	res = hm->driver.cuCtxSetCurrent(ctx);
+	return res ? hm_driver_error(&hm->driver, "cuCtxSetCurrent", res) : 0;
+}
+
+void hm_context_leave(struct hetmem *hm, const struct hm_context *saved)
+{
+	if (saved->changed)
+		hm->driver.cuCtxSetCurrent(saved->before);
+}
