@@ -333,6 +333,29 @@ void hm_soft_close(void);
  */
 int hm_soft_rules(const char *fail, const char *delay);
 
+/**
+ * struct hm_soft_range - memory that a soft kernel uses
+ * @ptr: first byte
+ * @size: bytes, not 0
+ * @fill: what it writes to each byte, or -1: it only reads
+ */
+struct hm_soft_range {
+	CUdeviceptr ptr;
+	size_t size;
+	int fill;
+};
+
+/*
+ * Plays a kernel of the soft driver on @stream: work of that name (static text) that takes
+ * @ns nanoseconds, then reads and writes @ranges. Memory that is not mapped
+ * when it runs fails the context with CUDA_ERROR_ILLEGAL_ADDRESS; memory that
+ * it must not use aborts at once in check mode, see check.h. The rules know
+ * it as cuLaunchKernel.
+ */
+CUresult hm_soft_launch(CUstream stream, const char *name,
+			const struct hm_soft_range *ranges, unsigned int nr,
+			uint64_t ns);
+
 /* Id of soft device @ordinal in hetmem.ko, -1 if it is not an emulated one. */
 int hm_soft_module_id(int ordinal);
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "driver/check.h"
 #include "driver/soft.h"
 
 struct soft_world *hm_soft_world;
@@ -145,6 +146,9 @@ static void free_world(struct soft_world *w)
 {
 	hm_soft_emu_close(w);
 	hm_kmod_close(&w->kmod);
+	hm_check_free_uses(&w->process_uses);
+	hm_check_clock_free(&w->host);
+	free(w->stream_ids);
 	pthread_cond_destroy(&w->changed);
 	pthread_mutex_destroy(&w->lock);
 	free(w);
@@ -173,6 +177,7 @@ static int make_world(const char *module_path, char *reason, size_t len)
 		return err;
 	}
 	w->refs = 1;
+	hm_check_enabled = w->check;
 	hm_soft_world = w;
 	return 0;
 }
@@ -238,6 +243,7 @@ void hm_soft_close(void)
 	hm_soft_free_events(w);
 	hm_soft_free_memory(w);
 	hm_soft_free_vmm(w);
+	hm_check_enabled = false;
 	free_world(w);
 	hm_soft_world = NULL;
 	hm_fork_unlock();

@@ -37,6 +37,12 @@
 
 struct soft_task;
 
+/* What is ordered before a point, see check.c. Empty without check mode. */
+struct soft_clock {
+	unsigned int nr;
+	uint64_t *at;
+};
+
 /**
  * struct CUmemPoolHandle_st - a memory pool: what is counted of it
  */
@@ -79,6 +85,7 @@ struct CUctx_st {
  * @ended: its thread has no more to do, to be joined
  * @thread: of whom it is the per-thread stream, 0: an ordinary one
  * @first, @last: queue of tasks not done; @tail: the last one submitted
+ * @index, @clock: for check mode
  */
 struct CUstream_st {
 	struct CUstream_st *next;
@@ -94,6 +101,8 @@ struct CUstream_st {
 	struct soft_task *first;
 	struct soft_task *last;
 	struct soft_task *tail;
+	unsigned int index;
+	struct soft_clock clock;
 };
 
 /**
@@ -104,6 +113,7 @@ struct CUstream_st {
  * @deps: tasks that must be done first
  * @delay: nanoseconds that it takes longer
  * @when: nanoseconds, when it was done
+ * @what: the call, of work that uses memory: @uses_dst, @uses_src, @ranges
  */
 struct soft_task {
 	struct soft_task *next;
@@ -120,6 +130,11 @@ struct soft_task {
 	size_t size;
 	uint64_t value;
 	CUhostFn fn;
+	const char *what;
+	bool uses_dst;
+	bool uses_src;
+	struct hm_soft_range *ranges;
+	unsigned int nr_ranges;
 };
 
 /**
@@ -131,6 +146,7 @@ struct CUevent_st {
 	struct CUctx_st *ctx;
 	unsigned int flags;
 	struct soft_task *task;
+	struct soft_clock clock;
 };
 
 enum soft_kind {
@@ -150,6 +166,7 @@ enum soft_kind {
  * @freeing: cuMemFreeAsync() was called
  * @handle: of a mapping
  * @advice: of managed memory
+ * @clock: uses at these addresses; @uses: of this memory, but for a mapping
  */
 struct soft_memory {
 	struct hm_range range;
@@ -166,6 +183,8 @@ struct soft_memory {
 		int prefetched;
 		uint32_t accessed_by;
 	} advice;
+	struct soft_clock clock;
+	void *uses;
 };
 
 /**
@@ -173,6 +192,8 @@ struct soft_memory {
  * @refs: held by handles that the user has
  * @mappings: of it
  * @charged: counts against the device; what was imported does not
+ * @id: never used twice
+ * @uses: of it, for check mode
  */
 struct soft_handle {
 	struct soft_handle *next;
@@ -182,6 +203,8 @@ struct soft_handle {
 	unsigned int mappings;
 	bool charged;
 	CUmemAllocationProp prop;
+	unsigned long long id;
+	void *uses;
 };
 
 struct soft_rule {
@@ -197,7 +220,7 @@ struct soft_world {
 	unsigned int refs;
 	bool initialized;
 	bool debug;
-	bool stopping;
+	bool check;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	size_t page_size;
@@ -213,6 +236,11 @@ struct soft_world {
 	struct hm_kmod kmod;
 	unsigned int nr_rules;
 	struct soft_rule rules[SOFT_MAX_RULES];
+	/* Check mode: what the host is behind, memory that is not the driver's. */
+	struct soft_clock host;
+	void *process_uses;
+	unsigned int nr_indices;
+	unsigned long long *stream_ids;
 };
 
 /* Of this process; NULL after the last hm_soft_close(). */
@@ -297,6 +325,23 @@ void hm_soft_free_vmm(struct soft_world *w);
 /* soft_copy.c, soft_place.c */
 void hm_soft_fill_copy(struct hm_driver *d);
 void hm_soft_fill_place(struct hm_driver *d);
+
+/*
+ * check.c: with the lock; all do nothing without check mode. A stream begins,
+ * is given work, goes behind a clock; a clock goes behind one; the host has waited
+ * for one; work uses memory; @m's addresses go, on a stream or (NULL) now.
+ */
+void hm_check_stream(struct CUstream_st *s);
+void hm_check_submit(struct CUstream_st *s);
+void hm_check_behind(struct CUstream_st *s, const struct soft_clock *clock);
+void hm_check_join(struct soft_clock *c, const struct soft_clock *with);
+void hm_check_host(const struct soft_clock *clock);
+void hm_check_use(struct CUstream_st *s, uintptr_t addr, size_t size,
+		  const char *what);
+void hm_check_gone(struct soft_memory *m, struct CUstream_st *s,
+		   const char *what);
+void hm_check_clock_free(struct soft_clock *c);
+void hm_check_free_uses(void **root);
 
 /* soft_emu.c: without the lock; @addr is not the device's own memory */
 void hm_soft_emu_open(struct soft_world *w);

@@ -13,6 +13,7 @@
  *			one, else itself
  * HETMEM_SOFT_DEBUG	not empty and not 0: reports on stderr what was not
  *			freed when the driver is closed
+ * HETMEM_SOFT_CHECK	the same, and check mode, see check.h
  */
 #include <errno.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@ static bool is_call(const char *name)
 #define CALL(member, base, symbol, version, need) #base,
 		HM_DRIVER_CALLS(CALL)
 #undef CALL
+		"cuLaunchKernel",	/* hm_soft_launch() */
 	};
 	size_t i;
 
@@ -217,8 +219,10 @@ int hm_soft_configure(struct soft_world *w, char *reason, size_t len)
 	const char *fail = getenv("HETMEM_SOFT_FAIL");
 	const char *delay = getenv("HETMEM_SOFT_DELAY");
 	const char *debug = getenv("HETMEM_SOFT_DEBUG");
+	const char *check = getenv("HETMEM_SOFT_CHECK");
 
-	w->debug = debug && *debug && strcmp(debug, "0");
+	w->check = check && *check && strcmp(check, "0");
+	w->debug = w->check || (debug && *debug && strcmp(debug, "0"));
 	if (hm_soft_parse_rules(w->rules, &w->nr_rules, fail, NULL)) {
 		snprintf(reason, len, "HETMEM_SOFT_FAIL=%s: use CALL:N[=CUDA_ERROR_...],...",
 			 fail);

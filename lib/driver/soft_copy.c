@@ -121,7 +121,7 @@ static CUresult run_fill(struct CUctx_st *ctx, struct soft_task *task)
 	return CUDA_SUCCESS;
 }
 
-static CUresult submit(CUstream stream, uint64_t delay,
+static CUresult submit(const char *what, CUstream stream, uint64_t delay,
 		       CUresult (*run)(struct CUctx_st *, struct soft_task *),
 		       uintptr_t dst, uintptr_t src, size_t size,
 		       uint64_t value)
@@ -143,6 +143,9 @@ static CUresult submit(CUstream stream, uint64_t delay,
 	task->size = size;
 	task->value = value;
 	task->delay = delay;
+	task->what = what;
+	task->uses_dst = true;
+	task->uses_src = run == run_copy;
 	return hm_soft_submit_to(stream, task);
 }
 
@@ -152,7 +155,7 @@ static CUresult memcpy_async(CUdeviceptr dst, CUdeviceptr src, size_t size,
 	uint64_t delay;
 
 	SOFT_ENTER_WORK(cuMemcpyAsync, &delay);
-	return submit(stream, delay, run_copy, dst, src, size, 0);
+	return submit("cuMemcpyAsync", stream, delay, run_copy, dst, src, size, 0);
 }
 
 static CUresult memcpy_htod_async(CUdeviceptr dst, const void *src,
@@ -161,7 +164,7 @@ static CUresult memcpy_htod_async(CUdeviceptr dst, const void *src,
 	uint64_t delay;
 
 	SOFT_ENTER_WORK(cuMemcpyHtoDAsync, &delay);
-	return submit(stream, delay, run_copy, dst, (uintptr_t)src, size, 0);
+	return submit("cuMemcpyHtoDAsync", stream, delay, run_copy, dst, (uintptr_t)src, size, 0);
 }
 
 static CUresult memcpy_dtoh_async(void *dst, CUdeviceptr src, size_t size,
@@ -170,7 +173,7 @@ static CUresult memcpy_dtoh_async(void *dst, CUdeviceptr src, size_t size,
 	uint64_t delay;
 
 	SOFT_ENTER_WORK(cuMemcpyDtoHAsync, &delay);
-	return submit(stream, delay, run_copy, (uintptr_t)dst, src, size, 0);
+	return submit("cuMemcpyDtoHAsync", stream, delay, run_copy, (uintptr_t)dst, src, size, 0);
 }
 
 static CUresult memcpy_dtod_async(CUdeviceptr dst, CUdeviceptr src,
@@ -179,7 +182,7 @@ static CUresult memcpy_dtod_async(CUdeviceptr dst, CUdeviceptr src,
 	uint64_t delay;
 
 	SOFT_ENTER_WORK(cuMemcpyDtoDAsync, &delay);
-	return submit(stream, delay, run_copy, dst, src, size, 0);
+	return submit("cuMemcpyDtoDAsync", stream, delay, run_copy, dst, src, size, 0);
 }
 
 static CUresult memset_d8_async(CUdeviceptr dst, unsigned char value,
@@ -188,7 +191,7 @@ static CUresult memset_d8_async(CUdeviceptr dst, unsigned char value,
 	uint64_t delay;
 
 	SOFT_ENTER_WORK(cuMemsetD8Async, &delay);
-	return submit(stream, delay, run_fill, dst, 0, n,
+	return submit("cuMemsetD8Async", stream, delay, run_fill, dst, 0, n,
 		      value * 0x0101010101010101ULL);
 }
 
@@ -201,7 +204,7 @@ static CUresult memset_d32_async(CUdeviceptr dst, unsigned int value,
 	SOFT_ENTER_WORK(cuMemsetD32Async, &delay);
 	if (dst & 3 || __builtin_mul_overflow(n, sizeof(value), &size))
 		return CUDA_ERROR_INVALID_VALUE;
-	return submit(stream, delay, run_fill, dst, 0, size,
+	return submit("cuMemsetD32Async", stream, delay, run_fill, dst, 0, size,
 		      value | (uint64_t)value << 32);
 }
 

@@ -53,6 +53,7 @@ static CUresult event_destroy(CUevent event)
 			continue;
 		*p = event->next;
 		hm_soft_task_put(event->task);
+		hm_check_clock_free(&event->clock);
 		free(event);
 		res = CUDA_SUCCESS;
 		break;
@@ -86,6 +87,8 @@ static CUresult event_record(CUevent event, CUstream stream)
 		if (!res) {
 			hm_soft_task_put(e->task);
 			e->task = point;
+			hm_check_clock_free(&e->clock);
+			hm_check_join(&e->clock, &s->clock);
 		}
 	}
 	hm_soft_unlock();
@@ -113,6 +116,8 @@ static CUresult stream_wait_event(CUstream stream, CUevent event,
 	s = hm_soft_stream(stream, &res);
 	if (e && s) {
 		res = hm_soft_submit(s, task, e->task, NULL);
+		if (!res)
+			hm_check_behind(s, &e->clock);
 	} else {
 		if (s)
 			res = CUDA_ERROR_INVALID_HANDLE;
@@ -130,15 +135,19 @@ static CUresult event_query(CUevent event)
 	SOFT_ENTER(cuEventQuery);
 	hm_soft_lock();
 	e = find_event(event);
-	if (e)
-		res = e->task && !e->task->done ? CUDA_ERROR_NOT_READY :
-			e->ctx->error;
+	if (e && e->task && !e->task->done) {
+		res = CUDA_ERROR_NOT_READY;
+	} else if (e) {
+		hm_check_host(&e->clock);
+		res = e->ctx->error;
+	}
 	hm_soft_unlock();
 	return res;
 }
 
 static CUresult event_synchronize(CUevent event)
 {
+	struct soft_clock clock = { 0 };
 	struct CUctx_st *ctx;
 	struct CUevent_st *e;
 	CUresult res = CUDA_ERROR_INVALID_HANDLE;
@@ -148,7 +157,10 @@ static CUresult event_synchronize(CUevent event)
 	e = find_event(event);
 	if (e) {
 		ctx = e->ctx;
+		hm_check_join(&clock, &e->clock);
 		hm_soft_wait(e->task);
+		hm_check_host(&clock);
+		hm_check_clock_free(&clock);
 		res = ctx->error;
 	}
 	hm_soft_unlock();
@@ -185,6 +197,7 @@ void hm_soft_free_events(struct soft_world *w)
 			hm_soft_leak("event", (uintptr_t)e, 0);
 		w->events = e->next;
 		hm_soft_task_put(e->task);
+		hm_check_clock_free(&e->clock);
 		free(e);
 	}
 }

@@ -91,6 +91,8 @@ void hm_soft_drop_memory(struct soft_memory *m)
 		if (m->pool->dying && !m->pool->used)
 			m->pool->live = m->pool->dying = false;
 	}
+	hm_check_clock_free(&m->clock);
+	hm_check_free_uses(&m->uses);
 	free(m);
 }
 

@@ -131,6 +131,7 @@ static CUresult mem_free_async(CUdeviceptr ptr, CUstream stream)
 	}
 	if (s) {
 		m->freeing = true;
+		hm_check_gone(m, s, "cuMemFreeAsync");
 		res = hm_soft_submit(s, task, NULL, NULL);
 		if (res)
 			m->freeing = false;

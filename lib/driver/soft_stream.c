@@ -42,6 +42,7 @@ void hm_soft_task_put(struct soft_task *task)
 	for (i = 0; i < task->nr_deps; i++)
 		hm_soft_task_put(task->deps[i]);
 	free(task->deps);
+	free(task->ranges);
 	free(task);
 }
 
@@ -131,6 +132,7 @@ static struct CUstream_st *new_stream(struct CUctx_st *ctx, bool blocking,
 	s->blocking = blocking;
 	s->next = w->streams;
 	w->streams = s;
+	hm_check_stream(s);
 	return s;
 }
 
@@ -144,6 +146,7 @@ static void free_stream(struct soft_world *w, struct CUstream_st *s)
 	if (s->started)
 		pthread_join(s->worker, NULL);
 	hm_soft_task_put(s->tail);
+	hm_check_clock_free(&s->clock);
 	free(s);
 }
 
@@ -219,14 +222,33 @@ static CUresult add_deps(struct CUstream_st *s, struct soft_task *task,
 	if (!task->deps)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	depend(task, after);
-	if (s->blocking && s->ctx->legacy)
+	if (s->blocking && s->ctx->legacy) {
 		depend(task, s->ctx->legacy->tail);
+		hm_check_behind(s, &s->ctx->legacy->clock);
+	}
 	if (s != s->ctx->legacy)
 		return CUDA_SUCCESS;
-	for (other = hm_soft_world->streams; other; other = other->next)
-		if (other->blocking && other->ctx == s->ctx)
+	for (other = hm_soft_world->streams; other; other = other->next) {
+		if (other->blocking && other->ctx == s->ctx) {
 			depend(task, other->tail);
+			hm_check_behind(s, &other->clock);
+		}
+	}
 	return CUDA_SUCCESS;
+}
+
+static void check(struct CUstream_st *s, const struct soft_task *task)
+{
+	unsigned int i;
+
+	hm_check_submit(s);
+	if (task->uses_dst)
+		hm_check_use(s, task->dst, task->size, task->what);
+	if (task->uses_src)
+		hm_check_use(s, task->src, task->size, task->what);
+	for (i = 0; i < task->nr_ranges; i++)
+		hm_check_use(s, task->ranges[i].ptr, task->ranges[i].size,
+			     task->what);
 }
 
 CUresult hm_soft_submit(struct CUstream_st *s, struct soft_task *task,
@@ -242,6 +264,7 @@ CUresult hm_soft_submit(struct CUstream_st *s, struct soft_task *task,
 		hm_soft_task_put(task);
 		return res;
 	}
+	check(s, task);
 	if (s->last)
 		s->last->next = task;
 	else
@@ -289,8 +312,12 @@ void hm_soft_wait(struct soft_task *task)
 void hm_soft_drain(struct CUctx_st *ctx)
 {
 	struct soft_world *w = hm_soft_world;
+	struct soft_clock clock = { 0 };
 	struct CUstream_st *s;
 
+	for (s = w->streams; s; s = s->next)
+		if (!ctx || s->ctx == ctx)
+			hm_check_join(&clock, &s->clock);
 again:
 	for (s = w->streams; s; s = s->next) {
 		if ((!ctx || s->ctx == ctx) && s->tail && !s->tail->done) {
@@ -298,6 +325,8 @@ again:
 			goto again;
 		}
 	}
+	hm_check_host(&clock);
+	hm_check_clock_free(&clock);
 }
 
 void hm_soft_stop_streams(struct soft_world *w)
@@ -365,6 +394,7 @@ static CUresult stream_destroy(CUstream stream)
 
 static CUresult stream_synchronize(CUstream stream)
 {
+	struct soft_clock clock = { 0 };
 	struct CUctx_st *ctx;
 	struct CUstream_st *s;
 	CUresult res;
@@ -374,7 +404,10 @@ static CUresult stream_synchronize(CUstream stream)
 	s = hm_soft_stream(stream, &res);
 	if (s) {
 		ctx = s->ctx;
+		hm_check_join(&clock, &s->clock);
 		hm_soft_wait(s->tail);
+		hm_check_host(&clock);
+		hm_check_clock_free(&clock);
 		res = ctx->error;
 	}
 	hm_soft_unlock();
@@ -389,9 +422,12 @@ static CUresult stream_query(CUstream stream)
 	SOFT_ENTER(cuStreamQuery);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	if (s)
-		res = s->tail && !s->tail->done ? CUDA_ERROR_NOT_READY :
-			s->ctx->error;
+	if (s && s->tail && !s->tail->done) {
+		res = CUDA_ERROR_NOT_READY;
+	} else if (s) {
+		hm_check_host(&s->clock);
+		res = s->ctx->error;
+	}
 	hm_soft_unlock();
 	return res;
 }

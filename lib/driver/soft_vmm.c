@@ -159,6 +159,7 @@ static void put_handle(struct soft_handle *h)
 	*p = h->next;
 	if (h->charged)
 		hm_soft_world->devices[h->prop.location.id].used -= h->size;
+	hm_check_free_uses(&h->uses);
 	close(h->fd);
 	free(h);
 }
@@ -166,6 +167,7 @@ static void put_handle(struct soft_handle *h)
 static void add_handle(struct soft_handle *h)
 {
 	h->refs = 1;
+	h->id = ++hm_soft_world->next_id;
 	h->next = hm_soft_world->handles;
 	hm_soft_world->handles = h;
 }
@@ -303,6 +305,7 @@ void hm_soft_unmap(struct soft_memory *m)
 		mprotect((void *)m->range.start, size, PROT_NONE);
 	m->handle->mappings--;
 	put_handle(m->handle);
+	hm_check_clock_free(&m->clock);
 	free(m);
 }
 
@@ -337,6 +340,7 @@ static CUresult mem_unmap(CUdeviceptr ptr, size_t size)
 			struct soft_memory *m = hm_soft_find(addr, 1);
 
 			addr = m->range.end;
+			hm_check_gone(m, NULL, "cuMemUnmap");
 			hm_soft_unmap(m);
 		}
 	}
