@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Anonymous pages for the providers of host memory.
+ */
+#ifndef HETMEM_PROVIDER_PAGES_H
+#define HETMEM_PROVIDER_PAGES_H
+
+#include <stddef.h>
+
+/*
+ * Maps @size bytes, whole pages; from 2 MiB on at a multiple of that and with
+ * huge pages advised. NULL: no memory, see errno.
+ */
+void *hm_pages_map(size_t size, size_t page_size);
+
+/* Pages that are touched from now on come from @node if it has any. */
+void hm_pages_prefer(void *ptr, size_t size, int node);
+
+/*
+ * Makes every page be there, writable, with @threads at once, 0: as many as
+ * are worth it. 0, or -ENOMEM: some are there and some are not.
+ */
+int hm_pages_populate(void *ptr, size_t size, size_t page_size,
+		      unsigned int threads);
+
+#endif /* HETMEM_PROVIDER_PAGES_H */
