@@ -215,6 +215,147 @@ ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
 			 struct hetmem_run *runs, size_t nr, uintptr_t *next);
 
 /*
+ * Hints: one process asks another to move its memory, which only that one can
+ * have its driver do. Who asks has a peer, who is asked an executor. Locations
+ * are the module's own on both sides of the wire, as `hetmem map PID` shows
+ * them: HETMEM_DEVICE with the id in the module, HETMEM_FOREIGN with the index
+ * of another driver's device, or HETMEM_HOST.
+ */
+struct hetmem_executor;
+
+/* Whoever has a file of this process's may ask, without CAP_SYS_NICE. */
+#define HETMEM_EXECUTOR_ALLOW	(1U << 0)
+/* A thread of the library's own carries hints out. */
+#define HETMEM_EXECUTOR_THREAD	(1U << 1)
+
+/**
+ * struct hetmem_executor_params - how to carry out hints
+ * @size: sizeof(struct hetmem_executor_params)
+ * @flags: HETMEM_EXECUTOR_*
+ * @accept: asked before each hint is carried out, with a location as
+ *	hetmem_prefetch() takes it: 0, or a negative errno that the asker gets;
+ *	NULL: all are accepted. It must not call hetmem_executor_*().
+ * @arg: for @accept
+ */
+struct hetmem_executor_params {
+	size_t size;
+	unsigned int flags;
+	int (*accept)(void *arg, const void *ptr, size_t size,
+		      uint32_t location);
+	void *arg;
+};
+
+/*
+ * Makes this process one that can be asked: finds out which device is which
+ * (by moving a scratch page to each where the module cannot know), and binds
+ * them. There is one executor for a device and process. @params may be NULL.
+ * -EOPNOTSUPP without the module; -ENODEV no device that memory can move to;
+ * -EBUSY there is an executor for a device; -EDQUOT a cap of the
+ * administrator's; -ENOMEM, -EIO.
+ */
+int hetmem_executor_open(struct hetmem *hm,
+			 const struct hetmem_executor_params *params,
+			 struct hetmem_executor **executor);
+
+/*
+ * Hints under way end with -EOWNERDEAD for who asked. To be called before
+ * hetmem_close(). NULL does nothing. In a forked child it only forgets.
+ */
+void hetmem_executor_close(struct hetmem_executor *executor);
+
+/*
+ * The file to wait on with poll(2), POLLIN, before hetmem_executor_run(), and to
+ * pass to a process that may ask (see hetmem_peer_adopt()). It stays the
+ * executor's.
+ */
+int hetmem_executor_fd(struct hetmem_executor *executor);
+
+/*
+ * Carries out the hints that are waiting, in order, those that overlap at
+ * once, and answers them. Waits for none to come, and for what it moves. At
+ * most one thread at a time; -EINVAL if the executor has a thread of its own.
+ * Returns the number of hints that it answered.
+ */
+ssize_t hetmem_executor_run(struct hetmem_executor *executor);
+
+/**
+ * struct hetmem_executor_stats - what an executor did
+ * @size: in, sizeof(struct hetmem_executor_stats)
+ * @hints: that were answered
+ * @moves: that were made for them: overlapping hints are moved once
+ * @refused: hints that @accept refused
+ * @failed: hints answered with an error, the refused ones included
+ * @withdrawn: hints that nobody waited for any more
+ * @moved: pages, as far as known
+ */
+struct hetmem_executor_stats {
+	size_t size;
+	uint64_t hints;
+	uint64_t moves;
+	uint64_t refused;
+	uint64_t failed;
+	uint64_t withdrawn;
+	uint64_t moved;
+};
+
+int hetmem_executor_stats(struct hetmem_executor *executor,
+			  struct hetmem_executor_stats *stats);
+
+/* Another process, as it can be asked. Any thread, any number at once. */
+struct hetmem_peer;
+
+/*
+ * The process @pid, through a copy of its file of the module, which needs the
+ * rights of ptrace(2) on it. -ESRCH no such process; -ENXIO it has no such
+ * file; -EPERM; -EOPNOTSUPP no module here.
+ */
+int hetmem_peer_open(pid_t pid, struct hetmem_peer **peer);
+
+/*
+ * The process that @fd, its hetmem_executor_fd(), came from, over a socket for
+ * one. @fd is the peer's from then on. -EINVAL it is no such file.
+ */
+int hetmem_peer_adopt(int fd, struct hetmem_peer **peer);
+void hetmem_peer_close(struct hetmem_peer *peer);
+
+/**
+ * struct hetmem_hinted - what came of a hint
+ * @size: in, sizeof(struct hetmem_hinted)
+ * @answered: 1: the executor answered, an error is its own; 0: it did not
+ * @reserved: 0
+ * @moved: pages that it moved, as far as it knows
+ */
+struct hetmem_hinted {
+	size_t size;
+	uint32_t answered;
+	uint32_t reserved;
+	uint64_t moved;
+};
+
+/*
+ * Asks @peer to move [@start, @start + @size) of its memory, widened to whole
+ * pages, to @location, and waits for the answer, @timeout_ms (1 to
+ * HETMEM_HINT_TIMEOUT_MAX) at most. Pages that cannot move are no error:
+ * @hinted->moved, which may be NULL, tells. Errors of the kernel: -EPERM the
+ * process does not allow it; -ENXIO it has no executor for that location, or
+ * has gone; -EAGAIN too many hints are under way; -ETIMEDOUT; -EOWNERDEAD it
+ * went meanwhile; -EINTR; -EINVAL. Otherwise the executor's:
+ * -EOPNOTSUPP this memory does not move there; what hetmem_prefetch() or its
+ * owner says.
+ */
+int hetmem_hint(struct hetmem_peer *peer, uint64_t start, uint64_t size,
+		uint32_t location, unsigned int timeout_ms,
+		struct hetmem_hinted *hinted);
+
+/*
+ * The contexts of the module that the caller may know of: those of its own
+ * user, with CAP_SYS_PTRACE all. Fills at most @nr; returns how many there are,
+ * which can be more. -EOPNOTSUPP without the module.
+ */
+ssize_t hetmem_list(struct hetmem *hm, struct hetmem_list_entry *entries,
+		    size_t nr);
+
+/*
  * Resources: where programs get memory from, made from a spec such as
  * "stats(pool(vmm(device=0),max=90%))"; `hetmem spec --help` has the grammar.
  *

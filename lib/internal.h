@@ -4,7 +4,7 @@
  * statically: the open library, the module's descriptor, errors, ranges.
  *
  * Dependencies point one way: open.c -> place.c, system.c -> kmod.c ->
- * numa.c, driver/. Only kmod.c issues ioctls of /dev/hetmem, only driver/ knows
+ * numa.c, driver/. Only kmod*.c issue ioctls of /dev/hetmem, only driver/ knows
  * how a driver works.
  */
 #ifndef HETMEM_INTERNAL_H

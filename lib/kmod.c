@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The kernel module: the only file that issues the ioctls of /dev/hetmem.
+ * The kernel module: with kmod_hint.c the only file that issues the ioctls of
+ * /dev/hetmem.
  *
  * Commands that work in pieces are gone on with here, so that the rest of
  * the library sees one call with one answer. Locations are the module's
