@@ -110,6 +110,10 @@ $(B)/selftests/lib/%: $(B)/obj/selftests/lib/%.o $(B)/libhetmem.a
 	$(say) LD $@
 	$(Q)$(CC) $(ldflags) -o $@ $^ $(lib_libs) $(tool_libs)
 
+# The kernel's own test driver's interface comes with its test harness, see below.
+$(B)/obj/selftests/lib/vm_emu_hint_foreign.o: cppflags += -isystem $$(cat $(B)/harness)
+$(B)/obj/selftests/lib/vm_emu_hint_foreign.o: $(B)/harness
+
 # The kernel's test harness comes from the kernel's sources, see selftests/vm/harness.
 $(B)/selftests/kernel/%: selftests/kernel/%.c $(B)/flags $(B)/harness
 	@mkdir -p $(@D)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /* Where the pages of a process are: see source.h. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <numaif.h>
@@ -8,12 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <hetmem.h>
 
+#include "peer.h"
 #include "source.h"
 #include "util.h"
 
@@ -58,50 +56,6 @@ static int join_end(struct joiner *joiner)
 	return joiner->any ? joiner->fn(&joiner->run, joiner->arg) : 0;
 }
 
-/*
- * The context in @fd of @pid belongs to the process that opened it; after a
- * fork() that is another one, whose memory would be shown in @pid's name.
- */
-static bool context_is_of(pid_t pid, const char *fd)
-{
-	char *path = xasprintf("/proc/%d/fdinfo/%s", pid, fd);
-	char *info = read_file(NULL, path, 65536, NULL);
-	bool mine = true;
-	char *line;
-
-	free(path);
-	if (!info)
-		return false;
-	line = strstr(info, "hetmem-pid:");
-	if (line)
-		mine = atoi(line + strlen("hetmem-pid:")) == pid;
-	free(info);
-	return mine;
-}
-
-/* Our own copy of the open file @fd of @pid, or -1. */
-static int take_fd(pid_t pid, int fd)
-{
-	int pidfd = syscall(SYS_pidfd_open, pid, 0);
-	int copy;
-
-	if (pidfd < 0)
-		return -1;
-	copy = syscall(SYS_pidfd_getfd, pidfd, fd, 0);
-	close(pidfd);
-	return copy;
-}
-
-/* An ioctl of ours to a file of another driver could do anything. */
-static bool is_module_fd(int fd)
-{
-	struct stat ours, theirs;
-
-	return !stat("/dev/hetmem", &ours) && S_ISCHR(ours.st_mode) &&
-	       !fstat(fd, &theirs) && S_ISCHR(theirs.st_mode) &&
-	       ours.st_rdev == theirs.st_rdev;
-}
-
 static bool answers(int fd)
 {
 	struct hetmem_cmd_info info = { .size = sizeof(info) };
@@ -109,37 +63,18 @@ static bool answers(int fd)
 	return !ioctl(fd, HETMEM_IOC_INFO, &info);
 }
 
+/* The first one that answers us; which it is does not matter. */
 static int context_of_other(pid_t pid)
 {
-	char *path = xasprintf("/proc/%d/fd", pid);
-	struct dirent *entry;
-	int context = -1;
-	DIR *dir;
+	int fds[HM_PEER_CONTEXTS], context = -1;
+	int nr = hm_peer_contexts(pid, fds, HM_PEER_CONTEXTS), i;
 
-	dir = opendir(path);
-	free(path);
-	if (!dir)
-		return -1;
-	while (context < 0 && (entry = readdir(dir))) {
-		char target[32];
-		ssize_t len;
-
-		len = readlinkat(dirfd(dir), entry->d_name, target,
-				 sizeof(target) - 1);
-		if (len < 0)
-			continue;
-		target[len] = '\0';
-		if (strcmp(target, "/dev/hetmem") ||
-		    !context_is_of(pid, entry->d_name))
-			continue;
-		context = take_fd(pid, atoi(entry->d_name));
-		if (context >= 0 && !(is_module_fd(context) &&
-				      answers(context))) {
-			close(context);
-			context = -1;
-		}
+	for (i = 0; i < nr; i++) {
+		if (context < 0 && answers(fds[i]))
+			context = fds[i];
+		else
+			close(fds[i]);
 	}
-	closedir(dir);
 	return context;
 }
 
