@@ -9,13 +9,6 @@
  * operation runs and nobody compares the driver's pgmap any more. The module
  * that owns the operations is pinned while one runs; one that is on its way
  * out is a device that is not there.
- *
- * Other drivers' devices are known by what can be seen of them: the owner
- * that their MMU_NOTIFY_MIGRATE carries, without which no snapshot shows their
- * pages, and the pgmap of a page, one per GPU. Both are kept as tokens,
- * compared and never followed, in tables that readers look at without a lock
- * and that only grow; the spinlocks that serialize growth are innermost, and
- * are taken in notifier callbacks.
  */
 #include <linux/err.h>
 #include <linux/mm.h>
@@ -32,63 +25,6 @@
 static DEFINE_MUTEX(hetmem_devices_mutex);
 DEFINE_STATIC_SRCU(hetmem_devices_srcu);
 static struct hetmem_device __rcu *hetmem_devices[HETMEM_MAX_DEVICES];
-
-/*
- * Tokens in the order in which they were first seen. An entry is written
- * once, before @nr says that it is there.
- */
-struct hetmem_tokens {
-	spinlock_t lock;	/* serializes adding */
-	unsigned int nr;
-	unsigned int max;
-	const void **tokens;
-};
-
-static const void *hetmem_owner_tokens[HETMEM_MAX_LEARNED];
-static struct hetmem_tokens hetmem_owners = {
-	.lock = __SPIN_LOCK_UNLOCKED(hetmem_owners.lock),
-	.max = ARRAY_SIZE(hetmem_owner_tokens),
-	.tokens = hetmem_owner_tokens,
-};
-
-/* Pools of device pages of drivers that are not registered. */
-static const void *hetmem_pgmap_tokens[64];
-static struct hetmem_tokens hetmem_pgmaps = {
-	.lock = __SPIN_LOCK_UNLOCKED(hetmem_pgmaps.lock),
-	.max = ARRAY_SIZE(hetmem_pgmap_tokens),
-	.tokens = hetmem_pgmap_tokens,
-};
-
-static int hetmem_token_find(const struct hetmem_tokens *t, const void *token)
-{
-	/* Pairs with the release in hetmem_token_number(). */
-	unsigned int i, nr = smp_load_acquire(&t->nr);
-
-	for (i = 0; i < nr; i++) {
-		if (t->tokens[i] == token)
-			return i;
-	}
-	return -ENOENT;
-}
-
-/* The number of @token, a new one if need be; -ENOSPC if they are used up. */
-static int hetmem_token_number(struct hetmem_tokens *t, const void *token)
-{
-	int i = hetmem_token_find(t, token);
-
-	if (i >= 0)
-		return i;
-	spin_lock(&t->lock);
-	i = hetmem_token_find(t, token);
-	if (i < 0 && t->nr < t->max) {
-		i = t->nr;
-		t->tokens[i] = token;
-		/* Pairs with the acquire of readers: the token is there. */
-		smp_store_release(&t->nr, i + 1);
-	}
-	spin_unlock(&t->lock);
-	return i < 0 ? -ENOSPC : i;
-}
 
 /* Until hetmem_device_unlock() devices that were found stay. May sleep. */
 int hetmem_device_lock(void)
@@ -230,22 +166,10 @@ u32 hetmem_device_location(const struct page *page)
 		if (dev && dev->desc.pgmap == pgmap)
 			return HETMEM_LOC(HETMEM_DEVICE, id);
 	}
-	if (is_device_private_page(page) || is_device_coherent_page(page)) {
-		int i = hetmem_token_number(&hetmem_pgmaps, pgmap);
-
-		return i < 0 ? HETMEM_LOC(HETMEM_UNKNOWN, 0) :
-			       HETMEM_LOC(HETMEM_FOREIGN, i);
-	}
+	if (is_device_private_page(page) || is_device_coherent_page(page))
+		return hetmem_foreign_location(pgmap);
 	/* Persistent memory and the like: the host's, on a node. */
 	return HETMEM_LOC(HETMEM_HOST, page_to_nid(page));
-}
-
-/* A driver is about to migrate with @owner; from a notifier callback. */
-void hetmem_owner_learn(void *owner)
-{
-	/* With all numbers given away its pages stay unknown: say nothing. */
-	if (owner)
-		hetmem_token_number(&hetmem_owners, owner);
 }
 
 /* Whether the device that migrates tells us itself; from a callback too. */
@@ -284,7 +208,8 @@ static void hetmem_owner_add(void **owners, unsigned int *nr, void *owner)
 unsigned int hetmem_device_owners(void **owners)
 {
 	const struct hetmem_device *dev;
-	unsigned int i, learned, nr = 0;
+	unsigned int i, nr = 0;
+	void *owner;
 	u32 id;
 
 	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
@@ -292,10 +217,8 @@ unsigned int hetmem_device_owners(void **owners)
 		if (dev)
 			hetmem_owner_add(owners, &nr, dev->desc.owner);
 	}
-	/* Pairs with the release in hetmem_token_number(). */
-	learned = smp_load_acquire(&hetmem_owners.nr);
-	for (i = 0; i < learned; i++)
-		hetmem_owner_add(owners, &nr, (void *)hetmem_owner_tokens[i]);
+	for (i = 0; (owner = hetmem_owner_learned(i)); i++)
+		hetmem_owner_add(owners, &nr, owner);
 	return nr;
 }
 

@@ -26,6 +26,7 @@
 #include "compat.h"
 
 struct attribute_group;
+struct dev_pagemap;
 struct device;
 struct file;
 struct hetmem_device;
@@ -137,6 +138,7 @@ struct hetmem_binding {
  * @executors: in the list of contexts that hints can be told to
  * @hints: told and not answered
  * @nr_hints: how many they are
+ * @limited: the last one was refused because of an advisory limit
  * @replies: hints whose end it is to be told
  * @nr_bindings: used entries of @bindings
  * @bindings: devices that userspace has named
@@ -167,6 +169,7 @@ struct hetmem_context {
 	struct list_head executors;
 	struct list_head hints;
 	unsigned int nr_hints;
+	bool limited;
 	struct list_head replies;
 	unsigned int nr_bindings;
 	struct hetmem_binding bindings[HETMEM_MAX_BINDINGS];
@@ -250,6 +253,8 @@ void hetmem_range_count(struct hetmem_context *ctx, unsigned long start,
 struct hetmem_range *hetmem_range_first(struct hetmem_context *ctx,
 					unsigned long start,
 					unsigned long last);
+void hetmem_range_on_device(struct hetmem_range *range, unsigned long i,
+			    u32 location, unsigned int nr_pages);
 u64 hetmem_range_nr_dirty(const struct hetmem_range *range);
 
 /* pin.c */
@@ -395,7 +400,6 @@ int hetmem_device_lock(void);
 void hetmem_device_unlock(int idx);
 struct hetmem_device *hetmem_device_find(u32 id);
 u32 hetmem_device_location(const struct page *page);
-void hetmem_owner_learn(void *owner);
 bool hetmem_owner_is_registered(const void *owner);
 unsigned int hetmem_device_owners(void **owners);
 u32 hetmem_device_caps(const struct hetmem_device *dev);
@@ -406,5 +410,15 @@ int hetmem_device_to_host(struct hetmem_device *dev,
 			  struct vm_area_struct *vma, unsigned long start,
 			  unsigned long end, int nid);
 int hetmem_device_list(struct hetmem_cmd_info *cmd);
+
+/* foreign.c */
+int hetmem_foreign_init(struct kobject *misc);
+void hetmem_foreign_exit(void);
+void hetmem_owner_learn(void *owner);
+void *hetmem_owner_learned(unsigned int i);
+u32 hetmem_foreign_location(const struct dev_pagemap *pgmap);
+void hetmem_foreign_seen(u32 location, long nr_pages);
+int hetmem_foreign_ask(u32 location, u64 nr_pages);
+void hetmem_foreign_answered(u32 location, u64 nr_pages);
 
 #endif /* _HETMEM_H */

@@ -49,6 +49,7 @@
  * @moved: pages
  * @start: of the memory
  * @end: of the memory
+ * @location: where it is to go
  * @timeout: of a hint that nobody waits for
  */
 struct hetmem_hint {
@@ -65,6 +66,7 @@ struct hetmem_hint {
 	u64 moved;
 	u64 start;
 	u64 end;
+	u32 location;
 	struct delayed_work timeout;
 };
 
@@ -91,6 +93,11 @@ static void hetmem_hint_put(struct hetmem_hint *hint)
 		return;
 	put_pid(hint->asker);
 	kfree(hint);
+}
+
+static u64 hetmem_hint_pages(const struct hetmem_hint *hint)
+{
+	return (hint->end - hint->start) >> PAGE_SHIFT;
 }
 
 static void hetmem_hint_tell(struct hetmem_hint *hint)
@@ -122,6 +129,7 @@ static bool hetmem_hint_end(struct hetmem_hint *hint, s32 result, u64 moved)
 		return false;
 	list_del_init(&hint->node);
 	hint->executor->nr_hints--;
+	hetmem_foreign_answered(hint->location, hetmem_hint_pages(hint));
 	hint->result = result;
 	hint->moved = moved;
 	trace_hetmem_complete(hint->id, moved, result);
@@ -313,18 +321,52 @@ static unsigned int hetmem_hints_asked(const struct hetmem_context *executor,
 	return nr;
 }
 
-/* Tells the executor. Return: 0 or a negative errno; lock held. */
-static int hetmem_hint_queue(struct hetmem_context *executor,
-			     struct hetmem_hint *hint, u32 location)
+/* What @hint asks for, in @executor's ring. Return: whether it is told. */
+static bool hetmem_executor_tell(struct hetmem_context *executor,
+				 const struct hetmem_hint *hint, u32 type)
 {
 	struct hetmem_event event = {
-		.type = HETMEM_EVENT_HINT,
+		.type = type,
 		.start = hint->start,
 		.end = hint->end,
-		.location = location,
+		.location = hint->location,
+		.data = hint->id,
 	};
-	unsigned int max = READ_ONCE(hetmem_caps.max_hints);
 	bool told;
+
+	spin_lock(&executor->lock);
+	told = hetmem_ring_wants(executor, type) &&
+	       hetmem_ring_add(executor, &event);
+	spin_unlock(&executor->lock);
+	if (type == HETMEM_EVENT_HINT)
+		trace_hetmem_hint(executor, &event, told ? 0 : -EAGAIN);
+	if (told)
+		hetmem_ring_wake(executor);
+	return told;
+}
+
+/*
+ * Whether the location may be asked for more. The executor is told of the
+ * first hint that is refused, not of each: askers shall not fill its ring.
+ */
+static int hetmem_hint_limit(struct hetmem_context *executor,
+			     const struct hetmem_hint *hint)
+{
+	int ret;
+
+	ret = hetmem_foreign_ask(hint->location, hetmem_hint_pages(hint));
+	if (ret && !executor->limited)
+		hetmem_executor_tell(executor, hint, HETMEM_EVENT_LIMIT);
+	executor->limited = ret;
+	return ret;
+}
+
+/* Tells the executor. Return: 0 or a negative errno; lock held. */
+static int hetmem_hint_queue(struct hetmem_context *executor,
+			     struct hetmem_hint *hint)
+{
+	unsigned int max = READ_ONCE(hetmem_caps.max_hints);
+	int ret;
 
 	if (executor->nr_hints >= max) {
 		trace_hetmem_limit_hit("max_hints", max);
@@ -332,21 +374,21 @@ static int hetmem_hint_queue(struct hetmem_context *executor,
 	}
 	if (hetmem_hints_asked(executor, hint->asker) >= HETMEM_HINT_ASKED_MAX)
 		return -EAGAIN;
+	ret = hetmem_hint_limit(executor, hint);
+	if (ret)
+		return ret;
 	hint->id = ++hetmem_last_hint;
-	event.data = hint->id;
-	spin_lock(&executor->lock);
-	told = hetmem_ring_add(executor, &event);
-	spin_unlock(&executor->lock);
-	trace_hetmem_hint(executor, &event, told ? 0 : -EAGAIN);
-	if (!told)
+	if (!hetmem_executor_tell(executor, hint, HETMEM_EVENT_HINT)) {
+		hetmem_foreign_answered(hint->location,
+					hetmem_hint_pages(hint));
 		return -EAGAIN;
+	}
 	hint->executor = executor;
 	list_add_tail(&hint->node, &executor->hints);
 	executor->nr_hints++;
 	atomic64_inc(&hetmem_totals.hints);
 	/* The queue's. */
 	refcount_inc(&hint->refs);
-	hetmem_ring_wake(executor);
 	return 0;
 }
 
@@ -365,6 +407,7 @@ hetmem_hint_alloc(const struct hetmem_cmd_hint *cmd)
 	refcount_set(&hint->refs, 1);
 	hint->start = cmd->start;
 	hint->end = cmd->end;
+	hint->location = cmd->location;
 	hint->asker = get_pid(task_tgid(current));
 	return hint;
 }
@@ -421,7 +464,7 @@ static int hetmem_hint_send(struct hetmem_context *ctx,
 	spin_lock(&hetmem_hints_lock);
 	executor = hetmem_executor_find(ctx->mm, cmd->location);
 	if (executor)
-		ret = hetmem_hint_queue(executor, hint, cmd->location);
+		ret = hetmem_hint_queue(executor, hint);
 	if (!ret && reply) {
 		hint->reply = reply;
 		list_add_tail(&hint->reply_node, &reply->replies);

@@ -422,10 +422,16 @@ static int hetmem_mmap(struct file *file, struct vm_area_struct *vma)
 	return hetmem_ring_mmap(ctx, vma);
 }
 
+/* What loading the module makes is there: it can no more fail. */
+static bool hetmem_ready;
+
 static int hetmem_open(struct inode *inode, struct file *file)
 {
 	struct hetmem_context *ctx;
 
+	/* Opened earlier, a file would outlive a module that fails to load. */
+	if (!smp_load_acquire(&hetmem_ready))
+		return -ENODEV;
 	ctx = hetmem_context_open();
 	if (IS_ERR(ctx))
 		return PTR_ERR(ctx);
@@ -497,6 +503,8 @@ static int __init hetmem_init(void)
 	ret = hetmem_sysfs_init(hetmem_misc.this_device);
 	if (ret)
 		goto exit_misc;
+	/* Pairs with the acquire in hetmem_open(). */
+	smp_store_release(&hetmem_ready, true);
 	return 0;
 
 exit_misc:

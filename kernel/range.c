@@ -59,8 +59,33 @@ void hetmem_range_exit(void)
 	kmem_cache_destroy(hetmem_range_cache);
 }
 
+/**
+ * hetmem_range_on_device - remember what of a block is on a device
+ * @range: tracked range, which nobody else looks at or with the lock of its
+ *	context held
+ * @i: block
+ * @location: device; of no matter if @nr_pages is 0
+ * @nr_pages: pages
+ */
+void hetmem_range_on_device(struct hetmem_range *range, unsigned long i,
+			    u32 location, unsigned int nr_pages)
+{
+	struct hetmem_block *block = &range->blocks[i];
+
+	hetmem_foreign_seen(block->location, -(long)block->on_device);
+	range->on_device += (long)nr_pages - block->on_device;
+	block->on_device = nr_pages;
+	if (nr_pages)
+		block->location = location;
+	hetmem_foreign_seen(block->location, nr_pages);
+}
+
 static void hetmem_range_free(struct hetmem_range *range)
 {
+	unsigned long i;
+
+	for (i = 0; i < range->nr_blocks && range->on_device; i++)
+		hetmem_range_on_device(range, i, 0, 0);
 	kvfree(range->blocks);
 	kvfree(range->dirty);
 	kmem_cache_free(hetmem_range_cache, range);
@@ -328,14 +353,13 @@ static void hetmem_block_moved(struct hetmem_range *range, unsigned long i,
 	struct hetmem_block *block = &range->blocks[i];
 	unsigned int before = block->on_device;
 
-	if (what == HETMEM_COUNT_TO_DEVICE) {
-		block->on_device = min_t(unsigned int, before + nr_pages,
-					 HETMEM_BLOCK_PAGES);
-		block->location = location;
-	} else {
-		block->on_device = before - min(before, nr_pages);
-	}
-	range->on_device += (long)block->on_device - before;
+	if (what == HETMEM_COUNT_TO_DEVICE)
+		hetmem_range_on_device(range, i, location,
+				       min_t(unsigned int, before + nr_pages,
+					     HETMEM_BLOCK_PAGES));
+	else
+		hetmem_range_on_device(range, i, block->location,
+				       before - min(before, nr_pages));
 	/* REFRESH may have seen it before it was told, or be about to. */
 	__set_bit(i, range->dirty);
 }

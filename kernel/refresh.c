@@ -221,11 +221,9 @@ static int hetmem_refresh_put(struct hetmem_refresh *r,
 			goto out;
 	}
 	hetmem_refresh_compare(r, look, block);
-	range->on_device += (long)look->on_device - block->on_device;
-	block->on_device = look->on_device;
+	hetmem_range_on_device(range, r->block, look->location,
+			       look->on_device);
 	block->on_host = look->on_host;
-	if (look->on_device)
-		block->location = look->location;
 out:
 	spin_unlock(&r->ctx->lock);
 	hetmem_ring_wake(r->ctx);

@@ -161,55 +161,55 @@ const struct attribute_group *hetmem_sysfs_groups[] = {
 };
 
 /* devices/ID/: name, capacity, used, limit. */
-struct hetmem_device_file {
-	struct attribute attr;
-	ssize_t (*show)(struct hetmem_device *dev, char *buf);
-	ssize_t (*store)(struct hetmem_device *dev, const char *buf,
-			 size_t count);
-};
-
 static struct kobject *hetmem_devices_kobj;
 
-static ssize_t hetmem_name_show(struct hetmem_device *dev, char *buf)
+static struct hetmem_device *hetmem_device_of(struct kobject *kobj)
 {
-	return sysfs_emit(buf, "%s\n", dev->name);
+	return container_of(kobj, struct hetmem_device, kobj);
 }
 
-static ssize_t hetmem_capacity_show(struct hetmem_device *dev, char *buf)
+static ssize_t name_show(struct kobject *kobj, struct kobj_attribute *attr,
+			 char *buf)
 {
-	return sysfs_emit(buf, "%llu\n", dev->desc.capacity);
+	return sysfs_emit(buf, "%s\n", hetmem_device_of(kobj)->name);
 }
 
-static ssize_t hetmem_used_show(struct hetmem_device *dev, char *buf)
+static ssize_t capacity_show(struct kobject *kobj, struct kobj_attribute *attr,
+			     char *buf)
 {
-	return sysfs_emit(buf, "%llu\n", hetmem_device_used(dev));
+	return sysfs_emit(buf, "%llu\n", hetmem_device_of(kobj)->desc.capacity);
 }
 
-static ssize_t hetmem_limit_show(struct hetmem_device *dev, char *buf)
+static ssize_t used_show(struct kobject *kobj, struct kobj_attribute *attr,
+			 char *buf)
 {
-	return sysfs_emit(buf, "%llu\n", READ_ONCE(dev->limit));
+	return sysfs_emit(buf, "%llu\n",
+			  hetmem_device_used(hetmem_device_of(kobj)));
 }
 
-static ssize_t hetmem_limit_store(struct hetmem_device *dev, const char *buf,
-				  size_t count)
+static ssize_t limit_show(struct kobject *kobj, struct kobj_attribute *attr,
+			  char *buf)
+{
+	return sysfs_emit(buf, "%llu\n",
+			  READ_ONCE(hetmem_device_of(kobj)->limit));
+}
+
+static ssize_t limit_store(struct kobject *kobj, struct kobj_attribute *attr,
+			   const char *buf, size_t count)
 {
 	u64 limit;
 	int ret;
 
 	ret = kstrtou64(buf, 0, &limit);
 	if (!ret)
-		ret = hetmem_device_set_limit(dev, limit);
+		ret = hetmem_device_set_limit(hetmem_device_of(kobj), limit);
 	return ret ? ret : count;
 }
 
-static struct hetmem_device_file hetmem_device_name =
-	__ATTR(name, 0444, hetmem_name_show, NULL);
-static struct hetmem_device_file hetmem_device_capacity =
-	__ATTR(capacity, 0444, hetmem_capacity_show, NULL);
-static struct hetmem_device_file hetmem_device_in_use =
-	__ATTR(used, 0444, hetmem_used_show, NULL);
-static struct hetmem_device_file hetmem_device_limit_file =
-	__ATTR(limit, 0644, hetmem_limit_show, hetmem_limit_store);
+static struct kobj_attribute hetmem_device_name = __ATTR_RO(name);
+static struct kobj_attribute hetmem_device_capacity = __ATTR_RO(capacity);
+static struct kobj_attribute hetmem_device_in_use = __ATTR_RO(used);
+static struct kobj_attribute hetmem_device_limit_file = __ATTR_RW(limit);
 
 static struct attribute *hetmem_device_attrs[] = {
 	&hetmem_device_name.attr,
@@ -220,52 +220,33 @@ static struct attribute *hetmem_device_attrs[] = {
 };
 ATTRIBUTE_GROUPS(hetmem_device);
 
-static ssize_t hetmem_device_show(struct kobject *kobj, struct attribute *attr,
-				  char *buf)
-{
-	struct hetmem_device_file *file =
-		container_of(attr, struct hetmem_device_file, attr);
-
-	return file->show(container_of(kobj, struct hetmem_device, kobj), buf);
-}
-
-static ssize_t hetmem_device_store(struct kobject *kobj,
-				   struct attribute *attr, const char *buf,
-				   size_t count)
-{
-	struct hetmem_device_file *file =
-		container_of(attr, struct hetmem_device_file, attr);
-
-	if (!file->store)
-		return -EIO;
-	return file->store(container_of(kobj, struct hetmem_device, kobj),
-			   buf, count);
-}
-
-static const struct sysfs_ops hetmem_device_sysfs_ops = {
-	.show = hetmem_device_show,
-	.store = hetmem_device_store,
-};
-
 static void hetmem_device_release(struct kobject *kobj)
 {
-	kfree(container_of(kobj, struct hetmem_device, kobj));
+	kfree(hetmem_device_of(kobj));
 }
 
 static const struct kobj_type hetmem_device_ktype = {
 	.release = hetmem_device_release,
-	.sysfs_ops = &hetmem_device_sysfs_ops,
+	.sysfs_ops = &kobj_sysfs_ops,
 	.default_groups = hetmem_device_groups,
 };
 
 int hetmem_sysfs_init(struct device *misc)
 {
+	int ret;
+
 	hetmem_devices_kobj = kobject_create_and_add("devices", &misc->kobj);
-	return hetmem_devices_kobj ? 0 : -ENOMEM;
+	if (!hetmem_devices_kobj)
+		return -ENOMEM;
+	ret = hetmem_foreign_init(&misc->kobj);
+	if (ret)
+		kobject_put(hetmem_devices_kobj);
+	return ret;
 }
 
 void hetmem_sysfs_exit(void)
 {
+	hetmem_foreign_exit();
 	kobject_put(hetmem_devices_kobj);
 }
 

@@ -240,27 +240,57 @@ TEST_F_TIMEOUT(module, owners_end_meanwhile, 120)
 	}
 }
 
-/* A parameter that cannot be is refused, and the module stays away. */
+/* What the kernel's log says from here on of @what, into @line. */
+static bool log_says(int log, const char *what, char *line, size_t size)
+{
+	bool found = false;
+	char *nl;
+	ssize_t n;
+
+	while ((n = read(log, line, size - 1)) > 0) {
+		line[n] = 0;
+		nl = strchr(line, '\n');
+		if (nl)
+			*nl = 0;
+		if (!strstr(line, what))
+			continue;
+		found = true;
+		break;
+	}
+	return found;
+}
+
+/* A parameter that cannot be is refused, with a line that says why. */
 TEST_F(module, parameters)
 {
 	static const char * const wrong[] = {
 		"devices=0", "devices=9", "capacity_mb=0", "capacity_mb=1",
+		"capacity_mb=1048577", "capacity_mb=99999999999",
 		"fault_around=0", "fault_around=3", "fault_around=1024",
-		"capacity_mb=99999999999",
 	};
+	int log = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	char want[64], line[512];
 	size_t i;
 
+	ASSERT_LE(0, log);
 	ASSERT_EQ(0, module_unload("hetmem_emu"));
 	for (i = 0; i < ARRAY_SIZE(wrong); i++) {
 		struct module m = { .name = "hetmem_emu" };
 
+		lseek(log, 0, SEEK_END);
 		strcpy(m.params, wrong[i]);
-		EXPECT_GT(0, module_load(&m)) {
+		EXPECT_EQ(-EINVAL, module_load(&m)) {
 			TH_LOG("%s was accepted", wrong[i]);
 			module_unload("hetmem_emu");
 		}
 		EXPECT_FALSE(module_loaded("hetmem_emu"));
+		snprintf(want, sizeof(want), ";hetmem_emu: %s: must be ",
+			 wrong[i]);
+		EXPECT_TRUE(log_says(log, want, line, sizeof(line))) {
+			TH_LOG("%s: no line says so", wrong[i]);
+		}
 	}
+	close(log);
 }
 
 TEST_HARNESS_MAIN

@@ -3,9 +3,8 @@
  * /sys/class/misc/hetmem/: which files there are, what they take and refuse,
  * and that each cap holds for whom it should. Devices: emu_sysfs.c.
  */
+#include "hetmem_abi.h"
 #include "hetmem_hint_test.h"
-
-#include <dirent.h>
 
 #define SIZE	(16 * page_size())
 
@@ -67,51 +66,10 @@ TEST_F(sysfs, usual_values)
 		}
 }
 
-/* Whether @dir has nothing but the @nr files @known. */
-static bool only_has(const char *dir, const char *const *known, unsigned int nr)
+/* Everything that is there is documented, and the other way round. */
+TEST_F(sysfs, as_documented)
 {
-	unsigned int i, seen = 0;
-	char path[256];
-	struct dirent *e;
-	bool ok = true;
-	DIR *d;
-
-	snprintf(path, sizeof(path), SYSFS "%s", dir);
-	d = opendir(path);
-	while (d && (e = readdir(d))) {
-		if (e->d_name[0] == '.')
-			continue;
-		for (i = 0; i < nr; i++)
-			if (!strcmp(e->d_name, known[i]))
-				break;
-		ok &= i < nr;
-		seen++;
-		if (i == nr)
-			fprintf(stderr, "# %s: unknown file\n", e->d_name);
-	}
-	if (d)
-		closedir(d);
-	return ok && seen;
-}
-
-/* Everything that is there is known, here and in Documentation/ABI. */
-TEST_F(sysfs, nothing_else)
-{
-	static const char *const top[] = {
-		"caps", "devices", "stats", "thrash",
-		/* The core's. */
-		"dev", "power", "subsystem", "uevent",
-	};
-	static const char *const caps[] = {
-		"max_contexts", "max_ranges", "max_blocks", "max_ring_entries",
-		"max_hints",
-	};
-	static const char *const thrash[] = { "count", "window_ms" };
-
-	EXPECT_TRUE(only_has("", top, ARRAY_SIZE(top)));
-	EXPECT_TRUE(only_has("caps", caps, ARRAY_SIZE(caps)));
-	EXPECT_TRUE(only_has("thrash", thrash, ARRAY_SIZE(thrash)));
-	EXPECT_TRUE(only_has("stats", statistics, ARRAY_SIZE(statistics)));
+	EXPECT_EQ(0, abi_compare(false));
 }
 
 TEST_F(sysfs, bounds)

@@ -62,7 +62,8 @@ guest()
 	boots=$((boots + 1))
 	selftests/vm/run -k "$kernel" -B "$modules" "${parameters[@]}" "${foreign[@]}" \
 		-t "$seconds" -m 2048 -n -d "$modules:/lib/modules" \
-		-L "$top/build/log/$kernel${part:+-$part}-$boots" -f selftests/t/skip/"$kernel":/vm/skip "$@"
+		-L "$top/build/log/$kernel${part:+-$part}-$boots" -f selftests/t/skip/"$kernel":/vm/skip \
+		-f Documentation/ABI/testing/sysfs-class-misc-hetmem:/vm/abi "$@"
 }
 
 # The harness programs, one boot for all of them; ktest judges the skips.

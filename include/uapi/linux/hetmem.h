@@ -466,7 +466,13 @@ enum hetmem_event_type {
 	HETMEM_EVENT_HINT	= 5,
 	/* For an asker: the hint of id data has ended with result. */
 	HETMEM_EVENT_COMPLETED	= 6,
-	HETMEM_EVENT_NR		= 7,
+	/*
+	 * For an executor: a hint to location was refused, because of the
+	 * limit that the administrator has set there. Told of the first one,
+	 * and then not before another hint got through.
+	 */
+	HETMEM_EVENT_LIMIT	= 7,
+	HETMEM_EVENT_NR		= 8,
 };
 
 /**
@@ -474,9 +480,9 @@ enum hetmem_event_type {
  * @type: enum hetmem_event_type
  * @cause: enum hetmem_notification for INVALIDATED and MIGRATE_SEEN, else 0
  * @time: CLOCK_MONOTONIC in ns
- * @start: first byte, inside one tracked range
+ * @start: first byte, inside one tracked range or as a hint says
  * @end: first byte behind it
- * @location: HETMEM_LOC() for TO_DEVICE, TO_HOST, THRASH and HINT, else 0
+ * @location: HETMEM_LOC() for TO_DEVICE, TO_HOST, THRASH, HINT and LIMIT, else 0
  * @count: pages for TO_DEVICE, TO_HOST and COMPLETED, bounces or attempts for
  *	THRASH, else 0
  * @data: the hint's id for HINT and COMPLETED, else 0
@@ -686,8 +692,9 @@ struct hetmem_cmd_bind_device {
  * Errors: -EPERM; -ENXIO there is no executor, or @reply_fd has no ring with
  * COMPLETED; -EBADF @reply_fd is no context of the caller; -EAGAIN the
  * executor's ring or its queue (max_hints) is full, or the calling process
- * has HETMEM_HINT_ASKED_MAX hints under way there; -ETIMEDOUT; -EOWNERDEAD the
- * executor's address space or its context has gone; -EINTR any signal. After
+ * has HETMEM_HINT_ASKED_MAX hints under way there; -EDQUOT it is more than
+ * foreign/N/advisory_limit of sysfs leaves room for; -ETIMEDOUT; -EOWNERDEAD
+ * the executor's address space or its context has gone; -EINTR any signal. After
  * -ETIMEDOUT and -EINTR the hint is withdrawn: the executor may carry it out
  * all the same.
  */
