@@ -26,8 +26,10 @@
  * neighbour thread cannot make us retry. Retrying is bounded all the same.
  *
  * A page table entry that is no page (never touched, swapped, a device page
- * of an owner we do not pass) reads as 0: HETMEM_UNKNOWN. An entry with a PFN
- * that is not VALID is waiting for a NUMA hinting fault: on the host.
+ * of an owner we do not pass) reads as 0: HETMEM_UNKNOWN. An entry that is
+ * nothing but a PFN is waiting for a NUMA hinting fault: on the host. One that
+ * is not VALID and has other flags is no page and no PFN: of a huge page of
+ * hugetlb that is absent or on its way the order is told all the same.
  */
 #include <linux/hmm.h>
 #include <linux/hugetlb.h>
@@ -133,7 +135,7 @@ static void hetmem_walk_one_piece(struct hetmem_walk *walk, u32 kind)
 /* VALID, or waiting for a NUMA hinting fault. */
 static bool hetmem_pfn_is_page(unsigned long pfn)
 {
-	return pfn && !(pfn & HMM_PFN_ERROR);
+	return (pfn & HMM_PFN_VALID) || (pfn && !(pfn & HMM_PFN_FLAGS));
 }
 
 static bool hetmem_walk_has_gaps(const struct hetmem_walk *walk,

@@ -380,4 +380,27 @@ TEST_F(special, read_only)
 	EXPECT_EQ(0, run_at(self->fd, PAGE(0)).why);
 }
 
+/*
+ * Where a huge page of hugetlb is not, hmm_range_fault() tells its order and
+ * nothing else that counts.
+ */
+TEST_F(special, absent_hugetlb)
+{
+	struct mem mem;
+	int ret = mem_map(&mem, MEM_HUGETLB, 3 * HUGE_SIZE, 13);
+
+	if (ret == -EOPNOTSUPP)
+		SKIP(goto out, "kernel lacks %s", mem.lacks);
+	ASSERT_EQ(0, ret);
+	/* Between two that are there. */
+	ASSERT_EQ(0, madvise(mem.p + HUGE_SIZE, HUGE_SIZE, MADV_DONTNEED));
+	EXPECT_EQ(512, pages_at(self->fd, mem.p + HUGE_SIZE, HUGE_SIZE,
+				HETMEM_LOC(HETMEM_UNKNOWN, 0)));
+	EXPECT_EQ(1024, pages_of_kind(self->fd, mem.p, mem.size,
+				      HETMEM_HOST));
+	EXPECT_EQ(-1, mismatch(mem.p, HUGE_SIZE, 13));
+out:
+	mem_unmap(&mem);
+}
+
 TEST_HARNESS_MAIN
