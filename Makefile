@@ -133,6 +133,10 @@ module:
 check:
 	$(Q)selftests/run-tests $(T)
 
+# T=SECONDS K=KERNEL SEED=N
+fuzz: $(B)/selftests/kernel/fuzz
+	$(Q)selftests/vm/fuzz -v $(if $(T),-t $(T)) $(if $(K),-k $(K)) $(if $(SEED),-s $(SEED))
+
 check-gpu: all host-tests gpu-tests
 	$(Q)prove --exec '' --failures --comments $(host_tests) $(gpu_tests)
 	$(Q)$(B)/hetmem doctor || [ $$? -eq 1 ]
@@ -183,6 +187,8 @@ help:
 	@echo 'make demo               watch memory move to a device and back'
 	@echo 'make check [T=pattern]  all tests, or those of selftests/t/ whose name matches'
 	@echo 'make check-gpu          the library on a machine with a GPU'
+	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
+	@echo '                        the ioctl fuzzer, T seconds, in a virtual machine with kernel K'
 	@echo 'make install            to DESTDIR and PREFIX (default /usr/local); also: uninstall'
 	@echo 'make modules_install    the modules [KDIR=dir]'
 	@echo 'make clean              removes build/'
@@ -193,7 +199,7 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests module check check-gpu demo install uninstall modules_install \
+.PHONY: all host-tests gpu-tests vm-tests module check fuzz check-gpu demo install uninstall modules_install \
 	clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -46,6 +46,8 @@ programs()
 		case $name in
 		emu_*|hmm_*|vm_emu_*) [ -n "$emulated" ] || continue ;;
 		vm_*) ;;
+		# By selftests/vm/fuzz, in a machine of its own.
+		fuzz) continue ;;
 		*) [ "$1" != selftests/lib ] || continue ;;
 		esac
 		files+=(-f "build/${source%.c}")

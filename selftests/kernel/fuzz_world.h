@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * What the fuzzer does to the machine, which is a virtual one: it turns on
+ * all that moves and merges memory behind a process's back, and while the
+ * workers run it keeps changing what the administrator can change.
+ */
+#ifndef FUZZ_WORLD_H
+#define FUZZ_WORLD_H
+
+#include "fuzz_base.h"
+
+#include <sys/stat.h>
+#include <sys/swap.h>
+
+#define HETMEM_SYSFS	"/sys/class/misc/hetmem/"
+#define CGROUP		"/sys/fs/cgroup/"
+
+struct world {
+	bool swap, cgroup, devices;
+	long capacity[FUZZ_DEVICES];
+};
+
+/* The header that mkswap(8) writes. */
+static bool swap_on(const char *path, size_t size)
+{
+	struct {
+		char boot[1024];
+		uint32_t version, last_page, nr_bad, padding[125];
+	} header = { .version = 1, .last_page = size / page_size() - 1 };
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	bool written;
+
+	if (fd < 0)
+		return false;
+	written = pwrite(fd, &header, sizeof(header), 0) == sizeof(header) &&
+		  pwrite(fd, "SWAPSPACE2", 10, page_size() - 10) == 10 &&
+		  !fsync(fd);
+	close(fd);
+	return written && !swapon(path, 0);
+}
+
+static bool swap_init(void)
+{
+	write_text("/sys/block/zram0/disksize", "33554432");
+	return swap_on("/dev/zram0", 32 * MiB) || swap_on("/dev/ram0", 16 * MiB);
+}
+
+/* Two groups: one that is slowed down at its limit, one that is killed. */
+static bool cgroup_init(void)
+{
+	write_text(CGROUP "cgroup.subtree_control", "+memory");
+	mkdir(CGROUP "fuzz-high", 0755);
+	mkdir(CGROUP "fuzz-max", 0755);
+	return !write_text(CGROUP "fuzz-high/memory.high", "24M") &&
+	       !write_text(CGROUP "fuzz-max/memory.max", "20M");
+}
+
+static void world_init(struct world *world)
+{
+	unsigned int i;
+
+	/* An OOM kill of the group that is limited shall not fill the log. */
+	write_text("/proc/sys/vm/oom_dump_tasks", "0");
+	write_text("/proc/sys/vm/overcommit_memory", "1");
+	write_text("/proc/sys/vm/nr_hugepages", "8");
+	write_text("/proc/sys/kernel/numa_balancing", "1");
+	write_text("/sys/kernel/debug/sched/numa_balancing/scan_delay_ms", "10");
+	write_text("/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms",
+		   "10");
+	write_text("/sys/kernel/mm/ksm/pages_to_scan", "500");
+	write_text("/sys/kernel/mm/ksm/sleep_millisecs", "50");
+	write_text("/sys/kernel/mm/ksm/run", "1");
+	write_text("/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs",
+		   "20");
+	write_text("/sys/kernel/mm/transparent_hugepage/khugepaged/pages_to_scan",
+		   "4096");
+	write_text("/sys/kernel/mm/lru_gen/enabled", "7");
+	world->swap = swap_init();
+	world->cgroup = cgroup_init();
+	world->devices = true;
+	for (i = 0; i < FUZZ_DEVICES; i++) {
+		char path[96];
+
+		snprintf(path, sizeof(path), HETMEM_SYSFS "devices/%u/capacity",
+			 i);
+		world->capacity[i] = read_long(path);
+		if (world->capacity[i] < 0)
+			world->devices = false;
+	}
+}
+
+static void world_exit(struct world *world)
+{
+	write_text("/sys/kernel/mm/ksm/run", "2");
+	rmdir(CGROUP "fuzz-high");
+	rmdir(CGROUP "fuzz-max");
+	if (world->swap && swapoff("/dev/zram0"))
+		swapoff("/dev/ram0");
+}
+
+static void world_limit(unsigned int device, long limit)
+{
+	char path[96];
+
+	snprintf(path, sizeof(path), HETMEM_SYSFS "devices/%u/limit", device);
+	write_long(path, limit);
+}
+
+/* What an administrator sets is what he sets again: never left behind. */
+static void world_restore(const struct world *world)
+{
+	unsigned int i;
+
+	write_text(HETMEM_SYSFS "caps/max_ranges", "131072");
+	write_text(HETMEM_SYSFS "caps/max_contexts", "64");
+	write_text(HETMEM_SYSFS "caps/max_hints", "256");
+	write_text(HETMEM_SYSFS "thrash/count", "8");
+	for (i = 0; world->devices && i < FUZZ_DEVICES; i++)
+		world_limit(i, world->capacity[i]);
+}
+
+/* One thing that happens to the machine, or that an administrator does. */
+static void world_operate(const struct world *world, struct random *r)
+{
+	static const char *const files[] = {
+		"caps/max_ranges", "caps/max_contexts", "caps/max_hints",
+		"thrash/count", "thrash/window_ms", "stats/ranges",
+		"stats/contexts", "caps/max_blocks",
+	};
+	char path[128];
+
+	switch (pick(r, 12)) {
+	case 0:
+		if (one_in(r, 8))
+			write_text("/proc/sys/vm/compact_memory", "1");
+		break;
+	case 1:
+		if (one_in(r, 8))
+			write_text("/proc/sys/vm/drop_caches", "3");
+		break;
+	case 2:
+		write_text(HETMEM_SYSFS "caps/max_ranges",
+			   one_in(r, 2) ? "4" : "131072");
+		break;
+	case 3:
+		write_text(HETMEM_SYSFS "caps/max_contexts",
+			   one_in(r, 2) ? "3" : "64");
+		break;
+	case 4:
+		write_text(HETMEM_SYSFS "thrash/count",
+			   one_in(r, 2) ? "2" : "8");
+		break;
+	case 5:
+		write_text(HETMEM_SYSFS "caps/max_hints",
+			   one_in(r, 2) ? "1" : "256");
+		break;
+	case 6:
+	case 7:
+	case 8:
+		if (world->devices) {
+			unsigned int i = pick(r, FUZZ_DEVICES);
+			long capacity = world->capacity[i];
+
+			world_limit(i, one_in(r, 2) ? capacity :
+				    (long)pick(r, capacity));
+		}
+		break;
+	case 9:
+		write_text(CGROUP "fuzz-high/memory.reclaim", "1M");
+		break;
+	default:
+		snprintf(path, sizeof(path), HETMEM_SYSFS "%s",
+			 PICK(r, files));
+		if (read_long(path) < 0)
+			wrong("%s cannot be read", path);
+		break;
+	}
+}
+
+#endif /* FUZZ_WORLD_H */
