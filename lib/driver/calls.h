@@ -11,7 +11,10 @@
 #ifndef HETMEM_DRIVER_CALLS_H
 #define HETMEM_DRIVER_CALLS_H
 
-#define HM_DRIVER_CALLS(X)						\
+#define HM_DRIVER_CALLS(X)	HM_DRIVER_CALLS_12(X) HM_DRIVER_CALLS_13(X)
+
+/* In the toolkit's cuda.h from 12.2 on. */
+#define HM_DRIVER_CALLS_12(X)						\
 X(cuInit, cuInit, cuInit, 2000, REQUIRED)				\
 X(cuDriverGetVersion, cuDriverGetVersion, cuDriverGetVersion, 2020, REQUIRED) \
 X(cuGetErrorName, cuGetErrorName, cuGetErrorName, 6000, REQUIRED)	\
@@ -28,6 +31,9 @@ X(cuCtxSetCurrent, cuCtxSetCurrent, cuCtxSetCurrent, 4000, REQUIRED)	\
 X(cuCtxGetCurrent, cuCtxGetCurrent, cuCtxGetCurrent, 4000, REQUIRED)	\
 X(cuCtxGetDevice, cuCtxGetDevice, cuCtxGetDevice, 2000, REQUIRED)	\
 X(cuCtxSynchronize, cuCtxSynchronize, cuCtxSynchronize, 2000, REQUIRED)	\
+X(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000, REQUIRED) \
+X(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000, REQUIRED) \
+X(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, 4000, REQUIRED) \
 X(cuStreamCreate, cuStreamCreate, cuStreamCreate, 2000, REQUIRED)	\
 X(cuStreamDestroy, cuStreamDestroy, cuStreamDestroy_v2, 4000, REQUIRED)	\
 X(cuStreamSynchronize, cuStreamSynchronize, cuStreamSynchronize, 2000, REQUIRED) \
@@ -36,6 +42,14 @@ X(cuStreamGetId, cuStreamGetId, cuStreamGetId, 12000, OPTIONAL)		\
 X(cuStreamGetCtx, cuStreamGetCtx, cuStreamGetCtx, 9020, OPTIONAL)	\
 X(cuStreamWaitEvent, cuStreamWaitEvent, cuStreamWaitEvent, 3020, REQUIRED) \
 X(cuStreamIsCapturing, cuStreamIsCapturing, cuStreamIsCapturing, 10000, OPTIONAL) \
+X(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo, cuStreamGetCaptureInfo, 10010, OPTIONAL) \
+X(cuStreamBeginCapture, cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010, OPTIONAL) \
+X(cuStreamEndCapture, cuStreamEndCapture, cuStreamEndCapture, 10000, OPTIONAL) \
+X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010, OPTIONAL) \
+X(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040, OPTIONAL) \
+X(cuGraphLaunch, cuGraphLaunch, cuGraphLaunch, 10000, OPTIONAL)		\
+X(cuGraphExecDestroy, cuGraphExecDestroy, cuGraphExecDestroy, 10000, OPTIONAL) \
+X(cuGraphDestroy, cuGraphDestroy, cuGraphDestroy, 10000, OPTIONAL)	\
 X(cuLaunchHostFunc, cuLaunchHostFunc, cuLaunchHostFunc, 10000, OPTIONAL) \
 X(cuEventCreate, cuEventCreate, cuEventCreate, 2000, REQUIRED)		\
 X(cuEventDestroy, cuEventDestroy, cuEventDestroy_v2, 4000, REQUIRED)	\
@@ -52,8 +66,14 @@ X(cuMemHostAlloc, cuMemHostAlloc, cuMemHostAlloc, 2020, REQUIRED)	\
 X(cuMemFreeHost, cuMemFreeHost, cuMemFreeHost, 2000, REQUIRED)		\
 X(cuMemHostRegister, cuMemHostRegister, cuMemHostRegister_v2, 6050, REQUIRED) \
 X(cuMemHostUnregister, cuMemHostUnregister, cuMemHostUnregister, 4000, REQUIRED) \
+X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020, REQUIRED) \
 X(cuPointerGetAttribute, cuPointerGetAttribute, cuPointerGetAttribute, 4000, REQUIRED) \
 X(cuPointerGetAttributes, cuPointerGetAttributes, cuPointerGetAttributes, 7000, REQUIRED) \
+X(cuPointerSetAttribute, cuPointerSetAttribute, cuPointerSetAttribute, 6000, REQUIRED) \
+X(cuIpcGetMemHandle, cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, OPTIONAL) \
+X(cuIpcOpenMemHandle, cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 11000, OPTIONAL) \
+X(cuIpcCloseMemHandle, cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010, OPTIONAL) \
+X(cuMemcpy, cuMemcpy, cuMemcpy, 4000, REQUIRED)				\
 X(cuMemcpyAsync, cuMemcpyAsync, cuMemcpyAsync, 4000, REQUIRED)		\
 X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020, REQUIRED) \
 X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, 3020, REQUIRED) \
@@ -73,6 +93,9 @@ X(cuMemRelease, cuMemRelease, cuMemRelease, 10020, OPTIONAL)		\
 X(cuMemMap, cuMemMap, cuMemMap, 10020, OPTIONAL)			\
 X(cuMemUnmap, cuMemUnmap, cuMemUnmap, 10020, OPTIONAL)			\
 X(cuMemSetAccess, cuMemSetAccess, cuMemSetAccess, 10020, OPTIONAL)	\
+X(cuMemGetAccess, cuMemGetAccess, cuMemGetAccess, 10020, OPTIONAL)	\
+X(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, 10020, OPTIONAL) \
+X(cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange, 11070, OPTIONAL) \
 X(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000, OPTIONAL) \
 X(cuMemExportToShareableHandle, cuMemExportToShareableHandle, cuMemExportToShareableHandle, 10020, OPTIONAL) \
 X(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, 10020, OPTIONAL) \
@@ -84,6 +107,14 @@ X(cuMemPoolCreate, cuMemPoolCreate, cuMemPoolCreate, 11020, OPTIONAL)	\
 X(cuMemPoolDestroy, cuMemPoolDestroy, cuMemPoolDestroy, 11020, OPTIONAL) \
 X(cuMemPoolTrimTo, cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, OPTIONAL)	\
 X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, OPTIONAL) \
-X(cuMemPoolGetAttribute, cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, OPTIONAL)
+X(cuMemPoolGetAttribute, cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, OPTIONAL) \
+X(cuMemPoolSetAccess, cuMemPoolSetAccess, cuMemPoolSetAccess, 11020, OPTIONAL) \
+X(cuMemPoolGetAccess, cuMemPoolGetAccess, cuMemPoolGetAccess, 11020, OPTIONAL)
+
+/* From 13.0 on. */
+#define HM_DRIVER_CALLS_13(X)						\
+X(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, 13000, OPTIONAL) \
+X(cuMemDiscardBatchAsync, cuMemDiscardBatchAsync, cuMemDiscardBatchAsync, 13000, OPTIONAL) \
+X(cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, 13000, OPTIONAL)
 
 #endif /* HETMEM_DRIVER_CALLS_H */

@@ -443,6 +443,9 @@ static bool begin(struct hetmem *hm, hetmem_stream stream,
 		follow_host(*s);
 		u->index = (*s)->index;
 		u->id = (*s)->id;
+		/* It is the graph's, which any stream may be given. */
+		if ((*s)->capture)
+			u->index = 0;
 	}
 	u->at = clock_at(*clock, u->index);
 	return true;

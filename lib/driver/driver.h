@@ -71,6 +71,18 @@ struct hm_driver {
 	CUresult (*cuCtxSynchronize)(void);
 
 	/*
+	 * pre:  two devices; for Enable and Disable: the current context and
+	 *	 that of the other device; flags is 0.
+	 * post: the current context reaches what the other one allocates; not
+	 *	 what is mapped by cuMemMap() or is a memory pool's.
+	 * PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_NOT_ENABLED.
+	 */
+	CUresult (*cuDeviceCanAccessPeer)(int *can, CUdevice device,
+					  CUdevice peer);
+	CUresult (*cuCtxEnablePeerAccess)(CUcontext peer, unsigned int flags);
+	CUresult (*cuCtxDisablePeerAccess)(CUcontext peer);
+
+	/*
 	 * pre:  a context is current; for Destroy: nobody uses the stream.
 	 * post: work on a stream executes in the order it was given.
 	 * Destroy returns at once, its work is still done. Handles are used
@@ -98,8 +110,40 @@ struct hm_driver {
 	 */
 	CUresult (*cuStreamWaitEvent)(CUstream stream, CUevent event,
 				      unsigned int flags);
+
+	/*
+	 * pre:  Begin: not the legacy stream; End: the stream of Begin, and
+	 *	 what joined its capture has come back to it.
+	 * post: in between, work of the stream and of those that wait for it
+	 *	 is put into a graph and not done. IsCapturing and
+	 *	 GetCaptureInfo (the capture's id) are legal meanwhile.
+	 * Synchronizing, querying and calls that are unsafe (allocating,
+	 * freeing, mapping) are CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and make
+	 * the capture invalid: those of the capturing thread and in GLOBAL
+	 * mode of any other, but for threads in RELAXED mode.
+	 */
 	CUresult (*cuStreamIsCapturing)(CUstream stream,
 					CUstreamCaptureStatus *status);
+	CUresult (*cuStreamGetCaptureInfo)(CUstream stream,
+					   CUstreamCaptureStatus *status,
+					   cuuint64_t *id);
+	CUresult (*cuStreamBeginCapture)(CUstream stream,
+					 CUstreamCaptureMode mode);
+	CUresult (*cuStreamEndCapture)(CUstream stream, CUgraph *graph);
+	CUresult (*cuThreadExchangeStreamCaptureMode)(
+					CUstreamCaptureMode *mode);
+
+	/*
+	 * pre:  Instantiate: flags is 0; Destroy: of what was made.
+	 * post: Launch: the graph's work is done in order of the stream. The
+	 *	 executable lives on without the graph.
+	 */
+	CUresult (*cuGraphInstantiateWithFlags)(CUgraphExec *exec,
+						CUgraph graph,
+						unsigned long long flags);
+	CUresult (*cuGraphLaunch)(CUgraphExec exec, CUstream stream);
+	CUresult (*cuGraphExecDestroy)(CUgraphExec exec);
+	CUresult (*cuGraphDestroy)(CUgraph graph);
 
 	/*
 	 * pre:  fn calls no function of the driver.
@@ -157,6 +201,8 @@ struct hm_driver {
 	CUresult (*cuMemHostRegister)(void *ptr, size_t size,
 				      unsigned int flags);
 	CUresult (*cuMemHostUnregister)(void *ptr);
+	CUresult (*cuMemHostGetDevicePointer)(CUdeviceptr *device, void *ptr,
+					      unsigned int flags);
 
 	/*
 	 * pre:  data is of the attribute's type.
@@ -170,6 +216,27 @@ struct hm_driver {
 	CUresult (*cuPointerGetAttributes)(unsigned int nr,
 					   CUpointer_attribute *attributes,
 					   void **data, CUdeviceptr ptr);
+	CUresult (*cuPointerSetAttribute)(const void *value,
+					  CUpointer_attribute attribute,
+					  CUdeviceptr ptr);
+
+	/*
+	 * pre:  memory of cuMemAlloc(); Open: in another process.
+	 * post: Get: 64 bytes that name all of the allocation; Open: its first
+	 *	 byte there.
+	 * VMM memory is INVALID_VALUE.
+	 */
+	CUresult (*cuIpcGetMemHandle)(CUipcMemHandle *handle, CUdeviceptr ptr);
+	CUresult (*cuIpcOpenMemHandle)(CUdeviceptr *ptr, CUipcMemHandle handle,
+				       unsigned int flags);
+	CUresult (*cuIpcCloseMemHandle)(CUdeviceptr ptr);
+
+	/*
+	 * pre:  both ranges are mapped.
+	 * post: the bytes are there when it returns: it waits for the legacy
+	 *	 stream.
+	 */
+	CUresult (*cuMemcpy)(CUdeviceptr dst, CUdeviceptr src, size_t size);
 
 	/*
 	 * pre:  both ranges stay mapped until the work is done.
@@ -210,6 +277,31 @@ struct hm_driver {
 	CUresult (*cuMemAdvise_v2)(CUdeviceptr ptr, size_t size,
 				   CUmem_advise advice,
 				   CUmemLocation location);
+
+	/*
+	 * pre:  managed memory, count ranges; locations[i] is for the ranges
+	 *	 from first[i] on; flags is 0.
+	 * post: as a prefetch of each; Discard: the contents are undefined
+	 *	 and need not be moved.
+	 */
+	CUresult (*cuMemPrefetchBatchAsync)(CUdeviceptr *ptrs, size_t *sizes,
+					    size_t count,
+					    CUmemLocation *locations,
+					    size_t *first, size_t nr_locations,
+					    unsigned long long flags,
+					    CUstream stream);
+	CUresult (*cuMemDiscardBatchAsync)(CUdeviceptr *ptrs, size_t *sizes,
+					   size_t count,
+					   unsigned long long flags,
+					   CUstream stream);
+	CUresult (*cuMemDiscardAndPrefetchBatchAsync)(CUdeviceptr *ptrs,
+						      size_t *sizes,
+						      size_t count,
+						      CUmemLocation *locations,
+						      size_t *first,
+						      size_t nr_locations,
+						      unsigned long long flags,
+						      CUstream stream);
 
 	/*
 	 * pre:  managed memory; data_size fits the attribute.
@@ -253,6 +345,22 @@ struct hm_driver {
 	CUresult (*cuMemUnmap)(CUdeviceptr ptr, size_t size);
 	CUresult (*cuMemSetAccess)(CUdeviceptr ptr, size_t size,
 				   const CUmemAccessDesc *desc, size_t count);
+	CUresult (*cuMemGetAccess)(unsigned long long *flags,
+				   const CUmemLocation *location,
+				   CUdeviceptr ptr);
+
+	/*
+	 * pre:  a live handle; device memory, whole pages of the host.
+	 * post: as it was created; a dma-buf's descriptor, the caller's, int
+	 *	 at *handle.
+	 */
+	CUresult (*cuMemGetAllocationPropertiesFromHandle)(
+					CUmemAllocationProp *prop,
+					CUmemGenericAllocationHandle handle);
+	CUresult (*cuMemGetHandleForAddressRange)(void *handle,
+						  CUdeviceptr ptr, size_t size,
+						  CUmemRangeHandleType type,
+						  unsigned long long flags);
 
 	/*
 	 * pre:  addr is mapped by cuMemMap().
@@ -305,6 +413,17 @@ struct hm_driver {
 	CUresult (*cuMemPoolGetAttribute)(CUmemoryPool pool,
 					  CUmemPool_attribute attribute,
 					  void *value);
+
+	/*
+	 * pre:  devices that reach the pool's as a peer.
+	 * post: they reach what it gives, too; its own always does.
+	 */
+	CUresult (*cuMemPoolSetAccess)(CUmemoryPool pool,
+				       const CUmemAccessDesc *desc,
+				       size_t count);
+	CUresult (*cuMemPoolGetAccess)(CUmemAccess_flags *flags,
+				       CUmemoryPool pool,
+				       CUmemLocation *location);
 };
 
 /*

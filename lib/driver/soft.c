@@ -134,10 +134,13 @@ static void fill(struct hm_driver *driver)
 	hm_soft_fill_device(driver);
 	hm_soft_fill_stream(driver);
 	hm_soft_fill_event(driver);
+	hm_soft_fill_capture(driver);
 	hm_soft_fill_memory(driver);
 	hm_soft_fill_pointer(driver);
 	hm_soft_fill_pool(driver);
 	hm_soft_fill_vmm(driver);
+	hm_soft_fill_share(driver);
+	hm_soft_fill_peer(driver);
 	hm_soft_fill_copy(driver);
 	hm_soft_fill_place(driver);
 }
@@ -239,6 +242,7 @@ void hm_soft_close(void)
 	 * Under fork's lock to the end: a child of a world half gone, or a
 	 * second world beside this one, would be one more case to be right.
 	 */
+	hm_soft_free_graphs(w);
 	hm_soft_stop_streams(w);
 	hm_soft_free_events(w);
 	hm_soft_free_memory(w);

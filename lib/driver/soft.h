@@ -36,6 +36,17 @@
 #define SOFT_MAX_POOLS		32
 
 struct soft_task;
+struct soft_capture;
+
+/**
+ * struct CUgraph_st - tasks in the order in which they are done
+ * Executable ones (CUgraphExec) are the same.
+ */
+struct CUgraph_st {
+	struct CUgraph_st *next;
+	struct soft_task *first;
+	struct soft_task *last;
+};
 
 /* What is ordered before a point, see check.c. Empty without check mode. */
 struct soft_clock {
@@ -54,6 +65,7 @@ struct CUmemPoolHandle_st {
 	cuuint64_t used;
 	cuuint64_t used_high;
 	size_t max_size;
+	uint32_t peers;
 	int reuse[3];
 };
 
@@ -63,6 +75,7 @@ struct CUmemPoolHandle_st {
  * @error: of work that failed; sticks until the context is released
  * @legacy: the stream that NULL means
  * @capacity, @used: bytes of device memory
+ * @peers: mask of devices whose memory it reaches
  * @emu: /dev/hetmem_emuN or -1; @module_id: its id in hetmem.ko or -1
  */
 struct CUctx_st {
@@ -72,6 +85,7 @@ struct CUctx_st {
 	struct CUstream_st *legacy;
 	size_t capacity;
 	size_t used;
+	uint32_t peers;
 	int emu;
 	int module_id;
 	char name[64];
@@ -86,6 +100,7 @@ struct CUctx_st {
  * @thread: of whom it is the per-thread stream, 0: an ordinary one
  * @first, @last: queue of tasks not done; @tail: the last one submitted
  * @index, @clock: for check mode
+ * @capture: it is in, with work @captured, all of it @joined by others
  */
 struct CUstream_st {
 	struct CUstream_st *next;
@@ -103,6 +118,9 @@ struct CUstream_st {
 	struct soft_task *tail;
 	unsigned int index;
 	struct soft_clock clock;
+	struct soft_capture *capture;
+	unsigned long captured;
+	bool joined;
 };
 
 /**
@@ -140,6 +158,8 @@ struct soft_task {
 /**
  * struct CUevent_st - an event
  * @task: what it recorded last, NULL: never
+ * @capture: id of the capture that it was recorded in last, or 0; behind
+ *	work @captured of @captured_on, alive as long as the capture is
  */
 struct CUevent_st {
 	struct CUevent_st *next;
@@ -147,6 +167,9 @@ struct CUevent_st {
 	unsigned int flags;
 	struct soft_task *task;
 	struct soft_clock clock;
+	unsigned long long capture;
+	struct CUstream_st *captured_on;
+	unsigned long captured;
 };
 
 enum soft_kind {
@@ -164,7 +187,7 @@ enum soft_kind {
  * @id: never used twice
  * @pool: it came from, or NULL
  * @freeing: cuMemFreeAsync() was called
- * @handle: of a mapping
+ * @handle: of a mapping; @readers, @writers: masks of devices
  * @advice: of managed memory
  * @clock: uses at these addresses; @uses: of this memory, but for a mapping
  */
@@ -177,6 +200,8 @@ struct soft_memory {
 	struct CUmemPoolHandle_st *pool;
 	bool freeing;
 	struct soft_handle *handle;
+	uint32_t readers;
+	uint32_t writers;
 	struct {
 		int read_mostly;
 		int preferred;
@@ -228,6 +253,9 @@ struct soft_world {
 	struct CUctx_st devices[SOFT_MAX_DEVICES];
 	struct CUstream_st *streams;
 	struct CUevent_st *events;
+	struct soft_capture *captures;
+	struct CUgraph_st *graphs;
+	struct CUgraph_st *execs;
 	struct soft_handle *handles;
 	void *memory;		/* tree of struct soft_memory */
 	void *reserved;		/* tree of struct hm_range */
@@ -290,6 +318,8 @@ void hm_soft_fill_stream(struct hm_driver *d);
 void hm_soft_fill_event(struct hm_driver *d);
 /* The stream that @stream means, or NULL and why in *@res. */
 struct CUstream_st *hm_soft_stream(CUstream stream, CUresult *res);
+/* A number of the calling thread's, not 0. Needs no lock. */
+unsigned long long hm_soft_thread(void);
 /* Without the lock. Never NULL but for no memory. */
 struct soft_task *hm_soft_task(void);
 /* Consumes @task, but for the reference that @point (may be NULL) gets. */
@@ -300,11 +330,27 @@ CUresult hm_soft_submit_to(CUstream stream, struct soft_task *task);
 void hm_soft_task_put(struct soft_task *task);
 /* Waits until @task (may be NULL) is done. */
 void hm_soft_wait(struct soft_task *task);
+/* Waits for what @s was given; the host is behind it then. */
+void hm_soft_sync(struct CUstream_st *s);
 /* Waits for all work of @ctx, NULL: of all. */
 void hm_soft_drain(struct CUctx_st *ctx);
 /* Without the lock: ends all threads and frees all streams and events. */
 void hm_soft_stop_streams(struct soft_world *w);
 void hm_soft_free_events(struct soft_world *w);
+
+/*
+ * soft_capture.c: with the lock. Of a stream that captures: takes @task;
+ * records; waits, also one that may begin to. Whether a call that is unsafe
+ * while capturing is legal; one that asks about @s, or waits for it.
+ */
+void hm_soft_fill_capture(struct hm_driver *d);
+CUresult hm_soft_capture_task(struct CUstream_st *s, struct soft_task *task);
+CUresult hm_soft_capture_record(struct CUstream_st *s, struct CUevent_st *e);
+CUresult hm_soft_capture_wait(struct CUstream_st *s, struct CUevent_st *e);
+CUresult hm_soft_unsafe(void);
+CUresult hm_soft_capture_asked(struct CUstream_st *s);
+void hm_soft_capture_destroyed(struct CUstream_st *s);
+void hm_soft_free_graphs(struct soft_world *w);
 
 /* soft_memory.c */
 void hm_soft_fill_memory(struct hm_driver *d);
@@ -319,6 +365,15 @@ CUresult hm_soft_map_memory(struct CUctx_st *ctx, enum soft_kind kind,
 void hm_soft_fill_pointer(struct hm_driver *d);
 void hm_soft_fill_pool(struct hm_driver *d);
 void hm_soft_fill_vmm(struct hm_driver *d);
+void hm_soft_fill_share(struct hm_driver *d);
+void hm_soft_fill_peer(struct hm_driver *d);
+static inline bool hm_soft_granular(size_t size)
+{
+	return size && !(size & (SOFT_GRANULARITY - 1));
+}
+bool hm_soft_is_pool(CUmemoryPool pool);
+struct soft_handle *hm_soft_handle(CUmemGenericAllocationHandle handle);
+void hm_soft_add_handle(struct soft_handle *h);
 void hm_soft_unmap(struct soft_memory *m);
 void hm_soft_free_vmm(struct soft_world *w);
 

@@ -158,6 +158,25 @@ static CUresult memcpy_async(CUdeviceptr dst, CUdeviceptr src, size_t size,
 	return submit("cuMemcpyAsync", stream, delay, run_copy, dst, src, size, 0);
 }
 
+static CUresult memcpy_sync(CUdeviceptr dst, CUdeviceptr src, size_t size)
+{
+	struct CUctx_st *ctx = hm_soft_current();
+	uint64_t delay;
+	CUresult res;
+
+	SOFT_ENTER_WORK(cuMemcpy, &delay);
+	if (!ctx)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	res = submit("cuMemcpy", NULL, delay, run_copy, dst, src, size, 0);
+	if (res)
+		return res;
+	hm_soft_lock();
+	hm_soft_sync(ctx->legacy);
+	res = ctx->error;
+	hm_soft_unlock();
+	return res;
+}
+
 static CUresult memcpy_htod_async(CUdeviceptr dst, const void *src,
 				  size_t size, CUstream stream)
 {
@@ -210,6 +229,7 @@ static CUresult memset_d32_async(CUdeviceptr dst, unsigned int value,
 
 void hm_soft_fill_copy(struct hm_driver *d)
 {
+	d->cuMemcpy = memcpy_sync;
 	d->cuMemcpyAsync = memcpy_async;
 	d->cuMemcpyHtoDAsync = memcpy_htod_async;
 	d->cuMemcpyDtoHAsync = memcpy_dtoh_async;

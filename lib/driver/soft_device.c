@@ -49,6 +49,17 @@ static const struct {
 	ERROR(CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized"),
 	ERROR(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "driver versions differ"),
 	ERROR(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "not while capturing"),
+	ERROR(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "capture is invalid"),
+	ERROR(CUDA_ERROR_STREAM_CAPTURE_MERGE, "would merge two captures"),
+	ERROR(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture began elsewhere"),
+	ERROR(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "a stream has not come back"),
+	ERROR(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "depends on work outside"),
+	ERROR(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "the legacy stream waits"),
+	ERROR(CUDA_ERROR_CAPTURED_EVENT, "event was recorded in a capture"),
+	ERROR(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "not the capture's thread"),
+	ERROR(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peers cannot be reached"),
+	ERROR(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer is enabled"),
+	ERROR(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer is not enabled"),
 	ERROR(CUDA_ERROR_UNKNOWN, "unknown error"),
 #undef ERROR
 };
@@ -175,6 +186,7 @@ static CUresult device_get_attribute(int *value, CUdevice_attribute attribute,
 	case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
 		*value = 1;
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
@@ -183,7 +195,7 @@ static CUresult device_get_attribute(int *value, CUdevice_attribute attribute,
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_INTEGRATED:
 	case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
-	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
 	case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
@@ -292,8 +304,11 @@ static CUresult ctx_synchronize(void)
 	if (!ctx)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	hm_soft_lock();
-	hm_soft_drain(ctx);
-	res = ctx->error;
+	res = hm_soft_unsafe();
+	if (!res) {
+		hm_soft_drain(ctx);
+		res = ctx->error;
+	}
 	hm_soft_unlock();
 	return res;
 }

@@ -82,9 +82,13 @@ static CUresult event_record(CUevent event, CUstream stream)
 		if (s)
 			res = CUDA_ERROR_INVALID_HANDLE;
 		hm_soft_task_put(task);
+	} else if (s->capture) {
+		res = hm_soft_capture_record(s, e);
+		hm_soft_task_put(task);
 	} else {
 		res = hm_soft_submit(s, task, NULL, &point);
 		if (!res) {
+			e->capture = 0;
 			hm_soft_task_put(e->task);
 			e->task = point;
 			hm_check_clock_free(&e->clock);
@@ -114,7 +118,10 @@ static CUresult stream_wait_event(CUstream stream, CUevent event,
 	hm_soft_lock();
 	e = find_event(event);
 	s = hm_soft_stream(stream, &res);
-	if (e && s) {
+	if (e && s && (s->capture || e->capture)) {
+		res = hm_soft_capture_wait(s, e);
+		hm_soft_task_put(task);
+	} else if (e && s) {
 		res = hm_soft_submit(s, task, e->task, NULL);
 		if (!res)
 			hm_check_behind(s, &e->clock);
@@ -127,6 +134,12 @@ static CUresult stream_wait_event(CUstream stream, CUevent event,
 	return res;
 }
 
+/* With the lock: whether it is legal to ask for it, or to wait. */
+static CUresult may_ask(const struct CUevent_st *e)
+{
+	return e->capture ? CUDA_ERROR_CAPTURED_EVENT : hm_soft_unsafe();
+}
+
 static CUresult event_query(CUevent event)
 {
 	struct CUevent_st *e;
@@ -135,7 +148,11 @@ static CUresult event_query(CUevent event)
 	SOFT_ENTER(cuEventQuery);
 	hm_soft_lock();
 	e = find_event(event);
-	if (e && e->task && !e->task->done) {
+	if (e)
+		res = may_ask(e);
+	if (e && res) {
+		/* Illegal now. */
+	} else if (e && e->task && !e->task->done) {
 		res = CUDA_ERROR_NOT_READY;
 	} else if (e) {
 		hm_check_host(&e->clock);
@@ -155,7 +172,9 @@ static CUresult event_synchronize(CUevent event)
 	SOFT_ENTER(cuEventSynchronize);
 	hm_soft_lock();
 	e = find_event(event);
-	if (e) {
+	if (e)
+		res = may_ask(e);
+	if (e && !res) {
 		ctx = e->ctx;
 		hm_check_join(&clock, &e->clock);
 		hm_soft_wait(e->task);

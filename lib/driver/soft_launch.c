@@ -7,8 +7,23 @@
 
 #include "driver/soft.h"
 
+/* Whether @ctx has been given access, where it has to be. */
+static bool may(const struct CUctx_st *ctx, const struct soft_memory *m,
+		bool write)
+{
+	const int device = ctx->ordinal;
+
+	if (m->kind == SOFT_MAPPING)
+		return (write ? m->writers : m->readers) >> device & 1;
+	if (m->kind != SOFT_DEVICE || m->ctx == ctx)
+		return true;
+	return (m->pool ? m->pool->peers >> device :
+		ctx->peers >> m->ctx->ordinal) & 1;
+}
+
 /* The driver's own memory without a hole, or the process's. */
-static bool is_there(uintptr_t start, size_t size)
+static bool is_there(const struct CUctx_st *ctx, uintptr_t start, size_t size,
+		     bool write)
 {
 	const uintptr_t end = start + size;
 	struct soft_memory *m;
@@ -17,8 +32,10 @@ static bool is_there(uintptr_t start, size_t size)
 	hm_soft_lock();
 	while (there && start < end) {
 		m = hm_soft_find(start, 1);
-		if (m)
+		if (m && may(ctx, m, write))
 			start = m->range.end;
+		else if (m)
+			there = false;
 		else if (hm_range_find(&hm_soft_world->reserved, start, 1) ||
 			 hm_soft_find(start, end - start))
 			there = false;
@@ -33,11 +50,10 @@ static CUresult run_kernel(struct CUctx_st *ctx, struct soft_task *task)
 {
 	unsigned int i;
 
-	(void)ctx;
 	for (i = 0; i < task->nr_ranges; i++) {
 		const struct hm_soft_range *r = &task->ranges[i];
 
-		if (!is_there(r->ptr, r->size))
+		if (!is_there(ctx, r->ptr, r->size, r->fill >= 0))
 			return CUDA_ERROR_ILLEGAL_ADDRESS;
 		if (r->fill >= 0)
 			memset((void *)(uintptr_t)r->ptr, r->fill, r->size);

@@ -135,6 +135,8 @@ static CUresult allocate(enum soft_kind kind, size_t size, uintptr_t *ptr)
 	hm_soft_lock();
 	res = ctx->error;
 	if (!res)
+		res = hm_soft_unsafe();
+	if (!res)
 		res = hm_soft_map_memory(ctx, kind, size, &m);
 	if (!res)
 		*ptr = m->range.start;
@@ -194,6 +196,11 @@ static CUresult free_whole(uintptr_t addr, unsigned int mask)
 	CUresult res;
 
 	hm_soft_lock();
+	res = hm_soft_unsafe();
+	if (res) {
+		hm_soft_unlock();
+		return res;
+	}
 	m = hm_soft_find(addr, 1);
 	if (m)
 		hm_soft_drain(m->ctx);
@@ -259,13 +266,36 @@ static CUresult mem_host_register(void *ptr, size_t size, unsigned int flags)
 	m->ctx = ctx;
 	hm_soft_lock();
 	m->id = ++hm_soft_world->next_id;
+	res = hm_soft_unsafe();
+	if (res)
+		goto out;
 	if (hm_soft_find(start, size))
 		res = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 	else if (hm_range_insert(&hm_soft_world->memory, &m->range))
 		res = CUDA_ERROR_OUT_OF_MEMORY;
+out:
 	hm_soft_unlock();
 	if (res)
 		free(m);
+	return res;
+}
+
+static CUresult mem_host_get_device_pointer(CUdeviceptr *device, void *ptr,
+					    unsigned int flags)
+{
+	CUresult res = CUDA_ERROR_INVALID_VALUE;
+	struct soft_memory *m;
+
+	SOFT_ENTER(cuMemHostGetDevicePointer);
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	hm_soft_lock();
+	m = hm_soft_find((uintptr_t)ptr, 1);
+	if (m && (m->kind == SOFT_HOST || m->kind == SOFT_REGISTERED)) {
+		*device = (uintptr_t)ptr;
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
 	return res;
 }
 
@@ -289,4 +319,5 @@ void hm_soft_fill_memory(struct hm_driver *d)
 	d->cuMemFreeHost = mem_free_host;
 	d->cuMemHostRegister = mem_host_register;
 	d->cuMemHostUnregister = mem_host_unregister;
+	d->cuMemHostGetDevicePointer = mem_host_get_device_pointer;
 }

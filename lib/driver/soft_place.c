@@ -121,6 +121,110 @@ static CUresult mem_prefetch_async_v2(CUdeviceptr ptr, size_t size,
 	return prefetch(ptr, size, device_of(location), node, stream, delay);
 }
 
+/* Whether each range is managed, and each location one. */
+static CUresult check_batch(CUdeviceptr *ptrs, size_t *sizes, size_t count,
+			    CUmemLocation *locations, size_t *first,
+			    size_t nr_locations)
+{
+	CUresult res = CUDA_SUCCESS;
+	size_t i;
+
+	if (!count || (locations && (!nr_locations || nr_locations > count ||
+				     first[0])))
+		return CUDA_ERROR_INVALID_VALUE;
+	for (i = 0; i < nr_locations; i++) {
+		if (device_of(locations[i]) < CU_DEVICE_CPU ||
+		    device_of(locations[i]) >= hm_soft_world->nr_devices)
+			return CUDA_ERROR_INVALID_DEVICE;
+		if (first[i] >= count || (i && first[i] <= first[i - 1]))
+			return CUDA_ERROR_INVALID_VALUE;
+	}
+	hm_soft_lock();
+	for (i = 0; i < count && !res; i++)
+		if (!sizes[i] || !find_managed(ptrs[i], sizes[i]))
+			res = CUDA_ERROR_INVALID_VALUE;
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult prefetch_batch(CUdeviceptr *ptrs, size_t *sizes, size_t count,
+			       CUmemLocation *locations, size_t *first,
+			       size_t nr, CUstream stream, uint64_t delay)
+{
+	CUresult res = CUDA_SUCCESS;
+	size_t i, at = 0;
+
+	for (i = 0; i < count && !res; i++) {
+		if (at + 1 < nr && first[at + 1] == i)
+			at++;
+		res = prefetch(ptrs[i], sizes[i], device_of(locations[at]),
+			       locations[at].type ==
+			       CU_MEM_LOCATION_TYPE_HOST_NUMA ?
+			       locations[at].id : HETMEM_NODE_ANY, stream,
+			       i ? 0 : delay);
+	}
+	return res;
+}
+
+static CUresult mem_prefetch_batch_async(CUdeviceptr *ptrs, size_t *sizes,
+					 size_t count,
+					 CUmemLocation *locations,
+					 size_t *first, size_t nr_locations,
+					 unsigned long long flags,
+					 CUstream stream)
+{
+	uint64_t delay;
+	CUresult res;
+
+	SOFT_ENTER_WORK(cuMemPrefetchBatchAsync, &delay);
+	if (flags || !locations)
+		return CUDA_ERROR_INVALID_VALUE;
+	res = check_batch(ptrs, sizes, count, locations, first, nr_locations);
+	return res ? res : prefetch_batch(ptrs, sizes, count, locations, first,
+					  nr_locations, stream, delay);
+}
+
+/* Any contents will do afterwards, those that are there as well. */
+static CUresult mem_discard_batch_async(CUdeviceptr *ptrs, size_t *sizes,
+					size_t count, unsigned long long flags,
+					CUstream stream)
+{
+	struct soft_task *task;
+	uint64_t delay;
+	CUresult res;
+
+	SOFT_ENTER_WORK(cuMemDiscardBatchAsync, &delay);
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	res = check_batch(ptrs, sizes, count, NULL, NULL, 0);
+	if (res)
+		return res;
+	task = hm_soft_task();
+	if (!task)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	task->delay = delay;
+	return hm_soft_submit_to(stream, task);
+}
+
+static CUresult mem_discard_prefetch_batch_async(CUdeviceptr *ptrs,
+						 size_t *sizes, size_t count,
+						 CUmemLocation *locations,
+						 size_t *first,
+						 size_t nr_locations,
+						 unsigned long long flags,
+						 CUstream stream)
+{
+	uint64_t delay;
+	CUresult res;
+
+	SOFT_ENTER_WORK(cuMemDiscardAndPrefetchBatchAsync, &delay);
+	if (flags || !locations)
+		return CUDA_ERROR_INVALID_VALUE;
+	res = check_batch(ptrs, sizes, count, locations, first, nr_locations);
+	return res ? res : prefetch_batch(ptrs, sizes, count, locations, first,
+					  nr_locations, stream, delay);
+}
+
 static CUresult advise(uintptr_t ptr, size_t size, CUmem_advise advice,
 		       int device)
 {
@@ -238,6 +342,9 @@ void hm_soft_fill_place(struct hm_driver *d)
 {
 	d->cuMemPrefetchAsync_v1 = mem_prefetch_async_v1;
 	d->cuMemPrefetchAsync_v2 = mem_prefetch_async_v2;
+	d->cuMemPrefetchBatchAsync = mem_prefetch_batch_async;
+	d->cuMemDiscardBatchAsync = mem_discard_batch_async;
+	d->cuMemDiscardAndPrefetchBatchAsync = mem_discard_prefetch_batch_async;
 	d->cuMemAdvise_v1 = mem_advise_v1;
 	d->cuMemAdvise_v2 = mem_advise_v2;
 	d->cuMemRangeGetAttribute = mem_range_get_attribute;

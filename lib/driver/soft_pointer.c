@@ -50,6 +50,15 @@ static size_t value_of(const struct soft_memory *m, uintptr_t ptr,
 		if (m && m->kind != SOFT_DEVICE && m->kind != SOFT_MAPPING)
 			v.pointer = (void *)ptr;
 		break;
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		size = sizeof(v.type);
+		break;
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+		size = sizeof(v.id);
+		if (m && m->kind == SOFT_MAPPING)
+			v.id = m->handle->prop.requestedHandleTypes;
+		break;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		size = sizeof(v.id);
 		v.id = m ? m->id : 0;
@@ -120,6 +129,22 @@ static CUresult pointer_get_attributes(unsigned int nr,
 	return CUDA_SUCCESS;
 }
 
+/* Every copy that is to be synchronous is, here. */
+static CUresult pointer_set_attribute(const void *value,
+				      CUpointer_attribute attribute,
+				      CUdeviceptr ptr)
+{
+	CUresult res = CUDA_ERROR_INVALID_VALUE;
+
+	SOFT_ENTER(cuPointerSetAttribute);
+	hm_soft_lock();
+	if (value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
+	    hm_soft_find(ptr, 1))
+		res = CUDA_SUCCESS;
+	hm_soft_unlock();
+	return res;
+}
+
 static CUresult mem_get_address_range(CUdeviceptr *base, size_t *size,
 				      CUdeviceptr ptr)
 {
@@ -143,5 +168,6 @@ void hm_soft_fill_pointer(struct hm_driver *d)
 {
 	d->cuPointerGetAttribute = pointer_get_attribute;
 	d->cuPointerGetAttributes = pointer_get_attributes;
+	d->cuPointerSetAttribute = pointer_set_attribute;
 	d->cuMemGetAddressRange = mem_get_address_range;
 }

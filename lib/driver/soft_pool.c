@@ -2,7 +2,8 @@
 /*
  * The soft driver's stream-ordered allocation. Memory is valid at once,
  * which is earlier than promised; it is given back in stream order. A pool
- * caches nothing: reserved is what is used.
+ * caches nothing: reserved is what is used. Memory that belongs to a graph
+ * is not there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "driver/soft.h"
 
 /* With the lock. */
-static bool is_pool(CUmemoryPool pool)
+bool hm_soft_is_pool(CUmemoryPool pool)
 {
 	struct soft_world *w = hm_soft_world;
 	int i;
@@ -69,7 +70,9 @@ static CUresult mem_alloc_async(CUdeviceptr *ptr, size_t size,
 	SOFT_ENTER(cuMemAllocAsync);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	if (s)
+	if (s && s->capture)
+		res = CUDA_ERROR_NOT_SUPPORTED;
+	else if (s)
 		res = take_or_wait(s, &s->ctx->pool, size, ptr);
 	hm_soft_unlock();
 	return res;
@@ -84,7 +87,9 @@ static CUresult mem_alloc_from_pool_async(CUdeviceptr *ptr, size_t size,
 	SOFT_ENTER(cuMemAllocFromPoolAsync);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	if (s && is_pool(pool))
+	if (s && s->capture)
+		res = CUDA_ERROR_NOT_SUPPORTED;
+	else if (s && hm_soft_is_pool(pool))
 		res = take_or_wait(s, pool, size, ptr);
 	else if (s)
 		res = CUDA_ERROR_INVALID_VALUE;
@@ -124,6 +129,10 @@ static CUresult mem_free_async(CUdeviceptr ptr, CUstream stream)
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
 	m = hm_soft_find(ptr, 1);
+	if (s && s->capture) {
+		res = CUDA_ERROR_NOT_SUPPORTED;
+		s = NULL;
+	}
 	if (s && (!m || m->range.start != ptr || m->kind != SOFT_DEVICE ||
 		  m->freeing)) {
 		res = CUDA_ERROR_INVALID_VALUE;
@@ -191,7 +200,7 @@ static CUresult mem_pool_destroy(CUmemoryPool pool)
 
 	SOFT_ENTER(cuMemPoolDestroy);
 	hm_soft_lock();
-	if (!is_pool(pool) || pool < w->pools ||
+	if (!hm_soft_is_pool(pool) || pool < w->pools ||
 	    pool >= w->pools + SOFT_MAX_POOLS)
 		res = CUDA_ERROR_INVALID_VALUE;
 	else if (pool->used)
@@ -209,7 +218,7 @@ static CUresult mem_pool_trim_to(CUmemoryPool pool, size_t keep)
 	SOFT_ENTER(cuMemPoolTrimTo);
 	(void)keep;
 	hm_soft_lock();
-	res = is_pool(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	res = hm_soft_is_pool(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	hm_soft_unlock();
 	return res;
 }
@@ -222,7 +231,7 @@ static CUresult mem_pool_set_attribute(CUmemoryPool pool,
 
 	SOFT_ENTER(cuMemPoolSetAttribute);
 	hm_soft_lock();
-	if (!is_pool(pool)) {
+	if (!hm_soft_is_pool(pool)) {
 		res = CUDA_ERROR_INVALID_VALUE;
 	} else {
 		switch ((int)attribute) {
@@ -261,7 +270,7 @@ static CUresult mem_pool_get_attribute(CUmemoryPool pool,
 
 	SOFT_ENTER(cuMemPoolGetAttribute);
 	hm_soft_lock();
-	if (!is_pool(pool)) {
+	if (!hm_soft_is_pool(pool)) {
 		res = CUDA_ERROR_INVALID_VALUE;
 	} else {
 		switch ((int)attribute) {

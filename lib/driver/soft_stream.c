@@ -16,7 +16,7 @@
 static unsigned long long nr_threads;
 static __thread unsigned long long thread_id;
 
-static unsigned long long this_thread(void)
+unsigned long long hm_soft_thread(void)
 {
 	if (!thread_id)
 		thread_id = __atomic_add_fetch(&nr_threads, 1,
@@ -167,9 +167,9 @@ static struct CUstream_st *per_thread(struct CUctx_st *ctx)
 	struct CUstream_st *s;
 
 	for (s = hm_soft_world->streams; s; s = s->next)
-		if (s->ctx == ctx && s->thread == this_thread() && s->live)
+		if (s->ctx == ctx && s->thread == hm_soft_thread() && s->live)
 			return s;
-	return new_stream(ctx, true, this_thread());
+	return new_stream(ctx, true, hm_soft_thread());
 }
 
 struct CUstream_st *hm_soft_stream(CUstream stream, CUresult *res)
@@ -256,6 +256,10 @@ CUresult hm_soft_submit(struct CUstream_st *s, struct soft_task *task,
 {
 	CUresult res = task->always ? CUDA_SUCCESS : s->ctx->error;
 
+	if (!res && s->capture)
+		return hm_soft_capture_task(s, task);
+	if (!res)
+		res = hm_soft_capture_asked(s);
 	if (!res)
 		res = add_deps(s, task, after);
 	if (!res && !s->started && start(s))
@@ -383,6 +387,7 @@ static CUresult stream_destroy(CUstream stream)
 		s = NULL;
 	}
 	if (s) {
+		hm_soft_capture_destroyed(s);
 		s->live = false;
 		pthread_cond_broadcast(&hm_soft_world->changed);
 		reap(hm_soft_world);
@@ -392,9 +397,18 @@ static CUresult stream_destroy(CUstream stream)
 	return res;
 }
 
-static CUresult stream_synchronize(CUstream stream)
+void hm_soft_sync(struct CUstream_st *s)
 {
 	struct soft_clock clock = { 0 };
+
+	hm_check_join(&clock, &s->clock);
+	hm_soft_wait(s->tail);
+	hm_check_host(&clock);
+	hm_check_clock_free(&clock);
+}
+
+static CUresult stream_synchronize(CUstream stream)
+{
 	struct CUctx_st *ctx;
 	struct CUstream_st *s;
 	CUresult res;
@@ -402,12 +416,11 @@ static CUresult stream_synchronize(CUstream stream)
 	SOFT_ENTER(cuStreamSynchronize);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	if (s) {
+	if (s)
+		res = hm_soft_capture_asked(s);
+	if (s && !res) {
 		ctx = s->ctx;
-		hm_check_join(&clock, &s->clock);
-		hm_soft_wait(s->tail);
-		hm_check_host(&clock);
-		hm_check_clock_free(&clock);
+		hm_soft_sync(s);
 		res = ctx->error;
 	}
 	hm_soft_unlock();
@@ -422,9 +435,12 @@ static CUresult stream_query(CUstream stream)
 	SOFT_ENTER(cuStreamQuery);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	if (s && s->tail && !s->tail->done) {
+	res = s ? hm_soft_capture_asked(s) : res;
+	if (res) {
+		/* Illegal, or no such stream. */
+	} else if (s->tail && !s->tail->done) {
 		res = CUDA_ERROR_NOT_READY;
-	} else if (s) {
+	} else {
 		hm_check_host(&s->clock);
 		res = s->ctx->error;
 	}
@@ -464,21 +480,6 @@ static CUresult stream_get_ctx(CUstream stream, CUcontext *ctx)
 	return res;
 }
 
-static CUresult stream_is_capturing(CUstream stream,
-				    CUstreamCaptureStatus *status)
-{
-	CUresult res;
-
-	SOFT_ENTER(cuStreamIsCapturing);
-	hm_soft_lock();
-	if (hm_soft_stream(stream, &res)) {
-		*status = CU_STREAM_CAPTURE_STATUS_NONE;
-		res = CUDA_SUCCESS;
-	}
-	hm_soft_unlock();
-	return res;
-}
-
 static CUresult call_host(struct CUctx_st *ctx, struct soft_task *task)
 {
 	(void)ctx;
@@ -512,6 +513,5 @@ void hm_soft_fill_stream(struct hm_driver *d)
 	d->cuStreamQuery = stream_query;
 	d->cuStreamGetId = stream_get_id;
 	d->cuStreamGetCtx = stream_get_ctx;
-	d->cuStreamIsCapturing = stream_is_capturing;
 	d->cuLaunchHostFunc = launch_host_func;
 }

@@ -6,18 +6,11 @@
  * twice is one memory behind two addresses, as on a GPU.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "driver/soft.h"
-
-static bool is_granular(size_t size)
-{
-	return size && !(size & (SOFT_GRANULARITY - 1));
-}
 
 /* The device that @prop is for, or NULL and why in *@res. */
 static struct CUctx_st *device_of(const CUmemAllocationProp *prop,
@@ -91,7 +84,7 @@ static CUresult address_reserve(CUdeviceptr *ptr, size_t size,
 	void *p;
 
 	SOFT_ENTER(cuMemAddressReserve);
-	if (!is_granular(size) || flags || alignment & (alignment - 1))
+	if (!hm_soft_granular(size) || flags || alignment & (alignment - 1))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (alignment < SOFT_GRANULARITY)
 		alignment = SOFT_GRANULARITY;
@@ -137,7 +130,7 @@ static CUresult address_free(CUdeviceptr ptr, size_t size)
 }
 
 /* With the lock. */
-static struct soft_handle *find_handle(CUmemGenericAllocationHandle handle)
+struct soft_handle *hm_soft_handle(CUmemGenericAllocationHandle handle)
 {
 	struct soft_handle *h;
 
@@ -164,7 +157,7 @@ static void put_handle(struct soft_handle *h)
 	free(h);
 }
 
-static void add_handle(struct soft_handle *h)
+void hm_soft_add_handle(struct soft_handle *h)
 {
 	h->refs = 1;
 	h->id = ++hm_soft_world->next_id;
@@ -181,7 +174,7 @@ static CUresult mem_create(CUmemGenericAllocationHandle *handle, size_t size,
 	CUresult res;
 
 	SOFT_ENTER(cuMemCreate);
-	if (!is_granular(size) || size > PTRDIFF_MAX || flags)
+	if (!hm_soft_granular(size) || size > PTRDIFF_MAX || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	ctx = device_of(prop, &res);
 	if (!ctx)
@@ -199,10 +192,12 @@ static CUresult mem_create(CUmemGenericAllocationHandle *handle, size_t size,
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	hm_soft_lock();
-	res = hm_soft_charge(ctx, size);
+	res = hm_soft_unsafe();
+	if (!res)
+		res = hm_soft_charge(ctx, size);
 	if (!res) {
 		h->charged = true;
-		add_handle(h);
+		hm_soft_add_handle(h);
 	}
 	hm_soft_unlock();
 	if (res) {
@@ -221,8 +216,10 @@ static CUresult mem_release(CUmemGenericAllocationHandle handle)
 
 	SOFT_ENTER(cuMemRelease);
 	hm_soft_lock();
-	h = find_handle(handle);
-	if (h) {
+	h = hm_soft_handle(handle);
+	if (h)
+		res = hm_soft_unsafe();
+	if (h && !res) {
 		h->refs--;
 		put_handle(h);
 		res = CUDA_SUCCESS;
@@ -278,13 +275,17 @@ static CUresult mem_map(CUdeviceptr ptr, size_t size, size_t offset,
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	hm_soft_lock();
-	h = find_handle(handle);
+	h = hm_soft_handle(handle);
+	res = hm_soft_unsafe();
+	if (res)
+		goto out;
 	if (!h)
 		res = CUDA_ERROR_INVALID_VALUE;
 	else if (offset || size != h->size)
 		res = CUDA_ERROR_NOT_SUPPORTED;
 	else
 		res = map(ptr, h);
+out:
 	hm_soft_unlock();
 	return res;
 }
@@ -333,9 +334,10 @@ static CUresult mem_unmap(CUdeviceptr ptr, size_t size)
 
 	SOFT_ENTER(cuMemUnmap);
 	hm_soft_lock();
-	if (!is_whole(ptr, size)) {
+	res = hm_soft_unsafe();
+	if (!res && !is_whole(ptr, size))
 		res = CUDA_ERROR_INVALID_VALUE;
-	} else {
+	if (!res) {
 		while (addr < ptr + size) {
 			struct soft_memory *m = hm_soft_find(addr, 1);
 
@@ -348,6 +350,14 @@ static CUresult mem_unmap(CUdeviceptr ptr, size_t size)
 	return res;
 }
 
+static void set_masks(struct soft_memory *m, int device, int prot)
+{
+	const uint32_t bit = 1U << device;
+
+	m->readers = prot & PROT_READ ? m->readers | bit : m->readers & ~bit;
+	m->writers = prot & PROT_WRITE ? m->writers | bit : m->writers & ~bit;
+}
+
 static CUresult mem_set_access(CUdeviceptr ptr, size_t size,
 			       const CUmemAccessDesc *desc, size_t count)
 {
@@ -358,13 +368,14 @@ static CUresult mem_set_access(CUdeviceptr ptr, size_t size,
 		[CU_MEM_ACCESS_FLAGS_PROT_READWRITE] = PROT_READ | PROT_WRITE,
 	};
 	CUresult res = CUDA_SUCCESS;
-	int prot = PROT_NONE;
+	int prot;
+	struct soft_memory *m;
+	uintptr_t at;
 	size_t i;
 
 	SOFT_ENTER(cuMemSetAccess);
 	if (!count)
 		return CUDA_ERROR_INVALID_VALUE;
-	/* One page table serves all devices here: the widest access counts. */
 	for (i = 0; i < count; i++) {
 		unsigned int flags = desc[i].flags;
 
@@ -374,98 +385,25 @@ static CUresult mem_set_access(CUdeviceptr ptr, size_t size,
 		if (desc[i].location.id < 0 ||
 		    desc[i].location.id >= hm_soft_world->nr_devices)
 			return CUDA_ERROR_INVALID_DEVICE;
-		prot |= prots[flags];
 	}
 	hm_soft_lock();
-	if (!is_whole(ptr, size))
+	res = hm_soft_unsafe();
+	if (!res && !is_whole(ptr, size))
 		res = CUDA_ERROR_INVALID_VALUE;
-	else if (mprotect((void *)(uintptr_t)ptr, size, prot))
-		res = errno == ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY :
-			CUDA_ERROR_OPERATING_SYSTEM;
-	hm_soft_unlock();
-	return res;
-}
-
-static CUresult retain_handle(CUmemGenericAllocationHandle *handle,
-			      void *addr)
-{
-	CUresult res = CUDA_ERROR_INVALID_VALUE;
-	struct soft_memory *m;
-
-	SOFT_ENTER(cuMemRetainAllocationHandle);
-	hm_soft_lock();
-	m = hm_soft_find((uintptr_t)addr, 1);
-	if (m && m->kind == SOFT_MAPPING) {
-		m->handle->refs++;
-		*handle = (uintptr_t)m->handle;
-		res = CUDA_SUCCESS;
+	/* One page table serves all devices here: the widest access counts. */
+	for (at = ptr; !res && at < ptr + size; at = m->range.end) {
+		m = hm_soft_find(at, 1);
+		for (i = 0; i < count; i++)
+			set_masks(m, desc[i].location.id,
+				  prots[desc[i].flags]);
+		prot = (m->readers ? PROT_READ : 0) |
+		       (m->writers ? PROT_WRITE : 0);
+		if (mprotect((void *)at, m->range.end - at, prot))
+			res = errno == ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY :
+				CUDA_ERROR_OPERATING_SYSTEM;
 	}
 	hm_soft_unlock();
 	return res;
-}
-
-static CUresult export_handle(void *shareable,
-			      CUmemGenericAllocationHandle handle,
-			      CUmemAllocationHandleType type,
-			      unsigned long long flags)
-{
-	CUresult res = CUDA_SUCCESS;
-	struct soft_handle *h;
-	int fd = -1;
-
-	SOFT_ENTER(cuMemExportToShareableHandle);
-	if (flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	hm_soft_lock();
-	h = find_handle(handle);
-	if (!h || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-	    h->prop.requestedHandleTypes != type)
-		res = CUDA_ERROR_INVALID_VALUE;
-	else
-		fd = fcntl(h->fd, F_DUPFD_CLOEXEC, 0);
-	hm_soft_unlock();
-	if (res)
-		return res;
-	if (fd < 0)
-		return CUDA_ERROR_OPERATING_SYSTEM;
-	*(int *)shareable = fd;
-	return CUDA_SUCCESS;
-}
-
-static CUresult import_handle(CUmemGenericAllocationHandle *handle,
-			      void *shareable, CUmemAllocationHandleType type)
-{
-	struct soft_handle *h;
-	struct stat st;
-	int fd;
-
-	SOFT_ENTER(cuMemImportFromShareableHandle);
-	if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!hm_soft_current())
-		return CUDA_ERROR_INVALID_CONTEXT;
-	fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 0);
-	if (fd < 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	h = calloc(1, sizeof(*h));
-	if (!h || fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 ||
-	    !is_granular(st.st_size)) {
-		close(fd);
-		free(h);
-		return h ? CUDA_ERROR_INVALID_VALUE :
-			CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	h->fd = fd;
-	h->size = st.st_size;
-	h->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-	h->prop.requestedHandleTypes = type;
-	h->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	h->prop.location.id = hm_soft_current()->ordinal;
-	hm_soft_lock();
-	add_handle(h);
-	hm_soft_unlock();
-	*handle = (uintptr_t)h;
-	return CUDA_SUCCESS;
 }
 
 /* Mappings are gone by now. */
@@ -490,6 +428,30 @@ void hm_soft_free_vmm(struct soft_world *w)
 	}
 }
 
+static CUresult mem_get_access(unsigned long long *flags,
+			       const CUmemLocation *location, CUdeviceptr ptr)
+{
+	CUresult res = CUDA_ERROR_INVALID_VALUE;
+	struct soft_memory *m;
+
+	SOFT_ENTER(cuMemGetAccess);
+	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (location->id < 0 || location->id >= hm_soft_world->nr_devices)
+		return CUDA_ERROR_INVALID_DEVICE;
+	hm_soft_lock();
+	m = hm_soft_find(ptr, 1);
+	if (m && m->kind == SOFT_MAPPING) {
+		*flags = (m->readers >> location->id & 1 ?
+			  CU_MEM_ACCESS_FLAGS_PROT_READ : 0) |
+			 (m->writers >> location->id & 1 ?
+			  CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0);
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
 void hm_soft_fill_vmm(struct hm_driver *d)
 {
 	d->cuMemGetAllocationGranularity = get_granularity;
@@ -500,7 +462,5 @@ void hm_soft_fill_vmm(struct hm_driver *d)
 	d->cuMemMap = mem_map;
 	d->cuMemUnmap = mem_unmap;
 	d->cuMemSetAccess = mem_set_access;
-	d->cuMemRetainAllocationHandle = retain_handle;
-	d->cuMemExportToShareableHandle = export_handle;
-	d->cuMemImportFromShareableHandle = import_handle;
+	d->cuMemGetAccess = mem_get_access;
 }

@@ -23,22 +23,24 @@
 
 #define TYPES								\
 	X(cuuint64_t) X(CUdeviceptr) X(CUdevice) X(CUcontext) \
-	X(CUstream) X(CUevent) X(CUmemoryPool) \
+	X(CUstream) X(CUevent) X(CUmemoryPool) X(CUgraph) X(CUgraphExec) \
 	X(CUmemGenericAllocationHandle) X(CUhostFn) X(CUresult) \
 	X(CUdevice_attribute) X(CUdeviceNumaConfig) \
 	X(CUpointer_attribute) X(CUmemorytype) X(CUstream_flags) \
-	X(CUstreamCaptureStatus) X(CUevent_flags) X(CUmemAttach_flags) \
+	X(CUstreamCaptureStatus) X(CUstreamCaptureMode) \
+	X(CUmemRangeHandleType) X(CUevent_flags) X(CUmemAttach_flags) \
 	X(CUmem_advise) X(CUmem_range_attribute) X(CUmemLocationType) \
 	X(CUmemAllocationType) X(CUmemAllocationHandleType) \
 	X(CUmemAccess_flags) X(CUmemAllocationGranularity_flags) \
 	X(CUmemPool_attribute) X(CUdriverProcAddressQueryResult)
 
 #define STRUCTS								\
-	X(CUuuid) X(CUmemLocation) X(CUmemAllocationProp) \
-	X(CUmemAccessDesc) X(CUmemPoolProps)
+	X(CUuuid) X(CUipcMemHandle) X(CUmemLocation) \
+	X(CUmemAllocationProp) X(CUmemAccessDesc) X(CUmemPoolProps)
 
 #define MEMBERS								\
-	X(CUuuid, bytes) X(CUmemLocation, type) X(CUmemLocation, id) \
+	X(CUuuid, bytes) X(CUipcMemHandle, reserved) \
+	X(CUmemLocation, type) X(CUmemLocation, id) \
 	X(CUmemAllocationProp, type) \
 	X(CUmemAllocationProp, requestedHandleTypes) \
 	X(CUmemAllocationProp, location) \
@@ -51,8 +53,15 @@
 	X(CUmemPoolProps, allocType) X(CUmemPoolProps, handleTypes) \
 	X(CUmemPoolProps, location) \
 	X(CUmemPoolProps, win32SecurityAttributes) \
-	X(CUmemPoolProps, maxSize) X(CUmemPoolProps, usage) \
-	X(CUmemPoolProps, reserved)
+	X(CUmemPoolProps, maxSize)
+
+/* What cuda.h has from 12.3, 12.5 on. */
+#define MEMBERS_12050							\
+	X(CUmemPoolProps, usage) X(CUmemPoolProps, reserved)
+
+#define ENUMERATORS_12030						\
+	X(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) \
+	X(CU_MEM_HANDLE_TYPE_FABRIC)
 
 #define MACROS								\
 	X(CU_STREAM_LEGACY) X(CU_STREAM_PER_THREAD) X(CU_DEVICE_CPU) \
@@ -78,7 +87,26 @@
 	X(CUDA_ERROR_LAUNCH_FAILED) X(CUDA_ERROR_NOT_PERMITTED) \
 	X(CUDA_ERROR_NOT_SUPPORTED) X(CUDA_ERROR_SYSTEM_NOT_READY) \
 	X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) \
-	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) X(CUDA_ERROR_UNKNOWN) \
+	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) \
+	X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) \
+	X(CUDA_ERROR_STREAM_CAPTURE_MERGE) \
+	X(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) \
+	X(CUDA_ERROR_STREAM_CAPTURE_UNJOINED) \
+	X(CUDA_ERROR_STREAM_CAPTURE_ISOLATION) \
+	X(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) X(CUDA_ERROR_CAPTURED_EVENT) \
+	X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) X(CUDA_ERROR_UNKNOWN) \
+	X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED) \
+	X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) \
+	X(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) \
+	X(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) \
+	X(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) \
+	X(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) \
+	X(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) \
+	X(CU_STREAM_CAPTURE_MODE_GLOBAL) \
+	X(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) \
+	X(CU_STREAM_CAPTURE_MODE_RELAXED) \
+	X(CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) \
+	X(CU_MEM_RANGE_HANDLE_TYPE_MAX) \
 	X(CU_DEVICE_ATTRIBUTE_INTEGRATED) \
 	X(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) \
 	X(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID) \
@@ -97,7 +125,6 @@
 	X(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) \
 	X(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) \
 	X(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) \
-	X(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) \
 	X(CU_DEVICE_ATTRIBUTE_NUMA_CONFIG) \
 	X(CU_DEVICE_ATTRIBUTE_NUMA_ID) \
 	X(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) \
@@ -139,7 +166,7 @@
 	X(CU_MEM_ALLOCATION_TYPE_PINNED) X(CU_MEM_ALLOCATION_TYPE_MAX) \
 	X(CU_MEM_HANDLE_TYPE_NONE) \
 	X(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) \
-	X(CU_MEM_HANDLE_TYPE_FABRIC) X(CU_MEM_HANDLE_TYPE_MAX) \
+	X(CU_MEM_HANDLE_TYPE_MAX) \
 	X(CU_MEM_ACCESS_FLAGS_PROT_NONE) \
 	X(CU_MEM_ACCESS_FLAGS_PROT_READ) \
 	X(CU_MEM_ACCESS_FLAGS_PROT_READWRITE) \
@@ -167,15 +194,27 @@
 #define X(member, base, symbol, version, need)				\
 _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol),	\
 	__typeof__(((struct hm_driver *)0)->member)), "signature: " #member);
-HM_DRIVER_CALLS(X)
+HM_DRIVER_CALLS_12(X)
+#if CUDA_VERSION >= 13000
+HM_DRIVER_CALLS_13(X)
+#endif
 #undef X
 
 /* The toolkit's, under names that ours do not hide. */
 #define X(name)	typedef name real_##name;
 TYPES STRUCTS
 #undef X
+#if CUDA_VERSION < 12050
+#undef MEMBERS_12050
+#define MEMBERS_12050
+#endif
+#if CUDA_VERSION < 12030
+#define KNOWN_12030
+#else
+#define KNOWN_12030	ENUMERATORS_12030
+#endif
 #define X(name)	real_##name = (long long)name,
-enum { ENUMERATORS MACROS };
+enum { ENUMERATORS KNOWN_12030 MACROS };
 #undef X
 
 #undef CU_STREAM_LEGACY
@@ -196,7 +235,7 @@ static int compare(void)
 #include "driver/cuda_types.h"
 
 #define X(name) _Static_assert((long long)name == real_##name, #name);
-	ENUMERATORS MACROS
+	ENUMERATORS KNOWN_12030 MACROS
 #undef X
 #define X(name) _Static_assert(sizeof(name) == sizeof(real_##name) &&	\
 	_Alignof(name) == _Alignof(real_##name), "size of " #name);
@@ -207,7 +246,7 @@ static int compare(void)
 		       offsetof(real_##type, member) &&			\
 		       sizeof(((type *)0)->member) ==			\
 		       sizeof(((real_##type *)0)->member), #type "." #member);
-	MEMBERS
+	MEMBERS MEMBERS_12050
 #undef X
 	return 1;
 }
@@ -234,7 +273,7 @@ static int compare(void)
 static bool is_listed(const char *name)
 {
 #define X(x)	#x,
-	static const char *const names[] = { ENUMERATORS };
+	static const char *const names[] = { ENUMERATORS ENUMERATORS_12030 };
 #undef X
 	size_t i;
 

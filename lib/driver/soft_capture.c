@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The soft driver's stream capture and graphs. While a stream captures, what
+ * it is given goes to a graph in the order it was given, which is one of the
+ * orders that its dependencies allow; a launch gives all of it to one stream.
+ *
+ * A stream joins a capture by waiting for an event that was recorded in it,
+ * and has come back when a stream of the capture has waited for an event
+ * behind its last work.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/soft.h"
+
+/**
+ * struct soft_capture - one that was begun
+ * @thread: that began it
+ * @invalid: something illegal was done meanwhile
+ */
+struct soft_capture {
+	struct soft_capture *next;
+	struct CUstream_st *origin;
+	CUstreamCaptureMode mode;
+	unsigned long long thread;
+	unsigned long long id;
+	bool invalid;
+	struct CUgraph_st *graph;
+};
+
+static __thread CUstreamCaptureMode thread_mode;
+
+static struct CUgraph_st *new_graph(struct CUgraph_st **list)
+{
+	struct CUgraph_st *g = calloc(1, sizeof(*g));
+
+	if (g) {
+		g->next = *list;
+		*list = g;
+	}
+	return g;
+}
+
+static void append(struct CUgraph_st *g, struct soft_task *task)
+{
+	if (g->last)
+		g->last->next = task;
+	else
+		g->first = task;
+	g->last = task;
+}
+
+static void free_graph(struct CUgraph_st **list, struct CUgraph_st *g)
+{
+	struct soft_task *task;
+
+	while (*list != g)
+		list = &(*list)->next;
+	*list = g->next;
+	while ((task = g->first)) {
+		g->first = task->next;
+		hm_soft_task_put(task);
+	}
+	free(g);
+}
+
+static bool is_graph(const struct CUgraph_st *list, const void *g)
+{
+	for (; list; list = list->next)
+		if (list == g)
+			return true;
+	return false;
+}
+
+/* What @task does, once more. */
+static struct soft_task *copy_task(const struct soft_task *task)
+{
+	struct soft_task *copy = hm_soft_task();
+	size_t size = task->nr_ranges * sizeof(*task->ranges);
+
+	if (!copy)
+		return NULL;
+	copy->always = task->always;
+	copy->run = task->run;
+	copy->delay = task->delay;
+	copy->dst = task->dst;
+	copy->src = task->src;
+	copy->size = task->size;
+	copy->value = task->value;
+	copy->fn = task->fn;
+	copy->what = task->what;
+	copy->uses_dst = task->uses_dst;
+	copy->uses_src = task->uses_src;
+	if (size) {
+		copy->ranges = malloc(size);
+		if (!copy->ranges) {
+			hm_soft_task_put(copy);
+			return NULL;
+		}
+		memcpy(copy->ranges, task->ranges, size);
+		copy->nr_ranges = task->nr_ranges;
+	}
+	return copy;
+}
+
+static struct soft_capture *by_id(unsigned long long id)
+{
+	struct soft_capture *c;
+
+	for (c = hm_soft_world->captures; c; c = c->next)
+		if (c->id == id)
+			return c;
+	return NULL;
+}
+
+static void end_capture(struct soft_capture *c)
+{
+	struct soft_capture **p;
+	struct CUstream_st *s;
+
+	for (s = hm_soft_world->streams; s; s = s->next)
+		if (s->capture == c)
+			s->capture = NULL;
+	for (p = &hm_soft_world->captures; *p != c; p = &(*p)->next)
+		;
+	*p = c->next;
+	free(c);
+}
+
+CUresult hm_soft_capture_task(struct CUstream_st *s, struct soft_task *task)
+{
+	if (s->capture->invalid) {
+		hm_soft_task_put(task);
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	}
+	s->captured++;
+	s->joined = false;
+	if (task->run)
+		append(s->capture->graph, task);
+	else
+		hm_soft_task_put(task);
+	return CUDA_SUCCESS;
+}
+
+CUresult hm_soft_capture_record(struct CUstream_st *s, struct CUevent_st *e)
+{
+	if (s->capture->invalid)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	e->capture = s->capture->id;
+	e->captured_on = s;
+	e->captured = s->captured;
+	return CUDA_SUCCESS;
+}
+
+CUresult hm_soft_capture_wait(struct CUstream_st *s, struct CUevent_st *e)
+{
+	struct soft_capture *c = by_id(e->capture);
+
+	if (s->capture && s->capture->invalid)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	if (!e->capture) {
+		s->capture->invalid = true;
+		return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+	}
+	if (!c)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (c->invalid)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	if (s->capture && s->capture != c) {
+		s->capture->invalid = true;
+		c->invalid = true;
+		return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+	}
+	if (!s->capture) {
+		s->capture = c;
+		s->captured = 0;
+	}
+	s->joined = false;
+	if (e->captured_on != s && e->captured_on->captured == e->captured)
+		e->captured_on->joined = true;
+	return CUDA_SUCCESS;
+}
+
+CUresult hm_soft_unsafe(void)
+{
+	CUresult res = CUDA_SUCCESS;
+	struct soft_capture *c;
+
+	if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+		return CUDA_SUCCESS;
+	for (c = hm_soft_world->captures; c; c = c->next) {
+		bool mine = c->thread == hm_soft_thread();
+
+		if (c->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
+		    (!mine && (c->mode != CU_STREAM_CAPTURE_MODE_GLOBAL ||
+			       thread_mode != CU_STREAM_CAPTURE_MODE_GLOBAL)))
+			continue;
+		c->invalid = true;
+		res = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	return res;
+}
+
+CUresult hm_soft_capture_asked(struct CUstream_st *s)
+{
+	struct CUstream_st *other;
+
+	if (s->capture) {
+		s->capture->invalid = true;
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	if (!hm_soft_world->captures || s != s->ctx->legacy)
+		return CUDA_SUCCESS;
+	for (other = hm_soft_world->streams; other; other = other->next) {
+		if (other->capture && other->blocking && other->ctx == s->ctx) {
+			other->capture->invalid = true;
+			return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
+void hm_soft_capture_destroyed(struct CUstream_st *s)
+{
+	struct soft_capture *c = s->capture;
+
+	if (!c)
+		return;
+	c->invalid = true;
+	s->capture = NULL;
+	if (c->origin == s) {
+		free_graph(&hm_soft_world->graphs, c->graph);
+		end_capture(c);
+	}
+}
+
+void hm_soft_free_graphs(struct soft_world *w)
+{
+	while (w->captures)
+		end_capture(w->captures);
+	while (w->graphs) {
+		if (w->debug)
+			hm_soft_leak("graph", (uintptr_t)w->graphs, 0);
+		free_graph(&w->graphs, w->graphs);
+	}
+	while (w->execs) {
+		if (w->debug)
+			hm_soft_leak("executable graph", (uintptr_t)w->execs,
+				     0);
+		free_graph(&w->execs, w->execs);
+	}
+}
+
+static CUresult begin(struct CUstream_st *s, CUstreamCaptureMode mode)
+{
+	struct soft_world *w = hm_soft_world;
+	struct soft_capture *c;
+
+	if (s->capture)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	if (s == s->ctx->legacy)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	c->graph = new_graph(&w->graphs);
+	if (!c->graph) {
+		free(c);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	c->origin = s;
+	c->mode = mode;
+	c->thread = hm_soft_thread();
+	c->id = ++w->next_id;
+	c->next = w->captures;
+	w->captures = c;
+	s->capture = c;
+	s->captured = 0;
+	return CUDA_SUCCESS;
+}
+
+static CUresult stream_begin_capture(CUstream stream, CUstreamCaptureMode mode)
+{
+	struct CUstream_st *s;
+	CUresult res;
+
+	SOFT_ENTER(cuStreamBeginCapture);
+	if (mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s)
+		res = begin(s, mode);
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult end(struct CUstream_st *s, CUgraph *graph)
+{
+	struct soft_capture *c = s->capture;
+	struct CUstream_st *other;
+	CUresult res = CUDA_SUCCESS;
+
+	*graph = NULL;
+	if (!c)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	if (c->origin != s) {
+		c->invalid = true;
+		return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+	}
+	if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+	    c->thread != hm_soft_thread())
+		return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+	if (c->invalid)
+		res = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	for (other = hm_soft_world->streams; other && !res; other = other->next)
+		if (other->capture == c && other != s && !other->joined)
+			res = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+	if (res)
+		free_graph(&hm_soft_world->graphs, c->graph);
+	else
+		*graph = c->graph;
+	end_capture(c);
+	return res;
+}
+
+static CUresult stream_end_capture(CUstream stream, CUgraph *graph)
+{
+	struct CUstream_st *s;
+	CUresult res;
+
+	SOFT_ENTER(cuStreamEndCapture);
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s)
+		res = end(s, graph);
+	hm_soft_unlock();
+	return res;
+}
+
+static CUstreamCaptureStatus status_of(const struct CUstream_st *s)
+{
+	return !s->capture ? CU_STREAM_CAPTURE_STATUS_NONE :
+		s->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED :
+		CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+static CUresult stream_is_capturing(CUstream stream,
+				    CUstreamCaptureStatus *status)
+{
+	struct CUstream_st *s;
+	CUresult res;
+
+	SOFT_ENTER(cuStreamIsCapturing);
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s) {
+		*status = status_of(s);
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult stream_get_capture_info(CUstream stream,
+					CUstreamCaptureStatus *status,
+					cuuint64_t *id)
+{
+	struct CUstream_st *s;
+	CUresult res;
+
+	SOFT_ENTER(cuStreamGetCaptureInfo);
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s) {
+		*status = status_of(s);
+		if (*status == CU_STREAM_CAPTURE_STATUS_ACTIVE)
+			*id = s->capture->id;
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult thread_exchange_mode(CUstreamCaptureMode *mode)
+{
+	CUstreamCaptureMode was = thread_mode;
+
+	SOFT_ENTER(cuThreadExchangeStreamCaptureMode);
+	if (*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	thread_mode = *mode;
+	*mode = was;
+	return CUDA_SUCCESS;
+}
+
+static CUresult graph_instantiate(CUgraphExec *exec, CUgraph graph,
+				  unsigned long long flags)
+{
+	struct soft_world *w = hm_soft_world;
+	struct soft_task *task, *copy;
+	CUresult res = CUDA_SUCCESS;
+	struct CUgraph_st *g = NULL;
+
+	SOFT_ENTER(cuGraphInstantiateWithFlags);
+	hm_soft_lock();
+	if (flags || !is_graph(w->graphs, graph)) {
+		res = CUDA_ERROR_INVALID_VALUE;
+		goto out;
+	}
+	g = new_graph(&w->execs);
+	if (!g) {
+		res = CUDA_ERROR_OUT_OF_MEMORY;
+		goto out;
+	}
+	for (task = graph->first; task; task = task->next) {
+		copy = copy_task(task);
+		if (!copy) {
+			free_graph(&w->execs, g);
+			res = CUDA_ERROR_OUT_OF_MEMORY;
+			goto out;
+		}
+		append(g, copy);
+	}
+	*exec = (CUgraphExec)g;
+out:
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult graph_launch(CUgraphExec exec, CUstream stream)
+{
+	struct CUgraph_st *g = (struct CUgraph_st *)exec;
+	struct soft_task *task, *copy;
+	struct CUstream_st *s;
+	uint64_t delay;
+	CUresult res;
+
+	SOFT_ENTER_WORK(cuGraphLaunch, &delay);
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s)
+		res = is_graph(hm_soft_world->execs, g) ? CUDA_SUCCESS :
+			CUDA_ERROR_INVALID_VALUE;
+	for (task = s && !res ? g->first : NULL; task && !res;
+	     task = task->next) {
+		copy = copy_task(task);
+		if (!copy) {
+			res = CUDA_ERROR_OUT_OF_MEMORY;
+			break;
+		}
+		copy->delay += delay;
+		delay = 0;
+		res = hm_soft_submit(s, copy, NULL, NULL);
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult destroy(struct CUgraph_st **list, void *graph)
+{
+	CUresult res = CUDA_ERROR_INVALID_VALUE;
+
+	hm_soft_lock();
+	if (is_graph(*list, graph)) {
+		free_graph(list, graph);
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
+static CUresult graph_exec_destroy(CUgraphExec exec)
+{
+	SOFT_ENTER(cuGraphExecDestroy);
+	return destroy(&hm_soft_world->execs, exec);
+}
+
+static CUresult graph_destroy(CUgraph graph)
+{
+	SOFT_ENTER(cuGraphDestroy);
+	return destroy(&hm_soft_world->graphs, graph);
+}
+
+void hm_soft_fill_capture(struct hm_driver *d)
+{
+	d->cuStreamIsCapturing = stream_is_capturing;
+	d->cuStreamGetCaptureInfo = stream_get_capture_info;
+	d->cuStreamBeginCapture = stream_begin_capture;
+	d->cuStreamEndCapture = stream_end_capture;
+	d->cuThreadExchangeStreamCaptureMode = thread_exchange_mode;
+	d->cuGraphInstantiateWithFlags = graph_instantiate;
+	d->cuGraphLaunch = graph_launch;
+	d->cuGraphExecDestroy = graph_exec_destroy;
+	d->cuGraphDestroy = graph_destroy;
+}
