@@ -78,6 +78,20 @@ also 'completely' test "$(lines ^What:)" -eq "$(lines '^Date:		November 2026$')"
 	-a "$(lines ^What:)" -eq "$(lines '^Contact:	the hetmem authors$')" \
 	-a "$(lines ^What:)" -eq "$(lines ^Description:)"
 
+# What is documented as who may do what is what is tested.
+tested_rights()
+{
+	sed -n 's/^\tROW(\(.*\)),$/\1/p' selftests/kernel/permission_table.c | tr -d ' '
+}
+documented_rights()
+{
+	sed -nE 's/^\| ([A-Za-z_]+ \| (yes|no) \| .*) \|$/\1/p' Documentation/kernel-interface.md |
+		sed 's/ | /,/g'
+}
+empty 'who may do what is tested as it is documented' diff <(tested_rights) <(documented_rights)
+also 'for all commands' test "$(tested_rights | wc -l)" -gt \
+	"$(grep -c '^#define HETMEM_IOC_' include/uapi/linux/hetmem.h)"
+
 # The modules are built beside the source, not in it.
 kdir=$(selftests/vm/kernel stock-6.12)/kdir
 check 'make module' make module KDIR="$kdir" MODULE_OUT="$tmp/module"
