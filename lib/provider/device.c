@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The device provider: regions of cuMemAlloc() memory. Freeing one waits for
+ * the whole device, so a pool frees them only when it is asked to.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "provider/vmm.h"
+
+/* What cuMemAlloc() rounds to anyway. */
+#define GRANULARITY	((size_t)2 << 20)
+
+static int device_alloc(struct hm_provider *self, size_t size,
+			hetmem_stream stream, void **ptr)
+{
+	struct hm_context saved;
+	CUdeviceptr addr;
+	CUresult res;
+	int err;
+
+	(void)stream;
+	err = hm_check_owner(self->hm);
+	if (!err)
+		err = hm_context_enter(self->hm, self->device, &saved);
+	if (err)
+		return err;
+	res = self->hm->driver.cuMemAlloc(&addr, size);
+	hm_context_leave(self->hm, &saved);
+	if (res)
+		return hm_driver_error(&self->hm->driver, "cuMemAlloc", res);
+	*ptr = (void *)(uintptr_t)addr;
+	return 0;
+}
+
+static int device_free(struct hm_provider *self, void *ptr, size_t size,
+		       hetmem_stream stream)
+{
+	struct hm_context saved;
+	CUresult res;
+	int err;
+
+	(void)size;
+	(void)stream;
+	err = hm_check_owner(self->hm);
+	if (!err)
+		err = hm_context_enter(self->hm, self->device, &saved);
+	if (err)
+		return err;
+	res = self->hm->driver.cuMemFree((uintptr_t)ptr);
+	hm_context_leave(self->hm, &saved);
+	return res ? hm_driver_error(&self->hm->driver, "cuMemFree", res) : 0;
+}
+
+static void device_destroy(struct hm_provider *self)
+{
+	free(self);
+}
+
+static const struct hm_provider_ops device_ops = {
+	.name = "device",
+	.alloc = device_alloc,
+	.free = device_free,
+	.destroy = device_destroy,
+};
+
+int hm_device_provider(struct hetmem *hm, int device,
+		       struct hm_provider **out)
+{
+	struct hm_provider *p;
+	CUcontext ctx;
+	int err;
+
+	err = hm_check_owner(hm);
+	if (!err)
+		err = hm_device_context(hm, device, &ctx);
+	if (err)
+		return err;
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return hm_error(-ENOMEM, "device: no host memory");
+	p->ops = &device_ops;
+	p->hm = hm;
+	p->device = device;
+	p->caps = HM_PROVIDER_DEVICE;
+	p->granularity = GRANULARITY;
+	p->total = hm->devices[device].props.total;
+	*out = p;
+	return 0;
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * What else a pool can be asked: whose a pointer is, statistics, trim, poll,
+ * uses and ends of streams. All of it takes the pool's lock.
+ */
+#include "resource/pool_impl.h"
+
+/* The live block that an address is in; interior ones take a search. */
+static struct block *find_live(struct pool *p, uint64_t addr)
+{
+	struct block *b = hm_block_find_locked(p, addr);
+	uint32_t id;
+
+	if (b)
+		return block_state(b) == BLOCK_LIVE ? b : NULL;
+	for (id = 1; id < p->blocks.nr; id++) {
+		b = block_at(p, id);
+		if (block_state(b) == BLOCK_LIVE && addr >= b->addr &&
+		    addr < block_end(b))
+			return b;
+	}
+	return NULL;
+}
+
+static int owns(struct pool *p, struct hm_ctl_owns *arg)
+{
+	struct hm_stream *s;
+	struct block *b;
+
+	pthread_mutex_lock(&p->lock);
+	b = find_live(p, (uintptr_t)arg->ptr);
+	if (b) {
+		s = p->order.streams[b->stream];
+		arg->base = (void *)(uintptr_t)b->addr;
+		arg->size = block_bytes(b);
+		arg->stream = s->serial == b->pos && s->id ? s->handle :
+			HETMEM_STREAM_UNKNOWN;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return b ? 0 : hm_error(-ENOENT, "owns: %p is in no block of this pool",
+				arg->ptr);
+}
+
+static int record(struct pool *p, const struct hm_ctl_stream *arg)
+{
+	struct pool_stream *s;
+	struct block *b;
+	int err;
+
+	err = hm_stream_get(&p->order, arg->stream, (struct hm_stream **)&s);
+	if (err)
+		return err;
+	pthread_mutex_lock(&p->lock);
+	b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
+	if (!b || block_state(b) != BLOCK_LIVE)
+		err = hm_error(-EINVAL, "record_stream: %p is not the beginning of a live block",
+			       arg->ptr);
+	else if (s->s.index && (s->s.index != b->stream ||
+				s->s.serial != b->pos))
+		err = hm_block_use(p, b, s);
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+static int retire(struct pool *p, const struct hm_ctl_stream *arg)
+{
+	struct hm_stream *s;
+	int err;
+
+	pthread_mutex_lock(&p->lock);
+	err = hm_stream_retire(&p->order, arg->stream, &s);
+	if (!err && s)
+		hm_stream_flush(p, (struct pool_stream *)s, 0);
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+static int poll(struct pool *p)
+{
+	pthread_mutex_lock(&p->lock);
+	hm_pool_poll(p);
+	p->source->poll(p);
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}
+
+static int trim(struct pool *p, size_t *arg)
+{
+	uint64_t keep = *arg;
+	unsigned int i;
+
+	if (keep < p->opt.min)
+		keep = p->opt.min;
+	pthread_mutex_lock(&p->lock);
+	hm_pool_flush(p);
+	/* A pool with one stream has recorded nothing so far. */
+	for (i = 1; i < p->order.nr; i++)
+		hm_stream_record(&p->order, p->order.streams[i]);
+	hm_pool_poll(p);
+	hm_pool_settle(p);
+	*arg = p->source->trim(p, keep);
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}
+
+static int stats(struct pool *p, struct hetmem_resource_stats *st)
+{
+	unsigned int i;
+
+	pthread_mutex_lock(&p->lock);
+	for (i = 0; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		hm_pool_publish(p, s);
+		st->allocs += s->allocs;
+		st->frees += s->frees;
+	}
+	st->live = st->allocs - st->frees;
+	st->requested = p->requested;
+	st->requested_peak = p->requested_peak;
+	st->reserved = p->reserved;
+	st->reserved_peak = p->reserved_peak;
+	st->metadata = hm_pool_metadata(p);
+	st->failed = p->failed;
+	st->driver_calls = p->calls + p->order.calls;
+	st->host_wait_ns = p->order.wait_ns;
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}
+
+static int segments(struct pool *p, struct hm_ctl_segments *arg)
+{
+	uint64_t addr = (uintptr_t)arg->ptr;
+	struct block *b;
+	int err = 0;
+
+	if (!p->source->segments)
+		return -EOPNOTSUPP;
+	pthread_mutex_lock(&p->lock);
+	b = find_live(p, addr);
+	if (!b || arg->size > block_end(b) - addr)
+		err = hm_error(-EINVAL, "segments: %p and %zu bytes are not in one block of this pool",
+			       arg->ptr, arg->size);
+	else
+		err = p->source->segments(p, arg);
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+int hm_pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
+{
+	struct pool *p = to_pool(res);
+	int err = p->host ? 0 : hm_check_owner(res->hm);
+
+	if (err)
+		return err;
+	switch (op) {
+	case HM_CTL_OWNS:
+		return owns(p, arg);
+	case HM_CTL_RECORD:
+		return record(p, arg);
+	case HM_CTL_RETIRE:
+		return retire(p, arg);
+	case HM_CTL_POLL:
+		return poll(p);
+	case HM_CTL_TRIM:
+		return trim(p, arg);
+	case HM_CTL_STATS:
+		return stats(p, arg);
+	case HM_CTL_SEGMENTS:
+		return segments(p, arg);
+	default:
+		return -EOPNOTSUPP;
+	}
+}

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * What the files of the pool share.
+ *
+ * Memory comes in runs: addresses with memory behind them, without a gap. A
+ * run is cut into blocks, multiples of 512 bytes, each described by a struct
+ * block outside of the memory; descriptors have 32-bit names, so that a block
+ * costs 48 bytes and a hash chain's head. A block is
+ *
+ *	LIVE	the program's;
+ *	CACHED	freed, and kept by its stream for the next request of exactly
+ *		this size: no lock that others take, no neighbours merged;
+ *	FREE	in the arena of a stream, merged with its neighbours;
+ *	PENDING	freed, and used on further streams that are not done with it;
+ *	BUSY	between two of these, in nobody's hands but the pool's.
+ *
+ * A free block's tag is (stream, position): its last use, see stream.h. The
+ * host's arena has what is complete and anybody's. There are two zones, of
+ * runs, blocks and arenas: small blocks do not sit between large ones.
+ *
+ * Locking: a stream's own lock protects its cache and counters, and is held
+ * for some instructions only. pool->lock protects everything else, is taken
+ * first, and is held while the driver is called. Of a live block everything
+ * but state, flags and uses is constant. The hash is read without a lock:
+ * whoever finds nothing looks again under pool->lock.
+ */
+#ifndef HETMEM_RESOURCE_POOL_IMPL_H
+#define HETMEM_RESOURCE_POOL_IMPL_H
+
+#include <errno.h>
+
+#include "resource/pool.h"
+#include "resource/stream.h"
+
+#define UNIT_SHIFT	9
+#define UNIT		((size_t)1 << UNIT_SHIFT)
+#define SMALL_MAX	((size_t)1 << 20)	/* of the first zone */
+#define NR_BINS		((SMALL_MAX >> UNIT_SHIFT) + 1)
+#define MAP_WORDS	((NR_BINS + 63) / 64)
+#define NR_ZONES	2
+
+enum block_state {
+	BLOCK_NONE,
+	BLOCK_LIVE,
+	BLOCK_CACHED,
+	BLOCK_FREE,
+	BLOCK_PENDING,
+	BLOCK_BUSY,
+};
+
+#define BLOCK_ZONE	1	/* bit: zone 1 */
+#define BLOCK_USED	2	/* has uses on further streams */
+#define BLOCK_GRAPH	4	/* belongs to a capture */
+#define BLOCK_RESERVE	8	/* has addresses reserved behind it */
+#define BLOCK_WHOLE	16	/* owns its handle, never cut or merged */
+
+/**
+ * struct block - of [@addr, @addr + @units * 512)
+ * @slack: live: bytes of it that were not asked for
+ * @prev, @next: its neighbours in the run, 0 at its ends
+ * @chain: next in the hash
+ * @left, @right: in a tree or list; of a live block @left are its uses
+ * @stream: index: free: of the tag; live: that it was allocated on
+ * @pos: free: position of the tag; live: serial of that stream
+ */
+struct block {
+	uint64_t addr;
+	uint32_t units;
+	uint32_t slack;
+	uint32_t prev;
+	uint32_t next;
+	uint32_t chain;
+	uint32_t left;
+	uint32_t right;
+	uint16_t stream;
+	uint8_t state;
+	uint8_t flags;
+	uint64_t pos;
+};
+
+_Static_assert(sizeof(struct block) == 48, "a block's metadata");
+
+/* A use of a block on a further stream; a list, 0 ends it. */
+struct use {
+	uint32_t next;
+	uint16_t stream;
+	uint16_t unused;
+	uint64_t pos;
+};
+
+/* An array whose pages are there when they are touched. */
+struct table {
+	void *base;
+	uint32_t size;		/* of an entry */
+	uint32_t nr;		/* entries ever used, the first is none */
+	uint32_t max;
+	uint32_t free;		/* list of those not in use */
+	uint32_t link;		/* offset of the list's link in an entry */
+};
+
+/**
+ * struct arena - free blocks of one stream in one zone
+ * @bins: by units, those of up to SMALL_MAX in the first zone; lists
+ * @map: bit: the bin has blocks; @summary: bit: the word has bits
+ * @root: of a tree by (units, address) of the others
+ * @no_bins: there was no memory for them
+ * @units: of all
+ */
+struct arena {
+	uint32_t *bins;
+	uint64_t map[MAP_WORDS];
+	uint64_t summary;
+	uint32_t root;
+	bool no_bins;
+	uint64_t units;
+};
+
+/**
+ * struct pool_stream - what the pool keeps of a stream
+ * @lock: see the top
+ * @cache: by units: list of cached blocks; NULL until the first
+ * @nr_cache, @cached: blocks, bytes in it
+ * @requested, @allocs, @frees: what was done on this stream
+ * @published: of @requested, in the pool's; @high: the most since then
+ * @unrecorded, @unrecorded_bytes: freed behind the last event
+ * @arenas: see the top
+ * @graph: the capture under way on it, whose memory is taken instead
+ */
+struct pool_stream {
+	struct hm_stream s;
+	int lock;
+	uint32_t *cache;
+	uint64_t cached;
+	int64_t requested;
+	int64_t published;
+	int64_t high;
+	uint64_t allocs;
+	uint64_t frees;
+	uint64_t unrecorded;
+	uint64_t unrecorded_bytes;
+	struct arena arenas[NR_ZONES];
+	struct graph *graph;
+};
+
+/* What a capture has: arenas of its own, until it is released. */
+struct graph {
+	struct graph *next;
+	uint64_t id;
+	uint16_t index;
+	struct arena arenas[NR_ZONES];
+};
+
+/* Heads of chains. One that was outgrown is kept: somebody may read it. */
+struct hash {
+	struct hash *old;
+	unsigned int bits;
+	uint32_t heads[];
+};
+
+struct pool;
+
+/**
+ * struct source - where runs come from: regions (pool_region.c) or handles
+ *	behind addresses (vm.c). With pool->lock.
+ * @grow: makes a free block of at least @units that @s may use, in @zone,
+ *	tagged so that it will be found; -ENOMEM
+ * @trim: gives back what is free and complete until at most @keep bytes are
+ *	held
+ * @poll: what has completed
+ * @destroy: all blocks are gone; @forget: so is the driver
+ * The rest are as the ctl of the same name, NULL: -EOPNOTSUPP.
+ */
+struct source {
+	int (*grow)(struct pool *p, struct pool_stream *s, unsigned int zone,
+		    uint64_t units);
+	size_t (*trim)(struct pool *p, uint64_t keep);
+	void (*poll)(struct pool *p);
+	void (*destroy)(struct pool *p, bool forget);
+	int (*segments)(struct pool *p, struct hm_ctl_segments *arg);
+};
+
+/**
+ * struct pool - one pool
+ * @opt: options, defaults filled in
+ * @blocks, @uses: tables
+ * @hash: of LIVE and CACHED blocks by address; @hash_nr: in it
+ * @reserved: bytes held; @requested: by published changes
+ * @source: where runs come from, @vm or @regions is its own
+ */
+struct pool {
+	struct hetmem_resource res;
+	struct hm_provider *provider;
+	struct hm_pool_options opt;
+	const struct source *source;
+	struct vm *vm;
+	struct region_list *regions;
+	pthread_mutex_t lock;
+	struct hm_order order;
+	struct table blocks;
+	struct table uses;
+	struct hash *hash;
+	uint32_t hash_nr;
+	uint32_t pending;
+	struct graph *graphs;
+	uint64_t cache_max;
+	uint64_t reserved;
+	uint64_t reserved_peak;
+	int64_t requested;
+	uint64_t requested_peak;
+	uint64_t failed;
+	uint64_t calls;
+	uint64_t slow_allocs;
+	bool host;
+};
+
+static inline struct pool *to_pool(struct hetmem_resource *res)
+{
+	return (struct pool *)res;
+}
+
+static inline struct block *block_at(const struct pool *p, uint32_t id)
+{
+	return (struct block *)p->blocks.base + id;
+}
+
+static inline uint32_t block_id(const struct pool *p, const struct block *b)
+{
+	return b - (struct block *)p->blocks.base;
+}
+
+static inline uint64_t block_bytes(const struct block *b)
+{
+	return (uint64_t)b->units << UNIT_SHIFT;
+}
+
+static inline uint64_t block_end(const struct block *b)
+{
+	return b->addr + block_bytes(b);
+}
+
+static inline unsigned int block_zone(const struct block *b)
+{
+	return b->flags & BLOCK_ZONE;
+}
+
+static inline struct pool_stream *stream_at(const struct pool *p,
+					    unsigned int index)
+{
+	return (struct pool_stream *)p->order.streams[index];
+}
+
+static inline uint8_t block_state(const struct block *b)
+{
+	return __atomic_load_n(&b->state, __ATOMIC_ACQUIRE);
+}
+
+static inline void set_state(struct block *b, enum block_state state)
+{
+	__atomic_store_n(&b->state, state, __ATOMIC_RELEASE);
+}
+
+/* Waits for a stream's lock. */
+void hm_pool_spin(struct pool_stream *s);
+
+static inline void stream_lock(struct pool_stream *s)
+{
+	if (hm_unlikely(__atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQUIRE)))
+		hm_pool_spin(s);
+}
+
+static inline void stream_unlock(struct pool_stream *s)
+{
+	__atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE);
+}
+
+/* pool_table.c: metadata. All with pool->lock, but hm_block_find(). */
+
+int hm_table_init(struct table *t, uint32_t size, uint32_t link, uint32_t max);
+void hm_table_free(struct table *t);
+/* A zeroed entry, 0: there is no more memory. */
+uint32_t hm_table_get(struct table *t);
+void hm_table_put(struct table *t, uint32_t id);
+/* Whether so many can be had. */
+bool hm_table_has(const struct table *t, uint32_t nr);
+
+int hm_hash_init(struct pool *p);
+void hm_hash_free(struct pool *p);
+void hm_hash_add(struct pool *p, struct block *b);
+void hm_hash_remove(struct pool *p, struct block *b);
+/* The block that begins there and is LIVE or CACHED; without a lock. */
+struct block *hm_block_find(const struct pool *p, uint64_t addr);
+struct block *hm_block_find_locked(const struct pool *p, uint64_t addr);
+uint64_t hm_pool_metadata(const struct pool *p);
+
+/* pool_arena.c: with pool->lock. */
+
+void hm_arena_free(struct arena *a);
+void hm_arena_add(struct pool *p, struct arena *a, struct block *b);
+void hm_arena_remove(struct pool *p, struct arena *a, struct block *b);
+/* The smallest of at least @units, the lowest of them; NULL. */
+struct block *hm_arena_best(const struct pool *p, const struct arena *a,
+			    uint64_t units);
+/* The next larger one in that order, NULL: that was the last. */
+struct block *hm_arena_next(const struct pool *p, const struct arena *a,
+			    const struct block *b);
+
+/* pool_block.c: blocks between LIVE and FREE. With pool->lock. */
+
+/* Out of its arena: BUSY. */
+void hm_block_take(struct pool *p, struct block *b);
+/* A BUSY block with its tag becomes FREE, merged with what is around it. */
+struct block *hm_block_release(struct pool *p, struct block *b);
+/* Cuts a BUSY block behind @units; the rest, BUSY, or NULL: no memory. */
+struct block *hm_block_cut(struct pool *p, struct block *b, uint64_t units);
+/* A BUSY block that is a run of its own and complete, or NULL. */
+struct block *hm_block_new(struct pool *p, uint64_t addr, uint64_t units,
+			   unsigned int zone);
+/* The last block of a run and the first of the one behind it. */
+void hm_block_link(struct pool *p, struct block *b, struct block *next);
+/* A BUSY block is no more; its run ends before it, another begins behind. */
+void hm_block_delete(struct pool *p, struct block *b);
+/* Is the tag's use known to be complete? */
+bool hm_block_done(const struct pool *p, const struct block *b);
+/* Cached blocks of @s to its arena until @keep bytes are left. */
+void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep);
+/* All cached blocks to their arenas. */
+void hm_pool_flush(struct pool *p);
+/* What is complete to the host's arena, where neighbours merge. */
+void hm_pool_settle(struct pool *p);
+
+/* pool_order.c: blocks and streams. With pool->lock. */
+
+/* Asks the driver how far the streams are; retired ones come to an end. */
+bool hm_pool_poll(struct pool *p);
+/* A BUSY block whose uses are a list is PENDING, or FREE. */
+void hm_block_pend(struct pool *p, struct block *b);
+/* Orders @s behind all uses of a PENDING block. */
+int hm_block_wait(struct pool *p, struct pool_stream *s, struct block *b);
+/* A use of a live block, to be found when it is freed. */
+int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s);
+/* Frees that are enough for an event. */
+void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes);
+
+/* pool_slow.c: with pool->lock where not said otherwise. */
+
+int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
+		       size_t align, void **ptr);
+/* A BUSY block that was live; @s: NULL if the stream is not known. */
+int hm_pool_free_slow(struct pool *p, struct pool_stream *s,
+		      struct block *b);
+/* What @s did, into the pool's sums. */
+void hm_pool_publish(struct pool *p, struct pool_stream *s);
+/* Counts memory that is made; -ENOMEM: more than max. */
+int hm_pool_reserve(struct pool *p, uint64_t bytes);
+void hm_pool_unreserve(struct pool *p, uint64_t bytes);
+
+/* pool_ctl.c */
+int hm_pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg);
+
+/* pool_region.c, vm.c */
+int hm_regions_init(struct pool *p);
+int hm_vm_init(struct pool *p);
+/* @b begins or ends a run. */
+void hm_vm_edge(struct pool *p, const struct block *b);
+
+#endif /* HETMEM_RESOURCE_POOL_IMPL_H */

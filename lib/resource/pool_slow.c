@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The pool's slow path: what a stream's cache has not. The remedies of a
+ * missing block, in this order: a free block of the same stream or a complete
+ * one; a complete one of another stream; another's, behind which the stream
+ * is ordered; what the source can do, see its grow(); waiting for memory in
+ * use, the oldest first.
+ */
+#include <stdio.h>
+
+#include "resource/pool_impl.h"
+
+/* How many blocks of another stream are looked at for a complete one. */
+#define PROBES		8
+/* A rest of a large block that is not worth a descriptor. */
+#define SMALLEST_REST	((4 << 10) >> UNIT_SHIFT)
+
+void hm_pool_publish(struct pool *p, struct pool_stream *s)
+{
+	int64_t high;
+
+	stream_lock(s);
+	high = p->requested + (s->high - s->published);
+	p->requested += s->requested - s->published;
+	s->published = s->requested;
+	s->high = s->requested;
+	stream_unlock(s);
+	if (high > 0 && (uint64_t)high > p->requested_peak)
+		p->requested_peak = high;
+	if (p->requested > 0 && (uint64_t)p->requested > p->requested_peak)
+		p->requested_peak = p->requested;
+}
+
+int hm_pool_reserve(struct pool *p, uint64_t bytes)
+{
+	if (p->opt.max && (bytes > p->opt.max ||
+			   p->reserved > p->opt.max - bytes))
+		return hm_error(-ENOMEM, "pool: %llu of at most %llu bytes are held",
+				(unsigned long long)p->reserved,
+				(unsigned long long)p->opt.max);
+	p->reserved += bytes;
+	if (p->reserved > p->reserved_peak)
+		p->reserved_peak = p->reserved;
+	return 0;
+}
+
+void hm_pool_unreserve(struct pool *p, uint64_t bytes)
+{
+	p->reserved -= bytes;
+}
+
+/* The smallest that @s may use without waiting for anything. */
+static struct block *find_ready(struct pool *p, struct pool_stream *s,
+				unsigned int zone, uint64_t units)
+{
+	struct block *best, *b;
+	unsigned int i, probes;
+
+	best = hm_arena_best(p, &s->arenas[zone], units);
+	if (best && best->units == units)
+		return best;
+	b = s->s.index ? hm_arena_best(p, &stream_at(p, 0)->arenas[zone],
+				       units) : NULL;
+	if (!best || (b && b->units < best->units))
+		best = b;
+	if (best || p->order.nr <= 2)
+		return best;
+	for (i = 1; i < p->order.nr; i++) {
+		struct pool_stream *of = stream_at(p, i);
+		uint64_t known;
+
+		if (of == s || of->arenas[zone].units < units)
+			continue;
+		known = hm_stream_known(&s->s, &of->s);
+		b = hm_arena_best(p, &of->arenas[zone], units);
+		for (probes = 0; b && probes < PROBES; probes++) {
+			if (b->pos <= known)
+				break;
+			b = hm_arena_next(p, &of->arenas[zone], b);
+		}
+		if (b && b->pos <= known && (!best || b->units < best->units))
+			best = b;
+	}
+	return best;
+}
+
+/* The smallest of another stream, which @s is ordered behind. */
+static struct block *find_waiting(struct pool *p, struct pool_stream *s,
+				  unsigned int zone, uint64_t units)
+{
+	struct block *best = NULL, *b;
+	unsigned int i;
+	uint32_t id;
+
+	for (i = 1; i < p->order.nr; i++) {
+		struct pool_stream *of = stream_at(p, i);
+
+		b = hm_arena_best(p, &of->arenas[zone], units);
+		if (b && (!best || b->units < best->units) && !of->s.lost)
+			best = b;
+	}
+	for (id = best ? 0 : p->pending; id; id = b->right) {
+		b = block_at(p, id);
+		if (b->units >= units && block_zone(b) == zone &&
+		    (!best || b->units < best->units))
+			best = b;
+	}
+	return best && !hm_block_wait(p, s, best) ? best : NULL;
+}
+
+/* Out of its arena, if it was in one: BUSY. */
+static struct block *take(struct pool *p, struct block *b)
+{
+	if (b && b->state == BLOCK_FREE)
+		hm_block_take(p, b);
+	return b;
+}
+
+static struct block *find(struct pool *p, struct pool_stream *s,
+			  unsigned int zone, uint64_t units)
+{
+	struct block *b = find_ready(p, s, zone, units);
+
+	if (b)
+		return take(p, b);
+	if (p->order.seen > 1 || p->pending) {
+		/* Host memory is used at once: nothing can be put behind. */
+		if (hm_pool_poll(p)) {
+			b = find_ready(p, s, zone, units);
+			if (b)
+				return take(p, b);
+		}
+		b = find_waiting(p, s, zone, units);
+		if (b)
+			return take(p, b);
+	}
+	return NULL;
+}
+
+static struct block *find_or_grow(struct pool *p, struct pool_stream *s,
+				  unsigned int zone, uint64_t units, int *err)
+{
+	struct block *b = find(p, s, zone, units);
+
+	if (b)
+		return b;
+	hm_pool_flush(p);
+	if (p->order.seen > 1)
+		hm_pool_poll(p);
+	hm_pool_settle(p);
+	b = find(p, s, zone, units);
+	if (b)
+		return b;
+	*err = p->source->grow(p, s, zone, units);
+	return *err ? NULL : find(p, s, zone, units);
+}
+
+/* The stream whose oldest use in sight is under way, and where that ends. */
+static struct hm_stream *oldest(struct pool *p, uint64_t *pos)
+{
+	unsigned int i, zone;
+
+	for (i = 1; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		if (s->s.done >= hm_stream_pos(&s->s))
+			continue;
+		for (zone = 0; zone < NR_ZONES && !s->arenas[zone].units;
+		     zone++)
+			;
+		if (zone == NR_ZONES && !p->pending && !s->s.nr)
+			continue;
+		*pos = s->s.nr ? s->s.points[s->s.first].pos :
+			hm_stream_pos(&s->s);
+		return &s->s;
+	}
+	return NULL;
+}
+
+/* Waits until there is what is missing; NULL: there is nothing to wait for. */
+static struct block *wait_for(struct pool *p, struct pool_stream *s,
+			      unsigned int zone, uint64_t units, int *err)
+{
+	uint64_t deadline, pos;
+	struct hm_stream *of;
+	struct block *b;
+
+	if (p->opt.wait_ms == HM_POOL_NO_WAIT)
+		return NULL;
+	deadline = hm_now() + p->opt.wait_ms * 1000000ULL;
+	while ((of = oldest(p, &pos))) {
+		if (hm_stream_sync(&p->order, of, pos, deadline))
+			return NULL;
+		p->source->poll(p);
+		b = find_or_grow(p, s, zone, units, err);
+		if (b)
+			return b;
+	}
+	return NULL;
+}
+
+/* Gives back what is behind @units, and what is before @addr. */
+static struct block *trim_to(struct pool *p, struct block *b, uint64_t addr,
+			     uint64_t units, uint64_t smallest)
+{
+	uint64_t before = (addr - b->addr) >> UNIT_SHIFT;
+	struct block *front = b, *rest;
+
+	if (before) {
+		b = hm_block_cut(p, front, before);
+		if (!b) {
+			hm_block_release(p, front);
+			return NULL;
+		}
+		hm_block_release(p, front);
+	}
+	if (b->units >= units + smallest && !(b->flags & BLOCK_WHOLE)) {
+		rest = hm_block_cut(p, b, units);
+		if (!rest) {
+			hm_block_release(p, b);
+			return NULL;
+		}
+		hm_block_release(p, rest);
+	}
+	return b;
+}
+
+static int explain(struct pool *p, size_t size, int err, uint64_t waited)
+{
+	char reason[256];
+
+	snprintf(reason, sizeof(reason), "%s", hetmem_last_error());
+	return hm_error(err, "alloc of %zu bytes: %s; %llu bytes held, %lld live%s",
+			size, reason, (unsigned long long)p->reserved,
+			(long long)p->requested, waited ?
+			", waited for memory in use on other streams" : "");
+}
+
+int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
+		       size_t align, void **ptr)
+{
+	unsigned int zone = size > SMALL_MAX;
+	uint64_t units, room, wait_ns, addr;
+	struct block *b;
+	int err = -ENOMEM;
+
+	units = (size + UNIT - 1) >> UNIT_SHIFT;
+	room = units + ((align - UNIT) >> UNIT_SHIFT);
+	pthread_mutex_lock(&p->lock);
+	wait_ns = p->order.wait_ns;
+	if (size > PTRDIFF_MAX || room > UINT32_MAX / 2) {
+		err = hm_error(-ENOMEM, "more than there can be");
+		b = NULL;
+	} else {
+		b = find_or_grow(p, s, zone, room, &err);
+		if (!b && err == -ENOMEM)
+			b = wait_for(p, s, zone, room, &err);
+	}
+	if (b) {
+		addr = (b->addr + align - 1) & ~(uint64_t)(align - 1);
+		b = trim_to(p, b, addr, units, zone ? SMALLEST_REST : 1);
+	}
+	if (!b) {
+		p->failed++;
+		err = explain(p, size, err, p->order.wait_ns - wait_ns);
+		pthread_mutex_unlock(&p->lock);
+		return err;
+	}
+	b->slack = block_bytes(b) - size;
+	b->left = 0;
+	b->stream = s->s.index;
+	b->pos = s->s.serial;
+	hm_hash_add(p, b);
+	stream_lock(s);
+	s->requested += size;
+	if (s->requested > s->high)
+		s->high = s->requested;
+	s->allocs++;
+	stream_unlock(s);
+	hm_pool_publish(p, s);
+	*ptr = (void *)(uintptr_t)b->addr;
+	set_state(b, BLOCK_LIVE);
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}
+
+int hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct block *b)
+{
+	uint64_t bytes = block_bytes(b);
+
+	pthread_mutex_lock(&p->lock);
+	if (!s) {
+		s = stream_at(p, b->stream);
+		if (s->s.serial != b->pos || !s->s.id)
+			s = stream_at(p, 0);
+	}
+	hm_hash_remove(p, b);
+	stream_lock(s);
+	b->stream = s->s.index;
+	/* Behind a retired stream's end there is nothing. */
+	b->pos = s->s.retired ? s->s.pos : hm_stream_step(&s->s);
+	s->requested -= bytes - b->slack;
+	s->frees++;
+	stream_unlock(s);
+	hm_pool_publish(p, s);
+	if (b->flags & BLOCK_USED)
+		hm_block_pend(p, b);
+	else
+		hm_block_release(p, b);
+	hm_pool_record(p, s, bytes);
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Stream order: which streams a pool has seen, and what is known of the
+ * order between them.
+ *
+ * A stream's clock is the number of frees on it: what was freed at position p
+ * may be reused on the same stream at once. Elsewhere only behind an event
+ * that was recorded at p or later, which is found complete, or which the other
+ * stream was made to wait for. Events are recorded when somebody asks for
+ * such an order, and now and then before, so that they are complete by then;
+ * never while there is one stream only. The host never waits, but in
+ * hm_stream_sync().
+ *
+ * A stream's identity is its id, never its handle, which is used again once
+ * the stream is destroyed. Each thread remembers the ids of the handles it
+ * used last and asks the driver each time whether they still hold; with
+ * streams that are retired before they are destroyed it need not ask.
+ *
+ * Index 0 is the host: what was freed there is complete.
+ *
+ * Locking: order->lock protects the table of streams. All else but pos is
+ * protected by the lock of whom the order belongs to, which hm_stream_get()
+ * alone does without; it is taken before order->lock. pos goes up under a
+ * lock of the owner's choice and may be read at any time.
+ */
+#ifndef HETMEM_RESOURCE_STREAM_H
+#define HETMEM_RESOURCE_STREAM_H
+
+#include "resource/resource.h"
+
+#define HM_MAX_STREAMS	4096
+
+/* A point of a stream that an event stands for. */
+struct hm_point {
+	CUevent event;
+	uint64_t pos;
+};
+
+/**
+ * struct hm_stream - a stream, the first member of what its user keeps of it
+ * @index: in the table; of another stream once this one is retired and done
+ * @id: of the driver; 0: not in use
+ * @serial: never used twice, unlike index
+ * @handle: of the driver, valid until it is retired
+ * @ctx: it lives in
+ * @pos: of the last free
+ * @recorded: position that the last event covers
+ * @done: position up to which all is known to be complete
+ * @retired: will be destroyed or is; the last event covers everything
+ * @lost: destroyed without: only a synchronized context is known to be done
+ * @points: recorded, not known to be complete, a ring: oldest at @first
+ * @waited: by index of another stream: position of that one which this one
+ *	is ordered behind
+ */
+struct hm_stream {
+	unsigned int index;
+	uint64_t id;
+	uint64_t serial;
+	hetmem_stream handle;
+	CUcontext ctx;
+	uint64_t pos;
+	uint64_t recorded;
+	uint64_t done;
+	bool retired;
+	bool lost;
+	struct hm_point *points;
+	unsigned int first;
+	unsigned int nr;
+	unsigned int room;
+	CUevent *spare;
+	unsigned int nr_spare;
+	uint64_t *waited;
+	unsigned int nr_waited;
+};
+
+/**
+ * struct hm_order - the streams of one user
+ * @serial: never used twice, for what threads remember
+ * @hm: the library
+ * @device: whose context streams must be of, -1: of any
+ * @ctx: that context
+ * @retired: handles hold until hm_stream_retire()
+ * @check: ask about capture whenever an event is recorded
+ * @size: bytes of what the user keeps of a stream, zeroed at first
+ * @epoch: goes up with each retired stream
+ * @seen: streams there were, without the host
+ * @nr: of @streams, those that are not in use included
+ * @calls: of the driver
+ * @wait_ns: that the host waited
+ */
+struct hm_order {
+	uint64_t serial;
+	struct hetmem *hm;
+	int device;
+	CUcontext ctx;
+	bool retired;
+	bool check;
+	size_t size;
+	pthread_mutex_t lock;
+	uint64_t epoch;
+	unsigned int seen;
+	unsigned int nr;
+	uint64_t next_serial;
+	struct hm_stream **streams;
+	uint64_t calls;
+	uint64_t wait_ns;
+};
+
+/* What a thread remembers of a handle. */
+struct hm_stream_key {
+	uint64_t order;
+	hetmem_stream handle;
+	uint64_t id;
+	uint64_t epoch;
+	struct hm_stream *stream;
+};
+
+#define HM_STREAM_KEYS	8
+
+extern __thread struct hm_stream_key hm_stream_keys[HM_STREAM_KEYS];
+
+/* 0, -ENOMEM, or what the driver says of @device's context. */
+int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
+		  size_t size, bool retired, bool check);
+
+/* Frees all streams and, unless it is a forked child's, their events. */
+void hm_order_destroy(struct hm_order *o, bool forget);
+
+/* hm_stream_get() for a handle that the thread does not remember. */
+int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
+		     struct hm_stream **stream);
+
+static inline struct hm_stream_key *hm_stream_key(const struct hm_order *o,
+						  hetmem_stream handle)
+{
+	uintptr_t h = (uintptr_t)handle;
+
+	return &hm_stream_keys[(h ^ h >> 6 ^ h >> 12 ^ o->serial) %
+			       HM_STREAM_KEYS];
+}
+
+/*
+ * The stream that @handle is. -EINVAL: it is none, or of another context than
+ * the memory; -EMFILE too many that were not retired; -ENOMEM.
+ */
+static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
+				struct hm_stream **stream)
+{
+	const struct hm_stream_key *key = hm_stream_key(o, handle);
+	unsigned long long id;
+
+	if (hm_unlikely(key->handle != handle || key->order != o->serial ||
+			key->epoch != __atomic_load_n(&o->epoch,
+						      __ATOMIC_ACQUIRE)))
+		return hm_stream_lookup(o, handle, stream);
+	if (!o->retired &&
+	    hm_unlikely(!o->hm->driver.cuStreamGetId ||
+			o->hm->driver.cuStreamGetId(handle, &id) ||
+			id != key->id))
+		return hm_stream_lookup(o, handle, stream);
+	*stream = key->stream;
+	return 0;
+}
+
+/* The host's. */
+static inline struct hm_stream *hm_stream_host(const struct hm_order *o)
+{
+	return o->streams[0];
+}
+
+/* Up to which position of @of the stream @s is known to be behind it. */
+static inline uint64_t hm_stream_known(const struct hm_stream *s,
+				       const struct hm_stream *of)
+{
+	uint64_t pos = of->done;
+
+	if (s == of || !of->index)
+		return UINT64_MAX;
+	if (of->index < s->nr_waited && s->waited[of->index] > pos)
+		pos = s->waited[of->index];
+	return pos;
+}
+
+/* The position of the next free on @s; under the lock that guards pos. */
+static inline uint64_t hm_stream_step(struct hm_stream *s)
+{
+	uint64_t pos = s->pos + 1;
+
+	__atomic_store_n(&s->pos, pos, __ATOMIC_RELEASE);
+	return pos;
+}
+
+static inline uint64_t hm_stream_pos(const struct hm_stream *s)
+{
+	return __atomic_load_n(&s->pos, __ATOMIC_ACQUIRE);
+}
+
+/*
+ * Sees to it that an event covers what was freed on @s up to now. -EBUSY: @s
+ * is being captured; -EIO; -ENOMEM.
+ */
+int hm_stream_record(struct hm_order *o, struct hm_stream *s);
+
+/*
+ * Orders @s behind position @pos of @of, without waiting. -EBUSY: @s is the
+ * host and it is not complete, or one of them is being captured; -EIO.
+ */
+int hm_stream_wait(struct hm_order *o, struct hm_stream *s,
+		   struct hm_stream *of, uint64_t pos);
+
+/* Asks the driver how far @s has come; true: further than before. */
+bool hm_stream_poll(struct hm_order *o, struct hm_stream *s);
+
+/*
+ * Waits on the host until position @pos of @s is complete, at most until
+ * @deadline (CLOCK_MONOTONIC, ns; UINT64_MAX: without end). -ETIMEDOUT.
+ */
+int hm_stream_sync(struct hm_order *o, struct hm_stream *s, uint64_t pos,
+		   uint64_t deadline);
+
+/*
+ * @handle will be destroyed. Its stream is put in *@stream, NULL if there is
+ * none. -EIO its end could not be recorded, -EINVAL.
+ */
+int hm_stream_retire(struct hm_order *o, hetmem_stream handle,
+		     struct hm_stream **stream);
+
+/*
+ * A retired stream that is complete: its index may be another's. Nothing of
+ * the user's is kept under it any more.
+ */
+void hm_stream_recycle(struct hm_order *o, struct hm_stream *s);
+
+uint64_t hm_now(void);
+
+#endif /* HETMEM_RESOURCE_STREAM_H */
