@@ -16,6 +16,9 @@
 /* Moved at a time: between two of them the executor can be told to stop. */
 #define PIECE	((uintptr_t)256 << 20)
 
+/* Looked at in one go. */
+#define RUNS	256
+
 static void count(uint64_t *counter, uint64_t n)
 {
 	__atomic_add_fetch(counter, n, __ATOMIC_RELAXED);
@@ -115,6 +118,54 @@ static int move_piece(struct hetmem_executor *x, const struct hm_binding *b,
 	return err;
 }
 
+/* Pages that are somewhere, and not where they are wanted. */
+static bool can_move(const struct hetmem_run *run, uint32_t location)
+{
+	switch (HETMEM_LOC_KIND(run->location)) {
+	case HETMEM_HOST:
+	case HETMEM_DEVICE:
+	case HETMEM_FOREIGN:
+		return run->location != location;
+	default:
+		return false;
+	}
+}
+
+/*
+ * To a device only what there is goes: moving what was never touched would
+ * have the device make pages of it, and who asks could make us use memory.
+ */
+static int move_present(struct hetmem_executor *x, const struct hm_binding *b,
+			uint32_t location, uintptr_t start, uintptr_t end,
+			uint64_t *pages)
+{
+	struct hetmem_run runs[RUNS];
+	ssize_t n, i, next_run;
+	uintptr_t next;
+	int err;
+
+	for (; start < end; start = next) {
+		n = hm_kmod_residency(&x->hm->kmod, start, end, runs, RUNS,
+				      &next);
+		if (n < 0 || next <= start)
+			return n < 0 ? n : -EBUSY;
+		for (i = 0; i < n; i = next_run) {
+			next_run = i + 1;
+			if (!can_move(&runs[i], location))
+				continue;
+			while (next_run < n &&
+			       runs[next_run].start == runs[next_run - 1].end &&
+			       can_move(&runs[next_run], location))
+				next_run++;
+			err = move_piece(x, b, location, runs[i].start,
+					 runs[next_run - 1].end, pages);
+			if (err)
+				return err;
+		}
+	}
+	return 0;
+}
+
 static int move_range(struct hetmem_executor *x, const struct hm_binding *b,
 		      uint32_t location, uintptr_t start, uintptr_t end,
 		      uint64_t *pages)
@@ -128,7 +179,10 @@ static int move_range(struct hetmem_executor *x, const struct hm_binding *b,
 
 		if (next > end)
 			next = end;
-		err = move_piece(x, b, location, start, next, pages);
+		if (b)
+			err = move_present(x, b, location, start, next, pages);
+		else
+			err = move_piece(x, b, location, start, next, pages);
 		start = next;
 	}
 	return err;
@@ -217,15 +271,20 @@ static bool accepted(struct hetmem_executor *x, struct hm_pending *h)
 	return false;
 }
 
+/* Counted first: who is answered may look at once. */
 static void answer(struct hetmem_executor *x, const struct hm_pending *h)
 {
-	if (hm_kmod_complete(x->fd, h->id, h->result, h->moved)) {
-		count(&x->stats.withdrawn, 1);
-		return;
-	}
+	const uint64_t failed = !!h->result;
+
 	count(&x->stats.hints, 1);
-	count(&x->stats.failed, !!h->result);
+	count(&x->stats.failed, failed);
 	count(&x->stats.moved, h->moved);
+	if (!hm_kmod_complete(x->fd, h->id, h->result, h->moved))
+		return;
+	count(&x->stats.hints, -1);
+	count(&x->stats.failed, -failed);
+	count(&x->stats.moved, -h->moved);
+	count(&x->stats.withdrawn, 1);
 }
 
 /* The first @nr hints have one target. */

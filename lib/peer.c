@@ -201,6 +201,9 @@ static int hint_error(int err)
 	case -EAGAIN:
 		text = "too many hints are waiting there";
 		break;
+	case -EDQUOT:
+		text = "the administrator's limit for that device leaves no room (advisory_limit in sysfs)";
+		break;
 	case -ETIMEDOUT:
 		text = "no answer in time";
 		break;

@@ -14,6 +14,8 @@ static const struct subcommand {
 } subcommands[] = {
 	{ "doctor", cmd_doctor, "what this machine can do, and why not more" },
 	{ "map", cmd_map, "where the pages of a process are, as a picture" },
+	{ "prefetch", cmd_prefetch, "has a process move its memory to a device" },
+	{ "pullback", cmd_pullback, "has a process bring its memory back" },
 	{ "demo", cmd_demo, "memory moves to a device and back, verified" },
 };
 

@@ -40,32 +40,6 @@ static int help(void)
 	return EXIT_OK;
 }
 
-static bool parse_range(const char *s, uint64_t *start, uint64_t *end)
-{
-	char *rest;
-
-	if (!strchr("0123456789abcdefABCDEF", *s) || !*s)
-		return false;
-	errno = 0;
-	*start = strtoull(s, &rest, 16);
-	if (errno || *rest != '-' || !rest[1] ||
-	    !strchr("0123456789abcdefABCDEF", rest[1]))
-		return false;
-	*end = strtoull(rest + 1, &rest, 16);
-	return !errno && !*rest && *start < *end;
-}
-
-static bool parse_number(const char *s, long min, long max, long *value)
-{
-	char *rest;
-
-	if (*s < '0' || *s > '9')
-		return false;
-	errno = 0;
-	*value = strtol(s, &rest, 10);
-	return !errno && !*rest && *value >= min && *value <= max;
-}
-
 /* 0, or the exit status; -1 for help. */
 static int parse(struct options *options, int argc, char **argv)
 {
@@ -79,7 +53,6 @@ static int parse(struct options *options, int argc, char **argv)
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
-	uint64_t mask = sysconf(_SC_PAGESIZE) - 1;
 	long value;
 	int c;
 
@@ -94,9 +67,6 @@ static int parse(struct options *options, int argc, char **argv)
 					 &options->end))
 				return usage_error("map", "'%s' is not a range START-END in hexadecimal",
 						   optarg);
-			options->start &= ~mask;
-			options->end = options->end > ~mask ? ~mask :
-				       (options->end + mask) & ~mask;
 			break;
 		case 'w':
 			if (!parse_number(optarg, MIN_WIDTH, MAX_WIDTH,

@@ -125,6 +125,37 @@ char *xasprintf(const char *fmt, ...)
 	return p;
 }
 
+bool parse_range(const char *s, uint64_t *start, uint64_t *end)
+{
+	const uint64_t mask = sysconf(_SC_PAGESIZE) - 1;
+	char *rest;
+
+	if (!strchr("0123456789abcdefABCDEF", *s) || !*s)
+		return false;
+	errno = 0;
+	*start = strtoull(s, &rest, 16);
+	if (errno || *rest != '-' || !rest[1] ||
+	    !strchr("0123456789abcdefABCDEF", rest[1]))
+		return false;
+	*end = strtoull(rest + 1, &rest, 16);
+	if (errno || *rest || *start >= *end)
+		return false;
+	*start &= ~mask;
+	*end = *end > ~mask ? ~mask : (*end + mask) & ~mask;
+	return true;
+}
+
+bool parse_number(const char *s, long min, long max, long *value)
+{
+	char *rest;
+
+	if (*s < '0' || *s > '9')
+		return false;
+	errno = 0;
+	*value = strtol(s, &rest, 10);
+	return !errno && !*rest && *value >= min && *value <= max;
+}
+
 const char *size_text(uint64_t bytes)
 {
 	static const char *const units[] = {

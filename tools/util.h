@@ -26,6 +26,8 @@ enum {
 int cmd_doctor(int argc, char **argv);
 int cmd_map(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
+int cmd_prefetch(int argc, char **argv);
+int cmd_pullback(int argc, char **argv);
 
 /*
  * Writes "hetmem SUB: message" as one line on stderr, control characters
@@ -54,6 +56,12 @@ void *xcalloc(size_t n, size_t size);
 void *xrealloc_array(void *p, size_t n, size_t size);
 char *xstrdup(const char *s);
 char *xasprintf(const char *fmt, ...) printf_like(1, 2);
+
+/* "START-END" in hexadecimal, widened to whole pages. */
+bool parse_range(const char *s, uint64_t *start, uint64_t *end);
+
+/* A decimal number from @min to @max, and nothing else. */
+bool parse_number(const char *s, long min, long max, long *value);
 
 /* "64 MiB", "1.5 GiB"; a static buffer for each of 8 calls in turn. */
 const char *size_text(uint64_t bytes);

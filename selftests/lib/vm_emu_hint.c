@@ -216,6 +216,33 @@ static void holes(void)
 	hetmem_executor_close(x);
 }
 
+/* Who asks cannot make a process use memory that it does not use. */
+static void untouched(void)
+{
+	const size_t size = 64 * MIB;
+	struct hetmem_executor *x = open_executor(HETMEM_EXECUTOR_THREAD);
+	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct hetmem_hinted h;
+	size_t i;
+
+	need(p != MAP_FAILED, "memory");
+	madvise(p, size, MADV_NOHUGEPAGE);
+	is(ask(p, size, DEVICE(0), &h), 0, "memory that was never touched");
+	is(h.moved, 0, "does not move");
+	for (i = 0; i < 8; i++)
+		p[i * 8 * MIB] = i + 1;
+	is(ask(p, size, DEVICE(0), &h), 0, "eight pages of it were");
+	is(h.moved, 8, "and move");
+	is(pages_at(p, size, DEVICE(0)), 8, "alone");
+	is(pages_at(p, size, HETMEM_LOC(HETMEM_UNKNOWN, 0)), size / page - 8,
+	   "the rest is as it was");
+	for (i = 0; i < 8; i++)
+		ok(p[i * 8 * MIB] == (char)(i + 1), "contents of page %zu", i);
+	munmap(p, size);
+	hetmem_executor_close(x);
+}
+
 /* What @accept saw last, and what it is to say. */
 static struct { const void *p; size_t size; uint32_t location; int say; } seen;
 
@@ -479,6 +506,7 @@ int main(void)
 	errors();
 	there_and_back();
 	holes();
+	untouched();
 	refuse();
 	merge();
 	unanswered();

@@ -75,3 +75,31 @@ wait_for()
 	done
 	return 1
 }
+
+# In a virtual machine a script wraps commands in lines "BEGIN NAME" and "END STATUS"; what
+# it printed is in $tmp/all.
+
+# part NAME: what the command printed there; $status.
+part()
+{
+	tr -d '\r' <"$tmp/all" | sed -n "/^BEGIN $1\$/,/^END /p" | sed 1d >"$tmp/out"
+	status=$(sed -n 's/^END //p' "$tmp/out")
+	status=${status:-none}
+	sed -i '/^END /d' "$tmp/out"
+	: >"$tmp/err"
+}
+
+# gives PART STATUS NAME PATTERN...
+gives()
+{
+	local want=$2 name=$3 pattern good=0
+
+	part "$1"
+	shift 3
+	[ "$status" = "$want" ] || good=1
+	for pattern; do
+		grep -Eq -- "$pattern" "$tmp/out" || good=1
+	done
+	[ $good -eq 0 ]
+	judge "$name"
+}

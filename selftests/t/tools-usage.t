@@ -12,7 +12,7 @@ wrong 'empty command' "unknown command ''" ''
 wrong 'control characters are escaped' 'x1b\[31m.*x0a' $'\e[31m\nfrob'
 wrong '--version takes nothing' "'--version' takes no argument" --version x
 
-for sub in doctor map demo; do
+for sub in doctor map prefetch pullback demo; do
 	wrong "$sub: unknown option" "hetmem $sub: .*--frob.*'hetmem $sub --help'" \
 		$sub --frob
 	wrong "$sub: unknown letter" "hetmem $sub: .*-x.*'hetmem $sub --help'" $sub -x
@@ -53,6 +53,33 @@ wrong 'map: colour' 'not auto, always or never' map --self --color=maybe
 wrong 'map: option without its value' "'--width' needs a value" map --width
 refused 'map: nothing in the range' 'nothing is mapped from' \
 	map $$ --range 1000-2000
+
+for sub in prefetch pullback; do
+	wrong "$sub: nobody" 'which process\? Give --pid' $sub
+	wrong "$sub: an argument" "'1' is not an option" $sub 1
+	for pid in abc 0 -1 1x '' 99999999999999999999 4294967297 0x10; do
+		wrong "$sub: '$pid' is no PID" 'is not a PID' $sub --pid "$pid"
+	done
+	for range in x 1000 1000- 2000-1000 1000-1000; do
+		wrong "$sub: range '$range'" 'is not a range' \
+			$sub --pid 1 --range "$range"
+	done
+	for timeout in 0 601 x 1s ''; do
+		wrong "$sub: timeout '$timeout'" 'is not a time' \
+			$sub --pid 1 --timeout "$timeout"
+	done
+	refused "$sub: a process that cannot be asked" \
+		'there is no /dev/hetmem|has no /dev/hetmem|not permitted' $sub --pid 1
+done
+for location in x device device: device:x device:65535 host: host:-1 gpu:0 ''; do
+	wrong "prefetch: location '$location'" 'is not device:N' \
+		prefetch --pid 1 --to "$location"
+done
+for node in x -1 65535 ''; do
+	wrong "pullback: node '$node'" 'is not a node' pullback --pid 1 --node "$node"
+done
+wrong 'prefetch: an option of pullback' "bad option '--node'" prefetch --node 1
+wrong 'pullback: an option of prefetch' "bad option '--to'" pullback --to host
 
 for device in x -1 '' 1x 9999999999999999999999; do
 	wrong "demo: device '$device'" 'is not the number of a device' \

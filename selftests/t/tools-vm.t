@@ -55,31 +55,6 @@ check 'the guest came to its end' grep -q '^BEGIN corrupted' "$tmp/all"
 check 'and its kernel has nothing to say' sh -c \
 	'! grep -E "BUG:|WARNING:|Oops|circular locking|refcount" build/log/tools-vm'
 
-# part NAME: what the command printed there; $status.
-part()
-{
-	tr -d '\r' <"$tmp/all" | sed -n "/^BEGIN $1\$/,/^END /p" | sed 1d >"$tmp/out"
-	status=$(sed -n 's/^END //p' "$tmp/out")
-	status=${status:-none}
-	sed -i '/^END /d' "$tmp/out"
-	: >"$tmp/err"
-}
-
-# gives PART STATUS NAME PATTERN...
-gives()
-{
-	local want=$2 name=$3 pattern good=0
-
-	part "$1"
-	shift 3
-	[ "$status" = "$want" ] || good=1
-	for pattern; do
-		grep -Eq -- "$pattern" "$tmp/out" || good=1
-	done
-	[ $good -eq 0 ]
-	judge "$name"
-}
-
 gives doctor 0 'doctor: nothing is missing' '^ok +hetmem.ko' '^ok +/dev/hetmem +usable' \
 	'^ok +memory moves'
 gives self 0 'map --self: a part is on the device' '^process .* from the kernel module' \

@@ -1,0 +1,109 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# hetmem prefetch and hetmem pullback against a process that carries out hints: the
+# example of Documentation/hints.md, compiled as printed.
+. "$(dirname "$0")/tools-lib.sh"
+
+kernel=stock-7
+modules=build/modules/tools-hint
+mkdir -p $modules build/log
+
+# example N: the Nth block of C in the guide.
+example()
+{
+	awk -v want="$1" '/^```c$/ { n++; on = n == want; next } /^```$/ { on = 0 } on' \
+		Documentation/hints.md
+}
+
+example 1 >"$tmp/executor.c"
+example 2 >"$tmp/asker.c"
+check 'make install' make install DESTDIR="$tmp/root" PREFIX=/usr
+export CPATH=$tmp/root/usr/include LIBRARY_PATH=$tmp/root/usr/lib
+export LD_LIBRARY_PATH=$tmp/root/usr/lib
+for name in executor asker; do
+	command=$(sed -n "s/^    \(gcc -o $name .*\)/\1/p" Documentation/hints.md)
+	check "the guide's $name compiles as printed, without a warning" \
+		sh -c "cd '$tmp' && ${command:-false} -Wall -Wextra -Werror"
+done
+
+check 'the modules build' selftests/vm/build-modules $kernel $modules
+
+cat >"$tmp/guest.sh" <<'EOS'
+try() { echo "BEGIN $1"; shift; "$@" 2>&1; echo "END $?"; }
+begin() { "$@" >/tmp/out & pid=$!; while [ ! -s /tmp/out ]; do sleep 0.1; done; }
+places() { hetmem map --json --range $range $pid |
+	sed -n 's/.*"device 0".*/on the device/p; s/.*"device 1".*/on the other/p' | sort -u; }
+export HETMEM_DRIVER=soft
+
+begin executor
+read range </tmp/out
+try prefetch hetmem prefetch --pid $pid --range $range
+try there places
+try again hetmem prefetch --pid $pid --range $range --to device:0
+try other hetmem prefetch --pid $pid --range $range --to device:1
+try pullback hetmem pullback --pid $pid
+try back places
+try all hetmem prefetch --pid $pid
+try there-again places
+try to-node hetmem pullback --pid $pid --node 1 --range $range
+try on-node hetmem map --range $range $pid
+try no-node hetmem pullback --pid $pid --node 7 --range $range
+try no-device hetmem prefetch --pid $pid --to device:9
+try foreign hetmem prefetch --pid $pid --to foreign:3
+try asker asker $pid ${range%-*} 0x1000
+try stranger su user -c "hetmem prefetch --pid $pid"
+kill -STOP $pid
+try stopped hetmem prefetch --pid $pid --range $range --timeout 1
+{ sleep 1; kill -KILL $pid; } &
+try dies hetmem prefetch --pid $pid --range $range
+try gone hetmem prefetch --pid $pid
+
+sleep 1000 &
+try without hetmem prefetch --pid $!
+sh -c 'exec 9<>/dev/hetmem; echo >/tmp/open; exec sleep 1000 9>&-' &
+sh -c 'exec 9<>/dev/hetmem; echo >/tmp/open; while :; do sleep 1; done' &
+pid=$!
+while [ ! -s /tmp/open ]; do sleep 0.1; done
+try no-executor hetmem pullback --pid $pid
+try end true
+EOS
+selftests/vm/run -k $kernel -B $modules -p 'hetmem_emu=devices=2 capacity_mb=32' -t 200 -m 1024 \
+	-n -L build/log/tools-hint -f "$hetmem:/bin/hetmem" -f "$tmp/executor" -f "$tmp/asker" \
+	-f "$tmp/guest.sh:/guest.sh" -- sh /guest.sh >"$tmp/all" 2>"$tmp/err" </dev/null
+check 'the guest came to its end' grep -q '^BEGIN end' "$tmp/all"
+check 'and its kernel has nothing to say' sh -c \
+	'! grep -E "BUG:|WARNING:|Oops|circular locking|refcount" build/log/tools-hint'
+
+gives prefetch 0 'prefetch' '^process [0-9]+: 2048 pages \(8 MiB\) moved to device 0, in 8 MiB of addresses in 1 range$'
+gives there 0 'the memory is there' '^on the device$'
+gives again 0 'again: nothing to do' ': 0 pages \(0 B\) moved to device 0'
+gives other 0 'prefetch to another device' ': 2048 pages .* moved to device 1'
+gives pullback 0 'pullback of everything' ': [0-9]+ pages \(.* MiB\) moved to host, .* ranges$'
+part back
+[ "$status" = 0 ] && [ ! -s "$tmp/out" ]
+judge 'nothing of it is on a device any more'
+gives all 0 'prefetch of everything' ': [0-9]+ pages \([0-9.]+ MiB\) moved to device 0, .* ranges'
+gives there-again 0 'the memory is there' '^on the device$'
+gives to-node 0 'pullback to a node' ': 2048 pages .* moved to host node 1,'
+gives on-node 0 'the memory is there' 'host node 1 +2048'
+gives asker 0 "the guide's asker" '^1 pages moved$'
+
+# failing PART PATTERN NAME: one line.
+failing()
+{
+	gives "$1" 1 "$3" "$2"
+	[ "$(wc -l <"$tmp/out")" -eq 1 ]
+	judge "$3: one line"
+}
+
+failing no-node 'the process answers: Invalid argument' 'a node that is not there'
+failing no-device 'carries out no hints for this location' 'a device that is not there'
+failing foreign 'carries out no hints for this location' 'a GPU of another driver'
+failing stranger 'not permitted to take a file of process [0-9]+' 'another user'
+failing stopped 'no answer in time' 'a process that does not answer'
+failing dies 'it ended' 'a process that dies meanwhile'
+failing gone 'there is no process' 'a process that has gone'
+failing without 'has no /dev/hetmem open: it must carry out hints' 'a process without hetmem'
+failing no-executor 'carries out no hints' 'a process without an executor'
+done_testing

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * hetmem prefetch, hetmem pullback: asks a process that carries out hints to
+ * move its memory to a device, or back to the host.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <hetmem.h>
+
+#include "maps.h"
+#include "util.h"
+
+#define TIMEOUT_S	60
+#define MAX_TIMEOUT_S	(HETMEM_HINT_TIMEOUT_MAX / 1000)
+
+struct range {
+	uint64_t start;
+	uint64_t end;
+};
+
+struct job {
+	const char *sub;	/* "prefetch", "pullback" */
+	pid_t pid;
+	uint32_t location;
+	unsigned int timeout_s;
+	struct range *ranges;
+	size_t nr;
+};
+
+static int help(bool to_host)
+{
+	printf("Usage: hetmem %s --pid PID [OPTION]...\n"
+	       "%s\n\n"
+	       "  --pid PID            the process\n"
+	       "%s"
+	       "  --range START-END    only these addresses (hexadecimal, as in\n"
+	       "                       /proc/PID/maps); may be given more than once\n"
+	       "  --timeout SECONDS    for each range (%d)\n\n"
+	       "Without --range: %s.\n\n"
+	       "The process must carry out hints, by hetmem_executor_open() in its program. Root\n"
+	       "may ask, others if it lets them, with the rights of ptrace on it.\n",
+	       to_host ? "pullback" : "prefetch", to_host ?
+	       "Asks a process to bring its memory back from devices to the host." :
+	       "Asks a process to move its memory to a device.",
+	       to_host ?
+	       "  --node N             to this node of the host (wherever it comes to)\n" :
+	       "  --to LOCATION        device:N (device:0), foreign:N, host or host:N, numbered\n"
+	       "                       as in 'hetmem map PID'\n",
+	       TIMEOUT_S, to_host ? "all of its memory" :
+	       "anonymous private memory, all but the stack");
+	return EXIT_OK;
+}
+
+static bool parse_location(const char *s, uint32_t *location)
+{
+	static const struct {
+		const char *name;
+		uint32_t kind;
+	} kinds[] = {
+		{ "device:", HETMEM_DEVICE },
+		{ "foreign:", HETMEM_FOREIGN },
+		{ "host:", HETMEM_HOST },
+	};
+	long index;
+	size_t i;
+
+	if (!strcmp(s, "host")) {
+		*location = HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
+		return true;
+	}
+	for (i = 0; i < ARRAY_SIZE(kinds); i++) {
+		size_t len = strlen(kinds[i].name);
+
+		if (strncmp(s, kinds[i].name, len))
+			continue;
+		if (!parse_number(s + len, 0, HETMEM_NODE_ANY - 1, &index))
+			return false;
+		*location = HETMEM_LOC(kinds[i].kind, index);
+		return true;
+	}
+	return false;
+}
+
+static void add_range(struct job *job, uint64_t start, uint64_t end)
+{
+	struct range *last = job->nr ? &job->ranges[job->nr - 1] : NULL;
+
+	if (last && last->end == start) {
+		last->end = end;
+		return;
+	}
+	job->ranges = xrealloc_array(job->ranges, job->nr + 1,
+				     sizeof(*job->ranges));
+	job->ranges[job->nr++] = (struct range){ start, end };
+}
+
+/* 0, or the exit status; -1 for help. */
+static int parse(struct job *job, bool to_host, int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{ "pid", required_argument, NULL, 'p' },
+		{ "range", required_argument, NULL, 'r' },
+		{ "timeout", required_argument, NULL, 't' },
+		{ "to", required_argument, NULL, 'l' },
+		{ "node", required_argument, NULL, 'n' },
+		{ "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
+	};
+	uint64_t start, end;
+	long value;
+	int c;
+
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+		switch (c) {
+		case 'p':
+			if (!parse_number(optarg, 1, INT32_MAX, &value))
+				return usage_error(job->sub, "'%s' is not a PID",
+						   optarg);
+			job->pid = value;
+			break;
+		case 'r':
+			if (!parse_range(optarg, &start, &end))
+				return usage_error(job->sub, "'%s' is not a range START-END in hexadecimal",
+						   optarg);
+			add_range(job, start, end);
+			break;
+		case 't':
+			if (!parse_number(optarg, 1, MAX_TIMEOUT_S, &value))
+				return usage_error(job->sub, "'%s' is not a time from 1 to %d seconds",
+						   optarg, MAX_TIMEOUT_S);
+			job->timeout_s = value;
+			break;
+		case 'l':
+			if (to_host)
+				return usage_error(job->sub, "bad option '--to'");
+			if (!parse_location(optarg, &job->location))
+				return usage_error(job->sub, "'%s' is not device:N, foreign:N, host or host:N",
+						   optarg);
+			break;
+		case 'n':
+			if (!to_host)
+				return usage_error(job->sub, "bad option '--node'");
+			if (!parse_number(optarg, 0, HETMEM_NODE_ANY - 1,
+					  &value))
+				return usage_error(job->sub, "'%s' is not a node",
+						   optarg);
+			job->location = HETMEM_LOC(HETMEM_HOST, value);
+			break;
+		case 'h':
+			return -1;
+		default:
+			return option_error(job->sub, c, argv);
+		}
+	}
+	if (optind < argc)
+		return usage_error(job->sub, "'%s' is not an option",
+				   argv[optind]);
+	if (!job->pid)
+		return usage_error(job->sub, "which process? Give --pid PID");
+	return 0;
+}
+
+/*
+ * What can move is anonymous memory. To the host other memory may come too,
+ * from drivers that know how; only what is no memory is left out.
+ */
+static bool worth_asking(const struct job *job, const struct vma *vma)
+{
+	if (HETMEM_LOC_KIND(job->location) == HETMEM_HOST)
+		return !(vma->why & (HETMEM_WHY_SPECIAL | HETMEM_WHY_HUGETLB |
+				     HETMEM_WHY_NOT_READABLE));
+	return !vma->why && vma->perms[1] == 'w' && vma->perms[3] == 'p' &&
+	       strcmp(vma->name, "[stack]");
+}
+
+static int find_ranges(struct job *job)
+{
+	struct vmas vmas;
+	size_t i;
+	int ret;
+
+	ret = vmas_read(&vmas, job->pid);
+	for (i = 0; !ret && i < vmas.nr; i++)
+		if (worth_asking(job, &vmas.vma[i]))
+			add_range(job, vmas.vma[i].start, vmas.vma[i].end);
+	vmas_free(&vmas);
+	switch (ret) {
+	case 0:
+		break;
+	case -ESRCH:
+		return complain(EXIT_FAILED, job->sub,
+				"there is no process %d; type 'ps -e' for those there are",
+				job->pid);
+	case -EACCES:
+	case -EPERM:
+		return complain(EXIT_FAILED, job->sub,
+				"not permitted to see the mappings of process %d; become root",
+				job->pid);
+	default:
+		return complain(EXIT_FAILED, job->sub,
+				"the mappings of process %d: %s", job->pid,
+				ret == -ENODATA ? "it has none" :
+				strerror(-ret));
+	}
+	if (!job->nr)
+		return complain(EXIT_FAILED, job->sub,
+				"process %d has no memory that could move",
+				job->pid);
+	return 0;
+}
+
+/* The line for a process that cannot be asked. */
+static int refused(const struct job *job, int err)
+{
+	const char *todo = "";
+
+	switch (err) {
+	case -EPERM:
+		todo = "; become root";
+		break;
+	case -ENXIO:
+		todo = ": it must carry out hints to be asked, see hetmem_executor_open()";
+		break;
+	case -EOPNOTSUPP:
+		todo = "; type 'hetmem doctor'";
+		break;
+	default:
+		break;
+	}
+	return complain(EXIT_FAILED, job->sub, "%s%s", hetmem_last_error(),
+			todo);
+}
+
+static int ask(const struct job *job, struct hetmem_peer *peer)
+{
+	const uint64_t page = sysconf(_SC_PAGESIZE);
+	struct hetmem_hinted hinted = { .size = sizeof(hinted) };
+	uint64_t moved = 0, size = 0;
+	char name[64];
+	size_t i;
+
+	for (i = 0; i < job->nr; i++) {
+		const struct range *r = &job->ranges[i];
+
+		if (hetmem_hint(peer, r->start, r->end - r->start,
+				job->location, 1000 * job->timeout_s, &hinted))
+			return complain(EXIT_FAILED, job->sub,
+					"process %d, %" PRIx64 "-%" PRIx64 ": %s, after %s had moved",
+					job->pid, r->start, r->end,
+					hetmem_last_error(),
+					size_text(moved * page));
+		moved += hinted.moved;
+		size += r->end - r->start;
+	}
+	printf("process %d: %" PRIu64 " page%s (%s) moved to %s, in %s of addresses in %zu range%s\n",
+	       job->pid, moved, moved == 1 ? "" : "s", size_text(moved * page),
+	       hetmem_location_name(job->location, name, sizeof(name)),
+	       size_text(size), job->nr, job->nr == 1 ? "" : "s");
+	return EXIT_OK;
+}
+
+static int run(const char *sub, bool to_host, int argc, char **argv)
+{
+	struct job job = {
+		.sub = sub,
+		.timeout_s = TIMEOUT_S,
+		.location = to_host ? HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY) :
+			HETMEM_LOC(HETMEM_DEVICE, 0),
+	};
+	struct hetmem_peer *peer = NULL;
+	int ret, err;
+
+	ret = parse(&job, to_host, argc, argv);
+	if (ret) {
+		ret = ret < 0 ? help(to_host) : ret;
+		goto out;
+	}
+	err = hetmem_peer_open(job.pid, &peer);
+	if (err)
+		ret = refused(&job, err);
+	if (!ret && !job.nr)
+		ret = find_ranges(&job);
+	if (!ret)
+		ret = ask(&job, peer);
+out:
+	hetmem_peer_close(peer);
+	free(job.ranges);
+	return ret;
+}
+
+int cmd_prefetch(int argc, char **argv)
+{
+	return run("prefetch", false, argc, argv);
+}
+
+int cmd_pullback(int argc, char **argv)
+{
+	return run("pullback", true, argc, argv);
+}
