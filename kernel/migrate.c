@@ -49,6 +49,18 @@ static bool hetmem_to_host(const struct hetmem_migration *m)
 	return HETMEM_LOC_KIND(m->cmd->location) == HETMEM_HOST;
 }
 
+/*
+ * Memory that KSM may merge goes to no device. migrate_vma_setup() unmaps a
+ * page where it finds it and maps it again by its reverse mapping; KSM drops
+ * a page's reverse mapping when it comes by while the page is unmapped. So
+ * the entry of a merged page can be left behind, for good.
+ */
+static bool hetmem_leaves(const struct hetmem_migration *m, u32 why)
+{
+	return (why & HETMEM_WHY_LEAVE) ||
+	       ((why & HETMEM_WHY_MERGEABLE) && !hetmem_to_host(m));
+}
+
 static bool hetmem_has_arrived(const struct hetmem_migration *m, u32 location)
 {
 	if (!hetmem_to_host(m))
@@ -81,7 +93,7 @@ static u32 hetmem_why_left(const struct hetmem_migration *m, u32 location)
 	u32 kind = HETMEM_LOC_KIND(location);
 	u32 why = m->walk.why;
 
-	if (why & HETMEM_WHY_LEAVE)
+	if (hetmem_leaves(m, why))
 		return why;
 	if (kind == HETMEM_UNKNOWN)
 		return why | HETMEM_WHY_ABSENT;
@@ -169,7 +181,7 @@ static int hetmem_call_driver(struct hetmem_migration *m,
 		return -EINTR;
 	vma = vma_lookup(mm, start);
 	if (vma && end <= vma->vm_end &&
-	    !(hetmem_vma_why(vma) & HETMEM_WHY_LEAVE)) {
+	    !hetmem_leaves(m, hetmem_vma_why(vma))) {
 		if (hetmem_to_host(m))
 			ret = hetmem_device_to_host(dev, vma, start, end,
 						    m->nid);
@@ -343,7 +355,7 @@ static int hetmem_migrate_step(struct hetmem_migration *m, unsigned long start)
 	end = m->walk.end;
 	before = hetmem_count_arrived(m);
 	if (before == (end - start) >> PAGE_SHIFT ||
-	    (m->walk.why & HETMEM_WHY_LEAVE)) {
+	    hetmem_leaves(m, m->walk.why)) {
 		m->cmd->already += before;
 		m->cmd->walk_end = end;
 		return hetmem_count_left(m);

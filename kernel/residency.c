@@ -115,6 +115,8 @@ u32 hetmem_vma_why(struct vm_area_struct *vma)
 		why |= HETMEM_WHY_MLOCKED;
 	if (!(vma->vm_flags & VM_READ))
 		why |= HETMEM_WHY_NOT_READABLE;
+	if (vma->vm_flags & VM_MERGEABLE)
+		why |= HETMEM_WHY_MERGEABLE;
 	return why;
 }
 

@@ -34,8 +34,9 @@ struct vm_area_struct;
  * mmap_lock of vma->vm_mm held for reading; they keep it. [start, end) is
  * page-aligned, at most 2 MiB, does not cross a 2 MiB boundary and lies
  * inside @vma, which is neither hugetlb nor special (VM_SPECIAL, DAX) nor
- * armed for userfaultfd. They may sleep, must not wait for user space, and
- * return early on a fatal signal.
+ * armed for userfaultfd nor, towards the device, VM_MERGEABLE; before it
+ * moves pages of its own accord a driver has to look for that itself. They may
+ * sleep, must not wait for user space, and return early on a fatal signal.
  *
  * Return: 0, also when some or all pages did not move (hetmem looks for
  * itself where they are), -ENOMEM if there was no room (on the device after

@@ -129,6 +129,7 @@ enum hetmem_location_kind {
 #define HETMEM_WHY_BUSY		(1U << 11)	/* locked, pinned or in use */
 #define HETMEM_WHY_NO_MEMORY	(1U << 12)	/* the target has no room */
 #define HETMEM_WHY_OTHER_NODE	(1U << 13)	/* on the host: move_pages(2) */
+#define HETMEM_WHY_MERGEABLE	(1U << 14)	/* KSM may merge it */
 
 /**
  * struct hetmem_device_info - one device that is registered with hetmem
@@ -338,7 +339,8 @@ struct hetmem_cmd_residency {
  * registered with hetmem through their drivers, then others by faulting, as
  * the CPU would, what was seen on a device; with HETMEM_MIGRATE_POPULATE
  * every page that is absent is faulted in too. Memory with userfaultfd is
- * left alone in both directions.
+ * left alone in both directions, memory that KSM may merge (MADV_MERGEABLE,
+ * PR_SET_MEMORY_MERGE) towards devices.
  *
  * A host node is honoured for what comes from devices that can; pages of the
  * host on another node userspace must move itself, with move_pages(2): they
