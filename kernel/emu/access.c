@@ -14,6 +14,7 @@
  */
 #include <linux/highmem.h>
 #include <linux/hmm.h>
+#include <linux/hugetlb.h>
 #include <linux/mmu_notifier.h>
 #include <linux/pagemap.h>
 #include <linux/sched/mm.h>
@@ -225,6 +226,22 @@ static int emu_snapshot(struct emu_access *access, unsigned long *seq)
 }
 
 /*
+ * Faults @range in. hmm_range_fault() of some kernels has hugetlb's fault take
+ * a lock again that its own walk of the page table holds, where a huge page
+ * is absent. A piece in hugetlb memory lies in one huge page: it can as well
+ * be faulted in by its address.
+ */
+static int emu_fault_range(struct emu_access *access, struct hmm_range *range)
+{
+	struct vm_area_struct *vma = vma_lookup(access->mm, access->start);
+
+	if (!vma || !is_vm_hugetlb_page(vma))
+		return hmm_range_fault(range);
+	return fixup_user_fault(access->mm, access->start,
+				access->write ? FAULT_FLAG_WRITE : 0, NULL);
+}
+
+/*
  * Touches the pages of access->pfns that cannot be used, as a CPU would. No
  * owner is named: pages of any device come to the host, and are copied on
  * write.
@@ -250,7 +267,7 @@ static int emu_fault_in(struct emu_access *access)
 	range.notifier_seq = mmu_interval_read_begin(&access->notifier);
 	if (mmap_read_lock_killable(access->mm))
 		return -EINTR;
-	ret = hmm_range_fault(&range);
+	ret = emu_fault_range(access, &range);
 	mmap_read_unlock(access->mm);
 	return ret;
 }

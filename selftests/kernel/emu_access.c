@@ -200,6 +200,42 @@ TEST_F(access, moves_or_not)
 	}
 }
 
+/*
+ * The device touches first what a CPU never has, where there is not even a
+ * page table yet, and where only the entry is empty.
+ */
+TEST_F(access, absent_hugetlb)
+{
+	const size_t gib = 1UL << 30;
+	char buf[64], *p;
+	struct mem mem;
+	int i, ret = mem_map(&mem, MEM_HUGETLB, 2 * HUGE_SIZE, 3);
+
+	if (ret == -EOPNOTSUPP)
+		SKIP(goto out, "kernel lacks %s", mem.lacks);
+	ASSERT_EQ(0, ret);
+	ASSERT_EQ(0, munmap(mem.p + HUGE_SIZE, HUGE_SIZE));
+	mem.map_size = HUGE_SIZE;
+	p = mmap((void *)(0x1000 * gib), HUGE_SIZE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB |
+		 MAP_FIXED_NOREPLACE, -1, 0);
+	ASSERT_EQ((void *)(0x1000 * gib), p);
+	for (i = 0; i < 2; i++) {
+		memset(buf, 1, sizeof(buf));
+		EXPECT_EQ(0, ACCESS(READ, p + 5000, sizeof(buf), buf, 0));
+		EXPECT_TRUE(all_zero(buf, sizeof(buf)));
+		ASSERT_EQ(0, madvise(p, HUGE_SIZE, MADV_DONTNEED));
+		EXPECT_EQ(0, ACCESS(FILL, p + 4096, 64, NULL, 0x55));
+		EXPECT_EQ(0x55, *(volatile uint64_t *)(p + 4096));
+		EXPECT_EQ(0, *(volatile uint64_t *)p);
+		ASSERT_EQ(0, madvise(p, HUGE_SIZE, MADV_DONTNEED));
+	}
+	EXPECT_EQ(-1, mismatch(mem.p, HUGE_SIZE, 3));
+	ASSERT_EQ(0, munmap(p, HUGE_SIZE));
+out:
+	mem_unmap(&mem);
+}
+
 TEST_F(access, unmapped)
 {
 	struct hetmem_emu_cmd_info before, after;
