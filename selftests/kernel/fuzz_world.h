@@ -11,6 +11,7 @@
 
 #include <sys/stat.h>
 #include <sys/swap.h>
+#include <linux/fs.h>
 
 #define HETMEM_SYSFS	"/sys/class/misc/hetmem/"
 #define CGROUP		"/sys/fs/cgroup/"
@@ -20,18 +21,21 @@ struct world {
 	long capacity[FUZZ_DEVICES];
 };
 
-/* The header that mkswap(8) writes. */
-static bool swap_on(const char *path, size_t size)
+/* As mkswap(8) and swapon(8). */
+static bool swap_on(const char *path)
 {
+	uint64_t size = 0;
 	struct {
 		char boot[1024];
 		uint32_t version, last_page, nr_bad, padding[125];
-	} header = { .version = 1, .last_page = size / page_size() - 1 };
+	} header = { .version = 1 };
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 	bool written;
 
 	if (fd < 0)
 		return false;
+	ioctl(fd, BLKGETSIZE64, &size);
+	header.last_page = size / page_size() - 1;
 	written = pwrite(fd, &header, sizeof(header), 0) == sizeof(header) &&
 		  pwrite(fd, "SWAPSPACE2", 10, page_size() - 10) == 10 &&
 		  !fsync(fd);
@@ -39,10 +43,19 @@ static bool swap_on(const char *path, size_t size)
 	return written && !swapon(path, 0);
 }
 
+static const char *const swap_devices[] = {
+	"/dev/zram0", "/dev/ram0", "/dev/ram1", "/dev/ram2", "/dev/ram3",
+};
+
 static bool swap_init(void)
 {
+	bool any = false;
+	unsigned int i;
+
 	write_text("/sys/block/zram0/disksize", "33554432");
-	return swap_on("/dev/zram0", 32 * MiB) || swap_on("/dev/ram0", 16 * MiB);
+	for (i = 0; i < ARRAY_SIZE(swap_devices); i++)
+		any |= swap_on(swap_devices[i]);
+	return any;
 }
 
 /* Two groups: one that is slowed down at its limit, one that is killed. */
@@ -91,11 +104,13 @@ static void world_init(struct world *world)
 
 static void world_exit(struct world *world)
 {
+	unsigned int i;
+
 	write_text("/sys/kernel/mm/ksm/run", "2");
 	rmdir(CGROUP "fuzz-high");
 	rmdir(CGROUP "fuzz-max");
-	if (world->swap && swapoff("/dev/zram0"))
-		swapoff("/dev/ram0");
+	for (i = 0; world->swap && i < ARRAY_SIZE(swap_devices); i++)
+		swapoff(swap_devices[i]);
 }
 
 static void world_limit(unsigned int device, long limit)
