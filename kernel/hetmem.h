@@ -94,6 +94,7 @@ struct hetmem_totals {
 	atomic64_t contexts;
 	atomic64_t ranges;
 	atomic64_t callbacks;
+	atomic64_t decodes;
 	atomic64_t pages_to_device;
 	atomic64_t pages_to_host;
 	atomic64_t pages_failed;
@@ -336,8 +337,9 @@ struct hetmem_piece {
  * @notifier: over the step at work only, so that what happens elsewhere in
  *	the address space cannot starve the walk
  * @lock: serializes decoding with @notifier's invalidations
- * @pfns: of one block; the pieces are made in place
+ * @pfns: of one block; clear but for what hmm_range_fault() has written
  * @more: the same block as another owner of device pages sees it
+ * @pieces: what a block is made of
  * @start: of the last step
  * @end: of the last step
  * @why: HETMEM_WHY_*, of the mapping that the last step looked at
@@ -347,11 +349,9 @@ struct hetmem_walk {
 	struct mm_struct *mm;
 	struct mmu_interval_notifier notifier;
 	spinlock_t lock;	/* innermost */
-	union {
-		unsigned long *pfns;
-		struct hetmem_piece *pieces;
-	};
+	unsigned long *pfns;
 	unsigned long *more;
+	struct hetmem_piece *pieces;
 	unsigned long start;
 	unsigned long end;
 	u32 why;

@@ -4,7 +4,8 @@
  *
  * The caller's arrays are written between steps, when nothing is locked.
  * Pieces that have everything in common become one run, across steps too, so
- * the last run is held back until something else follows it.
+ * the last run is held back until something else follows it. Finished runs go
+ * to the caller by the dozen.
  */
 #include <linux/mm.h>
 #include <linux/sched/signal.h>
@@ -13,13 +14,18 @@
 
 #include "hetmem.h"
 
+/* Runs that go to the caller at once. */
+#define HETMEM_REPORT_RUNS	48
+
 /**
  * struct hetmem_report - a RESIDENCY command at work
  * @ctx: the context
  * @cmd: the command
- * @run: the run that grows; not yet in the caller's array
+ * @run: the run that grows
  * @have_run: there is one
  * @pages: in finished runs
+ * @nr_done: finished runs that are not in the caller's array yet
+ * @done: these; the command counts them already
  * @nr_totals: locations seen
  * @totals: pages seen there
  */
@@ -29,6 +35,8 @@ struct hetmem_report {
 	struct hetmem_run run;
 	bool have_run;
 	u64 pages;
+	unsigned int nr_done;
+	struct hetmem_run done[HETMEM_REPORT_RUNS];
 	unsigned int nr_totals;
 	struct hetmem_total totals[HETMEM_MAX_TOTALS];
 };
@@ -53,20 +61,31 @@ found:
 	return 0;
 }
 
-/* Hands the finished run to the caller. */
-static int hetmem_report_flush(struct hetmem_report *report)
+/* Hands the finished runs to the caller. */
+static int hetmem_report_copy(struct hetmem_report *report)
 {
 	struct hetmem_run __user *runs = u64_to_user_ptr(report->cmd->runs);
 
+	runs += report->cmd->filled_runs - report->nr_done;
+	if (copy_to_user(runs, report->done,
+			 report->nr_done * sizeof(report->done[0])))
+		return -EFAULT;
+	report->nr_done = 0;
+	return 0;
+}
+
+/* The run that grew is finished. */
+static int hetmem_report_flush(struct hetmem_report *report)
+{
 	if (!report->have_run)
 		return 0;
-	if (copy_to_user(&runs[report->cmd->filled_runs], &report->run,
-			 sizeof(report->run)))
-		return -EFAULT;
-	report->cmd->filled_runs++;
-	report->pages += (report->run.end - report->run.start) >> PAGE_SHIFT;
 	report->have_run = false;
-	return 0;
+	report->pages += (report->run.end - report->run.start) >> PAGE_SHIFT;
+	report->done[report->nr_done++] = report->run;
+	report->cmd->filled_runs++;
+	if (report->nr_done < HETMEM_REPORT_RUNS)
+		return 0;
+	return hetmem_report_copy(report);
 }
 
 /*
@@ -178,6 +197,8 @@ static int hetmem_report_finish(struct hetmem_report *report)
 	int ret;
 
 	ret = hetmem_report_flush(report);
+	if (!ret)
+		ret = hetmem_report_copy(report);
 	if (ret)
 		return ret;
 	if (copy_to_user(u64_to_user_ptr(cmd->totals), report->totals,

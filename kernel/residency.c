@@ -5,8 +5,11 @@
  * Design. A range is walked in steps. A step lies inside one VMA and one
  * block of 2 MiB, or is a whole hole between VMAs, or a whole VMA that
  * cannot be looked into. Whoever asked uses a step's result when nothing
- * is locked, so one call can cover any amount of memory with the two
+ * is locked, so one call can cover any amount of memory with the three
  * pages of kernel memory that a step needs.
+ *
+ * What one entry of a page table maps is asked for and looked at once: a huge
+ * page costs what a page does.
  *
  * Rules of a step, which hetmem_walk_try() follows from top to bottom:
  *  1. mmu_interval_read_begin(), which can sleep, before any lock.
@@ -16,8 +19,8 @@
  *     checked. While walk->lock is held no callback for this range can
  *     finish, so the pages of the snapshot cannot go away: this is the only
  *     place where a PFN becomes a struct page.
- *  4. Under walk->lock PFNs are replaced, in place, by pieces that carry a
- *     numbered location. No page and no pgmap is looked at afterwards.
+ *  4. Under walk->lock pieces that carry a numbered location are made of the
+ *     PFNs. No page and no pgmap is looked at afterwards.
  * The device registry's SRCU is held around 2 to 4, so that a registered
  * pgmap that was compared is still the registered one.
  *
@@ -78,9 +81,14 @@ int hetmem_walk_init(struct hetmem_walk *walk, struct mm_struct *mm)
 	memset(walk, 0, sizeof(*walk));
 	walk->mm = mm;
 	spin_lock_init(&walk->lock);
-	walk->pfns = kmalloc(bytes, GFP_KERNEL_ACCOUNT);
-	walk->more = kmalloc(bytes, GFP_KERNEL_ACCOUNT);
-	if (!walk->pfns || !walk->more) {
+	/*
+	 * Some flags of a PFN are input as well. hmm_range_fault() leaves them
+	 * as they are, so clearing once does for all steps.
+	 */
+	walk->pfns = kzalloc(bytes, GFP_KERNEL_ACCOUNT);
+	walk->more = kzalloc(bytes, GFP_KERNEL_ACCOUNT);
+	walk->pieces = kmalloc(bytes, GFP_KERNEL_ACCOUNT);
+	if (!walk->pfns || !walk->more || !walk->pieces) {
 		hetmem_walk_exit(walk);
 		return -ENOMEM;
 	}
@@ -91,6 +99,7 @@ void hetmem_walk_exit(struct hetmem_walk *walk)
 {
 	kfree(walk->pfns);
 	kfree(walk->more);
+	kfree(walk->pieces);
 }
 
 /* What the mapping tells about why its pages stay on the host. */
@@ -140,6 +149,16 @@ static bool hetmem_pfn_is_page(unsigned long pfn)
 	return (pfn & HMM_PFN_VALID) || (pfn && !(pfn & HMM_PFN_FLAGS));
 }
 
+/* Pages from number @at of the address space on that the entry @pfn maps. */
+static unsigned long hetmem_pfn_reach(unsigned long pfn, unsigned long at)
+{
+	unsigned long nr = 1;
+
+	if (pfn & HMM_PFN_VALID)
+		nr <<= hmm_pfn_to_map_order(pfn);
+	return nr - (at & (nr - 1));
+}
+
 static bool hetmem_walk_has_gaps(const struct hetmem_walk *walk,
 				 unsigned long nr)
 {
@@ -152,36 +171,57 @@ static bool hetmem_walk_has_gaps(const struct hetmem_walk *walk,
 	return false;
 }
 
-/* Fills walk->pfns; mmap_lock is held for reading. */
+/*
+ * Has the PFNs of [@start, @end), part of the step, put where they belong in
+ * @pfns.
+ */
+static int hetmem_walk_fill(struct hetmem_walk *walk, struct hmm_range *range,
+			    unsigned long *pfns, unsigned long start,
+			    unsigned long end)
+{
+	range->start = start;
+	range->end = end;
+	range->hmm_pfns = pfns + ((start - walk->start) >> PAGE_SHIFT);
+	return hmm_range_fault(range);
+}
+
+/*
+ * Fills walk->pfns; mmap_lock is held for reading. The first page is asked for
+ * alone: where its entry maps all of the step, the decoder looks no further.
+ */
 static int hetmem_walk_snapshot(struct hetmem_walk *walk, unsigned long seq)
 {
 	unsigned long i, nr = (walk->end - walk->start) >> PAGE_SHIFT;
+	unsigned long first = walk->start >> PAGE_SHIFT;
 	void *owners[HETMEM_MAX_OWNERS];
 	unsigned int nr_owners, o;
 	struct hmm_range range = {
 		.notifier = &walk->notifier,
 		.notifier_seq = seq,
-		.start = walk->start,
-		.end = walk->end,
-		.hmm_pfns = walk->pfns,
 	};
 	int ret;
 
 	nr_owners = hetmem_device_owners(owners);
 	if (nr_owners)
 		range.dev_private_owner = owners[0];
-	/* Some flags of an entry are input as well. */
-	memset(walk->pfns, 0, nr * sizeof(*walk->pfns));
-	ret = hmm_range_fault(&range);
+	ret = hetmem_walk_fill(walk, &range, walk->pfns, walk->start,
+			       walk->start + PAGE_SIZE);
+	if (ret)
+		return ret;
+	if ((walk->pfns[0] & HMM_PFN_VALID) &&
+	    hetmem_pfn_reach(walk->pfns[0], first) >= nr)
+		return 0;
+	if (nr > 1)
+		ret = hetmem_walk_fill(walk, &range, walk->pfns,
+				       walk->start + PAGE_SIZE, walk->end);
 
 	/* An owner's device pages are seen only by a walk with that owner. */
-	range.hmm_pfns = walk->more;
 	for (o = 1; o < nr_owners && !ret; o++) {
 		if (!hetmem_walk_has_gaps(walk, nr))
 			break;
 		range.dev_private_owner = owners[o];
-		memset(walk->more, 0, nr * sizeof(*walk->more));
-		ret = hmm_range_fault(&range);
+		ret = hetmem_walk_fill(walk, &range, walk->more, walk->start,
+				       walk->end);
 		for (i = 0; i < nr && !ret; i++) {
 			if (!hetmem_pfn_is_page(walk->pfns[i]) &&
 			    (walk->more[i] & HMM_PFN_VALID))
@@ -204,37 +244,75 @@ static u32 hetmem_pfn_location(unsigned long pfn)
 }
 
 /*
- * Replaces the PFNs of a step by pieces, in place: a piece is never longer
- * than a PFN and there are never more of them than PFNs read so far. An
- * entry that maps many pages is looked at once. walk->lock is held and the
- * snapshot is good.
+ * How many of the @nr entries from @pfns on map one page each, all at the
+ * same location, at least 1. Neighbours mostly are alike, and to see that
+ * takes less than to find out where they are: a zone lies on one node, a
+ * pgmap belongs to one device.
+ */
+static unsigned long hetmem_pfns_alike(const unsigned long *pfns,
+				       unsigned long nr)
+{
+	const unsigned long same = HMM_PFN_FLAGS & ~HMM_PFN_WRITE;
+	struct page *page, *first = hmm_pfn_to_page(pfns[0]);
+	const int zone = page_zone_id(first);
+	const struct dev_pagemap *pgmap = NULL;
+	unsigned long i;
+
+	if (is_zone_device_page(first))
+		pgmap = hetmem_page_pgmap(first);
+	for (i = 1; i < nr; i++) {
+		if ((pfns[i] ^ pfns[0]) & same)
+			break;
+		page = hmm_pfn_to_page(pfns[i]);
+		if (page_zone_id(page) != zone ||
+		    (pgmap && hetmem_page_pgmap(page) != pgmap))
+			break;
+	}
+	return i;
+}
+
+/* The same for entries that hold no page. */
+static unsigned long hetmem_pfns_repeat(const unsigned long *pfns,
+					unsigned long nr)
+{
+	unsigned long i;
+
+	for (i = 1; i < nr && pfns[i] == pfns[0]; i++)
+		;
+	return i;
+}
+
+/*
+ * Makes pieces of the PFNs of a step. walk->lock is held and the snapshot is
+ * good. What is counted is entries that were looked at for a location.
  */
 static void hetmem_walk_decode(struct hetmem_walk *walk)
 {
 	unsigned long i, step, nr = (walk->end - walk->start) >> PAGE_SHIFT;
 	unsigned long first = walk->start >> PAGE_SHIFT;
 	struct hetmem_piece *last = NULL;
-	unsigned long previous = 0;
+	unsigned long decodes = 0;
 
 	walk->nr = 0;
 	for (i = 0; i < nr; i += step) {
-		unsigned long pfn = walk->pfns[i];
+		const unsigned long *pfns = &walk->pfns[i];
 		unsigned int order = 0;
 		u32 location;
 
-		step = 1;
-		if (pfn & HMM_PFN_VALID) {
-			order = hmm_pfn_to_map_order(pfn);
-			step = (1UL << order) -
-			       ((first + i) & ((1UL << order) - 1));
-			step = min(step, nr - i);
-		} else if (last && pfn == previous) {
-			last->nr_pages++;
-			continue;
+		if (pfns[0] & HMM_PFN_VALID)
+			order = hmm_pfn_to_map_order(pfns[0]);
+		if (order) {
+			step = min(hetmem_pfn_reach(pfns[0], first + i),
+				   nr - i);
+			decodes++;
+		} else if (hetmem_pfn_is_page(pfns[0])) {
+			step = hetmem_pfns_alike(pfns, nr - i);
+			decodes += step;
+		} else {
+			step = hetmem_pfns_repeat(pfns, nr - i);
 		}
-		previous = pfn;
 
-		location = hetmem_pfn_location(pfn);
+		location = hetmem_pfn_location(pfns[0]);
 		if (last && last->location == location &&
 		    last->order == order) {
 			last->nr_pages += step;
@@ -245,6 +323,7 @@ static void hetmem_walk_decode(struct hetmem_walk *walk)
 		last->order = order;
 		last->nr_pages = step;
 	}
+	atomic64_add(decodes, &hetmem_totals.decodes);
 }
 
 static int hetmem_walk_try(struct hetmem_walk *walk, unsigned long start,
@@ -372,11 +451,8 @@ int hetmem_walk_fault(struct hetmem_walk *walk, unsigned long start,
 		ret = 0;
 		vma = vma_lookup(walk->mm, start);
 		if (vma && end <= vma->vm_end && !hetmem_vma_is_opaque(vma) &&
-		    !userfaultfd_armed(vma)) {
-			memset(walk->more, 0, ((end - start) >> PAGE_SHIFT) *
-			       sizeof(*walk->more));
+		    !userfaultfd_armed(vma))
 			ret = hmm_range_fault(&range);
-		}
 		mmap_read_unlock(walk->mm);
 		if (ret != -EBUSY)
 			break;

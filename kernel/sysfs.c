@@ -126,6 +126,7 @@ static ssize_t hetmem_statistic_show(struct device *device,
 HETMEM_STATISTIC(contexts, &hetmem_totals.contexts);
 HETMEM_STATISTIC(ranges, &hetmem_totals.ranges);
 HETMEM_STATISTIC(callbacks, &hetmem_totals.callbacks);
+HETMEM_STATISTIC(decodes, &hetmem_totals.decodes);
 HETMEM_STATISTIC(pages_to_device, &hetmem_totals.pages_to_device);
 HETMEM_STATISTIC(pages_to_host, &hetmem_totals.pages_to_host);
 HETMEM_STATISTIC(pages_failed, &hetmem_totals.pages_failed);
@@ -138,6 +139,7 @@ static struct attribute *hetmem_stats_attrs[] = {
 	&hetmem_statistic_contexts.attr.attr,
 	&hetmem_statistic_ranges.attr.attr,
 	&hetmem_statistic_callbacks.attr.attr,
+	&hetmem_statistic_decodes.attr.attr,
 	&hetmem_statistic_pages_to_device.attr.attr,
 	&hetmem_statistic_pages_to_host.attr.attr,
 	&hetmem_statistic_pages_failed.attr.attr,

@@ -23,7 +23,7 @@ static const struct setting {
 };
 
 static const char *const statistics[] = {
-	"callbacks", "contexts", "events", "events_dropped", "hints",
+	"callbacks", "contexts", "decodes", "events", "events_dropped", "hints",
 	"pages_failed", "pages_to_device", "pages_to_host", "ranges",
 	"thrashed",
 };
