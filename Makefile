@@ -60,7 +60,7 @@ all: $(B)/libhetmem.so $(B)/libhetmem.a $(B)/hetmem
 
 # What this machine has of the optional libraries is asked on every run; what was
 # found goes to config.h and config.mk, which change only when the answer does.
-quick := clean help module modules_install uninstall check demo
+quick := clean help module modules_install uninstall check demo bench-kernel
 ifneq ($(filter-out $(quick),$(or $(MAKECMDGOALS),all)),)
 found := $(shell lib/detect $(B) '$(CC)' '$(sanflags) $(CFLAGS) $(LDFLAGS)' >&2 && echo yes)
 ifneq ($(found),yes)
@@ -144,6 +144,9 @@ check-gpu: all host-tests gpu-tests
 demo:
 	$(Q)selftests/demo
 
+bench-kernel:
+	$(Q)selftests/bench-kernel
+
 install: all
 	$(say) INSTALL '$(DESTDIR)$(PREFIX)'
 	$(Q)$(INSTALL) -d $(dirs)
@@ -189,6 +192,7 @@ help:
 	@echo 'make check-gpu          the library on a machine with a GPU'
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
 	@echo '                        the ioctl fuzzer, T seconds, in a virtual machine with kernel K'
+	@echo 'make bench-kernel       what the module costs, in instructions, in a virtual machine'
 	@echo 'make install            to DESTDIR and PREFIX (default /usr/local); also: uninstall'
 	@echo 'make modules_install    the modules [KDIR=dir]'
 	@echo 'make clean              removes build/'
@@ -199,8 +203,8 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests module check fuzz check-gpu demo install uninstall modules_install \
-	clean help FORCE
+.PHONY: all host-tests gpu-tests vm-tests module check fuzz check-gpu demo bench-kernel install uninstall \
+	modules_install clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 

@@ -17,6 +17,7 @@ static const struct subcommand {
 	{ "prefetch", cmd_prefetch, "has a process move its memory to a device" },
 	{ "pullback", cmd_pullback, "has a process bring its memory back" },
 	{ "demo", cmd_demo, "memory moves to a device and back, verified" },
+	{ "bench", cmd_bench, "what it costs, beside its peers" },
 };
 
 static int help(void)

@@ -28,6 +28,7 @@ int cmd_map(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
 int cmd_prefetch(int argc, char **argv);
 int cmd_pullback(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 
 /*
  * Writes "hetmem SUB: message" as one line on stderr, control characters

@@ -12,7 +12,7 @@ wrong 'empty command' "unknown command ''" ''
 wrong 'control characters are escaped' 'x1b\[31m.*x0a' $'\e[31m\nfrob'
 wrong '--version takes nothing' "'--version' takes no argument" --version x
 
-for sub in doctor map prefetch pullback demo; do
+for sub in doctor map prefetch pullback demo bench; do
 	wrong "$sub: unknown option" "hetmem $sub: .*--frob.*'hetmem $sub --help'" \
 		$sub --frob
 	wrong "$sub: unknown letter" "hetmem $sub: .*-x.*'hetmem $sub --help'" $sub -x
@@ -86,6 +86,21 @@ for device in x -1 '' 1x 9999999999999999999999; do
 		demo "--device=$device"
 done
 wrong 'demo: an argument' "'x' is not an option" demo x
+
+wrong 'bench: nothing' 'which benchmark' bench
+wrong 'bench: a benchmark that is not there' "no benchmark 'frob'" bench frob
+wrong 'bench kernel: unknown option' '--frob' bench kernel --frob
+wrong 'bench kernel: unknown part' "no part 'frob'" bench kernel frob
+for size in 0 1 x '' -4 4097 4M; do
+	wrong "bench kernel: size '$size'" 'is not a size' bench kernel "--size=$size"
+done
+run bench kernel --help
+[ "$status" -eq 0 ] && grep -q '^Usage: hetmem bench kernel' "$tmp/out" &&
+	[ "$(wc -L <"$tmp/out")" -le 80 ]
+judge 'bench kernel --help fits a screen'
+if [ ! -e /dev/hetmem ]; then
+	refused 'bench kernel: no module' 'cannot open /dev/hetmem.*doctor' bench kernel
+fi
 
 # Where memory cannot move, here or with a device that is not there.
 "$hetmem" doctor >"$tmp/out" 2>&1
