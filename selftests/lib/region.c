@@ -68,7 +68,7 @@ static size_t reserved(struct hetmem_resource *res)
 
 static void use(void *p, size_t size, CUstream s)
 {
-	struct hm_soft_range r = { (uintptr_t)p, size, 7 };
+	struct hm_soft_range r = { (uintptr_t)p, size, -1 };
 
 	hm_soft_launch(s, "a kernel", &r, 1, 2000000);
 }
