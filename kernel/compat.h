@@ -58,15 +58,37 @@ static inline struct dev_pagemap *hetmem_get_dev_pagemap(unsigned long pfn)
 }
 
 /*
- * Takes a free device page into use: locked, one reference. Since device
- * folios can be large the page no longer remembers its pgmap while free.
- * Without ZONE_DEVICE there are no device pages to be taken.
+ * Whether a device folio can be as large as what one PMD maps: migrate_vma_*()
+ * moves it whole, marked COMPOUND in the arrays at its first page, and
+ * folio_split() tells the driver when the core takes it apart.
+ */
+#if IS_ENABLED(CONFIG_TRANSPARENT_HUGEPAGE) && \
+	IS_ENABLED(CONFIG_DEVICE_PRIVATE) && \
+	defined(HETMEM_HAVE_MIGRATE_COMPOUND) && \
+	defined(HETMEM_HAVE_FOLIO_SPLIT) && defined(HETMEM_HAVE_FOLIO_INIT)
+#define HETMEM_HUGE			1
+#define HETMEM_SELECT_COMPOUND		MIGRATE_VMA_SELECT_COMPOUND
+#define HETMEM_PFN_COMPOUND		MIGRATE_PFN_COMPOUND
+#else
+#define HETMEM_HUGE			0
+#define HETMEM_SELECT_COMPOUND		0
+#define HETMEM_PFN_COMPOUND		0UL
+#endif
+
+/*
+ * Takes a free device page, or 1 << @order of them that are aligned, into use:
+ * locked, one reference. Since device folios can be large the page no longer
+ * remembers its pgmap while free. Without ZONE_DEVICE there are no device
+ * pages to be taken; without HETMEM_HUGE @order is 0.
  */
 static inline void hetmem_page_init(struct page *page,
-				    struct dev_pagemap *pgmap)
+				    struct dev_pagemap *pgmap,
+				    unsigned int order)
 {
-#if defined(HETMEM_HAVE_PAGE_INIT_3)
-	zone_device_page_init(page, pgmap, 0);
+#if HETMEM_HUGE
+	zone_device_folio_init((struct folio *)page, pgmap, order);
+#elif defined(HETMEM_HAVE_PAGE_INIT_3)
+	zone_device_page_init(page, pgmap, order);
 #elif defined(HETMEM_HAVE_PAGE_INIT_1)
 	zone_device_page_init(page);
 #endif

@@ -200,6 +200,30 @@ static bool emu_complete(const struct emu_access *access, bool here)
 }
 
 /*
+ * Where a huge page of a device is mapped whole, hmm_range_fault() counts its
+ * pages from the first one on even if the range begins in its midst. A page of
+ * a huge page is as far from its first as its address is.
+ */
+static void emu_fix_huge(struct emu_access *access)
+{
+	unsigned long i, nr = (access->end - access->start) >> PAGE_SHIFT;
+	unsigned long first = access->start >> PAGE_SHIFT;
+
+	if (!HETMEM_HUGE)
+		return;
+	for (i = 0; i < nr; i++) {
+		unsigned long pfn = access->pfns[i] & ~HMM_PFN_FLAGS;
+
+		if (!(access->pfns[i] & HMM_PFN_VALID) || !emu_find_pfn(pfn) ||
+		    hmm_pfn_to_map_order(access->pfns[i]) != EMU_HUGE_ORDER)
+			continue;
+		access->pfns[i] -= pfn;
+		access->pfns[i] += ALIGN_DOWN(pfn, EMU_HUGE) +
+				   (first + i) % EMU_HUGE;
+	}
+}
+
+/*
  * Fills access->pfns without faulting anything in. Return: 0 or a negative
  * errno, -EBUSY if the pages are changing.
  */
@@ -222,6 +246,8 @@ static int emu_snapshot(struct emu_access *access, unsigned long *seq)
 		return -EINTR;
 	ret = hmm_range_fault(&range);
 	mmap_read_unlock(access->mm);
+	if (!ret)
+		emu_fix_huge(access);
 	return ret;
 }
 
@@ -327,6 +353,29 @@ static bool emu_unwelcome(const struct emu_access *access, unsigned long addr,
 }
 
 /*
+ * What to move for [@addr, @end) of @vma: all of a huge page of the host, rather
+ * than have the core split it, if all of it is welcome.
+ */
+static struct emu_range emu_widened(const struct emu_access *access,
+				    const struct vm_area_struct *vma,
+				    unsigned long addr, unsigned long end)
+{
+	unsigned long pfn = access->pfns[(addr - access->start) >> PAGE_SHIFT];
+	unsigned long start = ALIGN_DOWN(addr, EMU_HUGE_SIZE);
+	unsigned long stop = start + EMU_HUGE_SIZE;
+
+	if (emu_makes_huge() && (pfn & HMM_PFN_VALID) &&
+	    hmm_pfn_to_map_order(pfn) == EMU_HUGE_ORDER &&
+	    start >= vma->vm_start && stop <= vma->vm_end &&
+	    !emu_unwelcome(access, start, &stop) &&
+	    stop == start + EMU_HUGE_SIZE) {
+		addr = start;
+		end = stop;
+	}
+	return (struct emu_range){ .mm = access->mm, .start = addr, .end = end };
+}
+
+/*
  * Moves the piece here, as far as it is of a kind that can and the process
  * does not prefer it elsewhere; likewise.
  */
@@ -334,6 +383,7 @@ static int emu_bring(struct emu_access *access)
 {
 	struct vm_area_struct *vma;
 	unsigned long addr, end;
+	struct emu_range range;
 	int ret;
 
 	for (addr = access->start; addr < access->end; addr = end) {
@@ -341,7 +391,8 @@ static int emu_bring(struct emu_access *access)
 		end = min(access->end, vma->vm_end);
 		if (emu_unwelcome(access, addr, &end) || !emu_can_move(vma))
 			continue;
-		ret = emu_move_in(access->dev, vma, addr, end);
+		range = emu_widened(access, vma, addr, end);
+		ret = emu_move_in(access->dev, vma, range.start, range.end);
 		/* The device is full and could not make room. */
 		if (ret == -ENOSPC)
 			return -EBUSY;

@@ -11,6 +11,7 @@
 #include <linux/jiffies.h>
 #include <linux/migrate.h>
 #include <linux/pagemap.h>
+#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/workqueue.h>
@@ -28,31 +29,38 @@
 
 /**
  * struct emu_eviction - the work space of an eviction
- * @pfns: to evict, of the device
- * @src: as migrate_device_*() wants it, for one run of consecutive PFNs
+ * @runs: folios of the device, to evict
+ * @src: as migrate_device_*() wants it, for one run of consecutive PFNs; some
+ *	write behind the end of the run if a huge page goes on there
  * @dst: likewise
  * @mm: whose page it is
  * @addr: where it is there
  * @no_memory: the host had none
+ * @anyhow: also what it takes risks to evict
  */
 struct emu_eviction {
-	unsigned long pfns[EMU_BATCH];
-	unsigned long src[EMU_BATCH];
+	struct emu_run runs[EMU_BATCH];
+	unsigned long src[EMU_BATCH + EMU_HUGE];
 	unsigned long dst[EMU_BATCH];
 	const struct mm_struct *mm[EMU_BATCH];
 	unsigned long addr[EMU_BATCH];
 	bool no_memory;
+	bool anyhow;
 };
 
-/* Return: the locked copy of a device page that is locked and unmapped. */
-static struct page *emu_evict_copy(struct emu_device *dev, unsigned long pfn)
+/*
+ * Return: the locked copy of a device folio of 1 << @order pages that is locked
+ * and unmapped.
+ */
+static struct page *emu_evict_copy(struct emu_device *dev, unsigned long pfn,
+				   unsigned int order)
 {
-	struct page *page = alloc_page(EMU_EVICT_GFP);
+	struct page *page = emu_host_page(EMU_EVICT_GFP, order, NULL, 0,
+					  NUMA_NO_NODE);
 
 	if (!page)
 		return NULL;
-	lock_page(page);
-	memcpy_to_page(page, 0, emu_page_memory(dev, pfn), PAGE_SIZE);
+	emu_copy_to_host(dev, page, pfn, 1UL << order);
 	return page;
 }
 
@@ -62,50 +70,130 @@ static unsigned long emu_evict_run(struct emu_device *dev,
 				   unsigned long pfn, unsigned long nr)
 {
 	struct emu_report report = { .dev = dev, .dir = HETMEM_TO_HOST };
-	unsigned long i, moved = 0;
+	unsigned long i, pages, moved = 0, huge = 0;
+	unsigned long compound;
 	struct page *page;
 
-	/* Fails only for single pages, and says so in src. */
+	/* Fails only for single folios, and says so in src. */
 	migrate_device_range(work->src, pfn, nr);
-	for (i = 0; i < nr; i++) {
-		work->dst[i] = 0;
+	memset(work->dst, 0, nr * sizeof(*work->dst));
+	for (i = 0; i < nr; i += emu_entry_pages(work->src[i])) {
 		if (!(work->src[i] & MIGRATE_PFN_MIGRATE))
 			continue;
 		if (!emu_whose(dev, pfn + i, &work->mm[i], &work->addr[i]))
 			continue;
-		page = emu_evict_copy(dev, pfn + i);
+		compound = work->src[i] & HETMEM_PFN_COMPOUND;
+		page = emu_evict_copy(dev, pfn + i,
+				      compound ? EMU_HUGE_ORDER : 0);
 		if (!page) {
 			work->no_memory = true;
 			continue;
 		}
-		work->dst[i] = migrate_pfn(page_to_pfn(page));
+		work->dst[i] = migrate_pfn(page_to_pfn(page)) | compound;
 	}
 	migrate_device_pages(work->src, work->dst, nr);
-	for (i = 0; i < nr; i++) {
+	for (i = 0; i < nr; i += pages) {
+		pages = emu_entry_pages(work->src[i]);
 		if (!work->dst[i] || !(work->src[i] & MIGRATE_PFN_MIGRATE))
 			continue;
 		emu_left(dev, pfn + i);
-		emu_report_add(&report, work->mm[i], work->addr[i]);
-		moved++;
+		emu_report_add(&report, work->mm[i], work->addr[i], pages);
+		moved += pages;
+		huge += pages > 1;
 	}
 	migrate_device_finalize(work->src, work->dst, nr);
 	emu_report_flush(&report);
+	emu_count(dev, EMU_TO_HOST, moved);
+	emu_count(dev, EMU_HUGE_TO_HOST, huge);
 	return moved;
 }
 
-static unsigned long emu_evict_pfns(struct emu_device *dev,
+/*
+ * A huge page goes in pieces, see emu.h: where it came from it is found again,
+ * unless that has moved it. Only a wait for the very last ones (@anyhow) takes
+ * it whole from who has it by now: nobody who holds a mapping can help.
+ *
+ * The caller may hold an mmap_lock, so that this one is only tried.
+ */
+static unsigned long emu_evict_huge(struct emu_device *dev,
 				    struct emu_eviction *work,
-				    unsigned long nr)
+				    const struct emu_run *run)
 {
-	unsigned long i, first, moved = 0;
+	struct vm_area_struct *vma;
+	unsigned long moved = 0;
 
-	for (first = 0; first < nr; first = i) {
-		for (i = first + 1; i < nr; i++) {
-			if (work->pfns[i] != work->pfns[i - 1] + 1)
-				break;
-		}
-		moved += emu_evict_run(dev, work, work->pfns[first], i - first);
+	if (run->mm && mmap_read_trylock(run->mm)) {
+		vma = find_vma(run->mm, run->addr);
+		if (vma && vma->vm_start < run->addr + EMU_HUGE_SIZE)
+			moved = emu_move_out_split(dev, vma, run->addr,
+						   &work->no_memory);
+		mmap_read_unlock(run->mm);
 	}
+	if (!moved && work->anyhow)
+		moved = emu_evict_run(dev, work, run->pfn, run->nr);
+	return moved;
+}
+
+static unsigned long emu_evict_folios(struct emu_device *dev,
+				      struct emu_eviction *work,
+				      unsigned long nr)
+{
+	unsigned long i, moved = 0;
+	struct emu_run run;
+
+	for (i = 0; i < nr;) {
+		run = work->runs[i++];
+		if (run.nr > 1) {
+			moved += emu_evict_huge(dev, work, &run);
+			if (run.mm)
+				mmput_async(run.mm);
+			continue;
+		}
+		while (i < nr && work->runs[i].nr == 1 &&
+		       work->runs[i].pfn == run.pfn + run.nr) {
+			run.nr++;
+			i++;
+		}
+		moved += emu_evict_run(dev, work, run.pfn, run.nr);
+	}
+	return moved;
+}
+
+static long emu_evict_oldest(struct emu_device *dev, unsigned long nr,
+			     const struct emu_range *spare, bool anyhow)
+{
+	unsigned long found, tried = 0, moved = 0;
+	struct emu_eviction *work;
+	LIST_HEAD(taken);
+
+	if (!nr)
+		return 0;
+	work = kvmalloc(sizeof(*work), GFP_KERNEL);
+	if (!work)
+		return -ENOMEM;
+	work->no_memory = false;
+	work->anyhow = anyhow;
+
+	/* The bound is for arrivals as fast as the evictions. */
+	while (moved < nr && tried < dev->nr_pages) {
+		found = emu_take_oldest(dev, &taken, work->runs, nr - moved,
+					spare);
+		if (!found)
+			break;
+		moved += emu_evict_folios(dev, work, found);
+		tried += found;
+		if (work->no_memory || fatal_signal_pending(current))
+			break;
+		cond_resched();
+	}
+	/* Only now: what is busy must not be found again and again. */
+	emu_put_back(dev, &taken);
+
+	if (!moved && work->no_memory)
+		moved = -ENOMEM;
+	kvfree(work);
+	if ((long)moved > 0)
+		emu_count(dev, EMU_EVICTED, moved);
 	return moved;
 }
 
@@ -126,46 +214,12 @@ static unsigned long emu_evict_pfns(struct emu_device *dev,
 long emu_evict(struct emu_device *dev, unsigned long nr,
 	       const struct emu_range *spare)
 {
-	unsigned long found, tried = 0, moved = 0;
-	struct emu_eviction *work;
-	LIST_HEAD(taken);
-
-	if (!nr)
-		return 0;
-	work = kvmalloc(sizeof(*work), GFP_KERNEL);
-	if (!work)
-		return -ENOMEM;
-	work->no_memory = false;
-
-	/* The bound is for arrivals as fast as the evictions. */
-	while (moved < nr && tried < dev->nr_pages) {
-		found = emu_take_oldest(dev, &taken, work->pfns,
-					min(nr - moved, (unsigned long)EMU_BATCH),
-					spare);
-		if (!found)
-			break;
-		moved += emu_evict_pfns(dev, work, found);
-		tried += found;
-		if (work->no_memory || fatal_signal_pending(current))
-			break;
-		cond_resched();
-	}
-	/* Only now: what is busy must not be found again and again. */
-	emu_put_back(dev, &taken);
-
-	if (!moved && work->no_memory)
-		moved = -ENOMEM;
-	kvfree(work);
-	if ((long)moved > 0) {
-		emu_count(dev, EMU_EVICTED, moved);
-		emu_count(dev, EMU_TO_HOST, moved);
-	}
-	return moved;
+	return emu_evict_oldest(dev, nr, spare, false);
 }
 
 static long emu_evict_here(void *dev)
 {
-	return emu_evict(dev, EMU_ALL_PAGES, NULL);
+	return emu_evict_oldest(dev, EMU_ALL_PAGES, NULL, true);
 }
 
 /*

@@ -18,7 +18,7 @@
 #include "emu.h"
 
 /* Every struct has the same layout for 32 and 64 bit callers. */
-static_assert(sizeof(struct hetmem_emu_cmd_info) == 88);
+static_assert(sizeof(struct hetmem_emu_cmd_info) == 120);
 static_assert(sizeof(struct hetmem_emu_cmd_access) == 64);
 static_assert(sizeof(struct hetmem_emu_cmd_evict) == 24);
 
@@ -74,6 +74,10 @@ static int emu_ioctl_info(struct emu_file *ef, union emu_cmd *cmd,
 	info->device_fault_failures =
 		atomic64_read(&dev->stats[EMU_DEVICE_FAULT_FAILURES]);
 	info->evicted = atomic64_read(&dev->stats[EMU_EVICTED]);
+	info->huge_to_device = atomic64_read(&dev->stats[EMU_HUGE_TO_DEVICE]);
+	info->huge_to_host = atomic64_read(&dev->stats[EMU_HUGE_TO_HOST]);
+	info->huge_split = atomic64_read(&dev->stats[EMU_HUGE_SPLIT]);
+	info->huge_size = emu_makes_huge() ? EMU_HUGE_SIZE : 0;
 	return 0;
 }
 

@@ -27,6 +27,14 @@ unsigned int emu_fault_around = 16;
 module_param_named(fault_around, emu_fault_around, uint, 0444);
 MODULE_PARM_DESC(fault_around, "pages that one CPU fault brings back, a power of two, 1 to 512 (default 16)");
 
+bool emu_huge;
+module_param_named(huge, emu_huge, bool, 0644);
+MODULE_PARM_DESC(huge, "memory that the CPU maps by 2 MiB comes so, where the kernel can: emu.h says why not always (default N)");
+
+bool emu_huge_host = true;
+module_param_named(huge_host, emu_huge_host, bool, 0644);
+MODULE_PARM_DESC(huge_host, "the host has 2 MiB in one piece for huge pages that leave, unless it has not; N to test without (default Y)");
+
 /* 1 TiB: what a module parameter can overflow is out of reach. */
 #define EMU_MAX_CAPACITY_MB	1048576UL
 
@@ -70,17 +78,17 @@ void emu_report_flush(struct emu_report *report)
 }
 
 void emu_report_add(struct emu_report *report, const struct mm_struct *mm,
-		    unsigned long addr)
+		    unsigned long addr, unsigned long nr)
 {
 	if (report->nr && report->mm == mm &&
 	    report->addr + (report->nr << PAGE_SHIFT) == addr) {
-		report->nr++;
+		report->nr += nr;
 		return;
 	}
 	emu_report_flush(report);
 	report->mm = mm;
 	report->addr = addr;
-	report->nr = 1;
+	report->nr = nr;
 }
 
 static int emu_op_to_device(void *drvdata, struct vm_area_struct *vma,

@@ -13,30 +13,72 @@
 #include <linux/ioport.h>
 #include <linux/kmemleak.h>
 #include <linux/numa.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
 
-#include "compat.h"
 #include "emu.h"
 
-/* The core has the last reference to @page and gives it back. */
+/* The core has the last reference to @page's folio and gives it back. */
 HETMEM_PAGE_FREE(emu_page_free)
 {
 	struct emu_device *dev = page->zone_device_data;
 	unsigned long i = emu_page_index(dev, page);
+	struct emu_page *p = &dev->pages[i];
+	struct mm_struct *owner;
 
 	spin_lock(&dev->lock);
 	/* Also off the list of an evictor. */
-	list_del_init(&dev->pages[i].order);
-	dev->pages[i].mm = NULL;
-	__clear_bit(i, dev->used_map);
-	dev->used--;
+	list_del_init(&p->order);
+	p->mm = NULL;
+	owner = p->owner;
+	p->owner = NULL;
+	bitmap_clear(dev->used_map, i, p->nr);
+	dev->used -= p->nr;
 	spin_unlock(&dev->lock);
+	if (owner)
+		mmdrop(owner);
 }
+
+#if HETMEM_HUGE
+/*
+ * The core has split @head; called for each piece behind it, then once with
+ * NULL. @head is locked and nobody else finds it, with interrupts off.
+ */
+static void emu_folio_split(struct folio *head, struct folio *tail)
+{
+	struct emu_device *dev = head->page.zone_device_data;
+	struct emu_page *first = &dev->pages[emu_page_index(dev, &head->page)];
+	struct emu_page *p;
+
+	spin_lock(&dev->lock);
+	if (!tail) {
+		first->nr = folio_nr_pages(head);
+		spin_unlock(&dev->lock);
+		emu_count(dev, EMU_HUGE_SPLIT, 1);
+		return;
+	}
+	p = &dev->pages[emu_page_index(dev, &tail->page)];
+	p->nr = folio_nr_pages(tail);
+	p->mm = first->mm;
+	p->addr = first->addr + ((p - first) << PAGE_SHIFT);
+	/* Where the whole is, it may be an evictor's list, the pieces are. */
+	if (!list_empty(&first->order))
+		list_add_tail(&p->order, &first->order);
+	spin_unlock(&dev->lock);
+
+	tail->page.zone_device_data = dev;
+	tail->page.mapping = head->page.mapping;
+	tail->pgmap = head->pgmap;
+}
+#endif
 
 static const struct dev_pagemap_ops emu_pgmap_ops = {
 	HETMEM_PAGE_FREE_OP(emu_page_free),
 	.migrate_to_ram = emu_migrate_to_ram,
+#if HETMEM_HUGE
+	.folio_split = emu_folio_split,
+#endif
 };
 
 static int emu_pgmap_init(struct emu_device *dev)
@@ -179,6 +221,17 @@ void emu_unreserve(struct emu_device *dev, unsigned long nr)
 	spin_unlock(&dev->lock);
 }
 
+static struct page *emu_init_folio(struct emu_device *dev, unsigned long i,
+				   unsigned int order)
+{
+	struct page *page = pfn_to_page(dev->first_pfn + i);
+
+	dev->pages[i].nr = 1U << order;
+	hetmem_page_init(page, &dev->pgmap, order);
+	page->zone_device_data = dev;
+	return page;
+}
+
 /*
  * Takes one reserved page into use: locked, one reference. The search goes on
  * where the last one ended, so that pages that come together lie together
@@ -186,7 +239,6 @@ void emu_unreserve(struct emu_device *dev, unsigned long nr)
  */
 struct page *emu_alloc(struct emu_device *dev)
 {
-	struct page *page;
 	unsigned long i;
 
 	spin_lock(&dev->lock);
@@ -198,11 +250,29 @@ struct page *emu_alloc(struct emu_device *dev)
 	dev->used++;
 	dev->reserved--;
 	spin_unlock(&dev->lock);
+	return emu_init_folio(dev, i, 0);
+}
 
-	page = pfn_to_page(dev->first_pfn + i);
-	hetmem_page_init(page, &dev->pgmap);
-	page->zone_device_data = dev;
-	return page;
+/*
+ * Takes EMU_HUGE reserved pages that lie together into use as one folio.
+ * Return: NULL, and they are still reserved, if no free ones lie so.
+ */
+struct page *emu_alloc_huge(struct emu_device *dev)
+{
+	unsigned long i;
+
+	spin_lock(&dev->lock);
+	i = bitmap_find_next_zero_area(dev->used_map, dev->nr_pages, 0,
+				       EMU_HUGE, EMU_HUGE - 1);
+	if (i >= dev->nr_pages) {
+		spin_unlock(&dev->lock);
+		return NULL;
+	}
+	bitmap_set(dev->used_map, i, EMU_HUGE);
+	dev->used += EMU_HUGE;
+	dev->reserved -= EMU_HUGE;
+	spin_unlock(&dev->lock);
+	return emu_init_folio(dev, i, EMU_HUGE_ORDER);
 }
 
 /*
@@ -210,20 +280,24 @@ struct page *emu_alloc(struct emu_device *dev)
  * still has it locked, so that it cannot have left again.
  */
 void emu_arrived(struct emu_device *dev, const struct page *page,
-		 const struct mm_struct *mm, unsigned long addr)
+		 struct mm_struct *mm, unsigned long addr)
 {
 	struct emu_page *p = &dev->pages[emu_page_index(dev, page)];
 
 	spin_lock(&dev->lock);
 	p->mm = mm;
 	p->addr = addr;
+	if (p->nr > 1) {
+		mmgrab(mm);
+		p->owner = mm;
+	}
 	list_add_tail(&p->order, &dev->order);
 	spin_unlock(&dev->lock);
 }
 
 /*
- * Whose @pfn is, which the caller has locked. Return: false if nobody's any
- * more: it has left, and its last reference is about to go.
+ * Whose the folio at @pfn is, which the caller has locked. Return: false if
+ * nobody's any more: it has left, and its last reference is about to go.
  */
 bool emu_whose(struct emu_device *dev, unsigned long pfn,
 	       const struct mm_struct **mm, unsigned long *addr)
@@ -252,28 +326,41 @@ void emu_left(struct emu_device *dev, unsigned long pfn)
 	spin_unlock(&dev->lock);
 }
 
+static bool emu_spared(const struct emu_page *p, const struct emu_range *spare)
+{
+	return spare && p->mm == spare->mm && p->addr < spare->end &&
+	       p->addr + ((unsigned long)p->nr << PAGE_SHIFT) > spare->start;
+}
+
 /*
- * Takes up to @nr of the least recently migrated pages, but none of @spare
- * (which may be NULL), out of the order and onto @taken; @pfns says which, in
- * that order. They leave @taken when they become free, even before this
- * returns; what is still on it goes back with emu_put_back().
+ * Takes the least recently migrated folios, at least @nr pages and at most
+ * EMU_BATCH folios if there are so many, but none of @spare (which may be
+ * NULL), out of the order and onto @taken; @runs says which, in that order.
+ * They leave @taken when they become free, even before this returns; what is
+ * still on it goes back with emu_put_back(). The caller puts emu_run.mm.
+ * Return: how many folios.
  */
 unsigned long emu_take_oldest(struct emu_device *dev, struct list_head *taken,
-			      unsigned long *pfns, unsigned long nr,
+			      struct emu_run *runs, unsigned long nr,
 			      const struct emu_range *spare)
 {
+	unsigned long found = 0, pages = 0;
 	struct emu_page *p, *next;
-	unsigned long found = 0;
 
 	spin_lock(&dev->lock);
 	list_for_each_entry_safe(p, next, &dev->order, order) {
-		if (found == nr)
+		if (pages >= nr || found == EMU_BATCH)
 			break;
-		if (spare && p->mm == spare->mm && p->addr >= spare->start &&
-		    p->addr < spare->end)
+		if (emu_spared(p, spare))
 			continue;
 		list_move_tail(&p->order, taken);
-		pfns[found++] = dev->first_pfn + (p - dev->pages);
+		runs[found].pfn = dev->first_pfn + (p - dev->pages);
+		runs[found].nr = p->nr;
+		runs[found].addr = p->addr;
+		runs[found].mm = p->nr > 1 && mmget_not_zero(p->owner) ?
+				 p->owner : NULL;
+		found++;
+		pages += p->nr;
 	}
 	spin_unlock(&dev->lock);
 	return found;

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Moving the pages of an address space: to the device, to the host, and back
- * to the CPU that faulted. All run with mmap_lock held for reading; see emu.h
- * for the locks.
+ * Moving the pages of an address space to the device and to the host. All run
+ * with mmap_lock held for reading; see emu.h for the locks.
  *
  * A migration that finds no room moves what fits, lets go of every page, has
  * others evicted and goes on. How many pages need room is known only once
  * they are locked (holes count, what is there already does not), and nothing
  * may be evicted then; so only a full device pays for a second round.
+ *
+ * A range that is what one PMD maps is asked for COMPOUND: if one huge page is
+ * there, or nothing at all, it comes as a single entry, and moves whole or not
+ * at all in that round. Where the other side has no 2 MiB in one piece the next
+ * round asks for single pages, and the core splits what it finds. To split it
+ * late, by giving pages for a huge entry, is left to a CPU fault, whose page
+ * cannot be split early: all 512 must be there then.
  */
 #include <linux/gfp.h>
 #include <linux/highmem.h>
@@ -22,14 +28,14 @@
 
 #include "emu.h"
 
-/* The device page of a CPU fault is one of so many without an allocation. */
-#define EMU_FAULT_STACK		16
-
 /* A process that asks for its pages is told of a full host, not killed. */
 #define EMU_MOVE_GFP	(GFP_HIGHUSER_MOVABLE | __GFP_RETRY_MAYFAIL | \
 			 __GFP_NOWARN)
-/* Neighbours of a faulting page are a favour. */
+/* Neighbours of a faulting page, and huge pages where small ones do: a favour. */
 #define EMU_AROUND_GFP	(GFP_HIGHUSER_MOVABLE | __GFP_NORETRY | __GFP_NOWARN)
+
+/* Room for a huge page, of a round that moves one or asks for it. */
+#define EMU_HUGE_LACKS		(-EAGAIN)
 
 /*
  * Whether the core migrates pages of @vma, and we may.
@@ -54,21 +60,79 @@ static struct emu_device *emu_page_device(const struct page *page)
 	return page ? emu_find_pfn(page_to_pfn(page)) : NULL;
 }
 
-/* @other: the device that has @from, or NULL; @from is NULL for zeroes. */
+/*
+ * @other: the device that has @from, or NULL; @from is NULL for zeroes. The @nr
+ * pages are of one folio.
+ */
 static void emu_copy_in(struct emu_device *dev, struct page *to,
-			struct emu_device *other, struct page *from)
+			struct emu_device *other, struct page *from,
+			unsigned long nr)
 {
 	void *memory = emu_page_memory(dev, page_to_pfn(to));
+	unsigned long i;
 
 	if (!from) {
-		memset(memory, 0, PAGE_SIZE);
+		memset(memory, 0, nr << PAGE_SHIFT);
 		return;
 	}
-	if (other)
+	if (other) {
 		memcpy(memory, emu_page_memory(other, page_to_pfn(from)),
-		       PAGE_SIZE);
-	else
-		memcpy_from_page(memory, from, 0, PAGE_SIZE);
+		       nr << PAGE_SHIFT);
+		return;
+	}
+	for (i = 0; i < nr; i++)
+		memcpy_from_page(memory + (i << PAGE_SHIFT), from + i, 0,
+				 PAGE_SIZE);
+}
+
+/**
+ * emu_host_page - a folio of the host
+ * @gfp: how much it may cost
+ * @order: 0 or EMU_HUGE_ORDER
+ * @vma: whose policy says where, or NULL
+ * @addr: where it will be mapped there
+ * @nid: node that it must be of, or NUMA_NO_NODE
+ *
+ * Return: its first page, or NULL.
+ */
+struct page *emu_host_page(gfp_t gfp, unsigned int order,
+			   struct vm_area_struct *vma, unsigned long addr,
+			   int nid)
+{
+#if HETMEM_HUGE
+	struct folio *folio;
+
+	if (order) {
+		if (!READ_ONCE(emu_huge_host))
+			return NULL;
+		if (nid != NUMA_NO_NODE)
+			folio = __folio_alloc_node(gfp | __GFP_THISNODE, order,
+						   nid);
+		else if (vma)
+			folio = vma_alloc_folio(gfp, order, vma, addr);
+		else
+			folio = folio_alloc(gfp, order);
+		return folio ? folio_page(folio, 0) : NULL;
+	}
+#endif
+	if (nid != NUMA_NO_NODE)
+		return alloc_pages_node(nid, gfp | __GFP_THISNODE, 0);
+	return vma ? alloc_page_vma(gfp, vma, addr) : alloc_page(gfp);
+}
+
+/*
+ * Fills the @nr pages from @to on, of one fresh folio, with those of the device
+ * from @pfn on, and locks it.
+ */
+void emu_copy_to_host(const struct emu_device *dev, struct page *to,
+		      unsigned long pfn, unsigned long nr)
+{
+	unsigned long i;
+
+	lock_page(to);
+	for (i = 0; i < nr; i++)
+		memcpy_to_page(to + i, 0, emu_page_memory(dev, pfn + i),
+			       PAGE_SIZE);
 }
 
 /*
@@ -87,17 +151,40 @@ static bool emu_wanted(struct emu_device *dev, unsigned long src)
 	return PageAnon(page) && !emu_has_pfn(dev, page_to_pfn(page));
 }
 
+/* Memory that was never touched becomes huge only where that was asked for. */
+static bool emu_wants_huge(const struct migrate_vma *args)
+{
+	return migrate_pfn_to_page(args->src[0]) ||
+	       (args->vma->vm_flags & VM_HUGEPAGE);
+}
+
+/* The device page that entry @i goes to, from what is reserved, or NULL. */
+static struct page *emu_in_alloc(struct emu_device *dev,
+				 const struct migrate_vma *args,
+				 unsigned long i, unsigned long *room)
+{
+	unsigned long nr = emu_entry_pages(args->src[i]);
+	struct page *page;
+
+	if (*room < nr)
+		return NULL;
+	page = nr > 1 ? emu_alloc_huge(dev) : emu_alloc(dev);
+	if (page)
+		*room -= nr;
+	return page;
+}
+
 /*
  * One round: moves what is not on the device yet as far as @room, which is
- * reserved, goes; uses up @room. Return: how many pages lacked room, or a
- * negative errno.
+ * reserved, goes; uses up @room. Return: how many pages lacked room;
+ * EMU_HUGE_LACKS if it should be asked for single pages; or a negative errno.
  */
 static long emu_move_in_round(struct emu_device *dev, struct migrate_vma *args,
 			      unsigned long *room)
 {
 	struct emu_report report = { .dev = dev, .dir = HETMEM_TO_DEVICE };
 	struct mm_struct *mm = args->vma->vm_mm;
-	unsigned long i, addr, moved = 0;
+	unsigned long i, addr, nr, moved = 0, huge = 0;
 	struct page *page, *from;
 	long missed = 0;
 	int ret;
@@ -106,23 +193,30 @@ static long emu_move_in_round(struct emu_device *dev, struct migrate_vma *args,
 	if (ret)
 		return ret;
 
-	for (i = 0; i < args->npages; i++) {
+	for (i = 0; i < args->npages; i += nr) {
+		nr = emu_entry_pages(args->src[i]);
 		if (!emu_wanted(dev, args->src[i]))
 			continue;
-		if (!*room) {
-			missed++;
+		page = NULL;
+		if (nr == 1 || emu_wants_huge(args))
+			page = emu_in_alloc(dev, args, i, room);
+		if (!page) {
+			/* Its room is there, in pieces, or it has no need. */
+			if (nr > 1 && (*room >= nr || !emu_wants_huge(args)))
+				missed = EMU_HUGE_LACKS;
+			else
+				missed += nr;
 			continue;
 		}
-		page = emu_alloc(dev);
-		--*room;
 		from = migrate_pfn_to_page(args->src[i]);
-		emu_copy_in(dev, page, emu_page_device(from), from);
-		args->dst[i] = migrate_pfn(page_to_pfn(page));
-		if (args->src[i] & MIGRATE_PFN_WRITE)
-			args->dst[i] |= MIGRATE_PFN_WRITE;
+		emu_copy_in(dev, page, emu_page_device(from), from, nr);
+		args->dst[i] = migrate_pfn(page_to_pfn(page)) |
+			       (args->src[i] & (HETMEM_PFN_COMPOUND |
+						MIGRATE_PFN_WRITE));
 	}
 	migrate_vma_pages(args);
-	for (i = 0; i < args->npages; i++) {
+	for (i = 0; i < args->npages; i += nr) {
+		nr = emu_entry_pages(args->src[i]);
 		if (!args->dst[i] || !(args->src[i] & MIGRATE_PFN_MIGRATE))
 			continue;
 		from = migrate_pfn_to_page(args->src[i]);
@@ -130,12 +224,14 @@ static long emu_move_in_round(struct emu_device *dev, struct migrate_vma *args,
 			emu_left(emu_page_device(from), page_to_pfn(from));
 		addr = args->start + (i << PAGE_SHIFT);
 		emu_arrived(dev, migrate_pfn_to_page(args->dst[i]), mm, addr);
-		emu_report_add(&report, mm, addr);
-		moved++;
+		emu_report_add(&report, mm, addr, nr);
+		moved += nr;
+		huge += nr > 1;
 	}
 	migrate_vma_finalize(args);
 	emu_report_flush(&report);
 	emu_count(dev, EMU_TO_DEVICE, moved);
+	emu_count(dev, EMU_HUGE_TO_DEVICE, huge);
 	return missed;
 }
 
@@ -178,11 +274,17 @@ int emu_move_in(struct emu_device *dev, struct vm_area_struct *vma,
 	args.src = pfns;
 	args.dst = pfns + nr;
 
+	if (emu_makes_huge() && emu_is_huge_block(start, end))
+		args.flags |= HETMEM_SELECT_COMPOUND;
 	room = emu_reserve(dev, nr);
 	for (;;) {
 		args.start = start;
 		args.end = end;
 		ret = emu_move_in_round(dev, &args, &room);
+		if (ret == EMU_HUGE_LACKS) {
+			args.flags &= ~HETMEM_SELECT_COMPOUND;
+			continue;
+		}
 		if (ret <= 0)
 			break;
 		if (fatal_signal_pending(current)) {
@@ -193,97 +295,153 @@ int emu_move_in(struct emu_device *dev, struct vm_area_struct *vma,
 			ret = -ENOSPC;
 			break;
 		}
-		room = emu_make_room(dev, ret, &spare);
+		room += emu_make_room(dev, ret - room, &spare);
 		if (!room) {
 			ret = -ENOSPC;
 			break;
 		}
+		/* Less than a huge page needs: what there is, for single ones. */
+		if (room < ret)
+			args.flags &= ~HETMEM_SELECT_COMPOUND;
 	}
 	emu_unreserve(dev, room);
 	kvfree(pfns);
 	return ret;
 }
 
-/**
- * struct emu_out - moving pages to the host
- * @dev: whose pages
- * @args: of migrate_vma_setup()
- * @nid: node, or NUMA_NO_NODE for what the process's policy says
- * @fault_addr: of the page that a CPU waits for, if args.fault_page is set
- */
-struct emu_out {
-	struct emu_device *dev;
-	struct migrate_vma args;
-	int nid;
-	unsigned long fault_addr;
-};
-
 static struct page *emu_out_alloc(const struct emu_out *out,
-				  unsigned long addr)
+				  unsigned long addr, unsigned int order)
 {
 	struct vm_area_struct *vma = out->args.vma;
+	gfp_t gfp = EMU_MOVE_GFP;
 
-	if (out->nid != NUMA_NO_NODE)
-		return alloc_pages_node(out->nid, EMU_MOVE_GFP | __GFP_THISNODE,
-					0);
-	if (!out->args.fault_page)
-		return alloc_page_vma(EMU_MOVE_GFP, vma, addr);
-	if (addr == out->fault_addr)
-		return alloc_page_vma(GFP_HIGHUSER_MOVABLE, vma, addr);
-	return alloc_page_vma(EMU_AROUND_GFP, vma, addr);
+	if (order)
+		gfp = EMU_AROUND_GFP;
+	else if (out->args.fault_page)
+		gfp = addr == out->fault_addr ? GFP_HIGHUSER_MOVABLE :
+						EMU_AROUND_GFP;
+	return emu_host_page(gfp, order, vma, addr, out->nid);
+}
+
+/* One entry of the device's that can move gets a copy. Return: 0, -ENOMEM. */
+static int emu_out_copy(struct emu_out *out, unsigned long i)
+{
+	struct migrate_vma *args = &out->args;
+	unsigned long pfn = page_to_pfn(migrate_pfn_to_page(args->src[i]));
+	unsigned long nr = emu_entry_pages(args->src[i]);
+	struct page *to;
+
+	to = emu_out_alloc(out, args->start + (i << PAGE_SHIFT),
+			   nr > 1 ? EMU_HUGE_ORDER : 0);
+	if (!to)
+		return -ENOMEM;
+	emu_copy_to_host(out->dev, to, pfn, nr);
+	args->dst[i] = migrate_pfn(page_to_pfn(to)) |
+		       (args->src[i] & (HETMEM_PFN_COMPOUND |
+					MIGRATE_PFN_WRITE));
+	return 0;
 }
 
 /*
- * Return: 0, -ENOMEM if there was no memory for a page that was asked for
- * (of a fault's pages only one is), or what migrate_vma_setup() says.
+ * For a huge page that a CPU waits for the host has no 2 MiB in one piece: its
+ * copy are 512 pages, and the core splits it. Return: 0, or -ENOMEM with none.
  */
-static int emu_move_out_range(struct emu_out *out)
+static int emu_out_copy_split(struct emu_out *out)
+{
+	struct migrate_vma *args = &out->args;
+	unsigned long pfn = page_to_pfn(migrate_pfn_to_page(args->src[0]));
+	struct page *to;
+	unsigned long i;
+
+	for (i = 0; i < EMU_HUGE; i++) {
+		to = emu_host_page(EMU_MOVE_GFP, 0, args->vma,
+				   args->start + (i << PAGE_SHIFT), out->nid);
+		if (!to)
+			goto err_free;
+		emu_copy_to_host(out->dev, to, pfn + i, 1);
+		args->dst[i] = migrate_pfn(page_to_pfn(to)) |
+			       (args->src[0] & MIGRATE_PFN_WRITE);
+		cond_resched();
+	}
+	return 0;
+
+err_free:
+	while (i--) {
+		to = migrate_pfn_to_page(args->dst[i]);
+		args->dst[i] = 0;
+		unlock_page(to);
+		put_page(to);
+	}
+	return -ENOMEM;
+}
+
+/*
+ * Return: 0; EMU_HUGE_LACKS if it should be asked for single pages; -ENOMEM if
+ * there was no memory for a page that was asked for (of a fault's pages only
+ * one is); or what migrate_vma_setup() says.
+ */
+int emu_move_out_range(struct emu_out *out)
 {
 	struct emu_report report = { .dev = out->dev, .dir = HETMEM_TO_HOST };
 	struct migrate_vma *args = &out->args;
-	unsigned long i, addr, moved = 0;
-	struct page *from, *to;
+	unsigned long i, addr, nr, moved = 0, huge = 0;
+	struct page *from;
 	int ret;
 
 	ret = migrate_vma_setup(args);
 	if (ret)
 		return ret;
 
-	for (i = 0; i < args->npages; i++) {
+	for (i = 0; i < args->npages; i += nr) {
+		nr = emu_entry_pages(args->src[i]);
 		from = migrate_pfn_to_page(args->src[i]);
 		if (!from || !(args->src[i] & MIGRATE_PFN_MIGRATE))
 			continue;
 		/* The owner is the same for all our devices. */
 		if (!emu_has_pfn(out->dev, page_to_pfn(from)))
 			continue;
-		addr = args->start + (i << PAGE_SHIFT);
-		to = emu_out_alloc(out, addr);
-		if (!to) {
-			if (!args->fault_page || addr == out->fault_addr)
-				ret = -ENOMEM;
+		if (!emu_out_copy(out, i))
 			continue;
-		}
-		lock_page(to);
-		memcpy_to_page(to, 0, emu_page_memory(out->dev,
-						      page_to_pfn(from)),
-			       PAGE_SIZE);
-		args->dst[i] = migrate_pfn(page_to_pfn(to));
-		if (args->src[i] & MIGRATE_PFN_WRITE)
-			args->dst[i] |= MIGRATE_PFN_WRITE;
+		addr = args->start + (i << PAGE_SHIFT);
+		if (nr > 1)
+			ret = args->fault_page ? emu_out_copy_split(out) :
+						 EMU_HUGE_LACKS;
+		else if (!args->fault_page || addr == out->fault_addr)
+			ret = -ENOMEM;
 	}
 	migrate_vma_pages(args);
-	for (i = 0; i < args->npages; i++) {
+	for (i = 0; i < args->npages; i += nr) {
+		nr = emu_entry_pages(args->src[i]);
 		if (!args->dst[i] || !(args->src[i] & MIGRATE_PFN_MIGRATE))
 			continue;
 		from = migrate_pfn_to_page(args->src[i]);
 		emu_left(out->dev, page_to_pfn(from));
-		emu_report_add(&report, args->vma->vm_mm,
-			       args->start + (i << PAGE_SHIFT));
-		moved++;
+		addr = args->start + (i << PAGE_SHIFT);
+		emu_report_add(&report, args->vma->vm_mm, addr, nr);
+		moved += nr;
+		huge += nr > 1;
 	}
 	migrate_vma_finalize(args);
 	emu_report_flush(&report);
+	out->moved += moved;
 	emu_count(out->dev, EMU_TO_HOST, moved);
+	emu_count(out->dev, EMU_HUGE_TO_HOST, huge);
+	return ret;
+}
+
+static int emu_move_out_alloc(struct emu_out *out)
+{
+	unsigned long nr = (out->args.end - out->args.start) >> PAGE_SHIFT;
+	unsigned long *pfns;
+	int ret;
+
+	pfns = kvmalloc_array(2 * nr, sizeof(*pfns), GFP_KERNEL);
+	if (!pfns)
+		return -ENOMEM;
+	out->args.src = pfns;
+	out->args.dst = pfns + nr;
+	ret = emu_move_out_range(out);
+	kvfree(pfns);
 	return ret;
 }
 
@@ -312,91 +470,44 @@ int emu_move_out(struct emu_device *dev, struct vm_area_struct *vma,
 		},
 		.nid = nid,
 	};
-	unsigned long nr = (end - start) >> PAGE_SHIFT;
-	unsigned long *pfns;
 	int ret;
 
 	if (nid != NUMA_NO_NODE &&
 	    (nid < 0 || nid >= MAX_NUMNODES || !node_state(nid, N_MEMORY)))
 		return -EINVAL;
 
-	pfns = kvmalloc_array(2 * nr, sizeof(*pfns), GFP_KERNEL);
-	if (!pfns)
-		return -ENOMEM;
-	out.args.src = pfns;
-	out.args.dst = pfns + nr;
-	ret = emu_move_out_range(&out);
-	kvfree(pfns);
+	if (emu_is_huge_block(start, end))
+		out.args.flags |= HETMEM_SELECT_COMPOUND;
+	ret = emu_move_out_alloc(&out);
+	if (ret == EMU_HUGE_LACKS) {
+		out.args.flags &= ~HETMEM_SELECT_COMPOUND;
+		ret = emu_move_out_alloc(&out);
+	}
 	return ret;
 }
 
-/* The pages that come back with the one at @addr. */
-static void emu_fault_window(struct emu_out *out, unsigned long addr,
-			     unsigned long nr_pages)
-{
-	struct vm_area_struct *vma = out->args.vma;
-	unsigned long size = nr_pages << PAGE_SHIFT;
-	unsigned long start = ALIGN_DOWN(addr, size);
-
-	out->args.start = max(start, vma->vm_start);
-	out->args.end = min(start + size, vma->vm_end);
-}
-
 /*
- * A CPU touched a page of the device. The core holds a reference to it, and
- * newer ones its lock; migrate_vma_*() knows, by fault_page.
- *
- * Where it is not locked, several CPUs can come here with one page, and each
- * one's reference keeps the others from moving it: the first one works, the
- * others let go and fault again.
- *
- * Not bringing a page that is busy is no failure, for the CPU comes again.
+ * Moves the huge page at @addr, as far as it is in @vma, to the host in pieces:
+ * the core splits it as it is not asked for it whole. Return: how many pages
+ * went.
  */
-vm_fault_t emu_migrate_to_ram(struct vm_fault *vmf)
+unsigned long emu_move_out_split(struct emu_device *dev,
+				 struct vm_area_struct *vma,
+				 unsigned long addr, bool *no_memory)
 {
-	struct emu_device *dev = vmf->page->zone_device_data;
-	unsigned long i = emu_page_index(dev, vmf->page);
-	unsigned long window = emu_fault_around;
-	unsigned long stack[2 * EMU_FAULT_STACK];
-	unsigned long *pfns = NULL;
 	struct emu_out out = {
 		.dev = dev,
 		.args = {
-			.vma = vmf->vma,
+			.vma = vma,
+			.start = max(addr, vma->vm_start),
+			.end = min(addr + EMU_HUGE_SIZE, vma->vm_end),
 			.pgmap_owner = &emu_owner,
-			.fault_page = vmf->page,
 			.flags = MIGRATE_VMA_SELECT_DEVICE_PRIVATE,
 		},
 		.nid = NUMA_NO_NODE,
-		.fault_addr = vmf->address & PAGE_MASK,
 	};
-	int ret;
 
-	if (test_and_set_bit_lock(i, dev->faulting)) {
-		cond_resched();
-		return 0;
-	}
-	emu_count(dev, EMU_CPU_FAULTS, 1);
-
-	if (window > EMU_FAULT_STACK)
-		pfns = kmalloc_array(2 * window, sizeof(*pfns),
-				     GFP_KERNEL | __GFP_NORETRY |
-				     __GFP_NOWARN);
-	if (!pfns) {
-		window = min_t(unsigned long, window, EMU_FAULT_STACK);
-		out.args.src = stack;
-		out.args.dst = stack + EMU_FAULT_STACK;
-	} else {
-		out.args.src = pfns;
-		out.args.dst = pfns + window;
-	}
-	emu_fault_window(&out, out.fault_addr, window);
-	ret = emu_move_out_range(&out);
-	kfree(pfns);
-	clear_bit_unlock(i, dev->faulting);
-
-	if (!ret)
-		return 0;
-	emu_count(dev, EMU_CPU_FAULT_FAILURES, 1);
-	return ret == -ENOMEM ? VM_FAULT_OOM : VM_FAULT_SIGBUS;
+	if (emu_move_out_alloc(&out) == -ENOMEM)
+		*no_memory = true;
+	return out.moved;
 }

@@ -34,6 +34,12 @@
  * @device_faults: out, accesses by the device that faulted
  * @device_fault_failures: out, those that failed
  * @evicted: out, pages that left to make room
+ * @huge_to_device: out, huge pages that came whole; their pages are counted
+ *	above as well
+ * @huge_to_host: out, huge pages that left whole
+ * @huge_split: out, huge pages that the kernel took apart on the device
+ * @huge_size: out, bytes of a huge page; 0 where the kernel has none for devices
+ *	or the module's parameter huge is off
  */
 struct hetmem_emu_cmd_info {
 	__u32		size;
@@ -49,6 +55,10 @@ struct hetmem_emu_cmd_info {
 	__aligned_u64	device_faults;
 	__aligned_u64	device_fault_failures;
 	__aligned_u64	evicted;
+	__aligned_u64	huge_to_device;
+	__aligned_u64	huge_to_host;
+	__aligned_u64	huge_split;
+	__aligned_u64	huge_size;
 };
 
 enum hetmem_emu_op {
