@@ -20,6 +20,8 @@
  */
 #include "hetmem_huge.h"
 
+#define DECODES	"/sys/class/misc/hetmem/stats/decodes"
+
 /* There as one, seen as one by everybody, and back as one. */
 TEST_F(huge, moves_whole)
 {
@@ -27,6 +29,7 @@ TEST_F(huge, moves_whole)
 	struct hetmem_cmd_stats st;
 	struct hetmem_run run;
 	struct view view;
+	long decodes;
 
 	ASSERT_EQ(0, huge_map(self, 2));
 	ASSERT_EQ(0, hm_track(self->rig.fd, self->p, self->size));
@@ -39,7 +42,11 @@ TEST_F(huge, moves_whole)
 	EXPECT_EQ(before.huge_split, info.huge_split);
 	EXPECT_EQ(self->pages, info.used);
 
+	decodes = read_long(DECODES);
+	ASSERT_LE(0, decodes);
 	ASSERT_EQ(0, view_take(self->rig.fd, self->p, self->size, &view));
+	/* Each was looked at once. */
+	EXPECT_EQ(decodes + 2, read_long(DECODES));
 	EXPECT_EQ(1, view.nr_runs);
 	run = *view_at(&view, self->p);
 	view_free(&view);
