@@ -308,39 +308,53 @@ int hetmem_device_set_limit(struct hetmem_device *dev, u64 limit)
 	return min(ret, 0L);
 }
 
-/* The device part of HETMEM_IOC_INFO. */
+/* Fills @info with device @id. Return: whether there is one. */
+static bool hetmem_device_describe(u32 id, struct hetmem_device_info *info)
+{
+	struct hetmem_device *dev;
+	int idx;
+
+	memset(info, 0, sizeof(*info));
+	idx = hetmem_device_lock();
+	dev = hetmem_device_find(id);
+	if (dev) {
+		info->id = id;
+		info->caps = dev->desc.caps;
+		info->capacity = dev->desc.capacity;
+		info->used = hetmem_device_used(dev);
+		memcpy(info->name, dev->name, sizeof(info->name));
+	}
+	hetmem_device_unlock(idx);
+	return dev;
+}
+
+/*
+ * The device part of HETMEM_IOC_INFO. The caller's array is written with no
+ * lock held: who has userfaultfd can have that take forever, and a device
+ * must be able to go.
+ */
 int hetmem_device_list(struct hetmem_cmd_info *cmd)
 {
 	struct hetmem_device_info info;
-	struct hetmem_device *dev;
 	char __user *to = u64_to_user_ptr(cmd->devices);
 	size_t size = min_t(size_t, cmd->device_size, sizeof(info));
 	size_t rest = cmd->device_size - size;
 	u32 id, nr = 0;
-	int idx, ret = 0;
 
 	if (cmd->nr_devices && cmd->device_size < sizeof(info))
 		return -EINVAL;
 	if (cmd->device_size > PAGE_SIZE)
 		return -E2BIG;
 
-	idx = hetmem_device_lock();
-	for (id = 0; id < HETMEM_MAX_DEVICES && !ret; id++) {
-		dev = hetmem_device_find(id);
-		if (!dev || nr++ >= cmd->nr_devices)
+	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
+		if (!hetmem_device_describe(id, &info) ||
+		    nr++ >= cmd->nr_devices)
 			continue;
-		memset(&info, 0, sizeof(info));
-		info.id = id;
-		info.caps = dev->desc.caps;
-		info.capacity = dev->desc.capacity;
-		info.used = hetmem_device_used(dev);
-		memcpy(info.name, dev->name, sizeof(info.name));
 		if (copy_to_user(to, &info, size) ||
 		    clear_user(to + size, rest))
-			ret = -EFAULT;
+			return -EFAULT;
 		to += cmd->device_size;
 	}
-	hetmem_device_unlock(idx);
 	cmd->nr_devices = nr;
-	return ret;
+	return 0;
 }

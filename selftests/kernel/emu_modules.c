@@ -6,7 +6,10 @@
 #include "hetmem_emu_test.h"
 #include "hetmem_modules.h"
 
+#include <poll.h>
 #include <pthread.h>
+
+#include <linux/userfaultfd.h>
 
 /* No file of a device is held open: that would keep the module. */
 FIXTURE(module)
@@ -238,6 +241,82 @@ TEST_F_TIMEOUT(module, owners_end_meanwhile, 120)
 		close(t.to_child[1]);
 		close(t.to_parent[0]);
 	}
+}
+
+/* Tells the parent when somebody waits for a page of userfaultfd memory. */
+struct uffd_watch {
+	int uffd;
+	struct turns *t;
+};
+
+static void *watch_uffd(void *arg)
+{
+	struct uffd_watch *w = arg;
+	struct pollfd p = { .fd = w->uffd, .events = POLLIN };
+
+	poll(&p, 1, -1);
+	turn_pass(w->t->to_parent[1]);
+	return NULL;
+}
+
+/* INFO whose answer cannot be written before somebody brings the page. */
+static void ask_for_ever(struct turns *t)
+{
+	struct uffd_watch w = { .t = t };
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct hetmem_cmd_info cmd = {
+		.size = sizeof(cmd),
+		.device_size = sizeof(struct hetmem_device_info),
+		.nr_devices = 2,
+	};
+	char *p = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int hm = hm_open();
+	pthread_t thread;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	w.uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	reg.range.start = (uintptr_t)p;
+	reg.range.len = page_size();
+	CHILD_CHECK(hm >= 0 && p != MAP_FAILED && w.uffd >= 0);
+	CHILD_CHECK(!ioctl(w.uffd, UFFDIO_API, &api));
+	CHILD_CHECK(!ioctl(w.uffd, UFFDIO_REGISTER, &reg));
+	CHILD_CHECK(!pthread_create(&thread, NULL, watch_uffd, &w));
+	cmd.devices = (uintptr_t)p;
+	hm_ioctl(hm, HETMEM_IOC_INFO, &cmd);
+	_exit(1);
+}
+
+/* Who has its own answer take forever holds nobody else up. */
+TEST_F(module, asker_that_waits)
+{
+	pid_t asker, unloader;
+	int i, status = -1;
+	struct turns t;
+
+	ASSERT_EQ(0, turns_init(&t));
+	asker = fork();
+	ASSERT_GE(asker, 0);
+	if (!asker)
+		ask_for_ever(&t);
+	turns_in_parent(&t);
+	ASSERT_TRUE(turn_wait(t.to_parent[0]));
+	unloader = fork();
+	ASSERT_GE(unloader, 0);
+	if (!unloader)
+		_exit(module_unload("hetmem_emu") ? 1 : 0);
+	for (i = 0; i < 1000; i++) {
+		if (waitpid(unloader, &status, WNOHANG) == unloader)
+			break;
+		usleep(10000);
+	}
+	EXPECT_LT(i, 1000);
+	EXPECT_EQ(0, status);
+	EXPECT_EQ(0, kill(asker, SIGKILL));
+	EXPECT_EQ(128 + SIGKILL, child_status(asker));
+	close(t.to_child[1]);
+	close(t.to_parent[0]);
 }
 
 /* What the kernel's log says from here on of @what, into @line. */
