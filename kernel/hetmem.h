@@ -283,8 +283,6 @@ int hetmem_attr(struct hetmem_context *ctx, struct hetmem_cmd_attr *cmd,
 u32 hetmem_range_preferred(struct hetmem_context *ctx, unsigned long addr);
 
 /* hint.c */
-int hetmem_hint_init(void);
-void hetmem_hint_exit(void);
 void hetmem_hints_fail(struct hetmem_context *ctx);
 void hetmem_hints_close(struct hetmem_context *ctx);
 int hetmem_bind_device(struct hetmem_context *ctx,
@@ -301,6 +299,7 @@ int hetmem_sysfs_add(struct hetmem_device *dev);
 void hetmem_sysfs_del(struct hetmem_device *dev);
 
 /* main.c */
+extern struct workqueue_struct *hetmem_wq;
 struct hetmem_context *hetmem_context_of(const struct file *file);
 
 /* refresh.c */

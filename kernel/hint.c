@@ -74,18 +74,6 @@ static DEFINE_SPINLOCK(hetmem_hints_lock);
 /* Contexts that are executor for some device. */
 static LIST_HEAD(hetmem_executors);
 static u64 hetmem_last_hint;
-static struct workqueue_struct *hetmem_hints_wq;
-
-int hetmem_hint_init(void)
-{
-	hetmem_hints_wq = alloc_workqueue("hetmem_hints", WQ_UNBOUND, 0);
-	return hetmem_hints_wq ? 0 : -ENOMEM;
-}
-
-void hetmem_hint_exit(void)
-{
-	destroy_workqueue(hetmem_hints_wq);
-}
 
 static void hetmem_hint_put(struct hetmem_hint *hint)
 {
@@ -470,7 +458,7 @@ static int hetmem_hint_send(struct hetmem_context *ctx,
 		list_add_tail(&hint->reply_node, &reply->replies);
 		/* The work's. */
 		refcount_inc(&hint->refs);
-		queue_delayed_work(hetmem_hints_wq, &hint->timeout,
+		queue_delayed_work(hetmem_wq, &hint->timeout,
 				   msecs_to_jiffies(cmd->timeout_ms));
 	}
 	spin_unlock(&hetmem_hints_lock);

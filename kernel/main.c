@@ -10,11 +10,13 @@
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/nospec.h>
 #include <linux/pid_namespace.h>
 #include <linux/proc_fs.h>
 #include <linux/sched/mm.h>
 #include <linux/seq_file.h>
 #include <linux/uaccess.h>
+#include <linux/workqueue.h>
 
 #include "hetmem.h"
 
@@ -374,7 +376,8 @@ static long hetmem_ioctl(struct file *file, unsigned int nr, unsigned long arg)
 		return -ENOTTY;
 	if (_IOC_NR(nr) >= ARRAY_SIZE(hetmem_ioctls))
 		return -ENOTTY;
-	ioctl = &hetmem_ioctls[_IOC_NR(nr)];
+	ioctl = &hetmem_ioctls[array_index_nospec(_IOC_NR(nr),
+						  ARRAY_SIZE(hetmem_ioctls))];
 
 	if (!hetmem_permitted(ctx, ioctl))
 		return -EPERM;
@@ -487,6 +490,9 @@ struct hetmem_context *hetmem_context_of(const struct file *file)
 	return file->f_op == &hetmem_fops ? file->private_data : NULL;
 }
 
+/* Time-outs of hints and pins. */
+struct workqueue_struct *hetmem_wq;
+
 static int __init hetmem_init(void)
 {
 	int ret;
@@ -494,12 +500,14 @@ static int __init hetmem_init(void)
 	ret = hetmem_range_init();
 	if (ret)
 		return ret;
-	ret = hetmem_hint_init();
-	if (ret)
+	hetmem_wq = alloc_workqueue("hetmem", WQ_UNBOUND, 0);
+	if (!hetmem_wq) {
+		ret = -ENOMEM;
 		goto exit_range;
+	}
 	ret = misc_register(&hetmem_misc);
 	if (ret)
-		goto exit_hint;
+		goto exit_wq;
 	ret = hetmem_sysfs_init(hetmem_misc.this_device);
 	if (ret)
 		goto exit_misc;
@@ -509,8 +517,8 @@ static int __init hetmem_init(void)
 
 exit_misc:
 	misc_deregister(&hetmem_misc);
-exit_hint:
-	hetmem_hint_exit();
+exit_wq:
+	destroy_workqueue(hetmem_wq);
 exit_range:
 	hetmem_range_exit();
 	return ret;
@@ -520,7 +528,7 @@ static void __exit hetmem_exit(void)
 {
 	hetmem_sysfs_exit();
 	misc_deregister(&hetmem_misc);
-	hetmem_hint_exit();
+	destroy_workqueue(hetmem_wq);
 	hetmem_range_exit();
 }
 

@@ -169,7 +169,7 @@ static void hetmem_pin_arm(struct hetmem_context *ctx, unsigned long when)
 	unsigned long now = jiffies;
 
 	ctx->pin_next = when;
-	mod_delayed_work(system_unbound_wq, &ctx->pin_work,
+	mod_delayed_work(hetmem_wq, &ctx->pin_work,
 			 time_after(when, now) ? when - now : 0);
 }
 

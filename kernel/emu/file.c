@@ -11,6 +11,7 @@
 #include <linux/capability.h>
 #include <linux/fs.h>
 #include <linux/module.h>
+#include <linux/nospec.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -179,7 +180,8 @@ static long emu_ioctl(struct file *file, unsigned int nr, unsigned long arg)
 	if (nr != _IO(HETMEM_EMU_TYPE, _IOC_NR(nr)) ||
 	    _IOC_NR(nr) >= ARRAY_SIZE(emu_ioctls))
 		return -ENOTTY;
-	ioctl = &emu_ioctls[_IOC_NR(nr)];
+	ioctl = &emu_ioctls[array_index_nospec(_IOC_NR(nr),
+					       ARRAY_SIZE(emu_ioctls))];
 
 	if (current->mm != ef->mm &&
 	    !(ioctl->query && capable(CAP_SYS_PTRACE)))

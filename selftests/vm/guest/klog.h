@@ -29,7 +29,7 @@ static const char * const bad[] = {
 	"list_add corruption", "list_del corruption", "page dumped because",
 	"Objects remaining", "Slab cache still has objects", "ODEBUG:",
 	"DEBUG_LOCKS_WARN_ON", "Trying to vfree", "stack segment",
-	"new suspected memory leaks",
+	"new suspected memory leaks", "deprecated workqueue",
 };
 
 static int open_log(void)
