@@ -92,15 +92,18 @@ hetmem_device_register(const struct hetmem_device_desc *desc)
 		ret = -ENOSPC;
 	if (ret) {
 		kfree(dev);
+		dev = ERR_PTR(ret);
 		goto out;
 	}
 	dev->id = free;
 	ret = hetmem_sysfs_add(dev);
-	if (!ret)
+	if (ret)
+		dev = ERR_PTR(ret);
+	else
 		rcu_assign_pointer(hetmem_devices[free], dev);
 out:
 	mutex_unlock(&hetmem_devices_mutex);
-	return ret ? ERR_PTR(ret) : dev;
+	return dev;
 }
 EXPORT_SYMBOL_GPL(hetmem_device_register);
 
