@@ -152,6 +152,8 @@ static void free_world(struct soft_world *w)
 	hm_check_free_uses(&w->process_uses);
 	hm_check_clock_free(&w->host);
 	free(w->stream_ids);
+	if (w->fd >= 0)
+		close(w->fd);
 	pthread_cond_destroy(&w->changed);
 	pthread_mutex_destroy(&w->lock);
 	free(w);
@@ -168,6 +170,7 @@ static int make_world(const char *module_path, char *reason, size_t len)
 		snprintf(reason, len, "no memory");
 		return -ENOMEM;
 	}
+	w->fd = -1;
 	w->generation = hm_generation();
 	w->page_size = sysconf(_SC_PAGESIZE);
 	pthread_mutex_init(&w->lock, NULL);

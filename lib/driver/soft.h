@@ -157,12 +157,13 @@ struct soft_task {
 
 /**
  * struct CUevent_st - an event
+ * @self: its own address, in the tree of events
  * @task: what it recorded last, NULL: never
  * @capture: id of the capture that it was recorded in last, or 0; behind
  *	work @captured of @captured_on, alive as long as the capture is
  */
 struct CUevent_st {
-	struct CUevent_st *next;
+	struct hm_range self;
 	struct CUctx_st *ctx;
 	unsigned int flags;
 	struct soft_task *task;
@@ -213,7 +214,10 @@ struct soft_memory {
 };
 
 /**
- * struct soft_handle - physical memory: a memfd
+ * struct soft_handle - physical memory: a part of a file
+ * @self: its own address, in the tree of handles
+ * @fd: of its own, if it can be exported or was imported; else -1, and it is
+ *	@size bytes at @offset of world->fd, which are used once
  * @refs: held by handles that the user has
  * @mappings: of it
  * @charged: counts against the device; what was imported does not
@@ -221,8 +225,9 @@ struct soft_memory {
  * @uses: of it, for check mode
  */
 struct soft_handle {
-	struct soft_handle *next;
+	struct hm_range self;
 	int fd;
+	uint64_t offset;
 	size_t size;
 	unsigned int refs;
 	unsigned int mappings;
@@ -252,11 +257,14 @@ struct soft_world {
 	int nr_devices;
 	struct CUctx_st devices[SOFT_MAX_DEVICES];
 	struct CUstream_st *streams;
-	struct CUevent_st *events;
+	void *events;		/* tree of struct CUevent_st */
 	struct soft_capture *captures;
 	struct CUgraph_st *graphs;
 	struct CUgraph_st *execs;
-	struct soft_handle *handles;
+	void *handles;		/* tree of struct soft_handle */
+	int fd;			/* a memfd, with the end of what was used of it */
+	uint64_t file_end;
+	uint64_t file_size;
 	void *memory;		/* tree of struct soft_memory */
 	void *reserved;		/* tree of struct hm_range */
 	unsigned long long next_id;
@@ -373,7 +381,8 @@ static inline bool hm_soft_granular(size_t size)
 }
 bool hm_soft_is_pool(CUmemoryPool pool);
 struct soft_handle *hm_soft_handle(CUmemGenericAllocationHandle handle);
-void hm_soft_add_handle(struct soft_handle *h);
+/* CUDA_ERROR_OUT_OF_MEMORY: it stays the caller's. */
+CUresult hm_soft_add_handle(struct soft_handle *h);
 void hm_soft_unmap(struct soft_memory *m);
 void hm_soft_free_vmm(struct soft_world *w);
 

@@ -10,7 +10,7 @@
  *			for calls that allocate
  * HETMEM_SOFT_DELAY	"cuMemcpyAsync:100us,cuMemMap:1ms": each call of that
  *			name takes longer: on the stream if it gives work to
- *			one, else itself
+ *			one, else itself; "cuMemMap:3:1ms": only the third one
  * HETMEM_SOFT_DEBUG	not empty and not 0: reports on stderr what was not
  *			freed when the driver is closed
  * HETMEM_SOFT_CHECK	the same, and check mode, see check.h
@@ -70,7 +70,7 @@ static int parse_fail(struct soft_rule *rule, const char *text)
 	return rule->error ? 0 : -EINVAL;
 }
 
-/* "100us" */
+/* "100us", "3:100us" */
 static int parse_delay(struct soft_rule *rule, const char *text)
 {
 	static const struct {
@@ -86,6 +86,11 @@ static int parse_delay(struct soft_rule *rule, const char *text)
 
 	errno = 0;
 	value = strtoull(text, &end, 10);
+	if (*end == ':' && end != text && *text != '-' && value) {
+		rule->nth = value;
+		text = end + 1;
+		value = strtoull(text, &end, 10);
+	}
 	if (end == text || *text == '-' || errno)
 		return -EINVAL;
 	for (i = 0; i < sizeof(units) / sizeof(units[0]); i++) {

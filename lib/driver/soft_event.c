@@ -9,18 +9,17 @@
 /* With the lock. */
 static struct CUevent_st *find_event(CUevent event)
 {
-	struct CUevent_st *e;
+	struct hm_range *r = hm_range_find(&hm_soft_world->events,
+					   (uintptr_t)event, 1);
 
-	for (e = hm_soft_world->events; e; e = e->next)
-		if (e == event)
-			return e;
-	return NULL;
+	return r && r == &event->self ? event : NULL;
 }
 
 static CUresult event_create(CUevent *event, unsigned int flags)
 {
 	struct CUctx_st *ctx = hm_soft_current();
 	struct CUevent_st *e;
+	int err;
 
 	SOFT_ENTER(cuEventCreate);
 	if (!ctx)
@@ -31,32 +30,38 @@ static CUresult event_create(CUevent *event, unsigned int flags)
 	e = calloc(1, sizeof(*e));
 	if (!e)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	e->self.start = (uintptr_t)e;
+	e->self.end = e->self.start + 1;
 	e->ctx = ctx;
 	e->flags = flags;
 	hm_soft_lock();
-	e->next = hm_soft_world->events;
-	hm_soft_world->events = e;
+	err = hm_range_insert(&hm_soft_world->events, &e->self);
 	hm_soft_unlock();
+	if (err) {
+		free(e);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	*event = e;
 	return CUDA_SUCCESS;
 }
 
+static void free_event(struct soft_world *w, struct CUevent_st *e)
+{
+	hm_range_erase(&w->events, &e->self);
+	hm_soft_task_put(e->task);
+	hm_check_clock_free(&e->clock);
+	free(e);
+}
+
 static CUresult event_destroy(CUevent event)
 {
-	struct CUevent_st **p;
 	CUresult res = CUDA_ERROR_INVALID_HANDLE;
 
 	SOFT_ENTER(cuEventDestroy);
 	hm_soft_lock();
-	for (p = &hm_soft_world->events; *p; p = &(*p)->next) {
-		if (*p != event)
-			continue;
-		*p = event->next;
-		hm_soft_task_put(event->task);
-		hm_check_clock_free(&event->clock);
-		free(event);
+	if (find_event(event)) {
+		free_event(hm_soft_world, event);
 		res = CUDA_SUCCESS;
-		break;
 	}
 	hm_soft_unlock();
 	return res;
@@ -209,15 +214,12 @@ static CUresult event_elapsed_time(float *ms, CUevent start, CUevent end)
 
 void hm_soft_free_events(struct soft_world *w)
 {
-	struct CUevent_st *e;
+	struct hm_range *r;
 
-	while ((e = w->events)) {
+	while ((r = hm_range_any(&w->events))) {
 		if (w->debug)
-			hm_soft_leak("event", (uintptr_t)e, 0);
-		w->events = e->next;
-		hm_soft_task_put(e->task);
-		hm_check_clock_free(&e->clock);
-		free(e);
+			hm_soft_leak("event", r->start, 0);
+		free_event(w, (struct CUevent_st *)r);
 	}
 }
 

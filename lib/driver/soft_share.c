@@ -63,6 +63,7 @@ static CUresult import_handle(CUmemGenericAllocationHandle *handle,
 {
 	struct soft_handle *h;
 	struct stat st;
+	CUresult res;
 	int fd;
 
 	SOFT_ENTER(cuMemImportFromShareableHandle);
@@ -88,8 +89,13 @@ static CUresult import_handle(CUmemGenericAllocationHandle *handle,
 	h->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	h->prop.location.id = hm_soft_current()->ordinal;
 	hm_soft_lock();
-	hm_soft_add_handle(h);
+	res = hm_soft_add_handle(h);
 	hm_soft_unlock();
+	if (res) {
+		close(fd);
+		free(h);
+		return res;
+	}
 	*handle = (uintptr_t)h;
 	return CUDA_SUCCESS;
 }

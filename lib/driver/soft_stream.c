@@ -56,13 +56,25 @@ static bool is_ready(const struct soft_task *task)
 	return true;
 }
 
+/* It is done: drops the queue's reference. */
+static void finish(struct soft_task *task)
+{
+	unsigned int i;
+
+	task->when = hm_soft_now();
+	task->done = true;
+	for (i = 0; i < task->nr_deps; i++)
+		hm_soft_task_put(task->deps[i]);
+	task->nr_deps = 0;
+	hm_soft_task_put(task);
+}
+
 /* Drops the lock while the task runs. */
 static void execute(struct soft_world *w, struct CUstream_st *s,
 		    struct soft_task *task)
 {
 	bool run = task->run && (!s->ctx->error || task->always);
 	CUresult res = CUDA_SUCCESS;
-	unsigned int i;
 
 	pthread_mutex_unlock(&w->lock);
 	hm_soft_sleep(task->delay);
@@ -71,15 +83,10 @@ static void execute(struct soft_world *w, struct CUstream_st *s,
 	pthread_mutex_lock(&w->lock);
 	if (res && !s->ctx->error)
 		s->ctx->error = res;
-	task->when = hm_soft_now();
-	task->done = true;
-	for (i = 0; i < task->nr_deps; i++)
-		hm_soft_task_put(task->deps[i]);
-	task->nr_deps = 0;
 	s->first = task->next;
 	if (!s->first)
 		s->last = NULL;
-	hm_soft_task_put(task);
+	finish(task);
 	pthread_cond_broadcast(&w->changed);
 }
 
@@ -255,6 +262,7 @@ CUresult hm_soft_submit(struct CUstream_st *s, struct soft_task *task,
 			struct soft_task *after, struct soft_task **point)
 {
 	CUresult res = task->always ? CUDA_SUCCESS : s->ctx->error;
+	bool at_once;	/* a mere point, and everything before is done */
 
 	if (!res && s->capture)
 		return hm_soft_capture_task(s, task);
@@ -262,18 +270,15 @@ CUresult hm_soft_submit(struct CUstream_st *s, struct soft_task *task,
 		res = hm_soft_capture_asked(s);
 	if (!res)
 		res = add_deps(s, task, after);
-	if (!res && !s->started && start(s))
+	at_once = !res && !task->run && !task->delay && !s->first &&
+		  is_ready(task);
+	if (!res && !at_once && !s->started && start(s))
 		res = CUDA_ERROR_OPERATING_SYSTEM;
 	if (res) {
 		hm_soft_task_put(task);
 		return res;
 	}
 	check(s, task);
-	if (s->last)
-		s->last->next = task;
-	else
-		s->first = task;
-	s->last = task;
 	hm_soft_task_put(s->tail);
 	s->tail = task;
 	task->refs++;
@@ -281,6 +286,15 @@ CUresult hm_soft_submit(struct CUstream_st *s, struct soft_task *task,
 		*point = task;
 		task->refs++;
 	}
+	if (at_once) {
+		finish(task);
+		return CUDA_SUCCESS;
+	}
+	if (s->last)
+		s->last->next = task;
+	else
+		s->first = task;
+	s->last = task;
 	pthread_cond_broadcast(&hm_soft_world->changed);
 	return CUDA_SUCCESS;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * The soft driver's virtual memory management: a reservation is a mapping
- * without access, a handle is a memfd, a mapping of it is a mapping. What a
+ * without access, a handle is a part of a memfd, a mapping of it is a mapping. What a
  * GPU would fault on, the process faults on. A handle that is mapped
  * twice is one memory behind two addresses, as on a GPU.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -134,35 +135,110 @@ struct soft_handle *hm_soft_handle(CUmemGenericAllocationHandle handle)
 {
 	struct soft_handle *h;
 
-	for (h = hm_soft_world->handles; h; h = h->next)
-		if ((uintptr_t)h == handle && h->refs)
-			return h;
-	return NULL;
+	h = (void *)hm_range_find(&hm_soft_world->handles, handle, 1);
+	return h && h->self.start == handle && h->refs ? h : NULL;
+}
+
+static int fd_of(const struct soft_handle *h)
+{
+	return h->fd >= 0 ? h->fd : hm_soft_world->fd;
+}
+
+/* With the lock. Its pages go; its part of the file is not used again. */
+static void free_pages(struct soft_handle *h)
+{
+	if (h->fd >= 0)
+		close(h->fd);
+	else
+		fallocate(hm_soft_world->fd, FALLOC_FL_PUNCH_HOLE |
+			  FALLOC_FL_KEEP_SIZE, h->offset, h->size);
 }
 
 /* With the lock. Frees it if neither handles nor mappings are left. */
 static void put_handle(struct soft_handle *h)
 {
-	struct soft_handle **p;
-
 	if (h->refs || h->mappings)
 		return;
-	for (p = &hm_soft_world->handles; *p != h; p = &(*p)->next)
-		;
-	*p = h->next;
+	hm_range_erase(&hm_soft_world->handles, &h->self);
 	if (h->charged)
 		hm_soft_world->devices[h->prop.location.id].used -= h->size;
 	hm_check_free_uses(&h->uses);
-	close(h->fd);
+	free_pages(h);
 	free(h);
 }
 
-void hm_soft_add_handle(struct soft_handle *h)
+CUresult hm_soft_add_handle(struct soft_handle *h)
 {
 	h->refs = 1;
 	h->id = ++hm_soft_world->next_id;
-	h->next = hm_soft_world->handles;
-	hm_soft_world->handles = h;
+	h->self.start = (uintptr_t)h;
+	h->self.end = h->self.start + 1;
+	return hm_range_insert(&hm_soft_world->handles, &h->self) ?
+		CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static int new_file(size_t size)
+{
+	int fd = memfd_create("hetmem soft device", MFD_CLOEXEC);
+
+	if (fd >= 0 && ftruncate(fd, size)) {
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
+/*
+ * With the lock. Handles are many and descriptors few: all that need none of
+ * their own are in one file, one after the other with gaps, or the kernel
+ * would make one mapping of two neighbours, which to part again is one more.
+ */
+static CUresult make_pages(struct soft_handle *h)
+{
+	struct soft_world *w = hm_soft_world;
+	uint64_t end;
+
+	if (h->prop.requestedHandleTypes) {
+		h->fd = new_file(h->size);
+		return h->fd < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+	}
+	h->fd = -1;
+	end = w->file_end + h->size;
+	if (end > INT64_MAX / 2)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (w->fd < 0)
+		w->fd = new_file(0);
+	if (w->fd < 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (end > w->file_size) {
+		if (ftruncate(w->fd, 2 * end))
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		w->file_size = 2 * end;
+	}
+	h->offset = w->file_end;
+	w->file_end = end + SOFT_GRANULARITY;
+	return CUDA_SUCCESS;
+}
+
+static CUresult add_new(struct CUctx_st *ctx, struct soft_handle *h)
+{
+	CUresult res = hm_soft_unsafe();
+
+	if (!res)
+		res = hm_soft_charge(ctx, h->size);
+	if (res)
+		return res;
+	res = make_pages(h);
+	if (!res) {
+		res = hm_soft_add_handle(h);
+		if (res)
+			free_pages(h);
+	}
+	if (res)
+		ctx->used -= h->size;
+	else
+		h->charged = true;
+	return res;
 }
 
 static CUresult mem_create(CUmemGenericAllocationHandle *handle, size_t size,
@@ -184,29 +260,14 @@ static CUresult mem_create(CUmemGenericAllocationHandle *handle, size_t size,
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	h->size = size;
 	h->prop = *prop;
-	h->fd = memfd_create("hetmem soft device", MFD_CLOEXEC);
-	if (h->fd < 0 || ftruncate(h->fd, size)) {
-		if (h->fd >= 0)
-			close(h->fd);
-		free(h);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	hm_soft_lock();
-	res = hm_soft_unsafe();
-	if (!res)
-		res = hm_soft_charge(ctx, size);
-	if (!res) {
-		h->charged = true;
-		hm_soft_add_handle(h);
-	}
+	res = add_new(ctx, h);
 	hm_soft_unlock();
-	if (res) {
-		close(h->fd);
+	if (res)
 		free(h);
-		return res;
-	}
-	*handle = (uintptr_t)h;
-	return CUDA_SUCCESS;
+	else
+		*handle = (uintptr_t)h;
+	return res;
 }
 
 static CUresult mem_release(CUmemGenericAllocationHandle handle)
@@ -255,7 +316,7 @@ static CUresult map(uintptr_t ptr, struct soft_handle *h)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (mmap((void *)ptr, h->size, PROT_NONE, MAP_SHARED | MAP_FIXED,
-		 h->fd, 0) == MAP_FAILED) {
+		 fd_of(h), h->offset) == MAP_FAILED) {
 		hm_range_erase(&w->memory, &m->range);
 		free(m);
 		return CUDA_ERROR_MAP_FAILED;
@@ -290,20 +351,29 @@ out:
 	return res;
 }
 
+/*
+ * A process at its limit of mappings may not even replace one: it goes first
+ * then, and whoever maps something right there in between is not stopped.
+ */
+static void unmap_pages(uintptr_t start, size_t size)
+{
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+	if (mmap((void *)start, size, PROT_NONE, flags | MAP_FIXED, -1, 0) !=
+	    MAP_FAILED)
+		return;
+	munmap((void *)start, size);
+	mmap((void *)start, size, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1,
+	     0);
+}
+
 /* With the lock. The addresses stay reserved. */
 void hm_soft_unmap(struct soft_memory *m)
 {
 	const size_t size = m->range.end - m->range.start;
 
 	hm_range_erase(&hm_soft_world->memory, &m->range);
-	/*
-	 * Replacing mappings of one size by one of the same cannot need more
-	 * of them; should it fail all the same, no access is as good.
-	 */
-	if (mmap((void *)m->range.start, size, PROT_NONE, MAP_PRIVATE |
-		 MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
-	    MAP_FAILED)
-		mprotect((void *)m->range.start, size, PROT_NONE);
+	unmap_pages(m->range.start, size);
 	m->handle->mappings--;
 	put_handle(m->handle);
 	hm_check_clock_free(&m->clock);
@@ -412,7 +482,8 @@ void hm_soft_free_vmm(struct soft_world *w)
 	struct soft_handle *h;
 	struct hm_range *r;
 
-	while ((h = w->handles)) {
+	while ((r = hm_range_any(&w->handles))) {
+		h = (struct soft_handle *)r;
 		if (w->debug)
 			hm_soft_leak("handle", (uintptr_t)h, h->size);
 		h->refs = 0;

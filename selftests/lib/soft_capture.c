@@ -141,6 +141,7 @@ static void illegal(void)
 	drv->cuStreamDestroy(blocking);
 	is(drv->cuMemsetD8Async((uintptr_t)&p, 0, 1, NULL), 0,
 	   "that is destroyed");
+	drv->cuStreamSynchronize(NULL);
 }
 
 static CUstreamCaptureMode thread_mode;

@@ -38,6 +38,8 @@ static void nth_call(void)
 		is(hm_soft_rules(bad[i], NULL), -EINVAL, "refused: %s", bad[i]);
 	is(hm_soft_rules(NULL, "cuMemAlloc:5"), -EINVAL, "a time without unit");
 	is(hm_soft_rules(NULL, "cuMemAlloc:5h"), -EINVAL, "an unknown unit");
+	is(hm_soft_rules(NULL, "cuMemAlloc:0:5s"), -EINVAL, "a call before the first");
+	is(hm_soft_rules(NULL, "cuMemAlloc:2:"), -EINVAL, "no time");
 	is(drv->cuEventCreate(&event, 0), CUDA_ERROR_UNKNOWN,
 	   "what was refused changed nothing");
 	is(hm_soft_rules(NULL, NULL), 0, "no rules");
@@ -67,7 +69,7 @@ static void delay(void)
 	hm_soft_rules(NULL, NULL);
 	drv->cuMemFree(p);
 	start = hm_soft_now();
-	hm_soft_rules(NULL, "cuEventRecord:50ms");
+	hm_soft_rules(NULL, "cuEventRecord:1:50ms");
 	{
 		CUevent event;
 
@@ -76,6 +78,9 @@ static void delay(void)
 		drv->cuEventSynchronize(event);
 		took = hm_soft_now() - start;
 		ok(took >= 50000000, "waiting for it takes as long");
+		hm_soft_rules(NULL, "cuEventRecord:2:1000s");
+		drv->cuEventRecord(event, NULL);
+		is(drv->cuEventSynchronize(event), 0, "another one does not");
 		drv->cuEventDestroy(event);
 	}
 	hm_soft_rules(NULL, NULL);

@@ -5,6 +5,7 @@
  */
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include "soft_driver.h"
 
@@ -180,6 +181,78 @@ static void share(void)
 	drv->cuMemAddressFree(va, 2 * G);
 }
 
+/* More handles than a process may have descriptors. */
+static void descriptors(void)
+{
+	static CUmemGenericAllocationHandle h[32];
+	struct rlimit was, few;
+	CUdeviceptr va;
+	int i, bad = 0;
+
+	getrlimit(RLIMIT_NOFILE, &was);
+	few = was;
+	few.rlim_cur = 16;
+	setrlimit(RLIMIT_NOFILE, &few);
+	drv->cuMemAddressReserve(&va, 32 * G, 0, 0, 0);
+	for (i = 0; i < 32; i++)
+		bad += drv->cuMemCreate(&h[i], G, &prop, 0) ||
+		       drv->cuMemMap(va + i * G, G, 0, h[i], 0);
+	is(bad, 0, "32 handles with 16 descriptors");
+	is(drv->cuMemSetAccess(va, 32 * G, &rw, 1), 0, "access");
+	for (i = 0; i < 32; i++)
+		memset((void *)(uintptr_t)(va + i * G), i, 4096);
+	for (i = 0; i < 32; i++)
+		bad += !all_bytes((void *)(uintptr_t)(va + i * G), i, 4096);
+	is(bad, 0, "each is its own memory");
+	drv->cuMemUnmap(va, 32 * G);
+	for (i = 0; i < 32; i++)
+		drv->cuMemRelease(h[i]);
+	drv->cuMemAddressFree(va, 32 * G);
+	setrlimit(RLIMIT_NOFILE, &was);
+}
+
+/* The kernel allows a process some 65530 mappings. */
+static void mappings(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+	const int most = 1000;	/* it needs mappings itself */
+#else
+	const int most = 70000;
+#endif
+	CUmemGenericAllocationHandle h;
+	CUresult res = CUDA_SUCCESS;
+	size_t available, total;
+	CUdeviceptr va;
+	int n, bad = 0;
+
+	if (drv->cuMemAddressReserve(&va, most * G, 0, 0, 0)) {
+		printf("# no room for as many addresses\n");
+		return;
+	}
+	drv->cuMemCreate(&h, G, &prop, 0);
+	for (n = 0; n < most && !res; n++)
+		res = drv->cuMemMap(va + n * G, G, 0, h, 0);
+	printf("# %d mappings: %d\n", n, res);
+	if (res) {
+		n--;
+		is(res, CUDA_ERROR_MAP_FAILED, "too many mappings");
+		is(drv->cuMemMap(va + n * G, G, 0, h, 0),
+		   CUDA_ERROR_MAP_FAILED, "still too many");
+		/* One hole in the place of four mappings. */
+		is(drv->cuMemUnmap(va + 7 * G, 4 * G), 0, "four go");
+		is(drv->cuMemMap(va + n * G, G, 0, h, 0), 0, "one comes");
+		bad += drv->cuMemUnmap(va, 7 * G) != CUDA_SUCCESS;
+		bad += drv->cuMemUnmap(va + 11 * G, (n - 10) * G) != CUDA_SUCCESS;
+	} else {
+		bad += drv->cuMemUnmap(va, n * G) != CUDA_SUCCESS;
+	}
+	is(bad, 0, "all unmapped");
+	drv->cuMemRelease(h);
+	drv->cuMemGetInfo(&available, &total);
+	is(available, total, "and freed");
+	is(drv->cuMemAddressFree(va, most * G), 0, "with their addresses");
+}
+
 static void refused(void)
 {
 	CUmemAllocationProp p = prop;
@@ -220,6 +293,8 @@ int main(void)
 	alias();
 	many();
 	share();
+	descriptors();
+	mappings();
 	refused();
 	close_soft();
 	return tap_end();
