@@ -384,6 +384,34 @@ struct hetmem_resource;
 #define HETMEM_ALIGNMENT	512
 
 /*
+ * Makes the resource that @spec names; NULL: the one of HETMEM_RESOURCE in the
+ * environment, "device-pool" if that is not set. The library must stay open
+ * as long. -EINVAL @spec is not one, and the error's text points at the
+ * character; -EOPNOTSUPP, -ENODEV this machine or driver cannot; -ENOMEM.
+ */
+int hetmem_resource_create(struct hetmem *hm, const char *spec,
+			   struct hetmem_resource **res);
+
+/*
+ * The current resource of @device (-1: the host's), for those who are not
+ * told another: set by hetmem_resource_set_current(), else made when it is
+ * first asked for, as hetmem_resource_create() makes it with a spec of NULL
+ * ("pool(host)" for the host), and destroyed by hetmem_close().
+ * -ENODEV no such device, and what creating it can fail with.
+ */
+int hetmem_resource_current(struct hetmem *hm, int device,
+			    struct hetmem_resource **res);
+
+/*
+ * Makes @res, which stays the caller's, the current resource of @device; NULL:
+ * none, as at first. *@old, which may be NULL, is what it was, NULL if it was
+ * none or the library's own. Before @res is destroyed another takes its place.
+ */
+int hetmem_resource_set_current(struct hetmem *hm, int device,
+				struct hetmem_resource *res,
+				struct hetmem_resource **old);
+
+/*
  * Waits for what is under way and gives everything back. Returns the number
  * of blocks that were still allocated, which are gone too; the text of
  * hetmem_last_error() names the first of them.
@@ -499,6 +527,73 @@ struct hetmem_resource_stats {
 
 int hetmem_resource_stats(struct hetmem_resource *res,
 			  struct hetmem_resource_stats *stats);
+
+/**
+ * struct hetmem_counter - of stats() in a spec
+ * @value: now
+ * @peak: the most that it was
+ * @total: everything that was ever added
+ */
+struct hetmem_counter {
+	uint64_t value;
+	uint64_t peak;
+	uint64_t total;
+};
+
+/**
+ * struct hetmem_counters - what went through a resource
+ * @size: in, sizeof(struct hetmem_counters)
+ * @bytes: as they were asked for
+ * @blocks: allocations
+ */
+struct hetmem_counters {
+	size_t size;
+	struct hetmem_counter bytes;
+	struct hetmem_counter blocks;
+};
+
+/*
+ * Counters since the last push that was not popped, else since the resource
+ * was made; a value can be below 0 then, as a two's complement. Pop reads
+ * (@counters may be NULL) and goes back to the outer ones, which have gone on
+ * counting. All threads share them. -EOPNOTSUPP there is no stats() in the
+ * stack; -ENOSPC 64 are pushed; -ENOENT nothing is.
+ */
+int hetmem_counters(struct hetmem_resource *res,
+		    struct hetmem_counters *counters);
+int hetmem_counters_push(struct hetmem_resource *res);
+int hetmem_counters_pop(struct hetmem_resource *res,
+			struct hetmem_counters *counters);
+
+/*
+ * Asked by retry() in a spec when there is no memory: @attempt is 1, 2, ... It
+ * may free memory, through the same resource too, on the thread that wants
+ * some. Returns other than 0 to try again, 0 to give up.
+ */
+typedef int (*hetmem_failure_fn)(void *data, size_t size, unsigned int attempt);
+
+/*
+ * Sets it, NULL for what retry() does itself. May be called at any time, but
+ * one that is being asked is not waited for. -EOPNOTSUPP no retry() there.
+ */
+int hetmem_on_failure(struct hetmem_resource *res, hetmem_failure_fn fn,
+		      void *data);
+
+/* What a program orders its streams by. */
+enum hetmem_edge {
+	HETMEM_EDGE_RECORD,	/* an event is recorded on a stream */
+	HETMEM_EDGE_WAIT,	/* a stream waits for an event */
+	HETMEM_EDGE_SYNC,	/* the CPU waits for an event, or a stream */
+};
+
+/*
+ * For a log that can be replayed in the order that a program really has: a
+ * resource does not see events, so the program tells of them after it has
+ * done each. @event is any value that names it; for HETMEM_EDGE_SYNC it is
+ * NULL if the CPU waits for @stream. -EOPNOTSUPP no log(full=on) there.
+ */
+int hetmem_log_edge(struct hetmem_resource *res, enum hetmem_edge edge,
+		    const void *event, hetmem_stream stream);
 
 /* Text of this thread's last error: one line, no newline; never NULL. */
 const char *hetmem_last_error(void);

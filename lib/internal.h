@@ -79,6 +79,8 @@ struct hm_device {
  * @lock: protects @system and the context of each device
  * @system: tree of struct hm_range: live allocations of system memory
  * @next: list of all that are open, for fork()
+ * @current: resource that the program set for each device, from 1; 0: the
+ *	host's; @own: that the library made; with @lock
  * The rest does not change after hetmem_open().
  */
 struct hetmem {
@@ -86,6 +88,8 @@ struct hetmem {
 	pthread_mutex_t lock;
 	void *system;
 	struct hetmem *next;
+	struct hetmem_resource *current[HM_MAX_DEVICES + 1];
+	struct hetmem_resource *own[HM_MAX_DEVICES + 1];
 	struct hm_driver driver;
 	bool soft;
 	struct hm_kmod kmod;
@@ -122,6 +126,11 @@ int hm_probe_devices(struct hetmem *hm);
 /* Fills what this machine can do; @cuda, @module: what their open said. */
 void hm_probe_features(struct hetmem *hm, const char *cuda, bool has_cuda,
 		       const char *module);
+
+/* create.c */
+
+/* Destroys the current resources that the library made. */
+void hm_current_close(struct hetmem *hm);
 
 /* context.c */
 

@@ -193,6 +193,7 @@ void hetmem_close(struct hetmem *hm)
 
 	if (!hm)
 		return;
+	hm_current_close(hm);
 	hm_fork_lock();
 	for (p = &all_open; *p; p = &(*p)->next) {
 		if (*p == hm) {

@@ -148,6 +148,63 @@ int hetmem_resource_stats(struct hetmem_resource *res,
 	return ctl(res, "resource_stats", HM_CTL_STATS, stats);
 }
 
+static int counters(struct hetmem_resource *res, const char *what,
+		    struct hm_ctl_counters *arg)
+{
+	struct hetmem_counters *out = arg->counters;
+	size_t size = out ? out->size : 0;
+
+	if (out && size < sizeof(*out))
+		return hm_error(-EINVAL, "%s: counters->size is %zu, set it to sizeof(struct hetmem_counters)",
+				what, size);
+	return ctl(res, what, HM_CTL_COUNTERS, arg);
+}
+
+int hetmem_counters(struct hetmem_resource *res,
+		    struct hetmem_counters *out)
+{
+	struct hm_ctl_counters arg = { .counters = out };
+
+	if (!out)
+		return hm_error(-EINVAL, "counters: counters is NULL");
+	return counters(res, "counters", &arg);
+}
+
+int hetmem_counters_push(struct hetmem_resource *res)
+{
+	struct hm_ctl_counters arg = { .push = true };
+
+	return counters(res, "counters_push", &arg);
+}
+
+int hetmem_counters_pop(struct hetmem_resource *res,
+			struct hetmem_counters *out)
+{
+	struct hm_ctl_counters arg = { .counters = out, .pop = true };
+
+	return counters(res, "counters_pop", &arg);
+}
+
+int hetmem_on_failure(struct hetmem_resource *res, hetmem_failure_fn fn,
+		      void *data)
+{
+	struct hm_ctl_callback arg = { .fn = fn, .data = data };
+
+	return ctl(res, "on_failure", HM_CTL_ON_FAILURE, &arg);
+}
+
+int hetmem_log_edge(struct hetmem_resource *res, enum hetmem_edge edge,
+		    const void *event, hetmem_stream stream)
+{
+	struct hm_ctl_edge arg = {
+		.edge = edge, .event = event, .stream = stream,
+	};
+
+	if ((unsigned int)edge > HETMEM_EDGE_SYNC)
+		return hm_error(-EINVAL, "log_edge: no such edge");
+	return ctl(res, "log_edge", HM_CTL_EDGE, &arg);
+}
+
 void hm_resource_put(struct hetmem_resource *top)
 {
 	struct hetmem_resource *up;

@@ -36,6 +36,9 @@ enum hm_ctl {
 	HM_CTL_CAPTURE_END,	/* [struct hm_ctl_capture] */
 	HM_CTL_CAPTURE_RELEASE,	/* [struct hm_ctl_capture] */
 	HM_CTL_EXPORT,		/* [struct hm_ctl_export] */
+	HM_CTL_COUNTERS,	/* [struct hm_ctl_counters] of the first stats() */
+	HM_CTL_ON_FAILURE,	/* [struct hm_ctl_callback] of every retry() */
+	HM_CTL_EDGE,		/* [struct hm_ctl_edge] for every log() */
 };
 
 /*
@@ -80,6 +83,25 @@ struct hm_ctl_export {
 	int *fds;
 	struct hetmem_segment *segments;
 	size_t nr;		/* in: room; out: filled */
+};
+
+/* @counters, if not NULL, are read first. */
+struct hm_ctl_counters {
+	struct hetmem_counters *counters;
+	bool push;
+	bool pop;
+};
+
+struct hm_ctl_callback {
+	hetmem_failure_fn fn;
+	void *data;
+};
+
+/* What orders streams, and is told only for the record. */
+struct hm_ctl_edge {
+	enum hetmem_edge edge;
+	const void *event;
+	hetmem_stream stream;
 };
 
 /**

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Makes resources from specs, from the bottom up, and keeps the current one of
+ * each device.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "resource/region.h"
+#include "spec.h"
+
+#define DEFAULT_SPEC	"device-pool"
+#define HOST_SPEC	"pool(host)"
+
+int hm_spec_expand(struct hetmem *hm, const struct hm_spec *spec, char *text,
+		   size_t len)
+{
+	return spec->kind->expand(hm, spec, text, len);
+}
+
+static int build(struct hetmem *hm, const struct hm_spec *spec,
+		 struct hetmem_resource **res);
+
+static int build_name(struct hetmem *hm, const struct hm_spec *spec,
+		      struct hetmem_resource **res)
+{
+	char text[HM_SPEC_LEN];
+	struct hm_spec *real;
+	int err = hm_spec_expand(hm, spec, text, sizeof(text));
+
+	if (!err)
+		err = hm_spec_parse(text, &real);
+	if (err)
+		return err;
+	err = build(hm, real, res);
+	hm_spec_free(real);
+	return err;
+}
+
+/* A pool, or a provider by itself. */
+static int build_regions(struct hetmem *hm, const struct hm_spec *spec,
+			 struct hetmem_resource **res)
+{
+	bool pool = spec->kind->class == HM_KIND_POOL;
+	const struct hm_spec *below = pool ? spec->children[0] : spec;
+	struct hm_provider *provider;
+	int err = below->kind->provider(hm, below, &provider);
+
+	if (err)
+		return err;
+	err = pool ? spec->kind->pool(spec, provider, res) :
+		hm_region_create(provider, res);
+	if (err)
+		provider->ops->destroy(provider);
+	return err;
+}
+
+static int build_adaptor(struct hetmem *hm, const struct hm_spec *spec,
+			 struct hetmem_resource **res)
+{
+	struct hetmem_resource *children[HM_SPEC_CHILDREN];
+	int nr, err = 0;
+
+	for (nr = 0; nr < spec->nr_children; nr++) {
+		err = build(hm, spec->children[nr], &children[nr]);
+		if (err)
+			break;
+	}
+	if (!err)
+		err = spec->kind->resource(spec, children, nr, res);
+	while (err && nr)
+		hm_resource_put(children[--nr]);
+	return err;
+}
+
+static int build(struct hetmem *hm, const struct hm_spec *spec,
+		 struct hetmem_resource **res)
+{
+	switch (spec->kind->class) {
+	case HM_KIND_NAME:
+		return build_name(hm, spec, res);
+	case HM_KIND_ADAPTOR:
+		return build_adaptor(hm, spec, res);
+	default:
+		return build_regions(hm, spec, res);
+	}
+}
+
+int hetmem_resource_create(struct hetmem *hm, const char *text,
+			   struct hetmem_resource **out)
+{
+	struct hetmem_resource *res;
+	struct hm_spec *spec;
+	int err;
+
+	if (!hm || !out)
+		return hm_error(-EINVAL, "resource_create: %s is NULL",
+				hm ? "res" : "hm");
+	if (!text)
+		text = getenv("HETMEM_RESOURCE");
+	if (!text || !*text)
+		text = DEFAULT_SPEC;
+	err = hm_check_owner(hm);
+	if (!err)
+		err = hm_spec_parse(text, &spec);
+	if (err)
+		return err;
+	err = build(hm, spec, &res);
+	hm_spec_free(spec);
+	if (!err)
+		*out = res;
+	return err;
+}
+
+static int check_device(struct hetmem *hm, const char *what, int device)
+{
+	if (!hm)
+		return hm_error(-EINVAL, "%s: hm is NULL", what);
+	if (device < -1 || device >= hm->nr_devices)
+		return hm_error(-ENODEV, "%s: no device %d: there are %d", what,
+				device, hm->nr_devices);
+	return 0;
+}
+
+/*
+ * The default for @device: a spec of the user's that names no device has
+ * the preset of 0, so only the default spec is told another.
+ */
+static int create_current(struct hetmem *hm, int device,
+			  struct hetmem_resource **res)
+{
+	const char *user = getenv("HETMEM_RESOURCE");
+	char text[64];
+
+	if (device < 0)
+		return hetmem_resource_create(hm, HOST_SPEC, res);
+	if (user && *user)
+		return hetmem_resource_create(hm, user, res);
+	snprintf(text, sizeof(text), DEFAULT_SPEC "(device=%d)", device);
+	return hetmem_resource_create(hm, text, res);
+}
+
+int hetmem_resource_current(struct hetmem *hm, int device,
+			    struct hetmem_resource **out)
+{
+	struct hetmem_resource *made = NULL, **own, **set;
+	int err = check_device(hm, "resource_current", device);
+
+	if (err || !out)
+		return err ? err : hm_error(-EINVAL,
+					    "resource_current: res is NULL");
+	set = &hm->current[device + 1];
+	own = &hm->own[device + 1];
+	pthread_mutex_lock(&hm->lock);
+	*out = *set ? *set : *own;
+	pthread_mutex_unlock(&hm->lock);
+	if (*out)
+		return 0;
+	err = create_current(hm, device, &made);
+	if (err)
+		return err;
+	/* Another thread may have been faster. */
+	pthread_mutex_lock(&hm->lock);
+	if (!*own) {
+		*own = made;
+		made = NULL;
+	}
+	*out = *set ? *set : *own;
+	pthread_mutex_unlock(&hm->lock);
+	hm_resource_put(made);
+	return 0;
+}
+
+int hetmem_resource_set_current(struct hetmem *hm, int device,
+				struct hetmem_resource *res,
+				struct hetmem_resource **old)
+{
+	int err = check_device(hm, "resource_set_current", device);
+
+	if (err)
+		return err;
+	if (res && res->hm != hm)
+		return hm_error(-EINVAL, "resource_set_current: the resource is of another struct hetmem");
+	pthread_mutex_lock(&hm->lock);
+	if (old)
+		*old = hm->current[device + 1];
+	hm->current[device + 1] = res;
+	pthread_mutex_unlock(&hm->lock);
+	return 0;
+}
+
+void hm_current_close(struct hetmem *hm)
+{
+	int i;
+
+	for (i = 0; i <= HM_MAX_DEVICES; i++) {
+		hm_resource_put(hm->own[i]);
+		hm->own[i] = NULL;
+	}
+}

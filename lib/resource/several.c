@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Resources over several others. What names a pointer goes to the one that
+ * owns it; what concerns all is told to all, and succeeds if any of them
+ * could do it.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "resource/adaptor.h"
+
+void hm_several_init(struct hm_several *several,
+		     const struct hm_resource_ops *ops,
+		     struct hetmem_resource **upstreams, int nr)
+{
+	int i;
+
+	hm_adaptor_init(&several->resource, ops, upstreams[0]);
+	several->resource.upstream = NULL;
+	several->nr = nr;
+	for (i = 0; i < nr; i++)
+		several->upstreams[i] = upstreams[i];
+}
+
+/*
+ * Whose block begins at @ptr, or contains it if @interior. 0; -ENOENT; what
+ * one of them failed with, such as -EOWNERDEAD, when none has it.
+ */
+static int owner(struct hm_several *s, const void *ptr, bool interior,
+		 struct hetmem_resource **up)
+{
+	int i, err, result = -ENOENT;
+
+	for (i = 0; i < s->nr; i++) {
+		struct hm_ctl_owns owns = { .ptr = ptr };
+
+		*up = s->upstreams[i];
+		err = (*up)->ops->ctl(*up, HM_CTL_OWNS, &owns);
+		if (!err && (interior || owns.base == ptr))
+			return 0;
+		if (err && err != -ENOENT)
+			result = err;
+	}
+	*up = NULL;
+	return result;
+}
+
+int hm_several_free(struct hetmem_resource *self, void *ptr, size_t size,
+		    hetmem_stream stream)
+{
+	struct hm_several *s = (struct hm_several *)self;
+	struct hetmem_resource *up;
+	int err = owner(s, ptr, false, &up);
+
+	if (err == -ENOENT)
+		return hm_error(-EINVAL, "free: %p is not allocated from this %s",
+				ptr, self->ops->name);
+	return err ? err : up->ops->free(up, ptr, size, stream);
+}
+
+/* Adds what each has, but for what is of the stack as a whole. */
+static int sum_stats(struct hm_several *s,
+		     struct hetmem_resource_stats *stats)
+{
+	int i, err, result = -EOPNOTSUPP;
+
+	for (i = 0; i < s->nr; i++) {
+		struct hetmem_resource *up = s->upstreams[i];
+		struct hetmem_resource_stats one = { .size = sizeof(one) };
+
+		err = up->ops->ctl(up, HM_CTL_STATS, &one);
+		if (err)
+			continue;
+		result = 0;
+		stats->live += one.live;
+		stats->requested += one.requested;
+		stats->requested_peak += one.requested_peak;
+		stats->reserved += one.reserved;
+		stats->reserved_peak += one.reserved_peak;
+		stats->metadata += one.metadata;
+		stats->allocs += one.allocs;
+		stats->frees += one.frees;
+		stats->failed += one.failed;
+		stats->driver_calls += one.driver_calls;
+		stats->host_wait_ns += one.host_wait_ns;
+	}
+	return result;
+}
+
+static int trim_all(struct hm_several *s, size_t *arg)
+{
+	size_t keep = *arg, freed = 0;
+	int i, err, result = -EOPNOTSUPP;
+
+	for (i = 0; i < s->nr; i++) {
+		struct hetmem_resource *up = s->upstreams[i];
+		size_t one = keep;
+
+		err = up->ops->ctl(up, HM_CTL_TRIM, &one);
+		if (!err) {
+			freed += one;
+			result = 0;
+		} else if (err != -EOPNOTSUPP) {
+			return err;
+		}
+	}
+	*arg = freed;
+	return result;
+}
+
+static int tell_all(struct hm_several *s, enum hm_ctl op, void *arg)
+{
+	int i, err, result = -EOPNOTSUPP;
+
+	for (i = 0; i < s->nr; i++) {
+		struct hetmem_resource *up = s->upstreams[i];
+
+		err = up->ops->ctl(up, op, arg);
+		if (err && err != -EOPNOTSUPP)
+			return err;
+		if (!err)
+			result = 0;
+	}
+	return result;
+}
+
+static int ask_owner(struct hm_several *s, const void *ptr, enum hm_ctl op,
+		     void *arg)
+{
+	struct hetmem_resource *up;
+	int err = owner(s, ptr, true, &up);
+
+	if (err == -ENOENT && op != HM_CTL_OWNS)
+		return hm_error(-EINVAL, "%p is not allocated from this %s",
+				ptr, s->resource.ops->name);
+	return err ? err : up->ops->ctl(up, op, arg);
+}
+
+int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
+{
+	struct hm_several *s = (struct hm_several *)self;
+
+	switch (op) {
+	case HM_CTL_OWNS:
+		return ask_owner(s, ((struct hm_ctl_owns *)arg)->ptr, op, arg);
+	case HM_CTL_RECORD:
+	case HM_CTL_PIN_COMM:
+		return ask_owner(s, ((struct hm_ctl_stream *)arg)->ptr, op,
+				 arg);
+	case HM_CTL_GROW:
+		return ask_owner(s, ((struct hm_ctl_grow *)arg)->ptr, op, arg);
+	case HM_CTL_SEGMENTS:
+		return ask_owner(s, ((struct hm_ctl_segments *)arg)->ptr, op,
+				 arg);
+	case HM_CTL_EXPORT:
+		return ask_owner(s, ((struct hm_ctl_export *)arg)->ptr, op,
+				 arg);
+	case HM_CTL_STATS:
+		return sum_stats(s, arg);
+	case HM_CTL_TRIM:
+		return trim_all(s, arg);
+	default:
+		return tell_all(s, op, arg);
+	}
+}
+
+void hm_several_destroy(struct hetmem_resource *self)
+{
+	struct hm_several *s = (struct hm_several *)self;
+	int i;
+
+	for (i = 0; i < s->nr; i++)
+		hm_resource_put(s->upstreams[i]);
+	free(s);
+}

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The table of everything that a spec can name. Who adds a resource adds a
+ * row, here and in selftests/lib/conformance.h.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "provider/regions.h"
+#include "provider/vmm.h"
+#include "resource/adaptor.h"
+#include "resource/pool.h"
+#include "spec.h"
+
+static int make_device(struct hetmem *hm, const struct hm_spec *spec,
+		       struct hm_provider **provider)
+{
+	return hm_device_provider(hm, hm_spec_number(spec, "device"),
+				  provider);
+}
+
+static int make_vmm(struct hetmem *hm, const struct hm_spec *spec,
+		    struct hm_provider **provider)
+{
+	const char *peers = hm_spec_value(spec, "peers")->text;
+	struct hm_vmm_options options = {
+		.export = hm_spec_number(spec, "export"),
+	};
+	unsigned int ordinal;
+	int n;
+
+	/* "1/2/3" */
+	while (peers) {
+		if (sscanf(peers, "%2u%n", &ordinal, &n) != 1 ||
+		    ordinal >= HM_MAX_DEVICES ||
+		    (peers[n] && peers[n] != '/') ||
+		    (peers[n] && !peers[n + 1]))
+			return hm_error(-EINVAL, "vmm: peers=%s: use ordinals like 1/2/3",
+					hm_spec_value(spec, "peers")->text);
+		options.peers |= 1ULL << ordinal;
+		peers = peers[n] ? peers + n + 1 : NULL;
+	}
+	return hm_vmm_provider(hm, hm_spec_number(spec, "device"), &options,
+			       provider);
+}
+
+static int make_managed(struct hetmem *hm, const struct hm_spec *spec,
+			struct hm_provider **provider)
+{
+	return hm_managed_provider(hm, hm_spec_number(spec, "device"),
+				   provider);
+}
+
+static int make_async(struct hetmem *hm, const struct hm_spec *spec,
+		      struct hm_provider **provider)
+{
+	int device = hm_spec_number(spec, "device");
+	uint64_t total = device < hm->nr_devices ?
+		hm->devices[device].props.total : 0;
+	struct hm_async_options options = {
+		.threshold = hm_spec_bytes(spec, "threshold", total),
+		.max = hm_spec_bytes(spec, "max", total),
+	};
+
+	return hm_async_provider(hm, device, &options, provider);
+}
+
+static int make_pinned(struct hetmem *hm, const struct hm_spec *spec,
+		       struct hm_provider **provider)
+{
+	struct hm_pinned_options options = {
+		.threads = hm_spec_number(spec, "threads"),
+	};
+
+	if (hm_spec_value(spec, "node")->text)
+		options.node = hm_spec_number(spec, "node") + 1;
+	return hm_pinned_provider(hm, hm_spec_number(spec, "device"),
+				  &options, provider);
+}
+
+static int make_system(struct hetmem *hm, const struct hm_spec *spec,
+		       struct hm_provider **provider)
+{
+	int device = -1;
+
+	if (hm_spec_value(spec, "device")->text)
+		device = hm_spec_number(spec, "device");
+	return hm_system_provider(hm, device, provider);
+}
+
+static int make_host(struct hetmem *hm, const struct hm_spec *spec,
+		     struct hm_provider **provider)
+{
+	(void)spec;
+	return hm_host_provider(hm, provider);
+}
+
+static int make_pool(const struct hm_spec *spec, struct hm_provider *provider,
+		     struct hetmem_resource **res)
+{
+	uint64_t wait = hm_spec_number(spec, "wait") / 1000000;
+	const char *tag = hm_spec_value(spec, "tag")->text;
+	struct hm_pool_options options = {
+		.max = hm_spec_bytes(spec, "max", provider->total),
+		.min = hm_spec_bytes(spec, "min", provider->total),
+		.handle = hm_spec_number(spec, "handle"),
+		.reserve = hm_spec_number(spec, "reserve"),
+		.decay_ms = hm_spec_number(spec, "decay") / 1000000,
+		.cache = hm_spec_number(spec, "cache"),
+		.comm = hm_spec_number(spec, "comm"),
+		.retired = hm_spec_number(spec, "streams"),
+		.check = hm_spec_number(spec, "check"),
+	};
+
+	if ((hm_spec_value(spec, "max")->percent ||
+	     hm_spec_value(spec, "min")->percent) && !provider->total)
+		return hm_error(-EINVAL, "pool: a percentage of %s, of which the total is not known",
+				provider->ops->name);
+	if (hm_spec_value(spec, "max")->text && !options.max)
+		return hm_error(-EINVAL, "pool: max must not be 0");
+	if (hm_spec_value(spec, "wait")->text)
+		options.wait_ms = !wait ? HM_POOL_NO_WAIT :
+			wait < HM_POOL_NO_WAIT ? wait : HM_POOL_NO_WAIT - 1;
+	if (tag && strlen(tag) >= sizeof(options.tag))
+		return hm_error(-EINVAL, "pool: tag=%s: longer than %zu", tag,
+				sizeof(options.tag) - 1);
+	if (tag)
+		memcpy(options.tag, tag, strlen(tag) + 1);
+	return hm_pool_create(provider, &options, res);
+}
+
+static int make_stats(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	(void)spec;
+	(void)nr;
+	return hm_statistics_create(children[0], res);
+}
+
+static int make_limit(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	const struct hetmem_resource *up = children[0];
+	uint64_t total = up->device < 0 ? 0 :
+		up->hm->devices[up->device].props.total;
+
+	(void)nr;
+	if (hm_spec_value(spec, "max")->percent && !total)
+		return hm_error(-EINVAL, "limit: a percentage of host memory");
+	return hm_limit_create(children[0], hm_spec_bytes(spec, "max", total),
+			       res);
+}
+
+static int make_log(const struct hm_spec *spec,
+		    struct hetmem_resource **children, int nr,
+		    struct hetmem_resource **res)
+{
+	(void)nr;
+	return hm_log_create(children[0], hm_spec_value(spec, "file")->text,
+			     hm_spec_number(spec, "full"), res);
+}
+
+static int make_retry(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	(void)nr;
+	return hm_retry_create(children[0], hm_spec_number(spec, "times"),
+			       hm_spec_number(spec, "wait"), res);
+}
+
+static int make_fallback(const struct hm_spec *spec,
+			 struct hetmem_resource **children, int nr,
+			 struct hetmem_resource **res)
+{
+	(void)spec;
+	return hm_fallback_create(children, nr, res);
+}
+
+/* "64K/1M": one bound less than there are children, ascending. */
+static int make_binning(const struct hm_spec *spec,
+			struct hetmem_resource **children, int nr,
+			struct hetmem_resource **res)
+{
+	static const struct hm_param one = {
+		.name = "at", .type = HM_PARAM_SIZE,
+	};
+	const char *at = hm_spec_value(spec, "at")->text;
+	uint64_t bounds[HM_SPEC_CHILDREN] = { 0 };
+	char text[32], why[80];
+	struct hm_value value;
+	size_t len;
+	int i;
+
+	for (i = 0; *at && i < HM_SPEC_CHILDREN; i++) {
+		len = strcspn(at, "/");
+		snprintf(text, sizeof(text), "%.*s", (int)len, at);
+		if (len >= sizeof(text) ||
+		    hm_value_parse(&one, text, &value, why, sizeof(why)) ||
+		    (i && value.number <= bounds[i - 1]))
+			return hm_error(-EINVAL, "binning: at=%s: use ascending sizes like 64K/1M",
+					hm_spec_value(spec, "at")->text);
+		bounds[i] = value.number;
+		at += len + (at[len] == '/');
+	}
+	if (i != nr - 1)
+		return hm_error(-EINVAL, "binning: at= has %d sizes for %d resources: one less is needed",
+				i, nr);
+	return hm_binning_create(children, nr, bounds, res);
+}
+
+static int make_align(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	(void)nr;
+	return hm_align_create(children[0], hm_spec_number(spec, "align"),
+			       hm_spec_number(spec, "min"), res);
+}
+
+static int make_guard(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	(void)nr;
+	return hm_guard_create(children[0], hm_spec_number(spec, "abort"),
+			       res);
+}
+
+static int make_fixed(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	(void)nr;
+	return hm_fixed_create(children[0], hm_spec_number(spec, "size"),
+			       hm_spec_number(spec, "count"),
+			       hm_spec_number(spec, "comm"), res);
+}
+
+/* The parameters that were given to a name go to the pool, but for device. */
+static void pool_params(const struct hm_spec *spec, char *text, size_t len)
+{
+	const struct hm_param *param = spec->kind->params;
+	size_t n = 0;
+	int i;
+
+	text[0] = '\0';
+	for (i = 0; param[i].name && n < len; i++)
+		if (spec->values[i].given && strcmp(param[i].name, "device"))
+			n += snprintf(text + n, len - n, ",%s=\"%s\"",
+				      param[i].name, spec->values[i].text);
+}
+
+/* Memory of the device itself, never what moves away from it. */
+static int expand_device_pool(struct hetmem *hm, const struct hm_spec *spec,
+			      char *text, size_t len)
+{
+	int device = hm_spec_number(spec, "device");
+	char params[512];
+
+	if (device >= hm->nr_devices)
+		return hm_error(-ENODEV, "%s: no device %d: there are %d",
+				spec->kind->name, device, hm->nr_devices);
+	pool_params(spec, params, sizeof(params));
+	snprintf(text, len, "pool(%s(device=%d)%s)",
+		 hm->devices[device].props.vmm ? "vmm" : "device", device,
+		 params);
+	return 0;
+}
+
+/* Memory that the CPU and the device both use at one address. */
+static int expand_unified(struct hetmem *hm, const struct hm_spec *spec,
+			  char *text, size_t len)
+{
+	int device = hm_spec_number(spec, "device");
+	const struct hm_device *dev;
+	char params[512];
+
+	if (device >= hm->nr_devices)
+		return hm_error(-ENODEV, "%s: no device %d: there are %d",
+				spec->kind->name, device, hm->nr_devices);
+	dev = &hm->devices[device];
+	pool_params(spec, params, sizeof(params));
+	if (!dev->pageable && !dev->props.managed)
+		return hm_error(-EOPNOTSUPP, "unified: device %d reaches neither system nor managed memory together with the CPU",
+				device);
+	snprintf(text, len, "pool(%s(device=%d)%s)",
+		 dev->pageable ? "system" : "managed", device, params);
+	return 0;
+}
+
+#define DEVICE	{ "device", HM_PARAM_NUMBER, "0", NULL, "ordinal of the device" }
+
+#define POOL_PARAMS							\
+	{ "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold" },	\
+	{ "min", HM_PARAM_SHARE, NULL, NULL, "held from the start" },	\
+	{ "handle", HM_PARAM_SIZE, NULL, NULL,				\
+	  "size of handles; not given: grows with the pool" },		\
+	{ "reserve", HM_PARAM_SIZE, NULL, NULL, "addresses to reserve" }, \
+	{ "wait", HM_PARAM_TIME, NULL, NULL,				\
+	  "most to wait for memory in use; 0s: not (1s)" },		\
+	{ "decay", HM_PARAM_TIME, NULL, NULL,				\
+	  "gives back what is unused that long" },			\
+	{ "cache", HM_PARAM_SIZE, NULL, NULL,				\
+	  "free blocks that a stream keeps" },				\
+	{ "comm", HM_PARAM_SWITCH, "off", NULL,				\
+	  "RDMA-capable, never moved before destroy" },			\
+	{ "streams", HM_PARAM_WORD, "checked", "checked|retired",	\
+	  "retired: all are retired before they are destroyed" },	\
+	{ "check", HM_PARAM_SWITCH, "off", NULL,			\
+	  "asks the driver what else is left to the caller" },		\
+	{ "tag", HM_PARAM_TEXT, NULL, NULL, "name for sleep and wake" }
+
+#define PROVIDER(kind, text, ...) {					\
+	.name = #kind, .class = HM_KIND_PROVIDER, .help = text,		\
+	.params = { __VA_ARGS__ }, .provider = make_##kind,		\
+}
+
+#define ADAPTOR(kind, min, max, text, ...) {				\
+	.name = #kind, .class = HM_KIND_ADAPTOR, .min_children = min,	\
+	.max_children = max, .help = text, .params = { __VA_ARGS__ },	\
+	.resource = make_##kind,					\
+}
+
+const struct hm_kind hm_kinds[] = {
+	PROVIDER(device, "device memory, cuMemAlloc", DEVICE),
+	{
+		.name = "vmm", .class = HM_KIND_PROVIDER, .only_pool = true,
+		.provider = make_vmm,
+		.help = "device memory in handles, for a pool",
+		.params = {
+			DEVICE,
+			{ "export", HM_PARAM_WORD, "none", "none|fd|fabric",
+			  "what handles can be exported as" },
+			{ "peers", HM_PARAM_TEXT, NULL, NULL,
+			  "other devices that reach it: 1/2/3" },
+		},
+	},
+	PROVIDER(managed, "one address for CPU and devices", DEVICE),
+	PROVIDER(async, "a pool of the driver, cuMemAllocAsync", DEVICE,
+		 { "threshold", HM_PARAM_SHARE, NULL, NULL,
+		   "kept when streams synchronize; not given: all" },
+		 { "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold" }),
+	PROVIDER(pinned, "page-locked host memory", DEVICE,
+		 { "node", HM_PARAM_NUMBER, NULL, NULL,
+		   "host node; not given: the device's nearest" },
+		 { "threads", HM_PARAM_NUMBER, NULL, NULL,
+		   "that touch its pages; not given: chosen" }),
+	PROVIDER(system, "the process's own pages, also for devices",
+		 { "device", HM_PARAM_NUMBER, NULL, NULL,
+		   "whom it is for; not given: the host" }),
+	PROVIDER(host, "the process's own pages, for the CPU"),
+	{
+		.name = "pool", .class = HM_KIND_POOL, .min_children = 1,
+		.max_children = 1, .pool = make_pool,
+		.help = "cuts a provider's memory into blocks, in stream order",
+		.params = { POOL_PARAMS },
+	},
+	ADAPTOR(stats, 1, 1, "counters, which can be pushed and popped"),
+	ADAPTOR(limit, 1, 1, "so many bytes and no more",
+		{ .name = "max", .type = HM_PARAM_SHARE, .required = true,
+		  .help = "of all live blocks, as they were asked for" }),
+	ADAPTOR(log, 1, 1, "writes every call down",
+		{ .name = "file", .type = HM_PARAM_TEXT, .required = true,
+		  .help = "to write; %p is the process's id" },
+		{ "full", HM_PARAM_SWITCH, "off", NULL,
+		  "also what orders streams" }),
+	ADAPTOR(retry, 1, 1, "tries again when there is no memory",
+		{ "times", HM_PARAM_NUMBER, "1", NULL, "that it tries again" },
+		{ "wait", HM_PARAM_TIME, "0s", NULL, "in between" }),
+	ADAPTOR(fallback, 2, HM_SPEC_CHILDREN,
+		"the first of several that has memory"),
+	ADAPTOR(binning, 2, HM_SPEC_CHILDREN, "one of several, by size",
+		{ .name = "at", .type = HM_PARAM_TEXT, .required = true,
+		  .help = "largest size of each but the last: 64K/1M" }),
+	ADAPTOR(align, 1, 1, "larger alignment",
+		{ .name = "align", .type = HM_PARAM_SIZE, .required = true,
+		  .help = "a power of two" },
+		{ "min", HM_PARAM_SIZE, "0", NULL, "of blocks from that size" }),
+	ADAPTOR(guard, 1, 1, "red zones and poison",
+		{ "abort", HM_PARAM_SWITCH, "off", NULL,
+		  "ends the process when it finds damage" }),
+	ADAPTOR(fixed, 1, 1, "buffers of one size, made at once",
+		{ .name = "size", .type = HM_PARAM_SIZE, .required = true,
+		  .help = "of each" },
+		{ .name = "count", .type = HM_PARAM_NUMBER, .required = true,
+		  .help = "how many there are" },
+		{ "comm", HM_PARAM_SWITCH, "off", NULL,
+		  "stay where they are, for transports" }),
+	{
+		.name = "device-pool", .class = HM_KIND_NAME,
+		.help = "pool(vmm), or pool(device) where there is no VMM",
+		.params = { DEVICE, POOL_PARAMS }, .expand = expand_device_pool,
+	},
+	{
+		.name = "unified", .class = HM_KIND_NAME,
+		.help = "pool(system) where the device reaches it, or pool(managed)",
+		.params = { DEVICE, POOL_PARAMS }, .expand = expand_unified,
+	},
+	{ .name = NULL },
+};
+
+const struct hm_kind *hm_kind_find(const char *name, size_t len)
+{
+	const struct hm_kind *kind;
+
+	for (kind = hm_kinds; kind->name; kind++)
+		if (strlen(kind->name) == len && !strncmp(kind->name, name, len))
+			return kind;
+	return NULL;
+}
