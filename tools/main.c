@@ -18,6 +18,8 @@ static const struct subcommand {
 	{ "pullback", cmd_pullback, "has a process bring its memory back" },
 	{ "demo", cmd_demo, "memory moves to a device and back, verified" },
 	{ "bench", cmd_bench, "what it costs, beside its peers" },
+	{ "spec", cmd_spec, "what a spec of a memory resource names" },
+	{ "replay", cmd_replay, "recorded allocations through any resource" },
 };
 
 static int help(void)

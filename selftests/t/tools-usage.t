@@ -12,7 +12,7 @@ wrong 'empty command' "unknown command ''" ''
 wrong 'control characters are escaped' 'x1b\[31m.*x0a' $'\e[31m\nfrob'
 wrong '--version takes nothing' "'--version' takes no argument" --version x
 
-for sub in doctor map prefetch pullback demo bench; do
+for sub in doctor map prefetch pullback demo bench spec replay; do
 	wrong "$sub: unknown option" "hetmem $sub: .*--frob.*'hetmem $sub --help'" \
 		$sub --frob
 	wrong "$sub: unknown letter" "hetmem $sub: .*-x.*'hetmem $sub --help'" $sub -x
@@ -53,6 +53,22 @@ wrong 'map: colour' 'not auto, always or never' map --self --color=maybe
 wrong 'map: option without its value' "'--width' needs a value" map --width
 refused 'map: nothing in the range' 'nothing is mapped from' \
 	map $$ --range 1000-2000
+
+wrong 'spec: two' "'host' is too many" spec host host
+wrong 'spec: points at the character' 'character 11, at "mx=1)": pool has no' spec 'pool(host,mx=1)'
+wrong 'spec: --list stands alone' 'stands alone' spec --list host
+wrong 'replay: nothing' 'which trace' replay
+wrong 'replay: spec' "character 1, .*no resource 'frob'" replay --spec frob x
+wrong 'replay: driver' 'not cuda or soft' replay --driver frob x
+wrong 'replay: order' 'not recorded or concurrent' replay --order frob x
+for work in frob lag lag= lag=0 lag=1x lag=-1 lag=99999999999; do
+	wrong "replay: work '$work'" 'not idle or lag=US' replay "--work=$work" x
+done
+refused 'replay: no such file' 'No such file' replay "$tmp/none"
+echo Thread,Time >"$tmp/bad.csv"
+refused 'replay: no trace' 'line 1: not the header' replay "$tmp/bad.csv"
+printf 'Thread,Time,Action,Pointer,Size,Stream\n0,0,allocate,0x1,x,0\n' >"$tmp/bad.csv"
+refused 'replay: a bad row' 'line 2: Size is not' replay "$tmp/bad.csv"
 
 for sub in prefetch pullback; do
 	wrong "$sub: nobody" 'which process\? Give --pid' $sub

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/* hetmem replay: recorded allocations through any resource, beside the driver. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "count_calls.h"
+#include "replay.h"
+#include "spec.h"
+
+#define MAX_SPECS	32
+
+struct options {
+	const char *specs[MAX_SPECS];
+	int nr_specs;
+	const char *driver;
+	const char *plot;
+	bool json;
+	struct replay_how how;
+	char **files;
+	int nr_files;
+};
+
+static int help(void)
+{
+	puts("Usage: hetmem replay [OPTION]... FILE...\n"
+	     "Replays recorded allocations and frees, beside cuMemAllocAsync.\n\n"
+	     "  --spec SPEC         resource to replay with, any number of times\n"
+	     "                      (HETMEM_RESOURCE, else device-pool)\n"
+	     "  --driver DRIVER     cuda or soft (cuda where there is a device)\n"
+	     "  --order recorded    in one thread, in the order of the file\n"
+	     "  --order concurrent  in the recorded threads, as fast as they can\n"
+	     "  --work idle         streams have nothing else to do\n"
+	     "  --work lag=US       they are US microseconds behind the CPU\n"
+	     "  --json              an array of objects\n"
+	     "  --plot FILE.svg     draws requested and reserved bytes over time, and\n"
+	     "                      the addresses at the peak\n\n"
+	     "FILE has RMM's columns, Thread,Time,Action,Pointer,Size,Stream, plain or\n"
+	     "gzipped; log(R,file=) in a spec writes such files, full=on more of it.\n"
+	     "Passes: 1 with a resource just made, 2 the same again.");
+	return EXIT_OK;
+}
+
+static bool parse_work(const char *s, struct replay_how *how)
+{
+	unsigned long us;
+	char *end;
+
+	how->lag_us = 0;
+	if (!strcmp(s, "idle"))
+		return true;
+	if (strncmp(s, "lag=", 4) || s[4] < '0' || s[4] > '9')
+		return false;
+	us = strtoul(s + 4, &end, 10);
+	if (*end || !us || us > 10000000)
+		return false;
+	how->lag_us = us;
+	return true;
+}
+
+static bool parse_order(const char *s, struct replay_how *how)
+{
+	how->concurrent = !strcmp(s, "concurrent");
+	return how->concurrent || !strcmp(s, "recorded");
+}
+
+static int add_spec(struct options *o, const char *text)
+{
+	struct hm_spec *spec;
+
+	if (o->nr_specs == MAX_SPECS)
+		return usage_error("replay", "more than %d specs", MAX_SPECS);
+	if (hm_spec_parse(text, &spec))
+		return usage_error("replay", "%s", hetmem_last_error());
+	hm_spec_free(spec);
+	o->specs[o->nr_specs++] = text;
+	return 0;
+}
+
+static int parse_option(struct options *o, int c, char **argv)
+{
+	switch (c) {
+	case 's':
+		return add_spec(o, optarg);
+	case 'd':
+		if (strcmp(optarg, "cuda") && strcmp(optarg, "soft"))
+			return usage_error("replay", "'%s' is not cuda or soft",
+					   optarg);
+		o->driver = optarg;
+		return 0;
+	case 'o':
+		return parse_order(optarg, &o->how) ? 0 :
+			usage_error("replay", "'%s' is not recorded or concurrent",
+				    optarg);
+	case 'w':
+		return parse_work(optarg, &o->how) ? 0 :
+			usage_error("replay", "'%s' is not idle or lag=US",
+				    optarg);
+	case 'j':
+		o->json = true;
+		return 0;
+	case 'p':
+		o->plot = optarg;
+		return 0;
+	case 'h':
+		return -1;
+	default:
+		return option_error("replay", c, argv);
+	}
+}
+
+static int parse(struct options *o, int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{ "spec", required_argument, NULL, 's' },
+		{ "driver", required_argument, NULL, 'd' },
+		{ "order", required_argument, NULL, 'o' },
+		{ "work", required_argument, NULL, 'w' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "plot", required_argument, NULL, 'p' },
+		{ "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
+	};
+	const char *env = getenv("HETMEM_RESOURCE");
+	int c, status;
+
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+		status = parse_option(o, c, argv);
+		if (status)
+			return status;
+	}
+	if (optind == argc)
+		return usage_error("replay", "which trace?");
+	o->files = argv + optind;
+	o->nr_files = argc - optind;
+#ifndef HAVE_JSON_C
+	if (o->json)
+		return complain(EXIT_USAGE, "replay", "--json: this was built without libjson-c-dev");
+#endif
+	if (!o->nr_specs)
+		return add_spec(o, env && *env ? env : "device-pool");
+	return 0;
+}
+
+static const char *ms(double value)
+{
+	static char buffers[8][32];
+	static unsigned int turn;
+	char *text = buffers[turn++ % ARRAY_SIZE(buffers)];
+
+	if (value < 0)
+		return "-";
+	snprintf(text, sizeof(buffers[0]), value < 100 ? "%.2f" : "%.0f",
+		 value);
+	return text;
+}
+
+static void print_calls(const struct replay_result *r)
+{
+	unsigned int i;
+
+	if (!r->calls_known)
+		return;
+	printf("\n%s, %s: driver calls of a first pass:", r->trace->name,
+	       r->spec);
+	for (i = 0; i < count_calls_nr(); i++)
+		if (r->calls[i])
+			printf(" %s %llu", count_calls_name(i),
+			       (unsigned long long)r->calls[i]);
+	putchar('\n');
+}
+
+static void print_table(const struct replay_result *results, size_t nr)
+{
+	static const struct table_column columns[] = {
+		{ "TRACE", false }, { "SPEC", false }, { "EVENTS", true },
+		{ "NS", true }, { "P99", true }, { "PASS 1", true },
+		{ "PASS 2", true }, { "PEER 1", true }, { "PEER 2", true },
+		{ "WAIT", true }, { "SYSCALLS", true }, { "REQUESTED", true },
+		{ "RESERVED", true }, { "RATIO", true }, { "FAILED", true },
+	};
+	struct table *table = table_new(columns, ARRAY_SIZE(columns));
+	char events[24], system[24], ratio[24], failed[24];
+	size_t i;
+
+	for (i = 0; i < nr; i++) {
+		const struct replay_result *r = &results[i];
+
+		snprintf(events, sizeof(events), "%zu", r->trace->nr);
+		snprintf(system, sizeof(system), "%lld",
+			 (long long)r->system_calls);
+		snprintf(ratio, sizeof(ratio), "%.4f", r->ratio);
+		snprintf(failed, sizeof(failed), "%llu",
+			 (unsigned long long)r->failures);
+		table_row(table, (const char *[]){
+			r->trace->name, r->spec, events, ms(r->ns_per_event),
+			ms(r->ns_p99), ms(r->first_pass_ms),
+			ms(r->second_pass_ms), ms(r->peer_first_pass_ms),
+			ms(r->peer_second_pass_ms), ms(r->host_wait_ms),
+			r->system_calls < 0 ? "-" : system,
+			size_text(r->peak_requested),
+			size_text(r->peak_reserved), ratio, failed });
+	}
+	table_print(table);
+	printf("\nNS and P99: nanoseconds a step of pass 2; passes and WAIT in milliseconds;\n"
+	       "the peer is cuMemAllocAsync of the %s driver; SYSCALLS of a warm pass.\n",
+	       results[0].driver);
+	for (i = 0; i < nr; i++)
+		print_calls(&results[i]);
+}
+
+static int run_all(const struct options *o, struct hetmem *hm,
+		   struct replay_trace **traces)
+{
+	size_t nr = (size_t)o->nr_files * o->nr_specs;
+	struct replay_result *results = xcalloc(nr, sizeof(*results));
+	int i, j, status = EXIT_OK;
+
+	for (i = 0; !status && i < o->nr_files; i++)
+		for (j = 0; !status && j < o->nr_specs; j++)
+			status = replay_measure(hm, traces[i], o->specs[j],
+						&o->how,
+						&results[i * o->nr_specs + j]);
+	if (!status && o->plot)
+		status = replay_plot(o->plot, hm, results, nr, &o->how);
+	if (!status && o->json)
+		status = replay_json(results, nr);
+	else if (!status)
+		print_table(results, nr);
+	free(results);
+	return status;
+}
+
+int cmd_replay(int argc, char **argv)
+{
+	struct options o = { 0 };
+	struct hetmem_params params = { .size = sizeof(params) };
+	struct replay_trace **traces;
+	struct hetmem *hm = NULL;
+	int i, status = parse(&o, argc, argv);
+
+	if (status)
+		return status < 0 ? help() : status;
+	traces = xcalloc(o.nr_files, sizeof(*traces));
+	for (i = 0; !status && i < o.nr_files; i++) {
+		traces[i] = replay_trace_read(o.files[i]);
+		if (!traces[i])
+			status = EXIT_FAILED;
+	}
+	/* Software devices as large as today's: what is not touched is free. */
+	setenv("HETMEM_SOFT_MEMORY", "140G", 0);
+	params.driver = o.driver;
+	params.module_path = "";
+	if (!status && hetmem_open(&hm, &params))
+		status = complain(EXIT_FAILED, "replay", "%s",
+				  hetmem_last_error());
+	if (!status && !hetmem_device_count(hm))
+		status = complain(EXIT_FAILED, "replay",
+				  "the %s driver has no device",
+				  hetmem_driver_name(hm));
+	if (!status)
+		status = run_all(&o, hm, traces);
+	hetmem_close(hm);
+	for (i = 0; i < o.nr_files; i++)
+		replay_trace_free(traces[i]);
+	free(traces);
+	return status;
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * hetmem replay: what its files share. A trace is read once (replay_trace.c);
+ * a run is one spec with one trace (replay_run.c, in one thread;
+ * replay_threads.c, in as many as were recorded), beside the driver's own
+ * allocator (replay_peer.c), and is shown as a table, as JSON
+ * (replay_json.c) and as a picture (replay_plot.c).
+ */
+#ifndef HETMEM_TOOLS_REPLAY_H
+#define HETMEM_TOOLS_REPLAY_H
+
+#include "internal.h"
+#include "resource/resource.h"
+#include "util.h"
+
+enum replay_op {
+	REPLAY_ALLOC,		/* block, stream, size */
+	REPLAY_FREE,		/* block, stream */
+	REPLAY_RECORD_STREAM,	/* block, stream */
+	REPLAY_RETIRE,		/* stream */
+	REPLAY_RECORD,		/* event in .block, stream */
+	REPLAY_WAIT,		/* event in .block, stream */
+	REPLAY_SYNC,		/* event in .block, or REPLAY_NONE: stream */
+};
+
+#define REPLAY_NONE	UINT32_MAX
+
+/* One row. What it names are indices. */
+struct replay_step {
+	size_t size;
+	uint32_t block;
+	uint16_t stream;
+	uint16_t thread;
+	uint8_t op;
+};
+
+/* Streams that are none of the driver's. */
+#define REPLAY_STREAM_HOST	UINT16_MAX
+#define REPLAY_STREAM_UNKNOWN	(UINT16_MAX - 1)
+
+/**
+ * struct replay_trace - a file, read
+ * @name: last part of its path, without .csv or .csv.gz
+ * @steps: in the order of the file, @nr of them
+ * @blocks: allocations, each a number of its own
+ * @streams, @threads: how many were seen; @events: recordings of events, each a
+ *	number of its own
+ * @peak_requested: most bytes live at once, as they were asked for
+ * @peak_step: index of the step after which they were
+ * @ignored: rows that had no meaning here: frees of what was not allocated
+ */
+struct replay_trace {
+	char *name;
+	struct replay_step *steps;
+	size_t nr;
+	uint32_t blocks;
+	uint32_t events;
+	unsigned int streams;
+	unsigned int threads;
+	uint64_t peak_requested;
+	size_t peak_step;
+	size_t ignored;
+};
+
+/* NULL, and one line was written on stderr. */
+struct replay_trace *replay_trace_read(const char *path);
+void replay_trace_free(struct replay_trace *trace);
+
+/**
+ * struct replay_how - how a trace is replayed
+ * @lag_us: streams are so much behind the CPU, 0: they are idle
+ */
+struct replay_how {
+	bool concurrent;
+	unsigned int lag_us;
+};
+
+#define REPLAY_CALLS	160
+
+/**
+ * struct replay_result - what a run gave; a time that is negative and a count
+ *	that is -1 were not taken
+ */
+struct replay_result {
+	const struct replay_trace *trace;
+	const char *spec;
+	const char *driver;
+	double ns_per_event;
+	double ns_p99;
+	double first_pass_ms;
+	double second_pass_ms;
+	double peer_first_pass_ms;
+	double peer_second_pass_ms;
+	double host_wait_ms;
+	int64_t system_calls;
+	bool calls_known;
+	uint64_t calls[REPLAY_CALLS];	/* as in count_calls.h */
+	uint64_t peak_requested;
+	uint64_t peak_reserved;
+	uint64_t metadata;
+	double ratio;
+	uint64_t failures;
+};
+
+/**
+ * struct replay_world - what passes run in
+ * @streams: the trace's; @events: one for each recording
+ * @ptrs: of live blocks
+ */
+struct replay_world {
+	struct hetmem *hm;
+	const struct hm_driver *drv;
+	const struct replay_trace *trace;
+	struct replay_how how;
+	CUstream *streams;
+	CUevent *events;
+	void **ptrs;
+	struct replay_lag *lag;
+};
+
+int replay_world_open(struct replay_world *world, struct hetmem *hm,
+		      const struct replay_trace *trace,
+		      const struct replay_how *how);
+void replay_world_close(struct replay_world *world);
+
+/*
+ * A pass: every step of the trace, then frees what is left and waits for the
+ * streams. Nanoseconds of the steps; failed allocations are added to
+ * *@failures. @res is NULL for the driver's own allocator.
+ */
+uint64_t replay_pass(struct replay_world *world, struct hetmem_resource *res,
+		     uint64_t *failures);
+uint64_t replay_pass_threads(struct replay_world *world,
+			     struct hetmem_resource *res, uint64_t *failures);
+
+/* One step; 0, or the error of an allocation. */
+int replay_step(struct replay_world *world, struct hetmem_resource *res,
+		const struct replay_step *step);
+void replay_drain(struct replay_world *world, struct hetmem_resource *res);
+
+/* A time for each step, to be sorted. The same as a pass otherwise. */
+void replay_pass_timed(struct replay_world *world, struct hetmem_resource *res,
+		       uint32_t *ns);
+
+uint64_t replay_now(void);
+
+/* replay_lag.c: keeps streams behind the CPU. NULL: no lag. */
+struct replay_lag *replay_lag_new(struct replay_world *world);
+/* To be called often; puts a gate on @stream when it is time for one. */
+void replay_lag_step(struct replay_lag *lag, unsigned int stream);
+void replay_lag_free(struct replay_lag *lag);
+
+/*
+ * Everything about one spec and one trace. 0 or the exit status, and then one
+ * line was written.
+ */
+int replay_measure(struct hetmem *hm, const struct replay_trace *trace,
+		   const char *spec, const struct replay_how *how,
+		   struct replay_result *result);
+
+/* replay_json.c */
+int replay_json(const struct replay_result *results, size_t nr);
+
+/* replay_plot.c: one panel a run; each replays once more for its samples. */
+int replay_plot(const char *path, struct hetmem *hm,
+		const struct replay_result *results, size_t nr,
+		const struct replay_how *how);
+
+#endif

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/* `hetmem replay --json`: an array, an object for each run. */
+#include <stdio.h>
+
+#include "count_calls.h"
+#include "replay.h"
+
+#ifdef HAVE_JSON_C
+#include <json-c/json.h>
+
+/* null where nothing was taken. */
+static void add_number(struct json_object *object, const char *key,
+		       double value)
+{
+	char text[64];
+
+	if (value < 0) {
+		json_object_object_add(object, key, NULL);
+		return;
+	}
+	snprintf(text, sizeof(text), "%.4f", value);
+	json_object_object_add(object, key,
+			       json_object_new_double_s(value, text));
+}
+
+static void add_count(struct json_object *object, const char *key,
+		      int64_t value)
+{
+	json_object_object_add(object, key, value < 0 ? NULL :
+			       json_object_new_int64(value));
+}
+
+/* Both versions of a call have one name. */
+static struct json_object *calls(const struct replay_result *r)
+{
+	struct json_object *object, *old;
+	unsigned int i;
+
+	if (!r->calls_known)
+		return NULL;
+	object = json_object_new_object();
+	for (i = 0; i < count_calls_nr(); i++) {
+		int64_t before = 0;
+
+		if (!r->calls[i])
+			continue;
+		if (json_object_object_get_ex(object, count_calls_name(i),
+					      &old))
+			before = json_object_get_int64(old);
+		add_count(object, count_calls_name(i), before + r->calls[i]);
+	}
+	return object;
+}
+
+static struct json_object *json_run(const struct replay_result *r)
+{
+	struct json_object *object = json_object_new_object();
+
+	json_object_object_add(object, "trace",
+			       json_object_new_string(r->trace->name));
+	json_object_object_add(object, "spec",
+			       json_object_new_string(r->spec));
+	json_object_object_add(object, "driver",
+			       json_object_new_string(r->driver));
+	add_count(object, "events", r->trace->nr);
+	add_number(object, "ns_per_event", r->ns_per_event);
+	add_number(object, "ns_p99", r->ns_p99);
+	add_number(object, "first_pass_ms", r->first_pass_ms);
+	add_number(object, "second_pass_ms", r->second_pass_ms);
+	add_number(object, "peer_first_pass_ms", r->peer_first_pass_ms);
+	add_number(object, "peer_second_pass_ms", r->peer_second_pass_ms);
+	json_object_object_add(object, "driver_calls", calls(r));
+	add_count(object, "system_calls", r->system_calls);
+	add_number(object, "host_wait_ms", r->host_wait_ms);
+	add_count(object, "peak_requested", r->peak_requested);
+	add_count(object, "peak_reserved", r->peak_reserved);
+	add_number(object, "ratio", r->ratio);
+	add_count(object, "failures", r->failures);
+	return object;
+}
+
+int replay_json(const struct replay_result *results, size_t nr)
+{
+	struct json_object *array = json_object_new_array();
+	size_t i;
+
+	for (i = 0; i < nr; i++)
+		json_object_array_add(array, json_run(&results[i]));
+	puts(json_object_to_json_string_ext(array, JSON_C_TO_STRING_PRETTY));
+	json_object_put(array);
+	return EXIT_OK;
+}
+#else
+int replay_json(const struct replay_result *results, size_t nr)
+{
+	(void)results;
+	(void)nr;
+	return complain(EXIT_USAGE, "replay",
+			"--json: this was built without libjson-c-dev");
+}
+#endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * `hetmem replay --plot`: an SVG with a panel for each run. On the left
+ * requested and reserved bytes, step by step; on the right the live blocks at
+ * the step where most bytes were requested, by address: a row is a range of
+ * addresses, blocks are dark, what is between two is the fragmentation.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "replay.h"
+
+#define SAMPLES		1200
+#define ROWS		48
+#define PANEL_HEIGHT	330
+#define LEFT		70
+#define WIDTH		620
+#define HEIGHT		240
+#define MAP_LEFT	750
+#define MAP_WIDTH	480
+#define TOP		46
+
+struct sample {
+	uint64_t requested;
+	uint64_t reserved;
+};
+
+struct extent {
+	uintptr_t start;
+	size_t size;
+};
+
+/**
+ * struct panel - what one replay gave
+ * @extents: blocks at the peak, by address
+ */
+struct panel {
+	size_t nr_samples;
+	struct sample samples[SAMPLES + 1];
+	size_t nr_extents;
+	struct extent *extents;
+};
+
+static int by_start(const void *a, const void *b)
+{
+	const struct extent *x = a, *y = b;
+
+	return x->start < y->start ? -1 : x->start > y->start;
+}
+
+static void take_extents(struct panel *p, const struct replay_world *w,
+			 const size_t *sizes)
+{
+	uint32_t i;
+
+	p->extents = xcalloc(w->trace->blocks, sizeof(*p->extents));
+	for (i = 0; i < w->trace->blocks; i++)
+		if (w->ptrs[i])
+			p->extents[p->nr_extents++] = (struct extent){
+				(uintptr_t)w->ptrs[i], sizes[i] };
+	qsort(p->extents, p->nr_extents, sizeof(*p->extents), by_start);
+}
+
+/* In one thread, whatever the order: the picture is of what was recorded. */
+static int take_samples(struct panel *p, struct hetmem *hm,
+			const struct replay_result *r,
+			const struct replay_how *how)
+{
+	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+	const struct replay_trace *t = r->trace;
+	size_t every = t->nr / SAMPLES + 1, i;
+	size_t *sizes = xcalloc(t->blocks, sizeof(*sizes));
+	struct hetmem_resource *res;
+	uint64_t requested = 0;
+	struct replay_world w;
+	int status;
+
+	status = replay_world_open(&w, hm, t, how);
+	if (!status && hetmem_resource_create(hm, r->spec, &res))
+		status = complain(EXIT_FAILED, "replay", "%s",
+				  hetmem_last_error());
+	for (i = 0; !status && i < t->nr; i++) {
+		const struct replay_step *s = &t->steps[i];
+
+		replay_step(&w, res, s);
+		if (s->op == REPLAY_ALLOC) {
+			requested += s->size;
+			sizes[s->block] = s->size;
+		} else if (s->op == REPLAY_FREE) {
+			requested -= s->size;
+		}
+		if (i == t->peak_step)
+			take_extents(p, &w, sizes);
+		if (i % every && i != t->nr - 1)
+			continue;
+		hetmem_resource_stats(res, &stats);
+		p->samples[p->nr_samples++] = (struct sample){
+			requested, stats.reserved };
+	}
+	if (!status) {
+		replay_drain(&w, res);
+		hetmem_resource_destroy(res);
+	}
+	replay_world_close(&w);
+	free(sizes);
+	return status;
+}
+
+/* Text of XML. */
+static void put_text(FILE *f, const char *s)
+{
+	for (; *s; s++) {
+		if (*s == '<')
+			fputs("&lt;", f);
+		else if (*s == '>')
+			fputs("&gt;", f);
+		else if (*s == '&')
+			fputs("&amp;", f);
+		else if ((unsigned char)*s >= 0x20)
+			fputc(*s, f);
+	}
+}
+
+static void draw_line(FILE *f, const struct panel *p, uint64_t most, int top,
+		      const char *colour, bool reserved)
+{
+	size_t i;
+
+	fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" points=\"", colour);
+	for (i = 0; i < p->nr_samples; i++) {
+		uint64_t value = reserved ? p->samples[i].reserved :
+			p->samples[i].requested;
+
+		fprintf(f, "%.1f,%.1f ",
+			LEFT + (double)i * WIDTH /
+			(p->nr_samples > 1 ? p->nr_samples - 1 : 1),
+			top + HEIGHT - (double)value * HEIGHT / most);
+	}
+	fputs("\"/>\n", f);
+}
+
+static void draw_axes(FILE *f, const struct replay_result *r, uint64_t most,
+		      int top)
+{
+	int i;
+
+	for (i = 0; i <= 4; i++) {
+		int y = top + HEIGHT - i * HEIGHT / 4;
+
+		fprintf(f, "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"#ddd\"/>\n",
+			LEFT, y, LEFT + WIDTH, y);
+		fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n",
+			LEFT - 6, y + 4, size_text(most / 4 * i));
+	}
+	fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%zu steps</text>\n",
+		LEFT + WIDTH, top + HEIGHT + 16, r->trace->nr);
+}
+
+/*
+ * Addresses that are far from the next block are another region, of which
+ * there may be several; the space between them is left out.
+ */
+#define FAR	((uintptr_t)1 << 30)
+
+static uintptr_t drawn_span(const struct panel *p)
+{
+	uintptr_t span = 0;
+	size_t i;
+
+	for (i = 0; i < p->nr_extents; i++) {
+		uintptr_t end = p->extents[i].start + p->extents[i].size;
+		uintptr_t next = i + 1 < p->nr_extents ?
+			p->extents[i + 1].start : end;
+
+		span += next - p->extents[i].start < FAR + p->extents[i].size ?
+			next - p->extents[i].start : p->extents[i].size;
+		if (i + 1 == p->nr_extents)
+			span += p->extents[i].size;
+	}
+	return span ? span : 1;
+}
+
+/* A block may go over the ends of rows. */
+static void draw_extent(FILE *f, double at, double size, double row_span,
+			int top)
+{
+	double row_height = (double)HEIGHT / ROWS;
+
+	while (size > 0) {
+		int row = at / row_span;
+		double in_row = at - row * row_span;
+		double part = size < row_span - in_row ? size :
+			row_span - in_row;
+
+		if (part <= 0)
+			break;
+		fprintf(f, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/>\n",
+			MAP_LEFT + in_row * MAP_WIDTH / row_span,
+			top + row * row_height,
+			part * MAP_WIDTH / row_span, row_height * 0.8);
+		at += part;
+		size -= part;
+	}
+}
+
+static void draw_map(FILE *f, const struct panel *p, int top)
+{
+	double row_span = (double)drawn_span(p) / ROWS, at = 0;
+	size_t i;
+
+	fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#eee\"/>\n",
+		MAP_LEFT, top, MAP_WIDTH, HEIGHT);
+	fputs("<g fill=\"#2a5d9f\">\n", f);
+	for (i = 0; i < p->nr_extents; i++) {
+		const struct extent *e = &p->extents[i];
+		uintptr_t step = i + 1 < p->nr_extents ?
+			e[1].start - e->start : e->size;
+
+		draw_extent(f, at, e->size, row_span, top);
+		at += step < FAR + e->size ? step : e->size;
+	}
+	fputs("</g>\n", f);
+	fprintf(f, "<text x=\"%d\" y=\"%d\">%zu blocks at the peak over %s of addresses, a row is %s</text>\n",
+		MAP_LEFT, top + HEIGHT + 16, p->nr_extents,
+		size_text(drawn_span(p)), size_text(row_span));
+}
+
+static void draw_panel(FILE *f, const struct panel *p,
+		       const struct replay_result *r, int top)
+{
+	uint64_t most = 1;
+	size_t i;
+
+	for (i = 0; i < p->nr_samples; i++) {
+		if (p->samples[i].reserved > most)
+			most = p->samples[i].reserved;
+		if (p->samples[i].requested > most)
+			most = p->samples[i].requested;
+	}
+	fprintf(f, "<text x=\"%d\" y=\"%d\" font-size=\"14\">", LEFT, top - 24);
+	put_text(f, r->trace->name);
+	fputs(", ", f);
+	put_text(f, r->spec);
+	fprintf(f, ", %s driver: %s requested, %s reserved, ratio %.4f</text>\n",
+		r->driver, size_text(r->peak_requested),
+		size_text(r->peak_reserved), r->ratio);
+	fprintf(f, "<text x=\"%d\" y=\"%d\"><tspan fill=\"#c0392b\">reserved</tspan> <tspan fill=\"#2a5d9f\">requested</tspan></text>\n",
+		LEFT, top - 8);
+	draw_axes(f, r, most, top);
+	draw_line(f, p, most, top, "#c0392b", true);
+	draw_line(f, p, most, top, "#2a5d9f", false);
+	draw_map(f, p, top);
+}
+
+int replay_plot(const char *path, struct hetmem *hm,
+		const struct replay_result *results, size_t nr,
+		const struct replay_how *how)
+{
+	struct replay_how one_thread = *how;
+	int status = EXIT_OK;
+	struct panel *p;
+	FILE *f;
+	size_t i;
+
+	one_thread.concurrent = false;
+	f = fopen(path, "we");
+	if (!f)
+		return complain(EXIT_FAILED, "replay", "%s: %s", path,
+				strerror(errno));
+	fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%zu\" font-family=\"sans-serif\" font-size=\"11\">\n"
+		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+		MAP_LEFT + MAP_WIDTH + 20, nr * PANEL_HEIGHT);
+	for (i = 0; !status && i < nr; i++) {
+		p = xcalloc(1, sizeof(*p));
+		status = take_samples(p, hm, &results[i], &one_thread);
+		if (!status)
+			draw_panel(f, p, &results[i],
+				   i * PANEL_HEIGHT + TOP);
+		free(p->extents);
+		free(p);
+	}
+	fputs("</svg>\n", f);
+	if (fclose(f) && !status)
+		status = complain(EXIT_FAILED, "replay", "%s: %s", path,
+				  strerror(errno));
+	return status;
+}
