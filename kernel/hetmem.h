@@ -341,6 +341,7 @@ struct hetmem_piece {
  * @pieces: what a block is made of
  * @start: of the last step
  * @end: of the last step
+ * @vma_end: of the mapping that the last step looked into
  * @why: HETMEM_WHY_*, of the mapping that the last step looked at
  * @nr: pieces of the last step
  */
@@ -353,6 +354,7 @@ struct hetmem_walk {
 	struct hetmem_piece *pieces;
 	unsigned long start;
 	unsigned long end;
+	unsigned long vma_end;
 	u32 why;
 	unsigned int nr;
 };

@@ -2,8 +2,10 @@
 /*
  * MIGRATE: moving pages on request.
  *
- * Design. The range is handled in the steps of residency.c. A step is looked
- * at, moved if there is something to move, and looked at again: what is
+ * Design. The range is looked at in the steps of residency.c, and moved in
+ * spans: one step, or several of one mapping whose pages are all small, since
+ * what a driver's call costs does not depend on how much it moves. A span is
+ * looked at, moved if there is something to move, and looked at again: what is
  * reported is where pages are, not what a driver believes it did. Pages move
  * through the driver of the device that they go to or come from. Pages of
  * drivers that are not registered come back by faulting, as the CPU would,
@@ -29,14 +31,22 @@
  * @cmd: the command; its counters grow
  * @walk: of the range
  * @nid: node wanted on the host, or NUMA_NO_NODE
- * @no_memory: the driver of the last step had no room
+ * @max_span: bytes that may be moved between two looks
+ * @no_memory: the driver of the last span had no room
+ * @id: of the device whose driver is going to move [@start, @end)
+ * @start: equal to @end: nothing
+ * @end: grows until something else comes
  */
 struct hetmem_migration {
 	struct hetmem_context *ctx;
 	struct hetmem_cmd_migrate *cmd;
 	struct hetmem_walk walk;
 	int nid;
+	unsigned long max_span;
 	bool no_memory;
+	u32 id;
+	unsigned long start;
+	unsigned long end;
 };
 
 /* Mappings that hetmem leaves alone. */
@@ -192,32 +202,41 @@ static int hetmem_call_driver(struct hetmem_migration *m,
 	return ret;
 }
 
-static int hetmem_step_to_device(struct hetmem_migration *m)
+/* Has what is waiting for it moved. */
+static int hetmem_move_now(struct hetmem_migration *m)
 {
+	unsigned long start = m->start;
 	struct hetmem_device *dev;
 	int idx, ret = -ENODEV;
 
+	if (start == m->end)
+		return 0;
+	m->start = m->end;
 	idx = hetmem_device_lock();
-	dev = hetmem_device_find(HETMEM_LOC_INDEX(m->cmd->location));
+	dev = hetmem_device_find(m->id);
 	if (dev)
-		ret = hetmem_call_driver(m, dev, m->walk.start, m->walk.end);
+		ret = hetmem_call_driver(m, dev, start, m->end);
 	hetmem_device_unlock(idx);
-	return ret;
+	/* A driver that has gone has taken its pages to the host. */
+	return ret == -ENODEV && hetmem_to_host(m) ? 0 : ret;
 }
 
-static int hetmem_piece_to_host(struct hetmem_migration *m, u32 id,
-				unsigned long start, unsigned long end)
+/*
+ * The driver of device @id is to move [start, end), with what is before it if
+ * that is waiting too.
+ */
+static int hetmem_move(struct hetmem_migration *m, u32 id, unsigned long start,
+		       unsigned long end)
 {
-	struct hetmem_device *dev;
-	int idx, ret = 0;
+	int ret = 0;
 
-	idx = hetmem_device_lock();
-	dev = hetmem_device_find(id);
-	/* A driver that has gone has taken its pages to the host. */
-	if (dev)
-		ret = hetmem_call_driver(m, dev, start, end);
-	hetmem_device_unlock(idx);
-	return ret == -ENODEV ? 0 : ret;
+	if (m->end != start || m->id != id)
+		ret = hetmem_move_now(m);
+	if (m->start == m->end)
+		m->start = start;
+	m->id = id;
+	m->end = end;
+	return ret;
 }
 
 /* One address that cannot be faulted must not stop its neighbours. */
@@ -253,9 +272,8 @@ static int hetmem_step_to_host(struct hetmem_migration *m)
 		location = walk->pieces[i].location;
 		switch (HETMEM_LOC_KIND(location)) {
 		case HETMEM_DEVICE:
-			ret = hetmem_piece_to_host(m,
-						   HETMEM_LOC_INDEX(location),
-						   start, end);
+			ret = hetmem_move(m, HETMEM_LOC_INDEX(location),
+					  start, end);
 			break;
 		case HETMEM_FOREIGN:
 			ret = hetmem_piece_fault(m, start, end);
@@ -343,28 +361,65 @@ static int hetmem_migrate_pin(struct hetmem_migration *m, unsigned long start,
 	return 0;
 }
 
-static int hetmem_migrate_step(struct hetmem_migration *m, unsigned long start)
+/*
+ * Whether the next step may be moved with the last one. Huge pages, and what
+ * may become one, are a driver's business block by block.
+ */
+static bool hetmem_step_goes_on(const struct hetmem_migration *m)
 {
-	unsigned long end;
-	u64 before;
+	const struct hetmem_walk *walk = &m->walk;
+	bool any = false;
+	unsigned int i;
+
+	if (walk->end == walk->vma_end)
+		return false;
+	for (i = 0; i < walk->nr; i++) {
+		if (walk->pieces[i].order)
+			return false;
+		any |= HETMEM_LOC_KIND(walk->pieces[i].location) !=
+		       HETMEM_UNKNOWN;
+	}
+	return any;
+}
+
+/* Looks at a span from @start on, moves it, and counts. */
+static int hetmem_migrate_span(struct hetmem_migration *m, unsigned long start)
+{
+	u32 id = HETMEM_LOC_INDEX(m->cmd->location);
+	unsigned long end = start;
+	u64 arrived, before = 0;
+	bool goes_on;
 	int ret, err;
 
-	ret = hetmem_walk_step(&m->walk, start, m->cmd->end);
-	if (ret)
+	do {
+		ret = hetmem_walk_step(&m->walk, end, m->cmd->end);
+		if (ret)
+			break;
+		arrived = hetmem_count_arrived(m);
+		if (arrived == (m->walk.end - end) >> PAGE_SHIFT ||
+		    hetmem_leaves(m, m->walk.why)) {
+			/* The next span begins with it. */
+			if (end > start)
+				break;
+			m->cmd->already += arrived;
+			m->cmd->walk_end = m->walk.end;
+			return hetmem_count_left(m);
+		}
+		before += arrived;
+		goes_on = hetmem_step_goes_on(m);
+		if (hetmem_to_host(m))
+			ret = hetmem_step_to_host(m);
+		else
+			ret = hetmem_move(m, id, m->walk.start, m->walk.end);
+		end = m->walk.end;
+	} while (!ret && goes_on && end < m->cmd->end &&
+		 end - start < m->max_span);
+	if (end == start)
 		return ret;
-	end = m->walk.end;
-	before = hetmem_count_arrived(m);
-	if (before == (end - start) >> PAGE_SHIFT ||
-	    hetmem_leaves(m, m->walk.why)) {
-		m->cmd->already += before;
-		m->cmd->walk_end = end;
-		return hetmem_count_left(m);
-	}
 
-	if (hetmem_to_host(m))
-		ret = hetmem_step_to_host(m);
-	else
-		ret = hetmem_step_to_device(m);
+	err = hetmem_move_now(m);
+	if (!ret)
+		ret = err;
 	m->no_memory = ret == -ENOMEM;
 	if (m->no_memory)
 		ret = 0;
@@ -374,22 +429,40 @@ static int hetmem_migrate_step(struct hetmem_migration *m, unsigned long start)
 	return ret ? ret : err;
 }
 
+/*
+ * A device that is small for it would evict what has just come, and what is
+ * there is counted afterwards.
+ */
+static unsigned long hetmem_device_span(const struct hetmem_device *dev)
+{
+	u64 room = min(dev->desc.capacity, READ_ONCE(dev->limit));
+
+	return clamp_t(u64, ALIGN_DOWN(room / 8, HETMEM_BLOCK_SIZE),
+		       HETMEM_BLOCK_SIZE, HETMEM_DEVICE_SPAN);
+}
+
 static int hetmem_migrate_check(struct hetmem_migration *m)
 {
 	u32 index = HETMEM_LOC_INDEX(m->cmd->location);
-	bool known;
+	struct hetmem_device *dev;
 	int idx;
 
 	m->nid = NUMA_NO_NODE;
+	m->max_span = HETMEM_DEVICE_SPAN;
 	switch (HETMEM_LOC_KIND(m->cmd->location)) {
 	case HETMEM_DEVICE:
 		if (m->cmd->flags)
 			return -EINVAL;
 		idx = hetmem_device_lock();
-		known = hetmem_device_find(index);
+		dev = hetmem_device_find(index);
+		if (dev)
+			m->max_span = hetmem_device_span(dev);
 		hetmem_device_unlock(idx);
-		return known ? 0 : -ENODEV;
+		return dev ? 0 : -ENODEV;
 	case HETMEM_HOST:
+		/* There is room for one block in the list. */
+		if (m->cmd->nr_rest)
+			m->max_span = HETMEM_BLOCK_SIZE;
 		if (index == HETMEM_NODE_ANY)
 			return 0;
 		if (index >= MAX_NUMNODES || !node_online(index))
@@ -440,7 +513,7 @@ int hetmem_migrate(struct hetmem_context *ctx, struct mm_struct *mm,
 		if (cmd->nr_rest &&
 		    cmd->nr_rest - cmd->filled_rest < HETMEM_REST_MIN)
 			break;
-		ret = hetmem_migrate_step(&m, start);
+		ret = hetmem_migrate_span(&m, start);
 		if (!ret && (cmd->flags & HETMEM_MIGRATE_PIN))
 			ret = hetmem_migrate_pin(&m, start, cmd->walk_end);
 		if (ret)

@@ -356,6 +356,7 @@ static int hetmem_walk_try(struct hetmem_walk *walk, unsigned long start,
 	}
 
 	walk->end = min(block_end, vma->vm_end);
+	walk->vma_end = vma->vm_end;
 	ret = hetmem_walk_snapshot(walk, seq);
 	mmap_read_unlock(walk->mm);
 	if (ret)

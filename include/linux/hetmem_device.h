@@ -27,16 +27,22 @@ struct mm_struct;
 struct module;
 struct vm_area_struct;
 
+/* Bytes that one call of an operation moves at most. */
+#define HETMEM_DEVICE_SPAN	(16UL << 20)
+
 /**
  * struct hetmem_device_ops - what a driver does for hetmem
  *
  * Both move operations run in the context of the process that asked, with
  * mmap_lock of vma->vm_mm held for reading; they keep it. [start, end) is
- * page-aligned, at most 2 MiB, does not cross a 2 MiB boundary and lies
- * inside @vma, which is neither hugetlb nor special (VM_SPECIAL, DAX) nor
- * armed for userfaultfd nor, towards the device, VM_MERGEABLE; before it
- * moves pages of its own accord a driver has to look for that itself. They may
- * sleep, must not wait for user space, and return early on a fatal signal.
+ * page-aligned and lies inside @vma. It is at most 2 MiB and does not cross a
+ * 2 MiB boundary; or, where a moment ago there were small pages in each 2 MiB
+ * and nothing huge, it is at most HETMEM_DEVICE_SPAN, and for to_device at
+ * most an eighth of the device. @vma is neither hugetlb nor special
+ * (VM_SPECIAL, DAX) nor armed for userfaultfd nor, towards the device,
+ * VM_MERGEABLE; before it moves pages of its own accord a driver has to look
+ * for that itself. They may sleep, must not wait for user space, and return
+ * early on a fatal signal.
  *
  * Return: 0, also when some or all pages did not move (hetmem looks for
  * itself where they are), -ENOMEM if there was no room (on the device after

@@ -240,7 +240,7 @@ static long emu_move_in_round(struct emu_device *dev, struct migrate_vma *args,
  * @dev: device
  * @vma: one that emu_can_move() accepts
  * @start: page-aligned
- * @end: page-aligned, at most EMU_BATCH pages behind, inside @vma
+ * @end: page-aligned, at most HETMEM_DEVICE_SPAN behind, inside @vma
  *
  * Return: 0, also if some pages could not move; -ENOSPC if there was no room
  * for some, -ENOMEM, -EINTR on a fatal signal, or what migrate_vma_setup()
@@ -450,7 +450,7 @@ static int emu_move_out_alloc(struct emu_out *out)
  * @dev: device; pages of others stay
  * @vma: neither hugetlb nor special nor DAX
  * @start: page-aligned
- * @end: page-aligned, at most EMU_BATCH pages behind, inside @vma
+ * @end: page-aligned, at most HETMEM_DEVICE_SPAN behind, inside @vma
  * @nid: node, or NUMA_NO_NODE
  *
  * Return: 0, also if some pages could not move; -ENOMEM if the host, or its
