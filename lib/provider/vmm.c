@@ -186,7 +186,10 @@ static int add_peers(struct vmm *v, uint64_t peers)
 	return 0;
 }
 
-/* Attributes say what a driver knows of; creating one says what it does. */
+/*
+ * Attributes say what a driver knows of; creating one says what it does. What
+ * fails to be undone is tried once more.
+ */
 static int try_handle(struct vmm *v)
 {
 	uint64_t handle;
@@ -199,18 +202,20 @@ static int try_handle(struct vmm *v)
 		err = vmm_create(&v->p, v->p.granularity, false, &handle);
 	}
 	if (err || v->nr_access == 1) {
-		if (!err)
+		if (!err && vmm_release(&v->p, handle))
 			err = vmm_release(&v->p, handle);
 		return err;
 	}
 	err = vmm_reserve(&v->p, v->p.granularity, 0, &addr);
 	if (!err) {
 		err = vmm_map(&v->p, addr, v->p.granularity, handle);
-		if (!err)
+		if (!err && vmm_unmap(&v->p, addr, v->p.granularity))
 			vmm_unmap(&v->p, addr, v->p.granularity);
-		vmm_unreserve(&v->p, addr, v->p.granularity);
+		if (vmm_unreserve(&v->p, addr, v->p.granularity))
+			vmm_unreserve(&v->p, addr, v->p.granularity);
 	}
-	vmm_release(&v->p, handle);
+	if (vmm_release(&v->p, handle))
+		vmm_release(&v->p, handle);
 	return err;
 }
 

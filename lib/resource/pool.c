@@ -267,7 +267,7 @@ static int init_parts(struct pool *p)
 
 	err = hm_order_init(&p->order, p->res.hm, p->res.device,
 			    sizeof(struct pool_stream), p->opt.retired,
-			    p->opt.check);
+			    p->opt.check, &p->lock);
 	if (err)
 		return err;
 	err = hm_table_init(&p->blocks, sizeof(struct block),
@@ -328,12 +328,13 @@ int hm_pool_create(struct hm_provider *provider,
 		p->opt.wait_ms = HM_POOL_WAIT_MS;
 	p->cache_max = p->opt.cache ? p->opt.cache : CACHE_MAX;
 	p->host = provider->caps & HM_PROVIDER_FORK;
+	pthread_mutex_init(&p->lock, NULL);
 	err = init_parts(p);
 	if (err) {
+		pthread_mutex_destroy(&p->lock);
 		free(p);
 		return err;
 	}
-	pthread_mutex_init(&p->lock, NULL);
 	err = make_min(p);
 	if (err) {
 		/* The provider stays the caller's. */

@@ -162,7 +162,7 @@ struct block *hm_block_release(struct pool *p, struct block *b)
 	struct block *n, *tag;
 
 	n = block_at(p, b->next);
-	if (b->next && n->state == BLOCK_FREE &&
+	if (b->next && block_state(n) == BLOCK_FREE &&
 	    (uint64_t)b->units + n->units <= UINT32_MAX) {
 		tag = common_tag(p, b, n);
 		if (tag) {
@@ -171,7 +171,7 @@ struct block *hm_block_release(struct pool *p, struct block *b)
 		}
 	}
 	n = block_at(p, b->prev);
-	if (b->prev && n->state == BLOCK_FREE &&
+	if (b->prev && block_state(n) == BLOCK_FREE &&
 	    (uint64_t)b->units + n->units <= UINT32_MAX) {
 		tag = common_tag(p, b, n);
 		if (tag) {
@@ -184,47 +184,43 @@ struct block *hm_block_release(struct pool *p, struct block *b)
 	return b;
 }
 
-static void flush_list(struct pool *p, uint32_t id)
+/* A list of cached blocks that @s has no more; large ones first. */
+static uint32_t detach(struct pool *p, struct pool_stream *s, uint64_t keep)
 {
-	uint32_t next;
+	uint32_t list = 0, id;
+	unsigned int i;
 
-	for (; id; id = next) {
-		struct block *b = block_at(p, id);
+	stream_lock(s);
+	for (i = NR_BINS - 1; i && s->cached > keep; i--) {
+		while ((id = s->cache[i]) && s->cached > keep) {
+			struct block *b = block_at(p, id);
 
-		next = b->right;
-		hm_hash_remove(p, b);
-		set_state(b, BLOCK_BUSY);
-		hm_block_release(p, b);
+			s->cache[i] = b->right;
+			s->cached -= block_bytes(b);
+			b->right = list;
+			list = id;
+		}
 	}
+	stream_unlock(s);
+	return list;
 }
 
 void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep)
 {
 	uint64_t bytes = 0;
-	unsigned int i;
-	uint32_t list;
+	uint32_t id, next;
 
-	if (!s->cache)
-		return;
-	/* Large ones first: they are what others miss. */
-	for (i = NR_BINS - 1; i && __atomic_load_n(&s->cached,
-					__ATOMIC_RELAXED) > keep; i--) {
-		struct block *b;
+	for (id = detach(p, s, keep); id; id = next) {
+		struct block *b = block_at(p, id);
 
-		if (!__atomic_load_n(&s->cache[i], __ATOMIC_RELAXED))
-			continue;
-		stream_lock(s);
-		list = s->cache[i];
-		s->cache[i] = 0;
-		for (b = block_at(p, list); b != block_at(p, 0);
-		     b = block_at(p, b->right)) {
-			s->cached -= block_bytes(b);
-			bytes += block_bytes(b);
-		}
-		stream_unlock(s);
-		flush_list(p, list);
+		next = b->right;
+		bytes += block_bytes(b);
+		hm_hash_remove(p, b);
+		set_state(b, BLOCK_BUSY);
+		hm_block_release(p, b);
 	}
-	hm_pool_record(p, s, bytes);
+	if (bytes)
+		hm_pool_record(p, s, bytes);
 }
 
 void hm_pool_flush(struct pool *p)
@@ -261,7 +257,7 @@ static void merge_all(struct pool *p, struct arena *a)
 		struct block *n = block_at(p, b->next);
 
 		next = hm_arena_next(p, a, b);
-		if (!b->next || n->state != BLOCK_FREE || n->stream ||
+		if (!b->next || block_state(n) != BLOCK_FREE || n->stream ||
 		    n->flags & BLOCK_GRAPH)
 			continue;
 		hm_block_take(p, b);

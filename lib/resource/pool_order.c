@@ -8,6 +8,8 @@
 /* What a free block may stay behind the last event: see stream.h. */
 #define RECORD_FREES	64
 #define RECORD_BYTES	((uint64_t)64 << 20)
+/* Or this part of the pool, if that is more. */
+#define RECORD_SHARE	16
 
 void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes)
 {
@@ -15,7 +17,8 @@ void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes)
 		return;
 	s->unrecorded_bytes += bytes;
 	if (hm_stream_pos(&s->s) - s->s.recorded < RECORD_FREES &&
-	    s->unrecorded_bytes < RECORD_BYTES)
+	    (s->unrecorded_bytes < RECORD_BYTES ||
+	     s->unrecorded_bytes < p->reserved / RECORD_SHARE))
 		return;
 	/* Whoever needs it tries again and says why it failed. */
 	if (!hm_stream_record(&p->order, &s->s))
@@ -171,7 +174,7 @@ int hm_block_wait(struct pool *p, struct pool_stream *s, struct block *b)
 
 	err = hm_stream_wait(&p->order, &s->s, p->order.streams[b->stream],
 			     b->pos);
-	if (err || b->state != BLOCK_PENDING)
+	if (err || block_state(b) != BLOCK_PENDING)
 		return err;
 	for (id = b->left; id; id = u->next) {
 		u = (struct use *)p->uses.base + id;
@@ -188,6 +191,11 @@ int hm_block_wait(struct pool *p, struct pool_stream *s, struct block *b)
 	     link = &block_at(p, *link)->right)
 		;
 	*link = b->right;
+	/* What is cut off of it is behind all of these uses too. */
+	stream_lock(s);
+	b->stream = s->s.index;
+	b->pos = s->s.index ? hm_stream_step(&s->s) : 0;
+	stream_unlock(s);
 	set_state(b, BLOCK_BUSY);
 	return 0;
 }

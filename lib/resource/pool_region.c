@@ -178,12 +178,16 @@ static void regions_poll(struct pool *p)
 	(void)p;
 }
 
+/* What fails once is tried once more: there is no later. */
 static void regions_destroy(struct pool *p, bool forget)
 {
 	unsigned int i;
 
 	for (i = 0; !forget && i < p->regions->nr; i++)
-		put_region(p, &p->regions->regions[i], HETMEM_STREAM_LEGACY);
+		if (put_region(p, &p->regions->regions[i],
+			       HETMEM_STREAM_LEGACY))
+			put_region(p, &p->regions->regions[i],
+				   HETMEM_STREAM_LEGACY);
 	free(p->regions->regions);
 	free(p->regions);
 	p->regions = NULL;

@@ -111,7 +111,7 @@ static struct block *find_waiting(struct pool *p, struct pool_stream *s,
 /* Out of its arena, if it was in one: BUSY. */
 static struct block *take(struct pool *p, struct block *b)
 {
-	if (b && b->state == BLOCK_FREE)
+	if (b && block_state(b) == BLOCK_FREE)
 		hm_block_take(p, b);
 	return b;
 }
@@ -258,6 +258,10 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
 	}
 	if (b) {
 		addr = (b->addr + align - 1) & ~(uint64_t)(align - 1);
+		/* The end of a run is where it can grow. */
+		if (p->vm && align == UNIT && zone && b->units > units &&
+		    b->next)
+			addr = hm_vm_place(p, b, units);
 		b = trim_to(p, b, addr, units, zone ? SMALLEST_REST : 1);
 	}
 	if (!b) {

@@ -40,7 +40,8 @@ static struct hm_stream *new_stream(struct hm_order *o)
 }
 
 int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
-		  size_t size, bool retired, bool check)
+		  size_t size, bool retired, bool check,
+		  pthread_mutex_t *lock)
 {
 	static uint64_t serials;
 	int err;
@@ -68,7 +69,7 @@ int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
 	o->streams[0]->id = UINT64_MAX;
 	o->streams[0]->done = UINT64_MAX;
 	o->nr = 1;
-	pthread_mutex_init(&o->lock, NULL);
+	o->lock = lock;
 	return 0;
 }
 
@@ -100,7 +101,6 @@ void hm_order_destroy(struct hm_order *o, bool forget)
 		free(s);
 	}
 	free(o->streams);
-	pthread_mutex_destroy(&o->lock);
 }
 
 /* Makes @ctx current; the special handles mean a stream of what is. */
@@ -220,12 +220,12 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 	err = identify(o, handle, &id, &ctx);
 	if (err)
 		return err;
-	pthread_mutex_lock(&o->lock);
+	pthread_mutex_lock(o->lock);
 	s = find(o, handle, id);
 	if (!s) {
 		s = add(o);
 		if (!s) {
-			pthread_mutex_unlock(&o->lock);
+			pthread_mutex_unlock(o->lock);
 			return o->nr == HM_MAX_STREAMS ? -EMFILE : -ENOMEM;
 		}
 		s->handle = handle;
@@ -236,7 +236,7 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 		__atomic_store_n(&s->id, id, __ATOMIC_RELEASE);
 		__atomic_store_n(&o->seen, o->seen + 1, __ATOMIC_RELAXED);
 	}
-	pthread_mutex_unlock(&o->lock);
+	pthread_mutex_unlock(o->lock);
 	*key = (struct hm_stream_key){
 		.order = o->serial, .handle = handle, .id = id,
 		.epoch = epoch, .stream = s,
@@ -245,15 +245,27 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 	return 0;
 }
 
-static bool is_capturing(struct hm_order *o, struct hm_stream *s)
+/*
+ * Whether an event may be recorded or waited for. A handle that the driver
+ * does not know any more was destroyed behind our back.
+ */
+static int check_capture(struct hm_order *o, struct hm_stream *s)
 {
 	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
 
 	if (!o->hm->driver.cuStreamIsCapturing)
-		return false;
+		return 0;
 	o->calls++;
-	return o->hm->driver.cuStreamIsCapturing(s->handle, &status) ||
-	       status != CU_STREAM_CAPTURE_STATUS_NONE;
+	if (o->hm->driver.cuStreamIsCapturing(s->handle, &status)) {
+		s->retired = true;
+		s->lost = true;
+		return hm_error(-EAGAIN, "stream %p was destroyed without hetmem_stream_retire()",
+				s->handle);
+	}
+	if (status != CU_STREAM_CAPTURE_STATUS_NONE)
+		return hm_error(-EBUSY, "stream %p is being captured: hetmem_capture_begin() tells the pool",
+				s->handle);
+	return 0;
 }
 
 static int get_event(struct hm_order *o, struct hm_stream *s, CUevent *event)
@@ -310,11 +322,10 @@ int hm_stream_record(struct hm_order *o, struct hm_stream *s)
 	if (s->recorded >= pos || s->done >= pos)
 		return 0;
 	if (s->lost)
-		return hm_error(-EBUSY, "a stream was destroyed without hetmem_stream_retire()");
-	if (is_capturing(o, s))
-		return hm_error(-EBUSY, "stream %p is being captured: hetmem_capture_begin() tells the pool",
-				s->handle);
-	err = make_room(s);
+		return hm_error(-EAGAIN, "a stream was destroyed without hetmem_stream_retire()");
+	err = check_capture(o, s);
+	if (!err)
+		err = make_room(s);
 	if (!err)
 		err = get_event(o, s, &event);
 	if (err)
@@ -398,15 +409,15 @@ int hm_stream_wait(struct hm_order *o, struct hm_stream *s,
 	if (of->recorded < pos) {
 		err = hm_stream_record(o, of);
 		if (err)
-			return err;
+			return err == -EBUSY ? -EAGAIN : err;
 	}
 	if (!s->index) {
 		hm_stream_poll(o, of);
-		return of->done >= pos ? 0 : -EBUSY;
+		return of->done >= pos ? 0 : -EAGAIN;
 	}
-	if (is_capturing(o, s))
-		return hm_error(-EBUSY, "stream %p is being captured: hetmem_capture_begin() tells the pool",
-				s->handle);
+	err = check_capture(o, s);
+	if (err)
+		return err;
 	/* The earliest that covers it; the loop ends: recorded >= pos. */
 	for (i = 0; i < of->nr; i++) {
 		p = &of->points[(of->first + i) % of->room];
@@ -497,9 +508,7 @@ int hm_stream_retire(struct hm_order *o, hetmem_stream handle,
 	err = identify(o, handle, &id, &ctx);
 	if (err)
 		return err;
-	pthread_mutex_lock(&o->lock);
 	s = find(o, handle, id);
-	pthread_mutex_unlock(&o->lock);
 	if (!s)
 		return 0;
 	/*
@@ -509,9 +518,7 @@ int hm_stream_retire(struct hm_order *o, hetmem_stream handle,
 	err = hm_stream_record(o, s);
 	if (err)
 		return err;
-	pthread_mutex_lock(&o->lock);
 	s->retired = true;
-	pthread_mutex_unlock(&o->lock);
 	__atomic_add_fetch(&o->epoch, 1, __ATOMIC_RELEASE);
 	*stream = s;
 	return 0;
@@ -519,12 +526,10 @@ int hm_stream_retire(struct hm_order *o, hetmem_stream handle,
 
 void hm_stream_recycle(struct hm_order *o, struct hm_stream *s)
 {
-	pthread_mutex_lock(&o->lock);
 	free_events(o, s);
 	if (s->waited)
 		memset(s->waited, 0, s->nr_waited * sizeof(*s->waited));
 	s->done = hm_stream_pos(s);
 	s->recorded = s->done;
 	__atomic_store_n(&s->id, 0, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&o->lock);
 }

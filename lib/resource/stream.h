@@ -18,10 +18,10 @@
  *
  * Index 0 is the host: what was freed there is complete.
  *
- * Locking: order->lock protects the table of streams. All else but pos is
- * protected by the lock of whom the order belongs to, which hm_stream_get()
- * alone does without; it is taken before order->lock. pos goes up under a
- * lock of the owner's choice and may be read at any time.
+ * Locking: all but pos is protected by the lock of whom the order belongs to,
+ * which every function here is called with, but hm_stream_get(), which takes
+ * it for a handle that the thread does not remember. pos goes up under a lock
+ * of the owner's choice and may be read at any time.
  */
 #ifndef HETMEM_RESOURCE_STREAM_H
 #define HETMEM_RESOURCE_STREAM_H
@@ -81,6 +81,7 @@ struct hm_stream {
  * @ctx: that context
  * @retired: handles hold until hm_stream_retire()
  * @check: ask about capture whenever an event is recorded
+ * @lock: the owner's
  * @size: bytes of what the user keeps of a stream, zeroed at first
  * @epoch: goes up with each retired stream
  * @seen: streams there were, without the host
@@ -96,7 +97,7 @@ struct hm_order {
 	bool retired;
 	bool check;
 	size_t size;
-	pthread_mutex_t lock;
+	pthread_mutex_t *lock;
 	uint64_t epoch;
 	unsigned int seen;
 	unsigned int nr;
@@ -121,7 +122,8 @@ extern __thread struct hm_stream_key hm_stream_keys[HM_STREAM_KEYS];
 
 /* 0, -ENOMEM, or what the driver says of @device's context. */
 int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
-		  size_t size, bool retired, bool check);
+		  size_t size, bool retired, bool check,
+		  pthread_mutex_t *lock);
 
 /* Frees all streams and, unless it is a forked child's, their events. */
 void hm_order_destroy(struct hm_order *o, bool forget);
@@ -197,13 +199,14 @@ static inline uint64_t hm_stream_pos(const struct hm_stream *s)
 
 /*
  * Sees to it that an event covers what was freed on @s up to now. -EBUSY: @s
- * is being captured; -EIO; -ENOMEM.
+ * is being captured; -EAGAIN: it is lost; -EIO; -ENOMEM.
  */
 int hm_stream_record(struct hm_order *o, struct hm_stream *s);
 
 /*
- * Orders @s behind position @pos of @of, without waiting. -EBUSY: @s is the
- * host and it is not complete, or one of them is being captured; -EIO.
+ * Orders @s behind position @pos of @of, without waiting. -EBUSY: @s is being
+ * captured; -EAGAIN: @s is the host and it is not complete, or @of is being
+ * captured or lost; -EIO.
  */
 int hm_stream_wait(struct hm_order *o, struct hm_stream *s,
 		   struct hm_stream *of, uint64_t pos);

@@ -32,6 +32,8 @@
  * @pages: of it
  * @mapping: the active one
  * @maps: mappings, aliases included
+ * @candidate: while growth goes on: place in the list of free ones, + 1
+ * @stamp: the plan it was last seen in
  */
 struct handle {
 	uint64_t handle;
@@ -39,6 +41,8 @@ struct handle {
 	uint32_t mapping;
 	uint32_t maps;
 	uint32_t flags;
+	uint32_t candidate;
+	uint32_t stamp;
 };
 
 /**
@@ -46,13 +50,14 @@ struct handle {
  * @handle: of which
  * @page: the first
  * @uses: alias: what must be complete before it can be unmapped
- * @next: alias: in the list, oldest first
+ * @next, @prev: alias: in the list, oldest first
  */
 struct mapping {
 	uint32_t handle;
 	uint32_t page;
 	uint32_t uses;
 	uint32_t next;
+	uint32_t prev;
 };
 
 /**
@@ -80,6 +85,7 @@ struct vm {
 	uint32_t last;
 	uint32_t nr_aliases;
 	uint64_t pages;
+	uint32_t stamp;
 	bool asleep;
 };
 
@@ -108,12 +114,15 @@ static inline struct handle *handle_of_page(const struct vm *v, uint32_t page)
 	return handle_at(v, mapping_at(v, v->map[page])->handle);
 }
 
-/* A handle that is wholly free, and the free block that it is in. */
+/* A handle that is wholly free, the free block that it is in, where it goes. */
 struct vm_free {
 	uint32_t handle;
 	uint32_t page;
 	uint32_t pages;
 	uint32_t block;
+	uint32_t to;
+	bool chosen;
+	bool moved;
 };
 
 /* vm_map.c: handles and mappings */
@@ -123,7 +132,8 @@ int hm_vm_create(struct pool *p, uint32_t page, uint32_t pages);
 /*
  * The handle of @f, whose block is BUSY and keeps its name if anything is
  * left of it before the handle, is mapped at @page as well: what was its
- * active mapping is an alias, and no block. *@left: whether it was so.
+ * active mapping is an alias, and no block. *@left: whether it was so. If
+ * there is an alias of it at @page already, the driver is not asked.
  */
 int hm_vm_remap(struct pool *p, const struct vm_free *f, uint32_t page,
 		bool *left);
@@ -141,5 +151,63 @@ void hm_vm_unalias(struct pool *p, uint32_t keep, uint32_t handle);
  */
 ssize_t hm_vm_collect(struct pool *p, struct pool_stream *s, bool wait,
 		      struct vm_free **list);
+
+#define VM_PIECES	64
+
+/* Addresses of a plan: a free block, or holes to be filled. */
+struct vm_piece {
+	uint32_t block;
+	uint32_t page;
+	uint32_t pages;
+};
+
+/**
+ * struct vm_plan - where to grow: an interval without live blocks
+ * @list, @nr: wholly free handles
+ * @pieces: of the interval that are not aliases, in order
+ * @page, @end: what of it is whole pages outside of the first block
+ * @fresh: pages of holes
+ * @room: units of the first block
+ * @zone: of the blocks
+ */
+struct vm_plan {
+	struct vm_free *list;
+	size_t nr;
+	struct vm_piece pieces[VM_PIECES];
+	unsigned int nr_pieces;
+	uint32_t page;
+	uint32_t end;
+	uint32_t fresh;
+	uint64_t room;
+	unsigned int zone;
+};
+
+/*
+ * vm_plan.c: @wait: memory that @s has to be ordered behind counts. @plan is
+ * to be freed if it is 0. -ENOMEM: no addresses.
+ */
+int hm_vm_plan(struct pool *p, struct pool_stream *s, unsigned int zone,
+	       uint64_t units, bool wait, struct vm_plan *plan);
+void hm_vm_plan_free(struct pool *p, struct vm_plan *plan);
+
+/* vm_grow.c: what a source's grow is. */
+int hm_vm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
+	       uint64_t units);
+
+/* vm_join.c: makes handles movable that are free for several streams. */
+void hm_vm_join(struct pool *p, struct pool_stream *s);
+
+/* vm.c */
+
+/* How many holes there are from @page on, at most @want. */
+uint32_t hm_vm_holes(const struct vm *v, uint32_t page, uint32_t want);
+/* @want holes in a row; false: there are none. */
+bool hm_vm_find_hole(struct vm *v, unsigned int zone, uint32_t want,
+		     uint32_t *page);
+/* By block, from its end on: what is before keeps its name. */
+int hm_vm_by_block(const void *a, const void *b);
+/* All blocks of @list, before one that is released could swallow another. */
+void hm_vm_take_all(struct pool *p, const struct vm_free *list, size_t nr);
+size_t hm_vm_trim(struct pool *p, uint64_t keep);
 
 #endif /* HETMEM_RESOURCE_VM_H */

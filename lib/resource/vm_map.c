@@ -129,12 +129,68 @@ static int uses_of(struct pool *p, const struct block *b, uint32_t *uses)
 
 static void add_alias(struct vm *v, uint32_t m)
 {
+	mapping_at(v, m)->prev = v->last;
+	mapping_at(v, m)->next = 0;
 	if (v->last)
 		mapping_at(v, v->last)->next = m;
 	else
 		v->first = m;
 	v->last = m;
 	v->nr_aliases++;
+}
+
+static void remove_alias(struct vm *v, uint32_t m)
+{
+	struct mapping *a = mapping_at(v, m);
+
+	if (a->prev)
+		mapping_at(v, a->prev)->next = a->next;
+	else
+		v->first = a->next;
+	if (a->next)
+		mapping_at(v, a->next)->prev = a->prev;
+	else
+		v->last = a->prev;
+	v->nr_aliases--;
+}
+
+/* An alias at @page, made if there is none. */
+static int get_alias(struct pool *p, const struct vm_free *f, uint32_t page,
+		     uint32_t *alias)
+{
+	struct vm *v = p->vm;
+	struct handle *h = handle_at(v, f->handle);
+	uint32_t m = v->map[page];
+	int err;
+
+	*alias = m;
+	if (m)
+		return 0;
+	m = hm_table_get(&v->mappings);
+	if (!m)
+		return no_room();
+	err = map(p, page, f->pages, h->handle);
+	if (err) {
+		hm_table_put(&v->mappings, m);
+		return err;
+	}
+	*mapping_at(v, m) = (struct mapping){ .handle = f->handle,
+					      .page = page };
+	set_pages(v, page, f->pages, m);
+	h->maps++;
+	add_alias(v, m);
+	*alias = m;
+	return 0;
+}
+
+static void free_uses(struct pool *p, uint32_t uses)
+{
+	uint32_t next;
+
+	for (; uses; uses = next) {
+		next = ((struct use *)p->uses.base + uses)->next;
+		hm_table_put(&p->uses, uses);
+	}
 }
 
 int hm_vm_remap(struct pool *p, const struct vm_free *f, uint32_t page,
@@ -150,43 +206,24 @@ int hm_vm_remap(struct pool *p, const struct vm_free *f, uint32_t page,
 	err = uses_of(p, block_at(p, f->block), &uses);
 	if (err)
 		return err;
-	m = hm_table_get(&v->mappings);
-	err = m ? map(p, page, f->pages, h->handle) : no_room();
-	if (err)
-		goto fail;
-	piece = cut_out(p, f, left);
+	err = get_alias(p, f, page, &m);
+	piece = err ? NULL : cut_out(p, f, left);
 	if (!piece) {
-		/* Nothing was cut: the new mapping goes, or is an alias. */
-		err = unmap(p, page, f->pages);
-		if (err) {
-			*mapping_at(v, m) = (struct mapping){ f->handle, page,
-				0, 0 };
-			set_pages(v, page, f->pages, m);
-			h->maps++;
-			add_alias(v, m);
-			m = 0;
-		}
-		err = -ENOMEM;
-		goto fail;
+		/* An alias that was made stays one; it is in nobody's way. */
+		free_uses(p, uses);
+		return err ? err : -ENOMEM;
 	}
 	hm_block_delete(p, piece);
 	v->head[f->page] = 0;
 	v->tail[f->page + f->pages - 1] = 0;
 	mapping_at(v, old)->uses = uses;
 	add_alias(v, old);
-	*mapping_at(v, m) = (struct mapping){ .handle = f->handle,
-					      .page = page };
+	/* Uses behind this alias are behind those of the handle's since. */
+	remove_alias(v, m);
+	free_uses(p, mapping_at(v, m)->uses);
+	mapping_at(v, m)->uses = 0;
 	h->mapping = m;
-	h->maps++;
-	set_pages(v, page, f->pages, m);
 	return 0;
-
-fail:
-	if (m)
-		hm_table_put(&v->mappings, m);
-	if (uses)
-		hm_table_put(&p->uses, uses);
-	return err;
 }
 
 /* Whether all of a list is complete; what is not recorded is, for later. */
@@ -210,25 +247,20 @@ static bool uses_done(struct pool *p, uint32_t *uses)
 void hm_vm_unalias(struct pool *p, uint32_t keep, uint32_t handle)
 {
 	struct vm *v = p->vm;
-	uint32_t *link = &v->first, prev = 0, m;
+	uint32_t m, next;
 	struct handle *h;
 
-	while ((m = *link) && v->nr_aliases > keep) {
+	for (m = v->first; m && v->nr_aliases > keep; m = next) {
 		struct mapping *a = mapping_at(v, m);
 
+		next = a->next;
 		h = handle_at(v, a->handle);
 		if ((handle && a->handle != handle) ||
-		    !uses_done(p, &a->uses) || unmap(p, a->page, h->pages)) {
-			prev = m;
-			link = &a->next;
+		    !uses_done(p, &a->uses) || unmap(p, a->page, h->pages))
 			continue;
-		}
+		remove_alias(v, m);
 		set_pages(v, a->page, h->pages, 0);
 		h->maps--;
-		*link = a->next;
-		if (v->last == m)
-			v->last = prev;
-		v->nr_aliases--;
 		hm_table_put(&v->mappings, m);
 	}
 }
@@ -310,8 +342,10 @@ static int collect_block(struct pool *p, struct block *b,
 
 		if (m->page == page && next <= end &&
 		    !(h->flags & (HANDLE_PINNED | HANDLE_ASLEEP))) {
-			struct vm_free f = { m->handle, page, h->pages,
-				block_id(p, b) };
+			struct vm_free f = {
+				.handle = m->handle, .page = page,
+				.pages = h->pages, .block = block_id(p, b),
+			};
 
 			err = add_free(c, &f);
 		}

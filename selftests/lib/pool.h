@@ -7,6 +7,7 @@
 
 #include "provider/vmm.h"
 #include "resource/pool.h"
+#include "resource/stream.h"
 #include "soft_driver.h"
 
 #define MIB	((size_t)1 << 20)

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The pool and streams: who may have what was freed where, while a stream is
+ * held up by a host function that waits for a gate.
+ */
+#include "pool.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
+static bool is_open;
+static int passed;
+static unsigned int nr_records, nr_waits, nr_queries;
+static struct hm_driver real;
+
+static CUresult count_record(CUevent event, CUstream stream)
+{
+	__atomic_add_fetch(&nr_records, 1, __ATOMIC_RELAXED);
+	return real.cuEventRecord(event, stream);
+}
+
+static CUresult count_wait(CUstream stream, CUevent event, unsigned int flags)
+{
+	__atomic_add_fetch(&nr_waits, 1, __ATOMIC_RELAXED);
+	return real.cuStreamWaitEvent(stream, event, flags);
+}
+
+static CUresult count_query(CUevent event)
+{
+	__atomic_add_fetch(&nr_queries, 1, __ATOMIC_RELAXED);
+	return real.cuEventQuery(event);
+}
+
+static void wait_for_gate(void *unused)
+{
+	(void)unused;
+	pthread_mutex_lock(&lock);
+	while (!is_open)
+		pthread_cond_wait(&opened, &lock);
+	pthread_mutex_unlock(&lock);
+}
+
+static void pass(void *unused)
+{
+	(void)unused;
+	__atomic_add_fetch(&passed, 1, __ATOMIC_SEQ_CST);
+}
+
+static void close_gate(CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	is_open = false;
+	pthread_mutex_unlock(&lock);
+	need(!drv->cuLaunchHostFunc(stream, wait_for_gate, NULL),
+	     "a stream waits");
+}
+
+static void open_gate(void)
+{
+	pthread_mutex_lock(&lock);
+	is_open = true;
+	pthread_cond_broadcast(&opened);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Has work that is given to the stream now been done soon? */
+static bool is_held_up(CUstream stream)
+{
+	const struct timespec nap = { .tv_nsec = 20000000 };
+	int before = __atomic_load_n(&passed, __ATOMIC_SEQ_CST);
+
+	need(!drv->cuLaunchHostFunc(stream, pass, NULL), "work");
+	nanosleep(&nap, NULL);
+	return __atomic_load_n(&passed, __ATOMIC_SEQ_CST) == before;
+}
+
+static CUstream new_stream(void)
+{
+	CUstream s;
+
+	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "a stream");
+	return s;
+}
+
+static void one_stream(const char *provider, size_t size)
+{
+	CUstream a = new_stream();
+	void *p, *q;
+	int i;
+
+	make_pool(provider, NULL);
+	nr_records = 0;
+	close_gate(a);
+	p = get(size, a);
+	put(p, size, a);
+	q = get(size, a);
+	ok(p == q, "%s, %zu: at once on the same stream", provider, size);
+	put(q, size, a);
+	for (i = 0; i < 300; i++) {
+		p = get(size + i * 512, a);
+		put(p, size + i * 512, a);
+	}
+	is(nr_records, 0, "%s, %zu: one stream records nothing", provider,
+	   size);
+	open_gate();
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+}
+
+static void cross_stream(const char *provider, size_t size)
+{
+	struct hm_pool_options opt = { .max = 64 * MIB, .wait_ms = 50 };
+	CUstream a = new_stream(), b = new_stream();
+	void *p, *q, *r;
+
+	make_pool(provider, &opt);
+	put(get(512, b), 512, b);
+	p = get(size, a);
+	close_gate(a);
+	put(p, size, a);
+
+	r = get(size, HETMEM_STREAM_HOST);
+	ok(r != p, "%s, %zu: the host gets other memory", provider, size);
+	memset(r, 1, size);
+	is(pool_stats().host_wait_ns, 0, "%s, %zu: without waiting", provider,
+	   size);
+	put(r, size, HETMEM_STREAM_HOST);
+	q = get(size, b);
+	ok(q == r, "%s, %zu: what is complete is taken first", provider, size);
+	ok(!is_held_up(b), "%s, %zu: without an order", provider, size);
+	nr_waits = 0;
+	r = get(size, b);
+	ok(r == p, "%s, %zu: then another stream's", provider, size);
+	is(nr_waits, 1, "%s, %zu: behind an event", provider, size);
+	ok(is_held_up(b), "%s, %zu: the stream is ordered", provider, size);
+	open_gate();
+	drv->cuCtxSynchronize();
+	ok(!is_held_up(b), "%s, %zu: until it is complete", provider, size);
+	put(q, size, b);
+	put(r, size, a);
+	is(hetmem_resource_destroy(pool), 0, "%s, %zu: freed on another stream",
+	   provider, size);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
+static void host_wait(const char *provider)
+{
+	struct hm_pool_options opt = { .max = 32 * MIB, .wait_ms = 30 };
+	CUstream a = new_stream();
+	void *p, *q = NULL;
+
+	make_pool(provider, &opt);
+	p = get(24 * MIB, a);
+	close_gate(a);
+	put(p, 24 * MIB, a);
+	is(hetmem_alloc(pool, 20 * MIB, 0, HETMEM_STREAM_HOST, &q), -ENOMEM,
+	   "%s: memory in use is waited for, not for ever", provider);
+	ok(strstr(hetmem_last_error(), "waited"), "%s: it says: %s", provider,
+	   hetmem_last_error());
+	ok(pool_stats().host_wait_ns >= 20000000, "%s: and counts", provider);
+	q = get(20 * MIB, a);
+	put(q, 0, a);
+	open_gate();
+	q = get(20 * MIB, HETMEM_STREAM_HOST);
+	memset(q, 2, 20 * MIB);
+	put(q, 0, HETMEM_STREAM_HOST);
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+}
+
+static void recorded(const char *provider, size_t size)
+{
+	struct hm_pool_options opt = { .wait_ms = HM_POOL_NO_WAIT };
+	CUstream a = new_stream(), b = new_stream();
+	void *p, *q;
+
+	make_pool(provider, &opt);
+	p = get(size, a);
+	is(hetmem_record_stream(pool, p, b), 0, "%s, %zu: record_stream",
+	   provider, size);
+	is(hetmem_record_stream(pool, p, b), 0, "%s, %zu: again", provider,
+	   size);
+	close_gate(b);
+	put(p, size, a);
+	q = get(size, HETMEM_STREAM_HOST);
+	ok(q != p, "%s, %zu: the recorded use is under way", provider, size);
+	put(q, size, a);
+	open_gate();
+	drv->cuCtxSynchronize();
+	hetmem_poll(pool);
+	drv->cuCtxSynchronize();
+	is(hetmem_poll(pool), 0, "%s, %zu: poll", provider, size);
+	q = get(size, a);
+	put(get(size, a), size, a);
+	is(pool_stats().live, 1, "%s, %zu: live", provider, size);
+
+	/* A free that does not know its stream. */
+	is(hetmem_record_stream(pool, q, b), 0, "%s, %zu: recorded", provider,
+	   size);
+	put(q, 0, HETMEM_STREAM_UNKNOWN);
+	drv->cuCtxSynchronize();
+	hetmem_poll(pool);
+	is(hetmem_resource_destroy(pool), 0, "%s, %zu: stream unknown",
+	   provider, size);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
+static void retire(const char *provider, bool retired)
+{
+	struct hm_pool_options opt = { .retired = retired };
+	CUstream a = new_stream(), b = new_stream();
+	void *p, *q;
+	int i;
+
+	make_pool(provider, &opt);
+	put(get(512, b), 512, b);
+	p = get(3 * MIB, a);
+	close_gate(a);
+	put(p, 3 * MIB, a);
+	is(hetmem_stream_retire(pool, a), 0, "%s: retire", provider);
+	drv->cuStreamDestroy(a);
+	q = get(3 * MIB, b);
+	ok(q == p, "%s: a retired stream's memory", provider);
+	ok(is_held_up(b), "%s: is taken in order", provider);
+	open_gate();
+	put(q, 0, b);
+	for (i = 0; i < HM_MAX_STREAMS + 100; i++) {
+		a = new_stream();
+		p = NULL;
+		if (hetmem_alloc(pool, 700, 0, a, &p) ||
+		    hetmem_free(pool, p, 700, a) ||
+		    hetmem_stream_retire(pool, a))
+			break;
+		drv->cuStreamDestroy(a);
+		if (i % 64 == 0)
+			hetmem_poll(pool);
+	}
+	is(i, HM_MAX_STREAMS + 100, "%s: streams come and go: %s", provider,
+	   hetmem_last_error());
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(b);
+}
+
+static void destroyed_without(const char *provider)
+{
+	CUstream a, old = NULL;
+	int i, reused = 0;
+	void *p;
+
+	make_pool(provider, NULL);
+	for (i = 0; i < 50; i++) {
+		a = new_stream();
+		reused += a == old;
+		old = a;
+		p = get(2 * MIB, a);
+		put(p, 2 * MIB, a);
+		drv->cuStreamDestroy(a);
+	}
+	ok(pool_stats().reserved <= 256 * MIB, "%s: %d handles used again",
+	   provider, reused);
+	is(hetmem_resource_destroy(pool), 0, "%s: not retired", provider);
+}
+
+static void foreign_stream(const char *provider)
+{
+	CUcontext ctx, before;
+	CUstream other;
+	void *p;
+
+	make_pool(provider, NULL);
+	drv->cuCtxGetCurrent(&before);
+	need(!drv->cuDevicePrimaryCtxRetain(&ctx, 1) &&
+	     !drv->cuCtxSetCurrent(ctx), "device 1");
+	other = new_stream();
+	is(hetmem_alloc(pool, 1000, 0, other, &p), -EINVAL,
+	   "%s: a stream of another context: %s", provider,
+	   hetmem_last_error());
+	p = get(1000, NULL);
+	drv->cuCtxSetCurrent(before);
+	put(p, 1000, NULL);
+	drv->cuCtxSetCurrent(NULL);
+	p = get(1000, HETMEM_STREAM_PER_THREAD);
+	put(p, 1000, HETMEM_STREAM_PER_THREAD);
+	drv->cuCtxSetCurrent(before);
+	is(hetmem_resource_destroy(pool), 0,
+	   "%s: stream 0 is the pool's device's, whatever is current",
+	   provider);
+	drv->cuStreamDestroy(other);
+	drv->cuDevicePrimaryCtxRelease(1);
+}
+
+static void all(const char *provider)
+{
+	one_stream(provider, 700);
+	one_stream(provider, 3 * MIB);
+	cross_stream(provider, 3 * MIB);
+	cross_stream(provider, 20 * MIB);
+	host_wait(provider);
+	recorded(provider, 700);
+	recorded(provider, 3 * MIB);
+	retire(provider, false);
+	retire(provider, true);
+	destroyed_without(provider);
+	foreign_stream(provider);
+	is(device_used(), 0, "%s: nothing is left", provider);
+}
+
+int main(void)
+{
+	setenv("HETMEM_SOFT_MEMORY", "1G", 1);
+	setenv("HETMEM_SOFT_DEVICES", "2", 1);
+	open_soft("");
+	real = hm->driver;
+	hm->driver.cuEventRecord = count_record;
+	hm->driver.cuStreamWaitEvent = count_wait;
+	hm->driver.cuEventQuery = count_query;
+	all("device");
+	all("vmm");
+	close_soft();
+	return tap_end();
+}
