@@ -221,12 +221,28 @@ void emu_unreserve(struct emu_device *dev, unsigned long nr)
 	spin_unlock(&dev->lock);
 }
 
+/*
+ * A free page forgets what it was: active, dirty, unevictable and so on. The
+ * page allocator does that to other pages; the core, which hands device pages
+ * back to their driver as they are, does not.
+ */
+static void emu_forget(struct page *page)
+{
+	/* Of late in a struct of its own. */
+	unsigned long *flags = (unsigned long *)&page->flags;
+
+	*flags &= ~(PAGE_FLAGS_CHECK_AT_PREP & ~BIT(PG_reserved));
+}
+
 static struct page *emu_init_folio(struct emu_device *dev, unsigned long i,
 				   unsigned int order)
 {
 	struct page *page = pfn_to_page(dev->first_pfn + i);
+	unsigned int n;
 
 	dev->pages[i].nr = 1U << order;
+	for (n = 0; n < 1U << order; n++)
+		emu_forget(page + n);
 	hetmem_page_init(page, &dev->pgmap, order);
 	page->zone_device_data = dev;
 	return page;

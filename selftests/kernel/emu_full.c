@@ -167,6 +167,44 @@ TEST_F(full, order_is_of_the_last_arrival)
 	munmap(p, 2 * part);
 }
 
+/* To the kernel pages that are read twice are active ones. */
+static void make_active(char *p, size_t size)
+{
+	struct iovec to, from = { p, size };
+	int i;
+
+	to.iov_len = size;
+	to.iov_base = malloc(size);
+	for (i = 0; i < 4 && to.iov_base; i++)
+		process_vm_readv(getpid(), &to, 1, &from, 1, 0);
+	free(to.iov_base);
+}
+
+/*
+ * What a device page was to one process it must not be to the next one: the
+ * page of mlock()ed memory is not active.
+ */
+TEST_F(full, no_page_remembers)
+{
+	char *p;
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		p = map_filled(self->cap, i);
+		ASSERT_NE(NULL, p);
+		/* In between; the others are freed where they are. */
+		if (i == 1) {
+			EXPECT_EQ(0, mlock(p, self->cap));
+		} else {
+			make_active(p, self->cap);
+		}
+		move_in_order(self->hm, self->dev, p, self->cap);
+		if (i == 1)
+			EXPECT_EQ(-1, mismatch(p, self->cap, i));
+		ASSERT_EQ(0, munmap(p, self->cap));
+	}
+}
+
 TEST_F(full, evict_is_for_administrators)
 {
 	size_t size = 16 * page_size();
