@@ -60,7 +60,7 @@ all: $(B)/libhetmem.so $(B)/libhetmem.a $(B)/hetmem
 
 # What this machine has of the optional libraries is asked on every run; what was
 # found goes to config.h and config.mk, which change only when the answer does.
-quick := clean help module modules_install uninstall check demo bench-kernel
+quick := clean help module modules_install uninstall check demo bench-kernel bench-pullback
 ifneq ($(filter-out $(quick),$(or $(MAKECMDGOALS),all)),)
 found := $(shell lib/detect $(B) '$(CC)' '$(sanflags) $(CFLAGS) $(LDFLAGS)' >&2 && echo yes)
 ifneq ($(found),yes)
@@ -147,6 +147,9 @@ demo:
 bench-kernel:
 	$(Q)selftests/bench-kernel
 
+bench-pullback:
+	$(Q)HETMEM_BENCH=pullback HETMEM_BENCH_EMU=huge=Y selftests/bench-kernel
+
 install: all
 	$(say) INSTALL '$(DESTDIR)$(PREFIX)'
 	$(Q)$(INSTALL) -d $(dirs)
@@ -193,6 +196,7 @@ help:
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
 	@echo '                        the ioctl fuzzer, T seconds, in a virtual machine with kernel K'
 	@echo 'make bench-kernel       what the module costs, in instructions, in a virtual machine'
+	@echo 'make bench-pullback     likewise: bringing memory back from a device'
 	@echo 'make install            to DESTDIR and PREFIX (default /usr/local); also: uninstall'
 	@echo 'make modules_install    the modules [KDIR=dir]'
 	@echo 'make clean              removes build/'
@@ -203,7 +207,8 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests module check fuzz check-gpu demo bench-kernel install uninstall \
+.PHONY: all host-tests gpu-tests vm-tests module check fuzz check-gpu demo bench-kernel \
+	bench-pullback install uninstall \
 	modules_install clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -336,11 +336,11 @@ struct hetmem_hinted {
  * Asks @peer to move [@start, @start + @size) of its memory, widened to whole
  * pages, to @location, and waits for the answer, @timeout_ms (1 to
  * HETMEM_HINT_TIMEOUT_MAX) at most. Pages that cannot move, or were never
- * touched, are no error: @hinted, which may be NULL, tells how many did. Errors of the kernel: -EPERM the
- * process does not allow it; -ENXIO it has no executor for that location, or
- * has gone; -EAGAIN too many hints are under way; -EDQUOT the administrator's
- * limit for that device; -ETIMEDOUT; -EOWNERDEAD it went meanwhile; -EINTR;
- * -EINVAL. Otherwise the executor's:
+ * touched, are no error: @hinted, which may be NULL, tells how many did.
+ * Errors of the kernel: -EPERM the process does not allow it; -ENXIO it has no
+ * executor for that location, or has gone; -EAGAIN too many hints are under
+ * way; -EDQUOT the administrator's limit for that device; -ETIMEDOUT;
+ * -EOWNERDEAD it went meanwhile; -EINTR; -EINVAL. Otherwise the executor's:
  * -EOPNOTSUPP this memory does not move there; what hetmem_prefetch() or its
  * owner says.
  */

@@ -11,6 +11,7 @@ static const struct bench {
 	const char *help;
 } benches[] = {
 	{ "kernel", bench_kernel, "hetmem.ko beside what the kernel has" },
+	{ "pullback", bench_pullback, "bringing memory back from a device" },
 };
 
 static int help(void)

@@ -14,6 +14,7 @@
 
 /* The subcommands of `hetmem bench`; argv[0] is the name. */
 int bench_kernel(int argc, char **argv);
+int bench_pullback(int argc, char **argv);
 
 /*
  * Ticks since some moment: instructions in a virtual machine that counts them

@@ -66,6 +66,8 @@ sh -c 'exec 9<>/dev/hetmem; echo >/tmp/open; while :; do sleep 1; done' &
 pid=$!
 while [ ! -s /tmp/open ]; do sleep 0.1; done
 try no-executor hetmem pullback --pid $pid
+try bench hetmem bench pullback --size 2 --json
+try bench-none hetmem bench pullback --device 9
 try end true
 EOS
 selftests/vm/run -k $kernel -B $modules -p 'hetmem_emu=devices=2 capacity_mb=32' -t 200 -m 1024 \
@@ -106,4 +108,10 @@ failing dies 'it ended' 'a process that dies meanwhile'
 failing gone 'there is no process' 'a process that has gone'
 failing without 'has no /dev/hetmem open: it must carry out hints' 'a process without hetmem'
 failing no-executor 'carries out no hints' 'a process without an executor'
+
+gives bench 0 'hetmem bench pullback' '"unit": "ns"' '"name": "all.faults"' \
+	'"name": "none.populate"' '"name": "huge", "why": "the device has them as pages of 4 KiB'
+[ "$(grep -c '"ratio"' "$tmp/out")" -eq 8 ] && [ "$(grep -c '"why"' "$tmp/out")" -eq 1 ]
+judge 'hetmem bench pullback: all that can be measured is'
+gives bench-none 2 'hetmem bench pullback: a device that is not there' 'no device 9, only 2'
 done_testing

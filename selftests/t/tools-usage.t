@@ -118,6 +118,16 @@ if [ ! -e /dev/hetmem ]; then
 	refused 'bench kernel: no module' 'cannot open /dev/hetmem.*doctor' bench kernel
 fi
 
+for size in 0 1 x '' 4097; do
+	wrong "bench pullback: size '$size'" 'is not a size' bench pullback "--size=$size"
+done
+wrong 'bench pullback: device' 'is not the number of a device' bench pullback --device x
+wrong 'bench pullback: an argument' "'x' is not an option" bench pullback x
+run bench pullback --help
+[ "$status" -eq 0 ] && grep -q '^Usage: hetmem bench pullback' "$tmp/out" &&
+	[ "$(wc -L <"$tmp/out")" -le 80 ]
+judge 'bench pullback --help fits a screen'
+
 # Where memory cannot move, here or with a device that is not there.
 "$hetmem" doctor >"$tmp/out" 2>&1
 if ! grep -q '^ok  *memory moves' "$tmp/out"; then
