@@ -435,9 +435,10 @@ static bool begin(struct hetmem *hm, hetmem_stream stream,
 	*clock = &hm_soft_world->host;
 	if (stream != HETMEM_STREAM_HOST) {
 		*s = hm_soft_stream(stream, &res);
+		/* None: memory changes hands, but nothing is said of order. */
 		if (!*s) {
-			hm_soft_unlock();
-			return false;
+			*clock = NULL;
+			return true;
 		}
 		*clock = &(*s)->clock;
 		follow_host(*s);
@@ -469,7 +470,7 @@ static void alloc_piece(const struct piece *p, const struct soft_clock *clock,
 		if (seg->state == ALLOCATED)
 			report("memory is allocated that is allocated", p,
 			       seg->range.start, size, u, &seg->alloc, NULL);
-		before = unordered(seg, clock);
+		before = clock ? unordered(seg, clock) : NULL;
 		if (before)
 			report("memory is allocated on a stream that is not ordered behind its last use",
 			       p, seg->range.start, size, u, before, clock);

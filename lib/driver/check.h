@@ -24,7 +24,7 @@
  *
  * The calls do nothing unless check mode is on, and may be called on every
  * path. They resolve streams as the driver does: NULL and the thread's own
- * are of the current context. A dead stream is none, and orders nothing.
+ * are of the current context. A dead stream says nothing of order.
  * They take the soft driver's lock and no other.
  */
 #ifndef HETMEM_DRIVER_CHECK_H

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/check.h"
 #include "resource/pool_impl.h"
 
 #define MAX_BLOCKS	(1U << 24)
@@ -43,8 +44,8 @@ static struct block *cache_pop(struct pool *p, struct pool_stream *s,
 	return b;
 }
 
-static int pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
-		      hetmem_stream stream, void **ptr)
+static int get(struct hetmem_resource *res, size_t size, size_t align,
+	       hetmem_stream stream, void **ptr)
 {
 	struct pool *p = to_pool(res);
 	struct pool_stream *s;
@@ -79,6 +80,16 @@ static int pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
 	set_state(b, BLOCK_LIVE);
 	stream_unlock(s);
 	return 0;
+}
+
+static int pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
+		      hetmem_stream stream, void **ptr)
+{
+	int err = get(res, size, align, stream, ptr);
+
+	if (hm_unlikely(hm_check_enabled) && !err)
+		hm_pool_tell_alloc(to_pool(res), *ptr, size, stream);
+	return err;
 }
 
 /* A live block that is the caller's now, or NULL and why. */
@@ -167,6 +178,8 @@ static int pool_free(struct hetmem_resource *res, void *ptr, size_t size,
 	b = claim(p, ptr, size);
 	if (hm_unlikely(!b))
 		return -EINVAL;
+	if (hm_unlikely(hm_check_enabled) && !(b->flags & BLOCK_GRAPH))
+		hm_pool_tell_free(p, b, stream);
 	if (!s || b->units >= NR_BINS || b->flags & ~BLOCK_ZONE || s->graph)
 		return hm_pool_free_slow(p, s, b);
 	if (cache_push(p, s, b))

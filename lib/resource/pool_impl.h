@@ -354,6 +354,12 @@ void hm_pool_publish(struct pool *p, struct pool_stream *s);
 int hm_pool_reserve(struct pool *p, uint64_t bytes);
 void hm_pool_unreserve(struct pool *p, uint64_t bytes);
 
+/* pool_check.c: without pool->lock; @b is BUSY, of no capture. */
+void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size,
+			hetmem_stream stream);
+void hm_pool_tell_free(struct pool *p, const struct block *b,
+		       hetmem_stream stream);
+
 /* pool_ctl.c */
 int hm_pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg);
 

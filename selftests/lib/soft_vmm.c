@@ -214,7 +214,7 @@ static void descriptors(void)
 /* The kernel allows a process some 65530 mappings. */
 static void mappings(void)
 {
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 	const int most = 1000;	/* it needs mappings itself */
 #else
 	const int most = 70000;
