@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Every driver call that a resource makes fails once, in turn: the nth call of
+ * each name, for each n. Whatever fails says so and changes nothing: what was
+ * not freed is freed by a second try, the resource goes on, and nothing is
+ * left when it is destroyed. An argument: only rows that contain it.
+ */
+#include <fcntl.h>
+
+#include "conformance.h"
+#include "driver/calls.h"
+#include "driver/soft.h"
+
+/* Beyond this the same path is taken again. */
+#define MOST	6
+
+static const char *const calls[] = {
+#define CALL(member, base, symbol, version, need) #base,
+	HM_DRIVER_CALLS(CALL)
+#undef CALL
+};
+
+#define NR_CALLS	(sizeof(calls) / sizeof(calls[0]))
+
+/* The same path over one provider as over another; the slow ones are left out. */
+static bool is_run(const struct row *r)
+{
+	static const char *const left_out[] = {
+		"pool(vmm,streams=retired)", "pool(vmm,max=24M,wait=100ms)",
+		"retry(", "align(", "stats(pool", "device-pool", "unified",
+	};
+	size_t i;
+
+	for (i = 0; i < sizeof(left_out) / sizeof(left_out[0]); i++)
+		if (!strncmp(r->spec, left_out[i], strlen(left_out[i])))
+			return false;
+	return !(r->flags & CPU_ONLY);
+}
+
+struct held {
+	void *p;
+	size_t size;
+	CUstream stream;
+};
+
+/* What fails once succeeds when it is tried again. */
+static void must_free(struct held *h, hetmem_stream s)
+{
+	int err;
+
+	if (!h->p)
+		return;
+	err = hetmem_free(res, h->p, h->size, s);
+	if (err)
+		same(hetmem_free(res, h->p, h->size, s), 0);
+	h->p = NULL;
+}
+
+static void get(struct held *h, size_t size, CUstream s)
+{
+	h->p = NULL;
+	h->size = size;
+	h->stream = s;
+	if (hetmem_alloc(res, size, 0, s, &h->p))
+		expect(!h->p && strlen(hetmem_last_error()) > 5);
+}
+
+/* Fresh memory, reuse, other streams, what is recorded, trim and again. */
+static void work_on(void)
+{
+	static const size_t sizes[] = { 1000, 300000, 3000000, 100, 500000 };
+	struct held held[10];
+	size_t freed, i;
+	int round;
+
+	for (round = 0; round < 2; round++) {
+		for (i = 0; i < 10; i++) {
+			size_t size = sizes[i % 5];
+
+			if (row->largest && size > row->largest)
+				size = row->largest;
+			get(&held[i], size, streams[i % 3]);
+		}
+		for (i = 0; i < 10; i += 2) {
+			if (held[i].p && i % 4 == 0)
+				hetmem_record_stream(res, held[i].p,
+						     streams[(i + 1) % 3]);
+			must_free(&held[i], held[i].stream);
+		}
+		for (i = 0; i < 10; i += 2)
+			get(&held[i], held[i].size, streams[(i + 1) % 3]);
+		hetmem_poll(res);
+		for (i = 0; i < 10; i++)
+			must_free(&held[i], i == 3 ? HETMEM_STREAM_UNKNOWN :
+				  (hetmem_stream)held[i].stream);
+		drv->cuStreamSynchronize(streams[0]);
+		drv->cuStreamSynchronize(streams[1]);
+		drv->cuStreamSynchronize(streams[2]);
+		hetmem_trim(res, 0, &freed);
+	}
+}
+
+static void usable(void)
+{
+	struct held h;
+
+	get(&h, 2000, streams[0]);
+	expect(h.p);
+	must_free(&h, streams[0]);
+}
+
+/*
+ * Runs with the @nth call of @call failing. Returns how many calls of that
+ * name there were; < 0: the resource could not be made, which is right.
+ */
+static long run_failing(const char *call, unsigned int nth)
+{
+	char rule[80];
+	long made;
+	int err;
+
+	snprintf(rule, sizeof(rule), "%s:%u", call, nth);
+	if (!same(hm_soft_rules(rule, NULL), 0))
+		return 0;
+	err = hetmem_resource_create(hm, row->spec, &res);
+	if (!err)
+		work_on();
+	made = hm_soft_world->rules[0].count;
+	hm_soft_rules(NULL, NULL);
+	if (err) {
+		expect(made >= nth);
+		same(hetmem_resource_create(hm, row->spec, &res), 0);
+	}
+	usable();
+	same(hetmem_resource_destroy(res), 0);
+	return made;
+}
+
+/* Leaks, that the library tells on stderr when it is closed. */
+static bool nothing_leaks(int fd)
+{
+	int saved = dup(STDERR_FILENO);
+	char text[2048];
+	ssize_t n;
+
+	if (ftruncate(fd, 0))
+		return false;
+	lseek(fd, 0, SEEK_SET);
+	dup2(fd, STDERR_FILENO);
+	close_driver();
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	n = pread(fd, text, sizeof(text) - 1, 0);
+	if (n <= 0)
+		return n == 0;
+	text[n] = '\0';
+	printf("# %s", text);
+	return false;
+}
+
+static void run_call(const char *call, int fd)
+{
+	unsigned int nth;
+	long made = 0;
+
+	failures = 0;
+	for (nth = 1; nth <= MOST && !failures; nth++) {
+		open_driver("soft");
+		made = run_failing(call, nth);
+		expect(nothing_leaks(fd));
+		if (made < nth)
+			break;
+	}
+	if (nth > 1 || failures)
+		ok(!failures, "%s: %s fails, %u of %ld", row->spec, call,
+		   nth - 1, made);
+}
+
+int main(int argc, char **argv)
+{
+	char path[] = "/tmp/hetmem-fail-XXXXXX";
+	int fd = mkstemp(path);
+	size_t i;
+
+	unlink(path);
+	setenv("HETMEM_SOFT_MEMORY", "256M", 1);
+	setenv("HETMEM_SOFT_DEBUG", "1", 1);
+	setenv("HETMEM_SOFT_CHECK", "1", 1);
+	for (row = rows; row < rows + NR_ROWS; row++) {
+		if (argc > 1 ? !strstr(row->spec, argv[1]) : !is_run(row))
+			continue;
+		for (i = 0; i < NR_CALLS; i++)
+			if (!i || strcmp(calls[i], calls[i - 1]))
+				run_call(calls[i], fd);
+	}
+	return tap_end();
+}
