@@ -595,6 +595,37 @@ enum hetmem_edge {
 int hetmem_log_edge(struct hetmem_resource *res, enum hetmem_edge edge,
 		    const void *event, hetmem_stream stream);
 
+/*
+ * For frameworks, which find these by name and use the current resource of
+ * the device in a library of the process's own: HETMEM_RESOURCE, or
+ * device-pool. What fails is said on stderr. Documentation/pytorch.md.
+ *
+ * torch.cuda.memory.CUDAPluggableAllocator: alloc is NULL if there is no
+ * memory; free takes a size of 0 that is not known and HETMEM_STREAM_UNKNOWN.
+ * The hooks of its allocator(): record_stream, base_alloc (the block that @ptr
+ * is in, and *@size, which may be NULL), init, and reset, which is what
+ * torch.cuda.empty_cache() calls: gives back what is not allocated.
+ */
+void *hetmem_torch_alloc(size_t size, int device, hetmem_stream stream);
+void hetmem_torch_free(void *ptr, size_t size, int device,
+		       hetmem_stream stream);
+void hetmem_torch_record_stream(void *ptr, hetmem_stream stream);
+void *hetmem_torch_base_alloc(void *ptr, size_t *size);
+void hetmem_torch_init(int device_count);
+void hetmem_torch_reset(void);
+
+/* The resource behind them, for statistics and the like; NULL: none. */
+struct hetmem_resource *hetmem_torch_resource(int device);
+
+/*
+ * cupy.cuda.memory.CFunctionAllocator: its first argument is the stream to
+ * allocate on, NULL for the legacy one. A free knows neither size nor stream:
+ * the memory is free behind all that its stream, and those recorded, were
+ * given.
+ */
+void *hetmem_cupy_alloc(void *stream, size_t size, int device);
+void hetmem_cupy_free(void *stream, void *ptr, int device);
+
 /* Text of this thread's last error: one line, no newline; never NULL. */
 const char *hetmem_last_error(void);
 
