@@ -12,6 +12,11 @@ static const struct bench {
 } benches[] = {
 	{ "kernel", bench_kernel, "hetmem.ko beside what the kernel has" },
 	{ "pullback", bench_pullback, "bringing memory back from a device" },
+	{ "alloc", bench_alloc, "an allocation and a free, beside cuMemAllocAsync" },
+	{ "threads", bench_threads, "the same in 1 to 16 threads" },
+	{ "streams", bench_streams, "the same over several streams" },
+	{ "vmm", bench_vmm, "a pool that grows by 1 GiB" },
+	{ "pinned", bench_pinned, "page-locked memory, beside cuMemHostAlloc" },
 };
 
 static int help(void)

@@ -15,6 +15,11 @@
 /* The subcommands of `hetmem bench`; argv[0] is the name. */
 int bench_kernel(int argc, char **argv);
 int bench_pullback(int argc, char **argv);
+int bench_alloc(int argc, char **argv);
+int bench_threads(int argc, char **argv);
+int bench_streams(int argc, char **argv);
+int bench_vmm(int argc, char **argv);
+int bench_pinned(int argc, char **argv);
 
 /*
  * Ticks since some moment: instructions in a virtual machine that counts them

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * hetmem bench alloc, threads, streams: pairs of an allocation and a free with
+ * 16 live blocks of 256 B to 1 MiB, warm, beside cuMemAllocAsync: us, the peer,
+ * the peer, us.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "bench_alloc.h"
+
+#define PEER	"cuMemAllocAsync"
+
+static const char *const presets[] = {
+	"device-pool", "device-pool(streams=retired)", NULL,
+};
+
+/* As many pairs as take about a fifth of a second. */
+static uint64_t calibrate(struct bench_thread *t)
+{
+	uint64_t pairs = 1000, ns;
+
+	bench_thread_run(t, 4 * BENCH_SIZES);
+	for (;;) {
+		ns = bench_now();
+		bench_thread_run(t, pairs);
+		ns = bench_now() - ns;
+		if (ns > 50000000 || pairs > 1 << 24)
+			return pairs * 4;
+		pairs *= 2;
+	}
+}
+
+/* Nanoseconds a pair, of one thread. < 0: it failed. */
+static double measure_one(struct bench_options *o,
+			  struct hetmem_resource *res, int nr_streams,
+			  bool cross, struct bench_pair *count)
+{
+	struct bench_thread t;
+	uint64_t pairs, ns;
+	double result = -1;
+
+	if (bench_thread_init(&t, o, res, nr_streams)) {
+		t.cross = cross;
+		pairs = calibrate(&t);
+		ns = bench_now();
+		bench_thread_run(&t, pairs);
+		result = (double)(bench_now() - ns) / pairs;
+		if (count)
+			bench_count(&t, count);
+		if (t.failures)
+			result = -1;
+	}
+	bench_thread_end(&t);
+	return result;
+}
+
+static void keep_all(struct bench_options *o)
+{
+	cuuint64_t keep = UINT64_MAX;
+	CUmemoryPool pool;
+
+	if (o->drv->cuDeviceGetDefaultMemPool &&
+	    !o->drv->cuDeviceGetDefaultMemPool(&pool, o->hm->devices[0].handle))
+		o->drv->cuMemPoolSetAttribute(pool,
+					CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+					&keep);
+}
+
+static void run_streams(struct bench_options *o, struct bench_pairs *pairs,
+			const char *spec, int nr_streams, bool cross)
+{
+	struct hetmem_resource *res = bench_make(o, spec);
+	struct bench_pair row = { .threads = 1, .peer = PEER };
+	bool peer = o->drv->cuMemAllocAsync;
+
+	if (!res)
+		return;
+	snprintf(row.spec, sizeof(row.spec), "%s", spec);
+	row.what = nr_streams == 1 ? "one stream" :
+		cross ? "freed on another stream" : "streams in turn";
+	row.ns = measure_one(o, res, nr_streams, cross, &row) / 2;
+	row.peer_ns = peer ? measure_one(o, NULL, nr_streams, cross, NULL) / 2 +
+		measure_one(o, NULL, nr_streams, cross, NULL) / 2 : -1;
+	row.ns += measure_one(o, res, nr_streams, cross, NULL) / 2;
+	hetmem_resource_destroy(res);
+	bench_pairs_add(pairs, &row);
+}
+
+int bench_alloc(int argc, char **argv)
+{
+	struct bench_options o = { 0 };
+	int i, status = bench_begin(&o, argc, argv,
+		"Usage: hetmem bench alloc [--spec SPEC]... [--driver DRIVER] [--json]\n"
+		"One thread, one stream, 16 live blocks of 256 B to 1 MiB.", presets);
+	struct bench_pairs *pairs;
+
+	if (status >= 0)
+		return status;
+	pairs = bench_pairs_new();
+	keep_all(&o);
+	for (i = 0; i < o.nr_specs; i++)
+		run_streams(&o, pairs, o.specs[i], 1, false);
+	return bench_end(&o, pairs);
+}
+
+int bench_streams(int argc, char **argv)
+{
+	struct bench_options o = { 0 };
+	int i, nr, status = bench_begin(&o, argc, argv,
+		"Usage: hetmem bench streams [--spec SPEC]... [--driver DRIVER] [--json]\n"
+		"One thread that goes round 2 to 16 streams, and one that frees on another\n"
+		"stream than it allocated on, behind an event.", presets);
+	struct bench_pairs *pairs;
+
+	if (status >= 0)
+		return status;
+	pairs = bench_pairs_new();
+	keep_all(&o);
+	for (i = 0; i < o.nr_specs; i++) {
+		for (nr = 2; nr <= 16; nr *= 2)
+			run_streams(&o, pairs, o.specs[i], nr, false);
+		run_streams(&o, pairs, o.specs[i], 3, true);
+	}
+	return bench_end(&o, pairs);
+}
+
+/*
+ * Threads. Each has its own stream and core. Handing over: blocks go round in
+ * a ring of queues, and who takes one frees it on the stream it is from.
+ */
+#define QUEUE	256
+
+struct queue {
+	void *blocks[QUEUE];
+	size_t sizes[QUEUE];
+	uint64_t head __attribute__((aligned(64)));
+	uint64_t tail __attribute__((aligned(64)));
+};
+
+struct crew {
+	struct bench_options *o;
+	struct hetmem_resource *res;
+	int nr;
+	bool hand_over;
+	uint64_t pairs;
+	int finished;
+	pthread_barrier_t start;
+	struct member *members;
+};
+
+struct member {
+	pthread_t thread;
+	struct crew *crew;
+	int index;
+	uint64_t ns;
+	int failures;
+	struct bench_thread work;
+	struct queue in;
+};
+
+static void own_core(int index)
+{
+	cpu_set_t all, one;
+	int cpu, nr;
+
+	if (sched_getaffinity(0, sizeof(all), &all))
+		return;
+	nr = index % CPU_COUNT(&all);
+	for (cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &all) && !nr--)
+			break;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	sched_setaffinity(0, sizeof(one), &one);
+}
+
+static void free_one(struct crew *c, void *p, size_t size, CUstream stream)
+{
+	if (c->res)
+		hetmem_free(c->res, p, size, stream);
+	else
+		c->o->drv->cuMemFreeAsync((uintptr_t)p, stream);
+}
+
+/* Frees what the one before has allocated, on its stream. */
+static bool take_one(struct crew *c, struct member *m)
+{
+	const struct member *from =
+		&c->members[(m->index + c->nr - 1) % c->nr];
+	uint64_t head = m->in.head;
+
+	if (head == __atomic_load_n(&m->in.tail, __ATOMIC_ACQUIRE))
+		return false;
+	free_one(c, m->in.blocks[head % QUEUE], m->in.sizes[head % QUEUE],
+		 from->work.streams[0]);
+	__atomic_store_n(&m->in.head, head + 1, __ATOMIC_RELEASE);
+	return true;
+}
+
+static void give_one(struct crew *c, struct member *m, size_t size)
+{
+	struct queue *to = &c->members[(m->index + 1) % c->nr].in;
+	CUstream stream = m->work.streams[0];
+	uint64_t tail = to->tail;
+	CUdeviceptr ptr = 0;
+	void *p = NULL;
+
+	/* 16 live ones for each thread: no further ahead. */
+	while (tail - __atomic_load_n(&to->head, __ATOMIC_ACQUIRE) >=
+	       BENCH_LIVE)
+		if (!take_one(c, m))
+			sched_yield();
+	if (c->res) {
+		m->failures += !!hetmem_alloc(c->res, size, 0, stream, &p);
+	} else {
+		m->failures += !!c->o->drv->cuMemAllocAsync(&ptr, size,
+							    stream);
+		p = (void *)(uintptr_t)ptr;
+	}
+	to->blocks[tail % QUEUE] = p;
+	to->sizes[tail % QUEUE] = size;
+	__atomic_store_n(&to->tail, tail + 1, __ATOMIC_RELEASE);
+}
+
+static void *member_main(void *arg)
+{
+	struct member *m = arg;
+	struct crew *c = m->crew;
+	struct hm_context saved;
+	uint64_t i, start;
+
+	own_core(m->index);
+	hm_context_enter(c->o->hm, 0, &saved);
+	if (!c->hand_over)
+		bench_thread_run(&m->work, BENCH_SIZES);
+	pthread_barrier_wait(&c->start);
+	start = bench_now();
+	if (!c->hand_over) {
+		bench_thread_run(&m->work, c->pairs);
+	} else {
+		for (i = 0; i < c->pairs; i++) {
+			give_one(c, m, bench_sizes[(i * 7 + m->index) %
+						   BENCH_SIZES]);
+			take_one(c, m);
+		}
+	}
+	m->ns = bench_now() - start;
+	/* Nobody's queue stays full because its reader has gone. */
+	__atomic_add_fetch(&c->finished, 1, __ATOMIC_RELEASE);
+	while (__atomic_load_n(&c->finished, __ATOMIC_ACQUIRE) < c->nr)
+		if (!take_one(c, m))
+			sched_yield();
+	while (take_one(c, m))
+		;
+	m->failures += m->work.failures;
+	return NULL;
+}
+
+/* Nanoseconds of a thread for a pair, the mean of all. < 0: it failed. */
+static double measure_threads(struct bench_options *o,
+			      struct hetmem_resource *res, int nr,
+			      bool hand_over, uint64_t pairs)
+{
+	struct crew c = { .o = o, .res = res, .nr = nr,
+			  .hand_over = hand_over, .pairs = pairs };
+	int i, failures = 0;
+	double ns = 0;
+
+	/* Each on cache lines of its own. */
+	c.members = aligned_alloc(64, nr * sizeof(*c.members));
+	if (!c.members)
+		return -1;
+	memset(c.members, 0, nr * sizeof(*c.members));
+	pthread_barrier_init(&c.start, NULL, nr);
+	for (i = 0; i < nr; i++) {
+		c.members[i].crew = &c;
+		c.members[i].index = i;
+		failures += !bench_thread_init(&c.members[i].work, o, res, 1);
+	}
+	for (i = 0; i < nr; i++)
+		if (pthread_create(&c.members[i].thread, NULL, member_main,
+				   &c.members[i]))
+			exit(complain(EXIT_FAILED, "bench",
+				      "cannot start %d threads", nr));
+	for (i = 0; i < nr; i++) {
+		pthread_join(c.members[i].thread, NULL);
+		ns += (double)c.members[i].ns / pairs / nr;
+		failures += c.members[i].failures;
+	}
+	for (i = 0; i < nr; i++)
+		bench_thread_end(&c.members[i].work);
+	pthread_barrier_destroy(&c.start);
+	free(c.members);
+	return failures ? -1 : ns;
+}
+
+/* As many pairs as take about a fifth of a second, but no more than that. */
+static uint64_t enough(struct bench_options *o, struct hetmem_resource *res,
+		       int nr, bool hand_over)
+{
+	double ns;
+
+	if (!res && !o->drv->cuMemAllocAsync)
+		return 0;
+	ns = measure_threads(o, res, nr, hand_over, 500);
+	if (ns > 0 && ns < 20000)
+		ns = measure_threads(o, res, nr, hand_over, 5000);
+	if (ns <= 0 || ns > 200000)
+		return 1000;
+	return 200e6 / ns < 1000000 ? 200e6 / ns : 1000000;
+}
+
+static void run_threads(struct bench_options *o, struct bench_pairs *pairs,
+			const char *spec, int nr, bool hand_over)
+{
+	uint64_t ours, theirs;
+	struct hetmem_resource *res = bench_make(o, spec);
+	struct bench_pair row = { .threads = nr, .peer = PEER,
+				  .system_calls = -1 };
+
+	if (!res)
+		return;
+	snprintf(row.spec, sizeof(row.spec), "%s", spec);
+	row.what = hand_over ? "another thread frees" : "own streams";
+	/* The first makes what the second finds warm. */
+	ours = enough(o, res, nr, hand_over);
+	theirs = enough(o, NULL, nr, hand_over);
+	row.ns = measure_threads(o, res, nr, hand_over, ours) / 2;
+	row.peer_ns = !o->drv->cuMemAllocAsync ? -1 :
+		measure_threads(o, NULL, nr, hand_over, theirs) / 2 +
+		measure_threads(o, NULL, nr, hand_over, theirs) / 2;
+	row.ns += measure_threads(o, res, nr, hand_over, ours) / 2;
+	hetmem_resource_destroy(res);
+	bench_pairs_add(pairs, &row);
+}
+
+int bench_threads(int argc, char **argv)
+{
+	struct bench_options o = { 0 };
+	int i, nr, status = bench_begin(&o, argc, argv,
+		"Usage: hetmem bench threads [--spec SPEC]... [--threads MOST] [--driver DRIVER]\n"
+		"                            [--json]\n"
+		"1 to 16 threads, each with its own stream and core; and threads that free\n"
+		"what another one allocated.", presets);
+	struct bench_pairs *pairs;
+
+	if (status >= 0)
+		return status;
+	pairs = bench_pairs_new();
+	keep_all(&o);
+	for (i = 0; i < o.nr_specs; i++) {
+		for (nr = 1; nr <= o.max_threads; nr *= 2)
+			run_threads(&o, pairs, o.specs[i], nr, false);
+		for (nr = 2; nr <= o.max_threads; nr *= 2)
+			run_threads(&o, pairs, o.specs[i], nr, true);
+	}
+	return bench_end(&o, pairs);
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * hetmem bench vmm, pinned: what making memory costs: a block that grows by
+ * 1 GiB in place, a pool that grows, handles of one size and of those that the
+ * pool chooses; page-locked memory beside cuMemHostAlloc.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "bench_alloc.h"
+
+#define GIB	((size_t)1 << 30)
+#define MIB	((size_t)1 << 20)
+#define ROUNDS	5
+
+static int by_time(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static double median(double *ns, int nr)
+{
+	qsort(ns, nr, sizeof(*ns), by_time);
+	return nr ? ns[nr / 2] : -1;
+}
+
+/* The driver alone: one handle of @size, mapped; and back. < 0: cannot. */
+static double driver_maps(struct bench_options *o, size_t size)
+{
+	const struct hm_driver *d = o->drv;
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = { CU_MEM_LOCATION_TYPE_DEVICE,
+			      o->hm->devices[0].handle },
+	};
+	CUmemAccessDesc access = {
+		.location = prop.location,
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	};
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at;
+	uint64_t start, ns;
+	bool good;
+
+	if (!d->cuMemAddressReserve || !d->cuMemCreate ||
+	    d->cuMemAddressReserve(&at, size, 0, 0, 0))
+		return -1;
+	start = bench_now();
+	good = !d->cuMemCreate(&handle, size, &prop, 0);
+	if (good) {
+		good = !d->cuMemMap(at, size, 0, handle, 0) &&
+			!d->cuMemSetAccess(at, size, &access, 1);
+		ns = bench_now() - start;
+		d->cuMemUnmap(at, size);
+		d->cuMemRelease(handle);
+	}
+	d->cuMemAddressFree(at, size);
+	return good ? (double)ns : -1;
+}
+
+/* Grows a block of 64 MiB by 1 GiB in a fresh pool. < 0: the errno. */
+static double pool_grows(struct bench_options *o, const char *spec,
+			 bool in_place)
+{
+	struct hetmem_resource *res = bench_make(o, spec);
+	hetmem_stream s = HETMEM_STREAM_LEGACY;
+	void *p, *q;
+	uint64_t ns;
+	int err;
+
+	if (!res)
+		return -EINVAL;
+	err = hetmem_alloc(res, 64 * MIB, 0, s, &p);
+	ns = bench_now();
+	if (!err && in_place)
+		err = hetmem_grow(res, p, 64 * MIB + GIB, s);
+	else if (!err)
+		err = hetmem_alloc(res, GIB, 0, s, &q);
+	ns = bench_now() - ns;
+	if (!err && !in_place)
+		hetmem_free(res, q, GIB, s);
+	hetmem_free(res, p, 0, s);
+	hetmem_resource_destroy(res);
+	return err ? err : (double)ns;
+}
+
+static void run_growth(struct bench_options *o, struct bench_pairs *pairs,
+		       const char *spec, bool in_place)
+{
+	double ours[ROUNDS], theirs[ROUNDS];
+	struct bench_pair row = {
+		.what = in_place ? "hetmem_grow by 1 GiB" : "1 GiB of a fresh pool",
+		.threads = 1, .system_calls = -1,
+		.peer = "one handle: create, map, access",
+	};
+	int i;
+
+	for (i = 0; i < ROUNDS; i++) {
+		ours[i] = pool_grows(o, spec, in_place);
+		if (ours[i] < 0) {
+			complain(EXIT_FAILED, "bench", "%s: %s: %s", spec,
+				 row.what, hetmem_last_error());
+			return;
+		}
+		theirs[i] = driver_maps(o, GIB);
+	}
+	snprintf(row.spec, sizeof(row.spec), "%s", spec);
+	row.ns = median(ours, ROUNDS);
+	row.peer_ns = median(theirs, ROUNDS);
+	bench_pairs_add(pairs, &row);
+}
+
+int bench_vmm(int argc, char **argv)
+{
+	static const char *const handles[] = {
+		"pool(vmm)", "pool(vmm,handle=2M)", "pool(vmm,handle=16M)",
+		"pool(vmm,handle=64M)", "pool(vmm,handle=256M)",
+		"pool(vmm,handle=1G)", NULL,
+	};
+	struct bench_options o = { 0 };
+	int i, status = bench_begin(&o, argc, argv,
+		"Usage: hetmem bench vmm [--spec SPEC]... [--driver DRIVER] [--json]\n"
+		"A pool that grows by 1 GiB, in place and otherwise, with handles that it\n"
+		"chooses and of one size. NS is of one growth.", handles);
+	struct bench_pairs *pairs;
+
+	if (status >= 0)
+		return status;
+	pairs = bench_pairs_new();
+	for (i = 0; i < o.nr_specs; i++) {
+		run_growth(&o, pairs, o.specs[i], true);
+		run_growth(&o, pairs, o.specs[i], false);
+	}
+	return bench_end(&o, pairs);
+}
+
+/* A resource with @size of page-locked memory ready, made and gone. */
+static double pinned_made(struct bench_options *o, const char *spec,
+			  size_t size)
+{
+	struct hetmem_resource *res = NULL;
+	uint64_t ns = bench_now();
+	void *p = NULL;
+	int err;
+
+	err = hetmem_resource_create(o->hm, spec, &res);
+	if (!err)
+		err = hetmem_alloc(res, size, 0, HETMEM_STREAM_HOST, &p);
+	ns = bench_now() - ns;
+	if (!err)
+		hetmem_free(res, p, size, HETMEM_STREAM_HOST);
+	hetmem_resource_destroy(res);
+	return err ? -1 : (double)ns;
+}
+
+static double pinned_by_driver(struct bench_options *o, size_t size)
+{
+	uint64_t ns = bench_now();
+	void *p;
+
+	if (o->drv->cuMemHostAlloc(&p, size, CU_MEMHOSTALLOC_PORTABLE))
+		return -1;
+	ns = bench_now() - ns;
+	o->drv->cuMemFreeHost(p);
+	return ns;
+}
+
+int bench_pinned(int argc, char **argv)
+{
+	static const char *const presets[] = { "pinned", "pool(pinned)", NULL };
+	struct bench_options o = { 0 };
+	int i, j, status = bench_begin(&o, argc, argv,
+		"Usage: hetmem bench pinned [--spec SPEC]... [--driver DRIVER] [--json]\n"
+		"1 GiB of page-locked memory, made and given out. NS is of one.", presets);
+	size_t size = GIB;
+	struct bench_pairs *pairs;
+
+	if (status >= 0)
+		return status;
+	/* On a small machine as much as it can spare. */
+	while (size > 64 * MIB && size * 4 > available_memory())
+		size /= 2;
+	pairs = bench_pairs_new();
+	for (i = 0; i < o.nr_specs; i++) {
+		double ours[ROUNDS], theirs[ROUNDS];
+		struct bench_pair row = {
+			.threads = 1, .system_calls = -1,
+			.peer = "cuMemHostAlloc",
+		};
+
+		row.what = size == GIB ? "1 GiB, page-locked" :
+			xasprintf("%zu MiB, page-locked", size / MIB);
+		for (j = 0; j < ROUNDS; j++) {
+			ours[j] = pinned_made(&o, o.specs[i], size);
+			theirs[j] = pinned_by_driver(&o, size);
+		}
+		snprintf(row.spec, sizeof(row.spec), "%s", o.specs[i]);
+		row.ns = median(ours, ROUNDS);
+		row.peer_ns = median(theirs, ROUNDS);
+		bench_pairs_add(pairs, &row);
+	}
+	return bench_end(&o, pairs);
+}
