@@ -22,6 +22,7 @@
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
+#include <linux/userfaultfd_k.h>
 
 #include "emu.h"
 
@@ -268,6 +269,25 @@ static int emu_fault_range(struct emu_access *access, struct hmm_range *range)
 }
 
 /*
+ * Whether a page that is to be faulted in is for a userfaultfd handler to
+ * bring. It would be waited for with mmap_lock held, which the core refuses.
+ */
+static bool emu_awaits_user(const struct emu_access *access)
+{
+	unsigned long i, nr = (access->end - access->start) >> PAGE_SHIFT;
+	struct vm_area_struct *vma;
+
+	for (i = 0; i < nr; i++) {
+		if (!access->pfns[i])
+			continue;
+		vma = vma_lookup(access->mm, access->start + (i << PAGE_SHIFT));
+		if (vma && userfaultfd_armed(vma))
+			return true;
+	}
+	return false;
+}
+
+/*
  * Touches the pages of access->pfns that cannot be used, as a CPU would. No
  * owner is named: pages of any device come to the host, and are copied on
  * write.
@@ -293,7 +313,8 @@ static int emu_fault_in(struct emu_access *access)
 	range.notifier_seq = mmu_interval_read_begin(&access->notifier);
 	if (mmap_read_lock_killable(access->mm))
 		return -EINTR;
-	ret = emu_fault_range(access, &range);
+	ret = emu_awaits_user(access) ? -EFAULT :
+					emu_fault_range(access, &range);
 	mmap_read_unlock(access->mm);
 	return ret;
 }
@@ -335,63 +356,29 @@ static int emu_check_mappings(struct emu_access *access)
 }
 
 /*
- * Whether the process would rather not have the page at @addr here. @end is
- * shortened to where the answer changes.
- */
-static bool emu_unwelcome(const struct emu_access *access, unsigned long addr,
-			  unsigned long *end)
-{
-	const u32 here = HETMEM_LOC(HETMEM_DEVICE, access->dev->id);
-	u32 first = hetmem_device_preferred(access->mm, addr);
-	unsigned long at;
-
-	for (at = addr + PAGE_SIZE; at < *end; at += PAGE_SIZE) {
-		if (hetmem_device_preferred(access->mm, at) != first)
-			*end = at;
-	}
-	return first && first != here;
-}
-
-/*
- * What to move for [@addr, @end) of @vma: all of a huge page of the host, rather
- * than have the core split it, if all of it is welcome.
- */
-static struct emu_range emu_widened(const struct emu_access *access,
-				    const struct vm_area_struct *vma,
-				    unsigned long addr, unsigned long end)
-{
-	unsigned long pfn = access->pfns[(addr - access->start) >> PAGE_SHIFT];
-	unsigned long start = ALIGN_DOWN(addr, EMU_HUGE_SIZE);
-	unsigned long stop = start + EMU_HUGE_SIZE;
-
-	if (emu_makes_huge() && (pfn & HMM_PFN_VALID) &&
-	    hmm_pfn_to_map_order(pfn) == EMU_HUGE_ORDER &&
-	    start >= vma->vm_start && stop <= vma->vm_end &&
-	    !emu_unwelcome(access, start, &stop) &&
-	    stop == start + EMU_HUGE_SIZE) {
-		addr = start;
-		end = stop;
-	}
-	return (struct emu_range){ .mm = access->mm, .start = addr, .end = end };
-}
-
-/*
  * Moves the piece here, as far as it is of a kind that can and the process
  * does not prefer it elsewhere; likewise.
  */
 static int emu_bring(struct emu_access *access)
 {
 	struct vm_area_struct *vma;
-	unsigned long addr, end;
+	unsigned long addr, end, pfn;
 	struct emu_range range;
 	int ret;
 
 	for (addr = access->start; addr < access->end; addr = end) {
 		vma = vma_lookup(access->mm, addr);
 		end = min(access->end, vma->vm_end);
-		if (emu_unwelcome(access, addr, &end) || !emu_can_move(vma))
+		if (emu_unwelcome(access->dev, access->mm, addr, &end) ||
+		    !emu_can_move(vma))
 			continue;
-		range = emu_widened(access, vma, addr, end);
+		/* Rather all of a huge page than have the core split it. */
+		pfn = access->pfns[(addr - access->start) >> PAGE_SHIFT];
+		range.start = addr;
+		range.end = end;
+		if ((pfn & HMM_PFN_VALID) &&
+		    hmm_pfn_to_map_order(pfn) == EMU_HUGE_ORDER)
+			emu_widen(access->dev, vma, &range);
 		ret = emu_move_in(access->dev, vma, range.start, range.end);
 		/* The device is full and could not make room. */
 		if (ret == -ENOSPC)

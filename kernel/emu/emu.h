@@ -181,7 +181,7 @@ struct emu_report {
 
 /**
  * struct emu_range - addresses: what moves, or what an eviction leaves alone
- * @mm: address space
+ * @mm: address space, of what is left alone
  * @start: first byte
  * @end: first byte behind it
  */
@@ -301,6 +301,10 @@ unsigned long emu_make_room(struct emu_device *dev, unsigned long nr,
 
 /* migrate.c */
 bool emu_can_move(struct vm_area_struct *vma);
+bool emu_unwelcome(struct emu_device *dev, const struct mm_struct *mm,
+		   unsigned long addr, unsigned long *end);
+void emu_widen(struct emu_device *dev, const struct vm_area_struct *vma,
+	       struct emu_range *range);
 int emu_move_in(struct emu_device *dev, struct vm_area_struct *vma,
 		unsigned long start, unsigned long end);
 int emu_move_out(struct emu_device *dev, struct vm_area_struct *vma,

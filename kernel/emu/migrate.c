@@ -55,6 +55,39 @@ bool emu_can_move(struct vm_area_struct *vma)
 	return vma_is_anonymous(vma) || !(vma->vm_flags & VM_SHARED);
 }
 
+/*
+ * Whether the process would rather not have the page at @addr on @dev. @end is
+ * shortened to where the answer changes.
+ */
+bool emu_unwelcome(struct emu_device *dev, const struct mm_struct *mm,
+		   unsigned long addr, unsigned long *end)
+{
+	const u32 here = HETMEM_LOC(HETMEM_DEVICE, dev->id);
+	u32 first = hetmem_device_preferred(mm, addr);
+	unsigned long at;
+
+	for (at = addr + PAGE_SIZE; at < *end; at += PAGE_SIZE) {
+		if (hetmem_device_preferred(mm, at) != first)
+			*end = at;
+	}
+	return first && first != here;
+}
+
+/* Makes @range the huge page of the host that it is in, if all is welcome. */
+void emu_widen(struct emu_device *dev, const struct vm_area_struct *vma,
+	       struct emu_range *range)
+{
+	unsigned long start = ALIGN_DOWN(range->start, EMU_HUGE_SIZE);
+	unsigned long end = start + EMU_HUGE_SIZE;
+
+	if (!emu_makes_huge() || start < vma->vm_start || end > vma->vm_end ||
+	    emu_unwelcome(dev, vma->vm_mm, start, &end) ||
+	    end != start + EMU_HUGE_SIZE)
+		return;
+	range->start = start;
+	range->end = end;
+}
+
 static struct emu_device *emu_page_device(const struct page *page)
 {
 	return page ? emu_find_pfn(page_to_pfn(page)) : NULL;

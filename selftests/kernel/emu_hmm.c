@@ -2,7 +2,8 @@
 /*
  * What the kernel's own test of a device that mirrors memory covers, for
  * this one; the part where the device reads and writes. emu_hmm_move.c has
- * the part where pages move. Upstream name, and where it is here:
+ * the part where pages move. Documentation/hmm-tests.md has the whole table.
+ * Upstream name, and where it is here:
  *
  *	open_close		open_close
  *	anon_read		anon_read
@@ -26,10 +27,12 @@
  *				sides counting: emu_access: add_*
  *	exclusive_mprotect	anon_write_prot, by ADD as well
  *	exclusive_cow		emu_move: fork_*, written from both sides
+ *	userfaultfd_read	userfaultfd_read: refused until it is there
  */
 #include "hetmem_emu_test.h"
 
 #include <pthread.h>
+#include <linux/userfaultfd.h>
 
 FIXTURE(emu)
 {
@@ -284,6 +287,52 @@ TEST_F(emu, mixedmap)
 	EXPECT_EQ(-EFAULT, emu_read(self->dev, variant->flags, p, page_size(),
 				    self->mirror));
 	EXPECT_EQ(0, pages_of_kind(self->hm, p, size, HETMEM_DEVICE));
+}
+
+/*
+ * A device's fault holds what a handler needs to bring a page, so it asks none:
+ * the device is told, and sees what the handler has brought.
+ */
+TEST_F(emu, userfaultfd_read)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct uffdio_copy copy = { .len = self->size };
+	struct hetmem_emu_cmd_access cmd;
+	char *p, *from;
+	int fd;
+
+	fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0 && errno == ENOSYS)
+		SKIP(return, "kernel has no userfaultfd");
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, ioctl(fd, UFFDIO_API, &api));
+	p = mmap(NULL, self->size, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, p);
+	reg.range.start = (uintptr_t)p;
+	reg.range.len = self->size;
+	ASSERT_EQ(0, ioctl(fd, UFFDIO_REGISTER, &reg));
+
+	EXPECT_EQ(-EFAULT, emu_access(self->dev, HETMEM_EMU_READ,
+				      variant->flags, p, self->size,
+				      self->mirror, 0, &cmd));
+	EXPECT_EQ(0, cmd.done);
+	EXPECT_EQ(-EFAULT, emu_access(self->dev, HETMEM_EMU_FILL,
+				      variant->flags, p, self->size, NULL, 5,
+				      &cmd));
+	EXPECT_EQ(self->size / page_size(),
+		  pages_of_kind(self->hm, p, self->size, HETMEM_UNKNOWN));
+
+	from = map_filled(self->size, 8);
+	ASSERT_NE(NULL, from);
+	copy.dst = (uintptr_t)p;
+	copy.src = (uintptr_t)from;
+	ASSERT_EQ(0, ioctl(fd, UFFDIO_COPY, &copy));
+	EXPECT_TRUE(emu_sees(self->dev, variant->flags, p, self->size, 8));
+	close(fd);
+	munmap(from, self->size);
+	munmap(p, self->size);
 }
 
 /* Both devices read the same memory, then one of them has it. */

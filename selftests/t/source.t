@@ -92,6 +92,33 @@ empty 'who may do what is tested as it is documented' diff <(tested_rights) <(do
 also 'for all commands' test "$(tested_rights | wc -l)" -gt \
 	"$(grep -c '^#define HETMEM_IOC_' include/uapi/linux/hetmem.h)"
 
+# Tests that are documented as the like of the kernel's own are there.
+parity=Documentation/hmm-tests.md
+named_tests()
+{
+	grep -oE '\b[a-z_]+: [a-z_0-9]+\.[a-z_0-9]+(\.[a-z_0-9]+)?' $parity | sort -u
+}
+missing_tests()
+{
+	local program name fixture test variant
+
+	named_tests | while read -r program name; do
+		fixture=${name%%.*} test=${name##*.} variant=${name#*.}
+		variant=${variant%"$test"} variant=${variant%.}
+		set -- "selftests/kernel/${program%:}.c" selftests/kernel/hetmem_mem.h
+		if ! grep -qsE "^TEST_F(_TIMEOUT)?\($fixture, $test\b" "$1"; then
+			echo "$program $name: no such test"
+		elif [ -n "$variant" ] &&
+		     ! grep -q "^FIXTURE_VARIANT_ADD($fixture, $variant)" "$1" &&
+		     ! { grep -q "^MEM_KIND_VARIANTS($fixture)" "$1" &&
+			 grep -q "FIXTURE_VARIANT_ADD(fixture, $variant)" "$2"; }; then
+			echo "$program $name: no such variant"
+		fi
+	done
+}
+empty "every test beside the kernel's own exists" missing_tests
+also 'for all of those' test "$(grep -cE '^\| [a-z_]+ \| [a-z_]+: ' $parity)" -eq 39
+
 # The modules are built beside the source, not in it.
 kdir=$(selftests/vm/kernel stock-6.12)/kdir
 check 'make module' make module KDIR="$kdir" MODULE_OUT="$tmp/module"
