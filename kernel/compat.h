@@ -76,6 +76,16 @@ static inline struct dev_pagemap *hetmem_get_dev_pagemap(unsigned long pfn)
 #endif
 
 /*
+ * Whether migrate_vma_setup() splits a large folio that is mapped by pages. If
+ * not it passes it by, without a word.
+ */
+#ifdef HETMEM_HAVE_MIGRATE_COMPOUND
+#define HETMEM_SPLITS_FOLIOS		1
+#else
+#define HETMEM_SPLITS_FOLIOS		0
+#endif
+
+/*
  * Takes a free device page, or 1 << @order of them that are aligned, into use:
  * locked, one reference. Since device folios can be large the page no longer
  * remembers its pgmap while free. Without ZONE_DEVICE there are no device

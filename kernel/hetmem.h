@@ -321,12 +321,14 @@ int hetmem_ring_mmap(struct hetmem_context *ctx, struct vm_area_struct *vma);
  * struct hetmem_piece - pages of a step that have everything in common
  * @location: HETMEM_LOC()
  * @order: of the page table entries that map them
+ * @part: of large folios that are mapped by pages, if hetmem_walk.find_parts
  * @nr_pages: how many; not valid for the last piece of a step, which goes
  *	to the step's end (and may be much longer than a block)
  */
 struct hetmem_piece {
 	u32 location;
-	u16 order;
+	u8 order;
+	bool part;
 	u16 nr_pages;
 };
 
@@ -343,6 +345,7 @@ struct hetmem_piece {
  * @end: of the last step
  * @vma_end: of the mapping that the last step looked into
  * @why: HETMEM_WHY_*, of the mapping that the last step looked at
+ * @find_parts: tell parts of large folios from other pages of the host
  * @nr: pieces of the last step
  */
 struct hetmem_walk {
@@ -356,6 +359,7 @@ struct hetmem_walk {
 	unsigned long end;
 	unsigned long vma_end;
 	u32 why;
+	bool find_parts;
 	unsigned int nr;
 };
 

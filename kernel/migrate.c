@@ -97,10 +97,11 @@ static u64 hetmem_count_arrived(const struct hetmem_migration *m)
 	return pages;
 }
 
-/* Why pages at @location of the last step were left there. */
-static u32 hetmem_why_left(const struct hetmem_migration *m, u32 location)
+/* Why the pages of @piece of the last step were left where they are. */
+static u32 hetmem_why_left(const struct hetmem_migration *m,
+			   const struct hetmem_piece *piece)
 {
-	u32 kind = HETMEM_LOC_KIND(location);
+	u32 kind = HETMEM_LOC_KIND(piece->location);
 	u32 why = m->walk.why;
 
 	if (hetmem_leaves(m, why))
@@ -113,10 +114,10 @@ static u32 hetmem_why_left(const struct hetmem_migration *m, u32 location)
 		return why | HETMEM_WHY_OTHER_NODE;
 	if (why & (HETMEM_WHY_FILE | HETMEM_WHY_SHMEM))
 		return why;
-	return why | HETMEM_WHY_BUSY;
+	return why | (piece->part ? HETMEM_WHY_LARGE_FOLIO : HETMEM_WHY_BUSY);
 }
 
-/* Pages that move_pages(2) can bring; there is room, see hetmem_migrate(). */
+/* Pages that userspace can bring, or have split; there is room, see hetmem_migrate(). */
 static int hetmem_list_rest(struct hetmem_migration *m, unsigned long start,
 			    unsigned long end, const struct hetmem_piece *piece,
 			    u32 why)
@@ -153,7 +154,7 @@ static int hetmem_count_left(struct hetmem_migration *m)
 		location = walk->pieces[i].location;
 		if (hetmem_has_arrived(m, location))
 			continue;
-		why = hetmem_why_left(m, location);
+		why = hetmem_why_left(m, &walk->pieces[i]);
 		if (!cmd->not_moved) {
 			cmd->why = why;
 			cmd->why_addr = start;
@@ -166,7 +167,7 @@ static int hetmem_count_left(struct hetmem_migration *m)
 			hetmem_range_count(m->ctx, start, end - 1,
 					   HETMEM_COUNT_FAILED, location);
 		}
-		if (!(why & HETMEM_WHY_OTHER_NODE))
+		if (!(why & (HETMEM_WHY_OTHER_NODE | HETMEM_WHY_LARGE_FOLIO)))
 			continue;
 		ret = hetmem_list_rest(m, start, end, &walk->pieces[i], why);
 		if (ret)
@@ -296,6 +297,7 @@ static int hetmem_step_account(struct hetmem_migration *m, unsigned long start,
 	u64 arrived = 0;
 	int ret = 0;
 
+	m->walk.find_parts = !HETMEM_SPLITS_FOLIOS && !hetmem_to_host(m);
 	while (start < end) {
 		ret = hetmem_walk_step(&m->walk, start, end);
 		if (ret)
@@ -307,6 +309,7 @@ static int hetmem_step_account(struct hetmem_migration *m, unsigned long start,
 		if (ret)
 			break;
 	}
+	m->walk.find_parts = false;
 	m->cmd->already += min(before, arrived);
 	m->cmd->moved += arrived - min(before, arrived);
 	return ret;

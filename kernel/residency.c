@@ -140,6 +140,7 @@ static void hetmem_walk_one_piece(struct hetmem_walk *walk, u32 kind)
 {
 	walk->pieces[0].location = HETMEM_LOC(kind, 0);
 	walk->pieces[0].order = 0;
+	walk->pieces[0].part = false;
 	walk->nr = 1;
 }
 
@@ -297,6 +298,7 @@ static void hetmem_walk_decode(struct hetmem_walk *walk)
 	for (i = 0; i < nr; i += step) {
 		const unsigned long *pfns = &walk->pfns[i];
 		unsigned int order = 0;
+		bool part = false;
 		u32 location;
 
 		if (pfns[0] & HMM_PFN_VALID)
@@ -306,7 +308,10 @@ static void hetmem_walk_decode(struct hetmem_walk *walk)
 				   nr - i);
 			decodes++;
 		} else if (hetmem_pfn_is_page(pfns[0])) {
-			step = hetmem_pfns_alike(pfns, nr - i);
+			part = walk->find_parts &&
+			       PageCompound(hmm_pfn_to_page(pfns[0]));
+			step = walk->find_parts ? 1 :
+			       hetmem_pfns_alike(pfns, nr - i);
 			decodes += step;
 		} else {
 			step = hetmem_pfns_repeat(pfns, nr - i);
@@ -314,13 +319,14 @@ static void hetmem_walk_decode(struct hetmem_walk *walk)
 
 		location = hetmem_pfn_location(pfns[0]);
 		if (last && last->location == location &&
-		    last->order == order) {
+		    last->order == order && last->part == part) {
 			last->nr_pages += step;
 			continue;
 		}
 		last = &walk->pieces[walk->nr++];
 		last->location = location;
 		last->order = order;
+		last->part = part;
 		last->nr_pages = step;
 	}
 	atomic64_add(decodes, &hetmem_totals.decodes);

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -296,6 +297,45 @@ static void finish_rest(const struct hm_kmod *kmod,
 		cmd->why = (cmd->why & ~HETMEM_WHY_OTHER_NODE) | ours.why;
 }
 
+/*
+ * Has the large folios split that the kernel does not migrate because they are
+ * mapped by pages, and asks for those again. That advice also makes memory the
+ * first to be swapped out, so only what is about to leave gets it.
+ */
+static void split_rest(const struct hm_kmod *kmod,
+		       struct hetmem_cmd_migrate *cmd,
+		       const struct hetmem_run *rest)
+{
+	const size_t page = sysconf(_SC_PAGESIZE);
+	struct hetmem_cmd_migrate again = {
+		.size = sizeof(again),
+		.start = rest[0].start,
+		.end = rest[cmd->filled_rest - 1].end,
+		.location = cmd->location,
+	};
+	uint64_t before = 0;
+	uint32_t i;
+
+	for (i = 0; i < cmd->filled_rest; i++) {
+		uintptr_t addr = rest[i].start;
+
+		before += (rest[i].end - addr) / page;
+		for (; addr < rest[i].end; addr += page)
+			(void)madvise((void *)addr, page, MADV_COLD);
+	}
+	if (command(kmod, HETMEM_IOC_MIGRATE, &again) ||
+	    again.walk_end != again.end)
+		return;
+	before = again.moved < before ? again.moved : before;
+	cmd->moved += before;
+	cmd->not_moved -= before;
+	if (cmd->not_moved && cmd->why_addr >= again.start &&
+	    cmd->why_addr < again.end && again.not_moved) {
+		cmd->why = again.why;
+		cmd->why_addr = again.why_addr;
+	}
+}
+
 /* What goes with a failure has its counters in place all the same. */
 static bool is_partial(int err)
 {
@@ -307,9 +347,10 @@ int hm_kmod_migrate(const struct hm_kmod *kmod, uintptr_t start,
 		    uintptr_t end, uint32_t location, uint32_t flags,
 		    struct hetmem_moved *moved)
 {
-	const bool on_node = HETMEM_LOC_KIND(location) == HETMEM_HOST &&
-			     HETMEM_LOC_INDEX(location) != HETMEM_NODE_ANY &&
-			     hm_numa_nodes() > 1;
+	const bool on_host = HETMEM_LOC_KIND(location) == HETMEM_HOST;
+	const bool has_rest = !on_host ||
+			      (HETMEM_LOC_INDEX(location) != HETMEM_NODE_ANY &&
+			       hm_numa_nodes() > 1);
 	struct hetmem_run rest[REST_ROOM];
 	unsigned int retries = 0;
 	int err;
@@ -321,14 +362,16 @@ int hm_kmod_migrate(const struct hm_kmod *kmod, uintptr_t start,
 			.start = start,
 			.end = end,
 			.location = location,
-			.rest = on_node ? (uintptr_t)rest : 0,
-			.nr_rest = on_node ? REST_ROOM : 0,
+			.rest = has_rest ? (uintptr_t)rest : 0,
+			.nr_rest = has_rest ? REST_ROOM : 0,
 		};
 
 		err = command(kmod, HETMEM_IOC_MIGRATE, &cmd);
 		if (!err || is_partial(err)) {
-			if (cmd.filled_rest)
+			if (cmd.filled_rest && on_host)
 				finish_rest(kmod, &cmd, rest);
+			else if (cmd.filled_rest)
+				split_rest(kmod, &cmd, rest);
 			add_moved(moved, &cmd);
 		}
 		if (err && err != -EBUSY)

@@ -277,6 +277,27 @@ static void without(void)
 	hetmem_close(other);
 }
 
+/*
+ * A huge page of which one page is read only is mapped by pages: kernels that
+ * do not migrate that leave it to the library to have it split.
+ */
+static void split_page(void)
+{
+	const size_t size = 2 * MIB;
+	unsigned char *map, *p;
+
+	map = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ok(map != MAP_FAILED, "mmap");
+	p = (unsigned char *)(((uintptr_t)map + size - 1) & ~(size - 1));
+	madvise(p, size, MADV_HUGEPAGE);
+	write_numbers(p, size, 7);
+	is(mprotect(p + size / 2, page, PROT_READ), 0, "a page is read only");
+	all_to("to the device", p, size, device0);
+	is(wrong_numbers(p, size, 7), 0, "contents");
+	munmap(map, 2 * size);
+}
+
 int main(void)
 {
 	page = sysconf(_SC_PAGESIZE);
@@ -286,6 +307,7 @@ int main(void)
 	device_work();
 	stream_prefetch();
 	resize();
+	split_page();
 	oversubscribe();
 	without();
 	return tap_end();

@@ -130,6 +130,11 @@ enum hetmem_location_kind {
 #define HETMEM_WHY_NO_MEMORY	(1U << 12)	/* the target has no room */
 #define HETMEM_WHY_OTHER_NODE	(1U << 13)	/* on the host: move_pages(2) */
 #define HETMEM_WHY_MERGEABLE	(1U << 14)	/* KSM may merge it */
+/*
+ * It is part of a large folio that the CPU maps by pages. The kernel does not
+ * migrate these to devices; madvise(2) with MADV_COLD on a page has it split.
+ */
+#define HETMEM_WHY_LARGE_FOLIO	(1U << 15)
 
 /**
  * struct hetmem_device_info - one device that is registered with hetmem
@@ -345,6 +350,8 @@ struct hetmem_cmd_residency {
  * A host node is honoured for what comes from devices that can; pages of the
  * host on another node userspace must move itself, with move_pages(2): they
  * count as not_moved, and @rest lists them, so that it need not look again.
+ * So it does with HETMEM_WHY_LARGE_FOLIO towards devices, on kernels before 7:
+ * userspace has them split and asks again.
  *
  * HETMEM_MIGRATE_PIN (to the host only) holds the pages that are there
  * afterwards for @timeout_ms: no device's driver, no NUMA balancing and no
