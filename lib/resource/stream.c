@@ -146,11 +146,20 @@ static int identify(struct hm_order *o, hetmem_stream handle, uint64_t *id,
 		res = d->cuStreamGetId(handle, &asked);
 	if (!res && d->cuStreamGetCtx)
 		res = d->cuStreamGetCtx(handle, ctx);
+	else if (!res && !*ctx)
+		res = d->cuCtxGetCurrent(ctx);
 	if (special)
 		leave(o, o->ctx, before);
 	if (res)
 		return hm_error(-EINVAL, "stream %p is none: %s", handle,
 				hm_cuda_name(d, res));
+	/* A thread without a context, and a driver that cannot tell. */
+	if (!*ctx && o->hm->nr_devices) {
+		int err = hm_device_context(o->hm, 0, ctx);
+
+		if (err)
+			return err;
+	}
 	if (o->ctx && *ctx != o->ctx)
 		return hm_error(-EINVAL, "stream %p is of another context than the memory of device %d",
 				handle, o->device);
