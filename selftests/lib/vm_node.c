@@ -80,6 +80,55 @@ static struct hetmem_moved prefetch(char *p, size_t size, uint32_t location)
 	return m;
 }
 
+/* As the library tells it: pages of [@p, @p + @size) on @nr. */
+static uint64_t seen_on(char *p, size_t size, int nr)
+{
+	uintptr_t at = (uintptr_t)p, end = at + size, next;
+	struct hetmem_run runs[64];
+	uint64_t pages = 0;
+	ssize_t n, i;
+
+	for (; at < end; at = next) {
+		n = hetmem_residency(hm, (void *)at, end - at, runs, 64, &next);
+		if (n <= 0 || next <= at)
+			return UINT64_MAX;
+		for (i = 0; i < n; i++)
+			if (runs[i].location == node(nr))
+				pages += (runs[i].end - runs[i].start) / page;
+	}
+	return pages;
+}
+
+/*
+ * Node 1 has memory and no CPU, as a device's has that is coherent: a policy
+ * puts memory there, residency tells so, and a prefetch moves it in spite of
+ * the policy.
+ */
+static void policy(void)
+{
+	const size_t size = 4 * MIB, all = size / page;
+	const unsigned long mask = 2;
+	char *p = reserve(size, MADV_NOHUGEPAGE);
+	struct hetmem_moved m;
+
+	need(!mbind(p, size, MPOL_BIND, &mask, 8 * sizeof(mask), 0),
+	     "a policy for node 1");
+	fill(p, size);
+	is(seen_on(p, size, 1), all, "memory is born there");
+	m = prefetch(p, size / 2, node(0));
+	is(m.moved, all / 2, "half of it moves to node 0");
+	is(seen_on(p, size, 0), all / 2, "and is there");
+	is(seen_on(p, size, 1), all / 2, "the rest stays");
+	m = prefetch(p, size, HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY));
+	is(m.already, all, "wherever on the host: nothing to do");
+	is(seen_on(p, size, 0), all / 2, "nothing moves");
+	m = prefetch(p, size, node(1));
+	is(m.moved, all / 2, "back");
+	is(seen_on(p, size, 1), all, "all of it");
+	is(wrong(p, size), 0, "contents");
+	munmap(p, size);
+}
+
 /* More pages than one call lists, each a run of its own in the end. */
 static void there_and_back(const char *name, size_t size, int advice)
 {
@@ -190,6 +239,7 @@ int main(void)
 
 	there_and_back("pages", 5 * MIB, MADV_NOHUGEPAGE);
 	there_and_back("huge pages", 8 * MIB, MADV_HUGEPAGE);
+	policy();
 	scattered();
 	left(3, 300);
 	left(300, 3);
