@@ -494,6 +494,65 @@ ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
 			size_t size, struct hetmem_segment *segments,
 			size_t nr);
 
+/*
+ * Allocates @size bytes with addresses for @reserve, so that hetmem_grow() can
+ * make it that large where it is. -EOPNOTSUPP: not a pool over vmm.
+ */
+int hetmem_alloc_reserve(struct hetmem_resource *res, size_t size,
+			 size_t reserve, hetmem_stream stream, void **ptr);
+
+/*
+ * The memory of @ptr keeps its addresses until the resource is destroyed: it
+ * is not mapped elsewhere and not given back, even after it is freed. For
+ * transports that register memory and cache that. -EINVAL.
+ */
+int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
+
+/*
+ * Gives back the memory of the pools whose tag= is @tag (NULL: of all), what
+ * is allocated included; contents are lost, addresses are kept. Waits for
+ * what is under way. Until hetmem_wake() gives memory to the same addresses
+ * (-ENOMEM: to some; it can be tried again), allocating there is -EBUSY, and
+ * touching what was allocated is a fault. -EOPNOTSUPP: not a pool over vmm.
+ */
+int hetmem_sleep(struct hetmem_resource *res, const char *tag);
+int hetmem_wake(struct hetmem_resource *res, const char *tag);
+
+/*
+ * Between begin and end, what is allocated on @stream, which is about to be
+ * captured, belongs to graphs @id: once freed it is used again for @id alone,
+ * as the graphs may be launched again, until release, behind which @stream
+ * is ordered. More than one capture can have the same @id.
+ * -EBUSY @stream is between begin and end; -EINVAL it is not; -ENOENT no @id.
+ */
+int hetmem_capture_begin(struct hetmem_resource *res, hetmem_stream stream,
+			 uint64_t id);
+int hetmem_capture_end(struct hetmem_resource *res, hetmem_stream stream,
+		       uint64_t id);
+int hetmem_capture_release(struct hetmem_resource *res, hetmem_stream stream,
+			   uint64_t id);
+
+/*
+ * Descriptors for the memory of @ptr, for another process, over a UNIX socket
+ * (SCM_RIGHTS): one for each of @segments, of which there are @nr. They are
+ * the caller's, to be closed. The memory stays where it is until @ptr is freed
+ * and all that use it elsewhere are done. Returns their number; -ENOSPC more
+ * than @nr; -EOPNOTSUPP: not a pool over vmm(export=fd).
+ */
+ssize_t hetmem_export(struct hetmem_resource *res, void *ptr, int *fds,
+		      struct hetmem_segment *segments, size_t nr);
+
+/*
+ * Maps what another process exported, for @device: @segments in its order,
+ * their bases are not looked at. The descriptors stay the caller's. -EINVAL;
+ * -ENODEV; -ENOMEM; -EOPNOTSUPP. hetmem_import_close() takes *@ptr; all uses
+ * are complete.
+ */
+int hetmem_import(struct hetmem *hm, int device, const int *fds,
+		  const struct hetmem_segment *segments, size_t nr,
+		  void **ptr);
+int hetmem_import_close(struct hetmem *hm, void *ptr);
+
 /**
  * struct hetmem_resource_stats - what a resource has
  * @size: in, sizeof(struct hetmem_resource_stats)

@@ -59,7 +59,8 @@ static int get(struct hetmem_resource *res, size_t size, size_t align,
 				    (struct hm_stream **)&s);
 	if (hm_unlikely(err))
 		return err;
-	if (size > SMALL_MAX || align > UNIT || hm_unlikely(s->graph))
+	if (size > SMALL_MAX || align > UNIT ||
+	    hm_unlikely(__atomic_load_n(&s->graph, __ATOMIC_RELAXED)))
 		return hm_pool_alloc_slow(p, s, size, align, ptr);
 	units = (size + UNIT - 1) >> UNIT_SHIFT;
 	stream_lock(s);
@@ -121,13 +122,18 @@ static struct block *claim(struct pool *p, void *ptr, size_t size)
 	return b;
 }
 
+static uint64_t cache_max(const struct pool *p)
+{
+	return __atomic_load_n(&p->cache_max, __ATOMIC_RELAXED);
+}
+
 static bool cache_push(struct pool *p, struct pool_stream *s, struct block *b)
 {
 	uint64_t bytes = block_bytes(b);
 	bool pushed = false;
 
 	stream_lock(s);
-	if (s->cache && s->cached + bytes <= p->cache_max && !s->s.retired) {
+	if (s->cache && s->cached + bytes <= cache_max(p) && !s->s.retired) {
 		b->pos = hm_stream_step(&s->s);
 		b->right = s->cache[b->units];
 		s->cache[b->units] = block_id(p, b);
@@ -147,11 +153,11 @@ static void make_cache(struct pool *p, struct pool_stream *s)
 {
 	uint32_t *cache;
 
-	if (!p->cache_max)
+	if (!cache_max(p))
 		return;
 	pthread_mutex_lock(&p->lock);
 	if (s->cache) {
-		hm_stream_flush(p, s, p->cache_max / 2);
+		hm_stream_flush(p, s, cache_max(p) / 2);
 	} else {
 		cache = calloc(NR_BINS, sizeof(*cache));
 		stream_lock(s);
@@ -180,7 +186,9 @@ static int pool_free(struct hetmem_resource *res, void *ptr, size_t size,
 		return -EINVAL;
 	if (hm_unlikely(hm_check_enabled) && !(b->flags & BLOCK_GRAPH))
 		hm_pool_tell_free(p, b, stream);
-	if (!s || b->units >= NR_BINS || b->flags & ~BLOCK_ZONE || s->graph)
+	if (!s || b->units >= NR_BINS ||
+	    __atomic_load_n(&b->flags, __ATOMIC_RELAXED) & ~BLOCK_ZONE ||
+	    __atomic_load_n(&s->graph, __ATOMIC_RELAXED))
 		return hm_pool_free_slow(p, s, b);
 	if (cache_push(p, s, b))
 		return 0;
@@ -239,6 +247,7 @@ static void pool_destroy(struct hetmem_resource *res)
 		hm_stream_sync(&p->order, s, hm_stream_pos(s), UINT64_MAX);
 	}
 	p->source->destroy(p, forget);
+	hm_graphs_destroy(p);
 	free_streams(p);
 	hm_order_destroy(&p->order, forget);
 	p->provider->ops->destroy(p->provider);
@@ -263,6 +272,8 @@ static int check_options(const struct hm_pool_options *opt,
 {
 	if (opt->max && opt->min > opt->max)
 		return hm_error(-EINVAL, "pool: min is more than max");
+	if (opt->min && provider->caps & HM_PROVIDER_EXPORT)
+		return hm_error(-EINVAL, "pool: exportable memory is made for each block: no min");
 	if (opt->handle & (opt->handle - 1) ||
 	    (opt->handle && opt->handle < provider->granularity))
 		return hm_error(-EINVAL, "pool: handle is a power of two, %zu at least",
@@ -339,8 +350,13 @@ int hm_pool_create(struct hm_provider *provider,
 	p->opt = *options;
 	if (!p->opt.wait_ms)
 		p->opt.wait_ms = HM_POOL_WAIT_MS;
-	p->cache_max = p->opt.cache ? p->opt.cache : CACHE_MAX;
+	if (!p->opt.cache)
+		p->opt.cache = CACHE_MAX;
+	p->cache_max = p->opt.cache;
 	p->host = provider->caps & HM_PROVIDER_FORK;
+	p->whole = provider->caps & HM_PROVIDER_EXPORT;
+	if (p->whole)
+		p->cache_max = 0;
 	pthread_mutex_init(&p->lock, NULL);
 	err = init_parts(p);
 	if (err) {

@@ -142,18 +142,26 @@ static struct block *common_tag(struct pool *p, struct block *b,
 	return NULL;
 }
 
-/* @b and the block behind it become one; both are BUSY. */
-static struct block *join(struct pool *p, struct block *b, struct block *n,
-			  const struct block *tag)
+void hm_block_join(struct pool *p, struct block *b, struct block *n)
 {
-	b->stream = tag->stream;
-	b->pos = tag->pos;
 	b->units += n->units;
 	b->next = n->next;
 	if (n->next)
 		block_at(p, n->next)->prev = block_id(p, b);
 	put(p, n);
 	edge(p, b);
+}
+
+/* @b and the block behind it become one; both are BUSY. */
+static struct block *join(struct pool *p, struct block *b, struct block *n,
+			  const struct block *tag)
+{
+	uint16_t stream = tag->stream;
+	uint64_t pos = tag->pos;
+
+	hm_block_join(p, b, n);
+	b->stream = stream;
+	b->pos = pos;
 	return b;
 }
 

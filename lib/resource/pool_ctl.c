@@ -3,10 +3,12 @@
  * What else a pool can be asked: whose a pointer is, statistics, trim, poll,
  * uses and ends of streams. All of it takes the pool's lock.
  */
+#include <string.h>
+
 #include "resource/pool_impl.h"
 
 /* The live block that an address is in; interior ones take a search. */
-static struct block *find_live(struct pool *p, uint64_t addr)
+struct block *hm_pool_find_live(struct pool *p, uint64_t addr)
 {
 	struct block *b = hm_block_find_locked(p, addr);
 	uint32_t id;
@@ -28,7 +30,7 @@ static int owns(struct pool *p, struct hm_ctl_owns *arg)
 	struct block *b;
 
 	pthread_mutex_lock(&p->lock);
-	b = find_live(p, (uintptr_t)arg->ptr);
+	b = hm_pool_find_live(p, (uintptr_t)arg->ptr);
 	if (b) {
 		s = p->order.streams[b->stream];
 		arg->base = (void *)(uintptr_t)b->addr;
@@ -137,12 +139,178 @@ static int segments(struct pool *p, struct hm_ctl_segments *arg)
 	if (!p->source->segments)
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&p->lock);
-	b = find_live(p, addr);
+	b = hm_pool_find_live(p, addr);
 	if (!b || arg->size > block_end(b) - addr)
 		err = hm_error(-EINVAL, "segments: %p and %zu bytes are not in one block of this pool",
 			       arg->ptr, arg->size);
 	else
 		err = p->source->segments(p, arg);
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+static int reserve(struct pool *p, struct hm_ctl_reserve *arg)
+{
+	struct pool_stream *s;
+	struct block *b;
+	int err;
+
+	if (!p->source->reserve || p->whole)
+		return -EOPNOTSUPP;
+	if (arg->reserve > PTRDIFF_MAX / 2)
+		return hm_error(-ENOMEM, "alloc_reserve: more than there can be");
+	err = hm_stream_get(&p->order, arg->stream, (struct hm_stream **)&s);
+	if (err)
+		return err;
+	pthread_mutex_lock(&p->lock);
+	err = p->asleep ? hm_error(-EBUSY, "the pool is asleep: hetmem_wake()") :
+		p->source->reserve(p, (arg->size + UNIT - 1) >> UNIT_SHIFT,
+				   (arg->reserve + UNIT - 1) >> UNIT_SHIFT, &b);
+	if (!err) {
+		arg->ptr = (void *)(uintptr_t)b->addr;
+		hm_pool_give(p, s, b, arg->size);
+	}
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+/* What is more than was wanted, but for a block with room of its own. */
+static void cut_rest(struct pool *p, struct block *b, uint64_t units)
+{
+	struct block *rest;
+
+	if (b->units <= units || b->flags & BLOCK_RESERVE)
+		return;
+	rest = hm_block_cut(p, b, units);
+	if (!rest)
+		return;
+	rest->stream = 0;
+	rest->pos = 0;
+	hm_block_release(p, rest);
+}
+
+static int grow(struct pool *p, const struct hm_ctl_grow *arg)
+{
+	uint64_t units = (arg->size + UNIT - 1) >> UNIT_SHIFT, asked;
+	struct pool_stream *s;
+	struct block *b;
+	int err;
+
+	if (!p->source->enlarge || p->whole)
+		return -EOPNOTSUPP;
+	if (arg->size > PTRDIFF_MAX || units > UINT32_MAX / 2)
+		return hm_error(-ENOMEM, "grow: more than there can be");
+	err = hm_stream_get(&p->order, arg->stream, (struct hm_stream **)&s);
+	if (err)
+		return err;
+	pthread_mutex_lock(&p->lock);
+	b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
+	asked = b ? block_bytes(b) - b->slack : 0;
+	if (!b || block_state(b) != BLOCK_LIVE)
+		err = hm_error(-EINVAL, "grow: %p is not the beginning of a live block",
+			       arg->ptr);
+	else if (arg->size < asked)
+		err = hm_error(-EINVAL, "grow: %p has %llu bytes already",
+			       arg->ptr, (unsigned long long)asked);
+	else if (b->flags & BLOCK_GRAPH)
+		err = hm_error(-EBUSY, "grow: %p belongs to a capture",
+			       arg->ptr);
+	else if (p->asleep)
+		err = hm_error(-EBUSY, "the pool is asleep: hetmem_wake()");
+	else if (units > b->units)
+		err = p->source->enlarge(p, s, b, units);
+	if (!err) {
+		cut_rest(p, b, units);
+		asked = arg->size - asked;
+		stream_lock(s);
+		s->requested += asked;
+		if (s->requested > s->high)
+			s->high = s->requested;
+		stream_unlock(s);
+		b->slack = block_bytes(b) - arg->size;
+	} else if (b && block_state(b) == BLOCK_LIVE) {
+		b->slack = block_bytes(b) - asked;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+static int pin_comm(struct pool *p, const struct hm_ctl_stream *arg)
+{
+	struct block *b;
+	int err;
+
+	if (!p->source->pin)
+		return -EOPNOTSUPP;
+	pthread_mutex_lock(&p->lock);
+	b = hm_pool_find_live(p, (uintptr_t)arg->ptr);
+	err = b ? p->source->pin(p, b) :
+		hm_error(-EINVAL, "pin_comm: %p is in no live block",
+			 arg->ptr);
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+/* All that is under way; what fails has nothing under way any more. */
+static int sync_all(struct pool *p)
+{
+	unsigned int i;
+	int err = 0, one;
+
+	for (i = 1; i < p->order.nr; i++) {
+		struct hm_stream *s = p->order.streams[i];
+
+		one = hm_stream_sync(&p->order, s, hm_stream_pos(s),
+				     UINT64_MAX);
+		err = err ? err : one;
+	}
+	return err;
+}
+
+static int sleep_or_wake(struct pool *p, const char *tag, bool wake)
+{
+	int err = 0;
+
+	if (!p->source->sleep)
+		return -EOPNOTSUPP;
+	if (tag && strcmp(tag, p->opt.tag))
+		return 0;
+	pthread_mutex_lock(&p->lock);
+	if (wake && p->asleep) {
+		err = p->source->wake(p);
+		p->asleep = err;
+		if (!err && !p->whole)
+			__atomic_store_n(&p->cache_max, p->opt.cache,
+					 __ATOMIC_RELAXED);
+	} else if (!wake && p->opt.comm) {
+		err = hm_error(-EBUSY, "sleep: memory for communication stays");
+	} else if (!wake && !p->asleep) {
+		__atomic_store_n(&p->cache_max, 0, __ATOMIC_RELAXED);
+		p->asleep = true;
+		hm_pool_flush(p);
+		err = sync_all(p);
+		hm_pool_poll(p);
+		hm_pool_settle(p);
+		if (!err)
+			err = p->source->sleep(p);
+	}
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+static int export(struct pool *p, struct hm_ctl_export *arg)
+{
+	struct block *b;
+	int err;
+
+	if (!p->whole)
+		return -EOPNOTSUPP;
+	pthread_mutex_lock(&p->lock);
+	b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
+	err = b && block_state(b) == BLOCK_LIVE ?
+		p->source->export(p, b, arg) :
+		hm_error(-EINVAL, "export: %p is not the beginning of a live block",
+			 arg->ptr);
 	pthread_mutex_unlock(&p->lock);
 	return err;
 }
@@ -169,6 +337,21 @@ int hm_pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 		return stats(p, arg);
 	case HM_CTL_SEGMENTS:
 		return segments(p, arg);
+	case HM_CTL_RESERVE:
+		return reserve(p, arg);
+	case HM_CTL_GROW:
+		return grow(p, arg);
+	case HM_CTL_PIN_COMM:
+		return pin_comm(p, arg);
+	case HM_CTL_SLEEP:
+	case HM_CTL_WAKE:
+		return sleep_or_wake(p, arg, op == HM_CTL_WAKE);
+	case HM_CTL_EXPORT:
+		return export(p, arg);
+	case HM_CTL_CAPTURE_BEGIN:
+	case HM_CTL_CAPTURE_END:
+	case HM_CTL_CAPTURE_RELEASE:
+		return hm_graph_ctl(p, op, arg);
 	default:
 		return -EOPNOTSUPP;
 	}

@@ -53,13 +53,15 @@ enum block_state {
 #define BLOCK_GRAPH	4	/* belongs to a capture */
 #define BLOCK_RESERVE	8	/* has addresses reserved behind it */
 #define BLOCK_WHOLE	16	/* owns its handle, never cut or merged */
+#define BLOCK_EXPORTED	32	/* others have it too: not used again */
 
 /**
  * struct block - of [@addr, @addr + @units * 512)
  * @slack: live: bytes of it that were not asked for
  * @prev, @next: its neighbours in the run, 0 at its ends
  * @chain: next in the hash
- * @left, @right: in a tree or list; of a live block @left are its uses
+ * @left, @right: in a tree or list; of a live block @left are its uses and
+ *	@right is the graph that it belongs to
  * @stream: index: free: of the tag; live: that it was allocated on
  * @pos: free: position of the tag; live: serial of that stream
  */
@@ -142,11 +144,15 @@ struct pool_stream {
 	struct graph *graph;
 };
 
-/* What a capture has: arenas of its own, until it is released. */
+/**
+ * struct graph - what a capture has: arenas of its own, until it is released
+ * @parked: list of freed blocks with uses on further streams
+ */
 struct graph {
 	struct graph *next;
 	uint64_t id;
 	uint16_t index;
+	uint32_t parked;
 	struct arena arenas[NR_ZONES];
 };
 
@@ -177,6 +183,22 @@ struct source {
 	void (*poll)(struct pool *p);
 	void (*destroy)(struct pool *p, bool forget);
 	int (*segments)(struct pool *p, struct hm_ctl_segments *arg);
+	/* A live block keeps its memory and addresses until destroy. */
+	int (*pin)(struct pool *p, struct block *b);
+	/* A live block gets @units; of a failure nothing is left but memory. */
+	int (*enlarge)(struct pool *p, struct pool_stream *s, struct block *b,
+		       uint64_t units);
+	/* A BUSY block of a run of its own, with @reserve units of addresses. */
+	int (*reserve)(struct pool *p, uint64_t units, uint64_t reserve,
+		       struct block **b);
+	/* The addresses behind a BLOCK_RESERVE that is freed. */
+	void (*unreserve)(struct pool *p, struct block *b);
+	int (*sleep)(struct pool *p);
+	int (*wake)(struct pool *p);
+	int (*export)(struct pool *p, struct block *b,
+		      struct hm_ctl_export *arg);
+	/* A BUSY block that was exported, whose uses are complete. */
+	void (*drop)(struct pool *p, struct block *b);
 };
 
 /**
@@ -186,6 +208,9 @@ struct source {
  * @hash: of LIVE and CACHED blocks by address; @hash_nr: in it
  * @reserved: bytes held; @requested: by published changes
  * @source: where runs come from, @vm or @regions is its own
+ * @asleep: memory is gone, addresses stay
+ * @host: works in a forked child
+ * @whole: blocks own their handles
  */
 struct pool {
 	struct hetmem_resource res;
@@ -209,8 +234,10 @@ struct pool {
 	uint64_t requested_peak;
 	uint64_t failed;
 	uint64_t calls;
-	uint64_t slow_allocs;
+	uint16_t next_graph;
+	bool asleep;
 	bool host;
+	bool whole;
 };
 
 static inline struct pool *to_pool(struct hetmem_resource *res)
@@ -319,6 +346,8 @@ struct block *hm_block_new(struct pool *p, uint64_t addr, uint64_t units,
 void hm_block_link(struct pool *p, struct block *b, struct block *next);
 /* A BUSY block is no more; its run ends before it, another begins behind. */
 void hm_block_delete(struct pool *p, struct block *b);
+/* A BUSY or LIVE block swallows the BUSY one behind it. */
+void hm_block_join(struct pool *p, struct block *b, struct block *n);
 /* Is the tag's use known to be complete? */
 bool hm_block_done(const struct pool *p, const struct block *b);
 /* Cached blocks of @s to its arena until @keep bytes are left. */
@@ -348,6 +377,13 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
 /* A BUSY block that was live; @s: NULL if the stream is not known. */
 int hm_pool_free_slow(struct pool *p, struct pool_stream *s,
 		      struct block *b);
+/* What @s may use, made if need be; BUSY, or NULL and *@err. */
+struct block *hm_pool_find_or_grow(struct pool *p, struct pool_stream *s,
+				   unsigned int zone, uint64_t units,
+				   int *err);
+/* A BUSY block becomes live, of @size bytes, on @s. */
+void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
+		  size_t size);
 /* What @s did, into the pool's sums. */
 void hm_pool_publish(struct pool *p, struct pool_stream *s);
 /* Counts memory that is made; -ENOMEM: more than max. */
@@ -360,7 +396,20 @@ void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size,
 void hm_pool_tell_free(struct pool *p, const struct block *b,
 		       hetmem_stream stream);
 
+/* pool_graph.c: with pool->lock. */
+
+struct graph *hm_graph_by_index(const struct pool *p, uint32_t index);
+/* A BUSY block for @s, which is captured, or NULL and *@err. */
+struct block *hm_graph_find(struct pool *p, struct pool_stream *s,
+			    unsigned int zone, uint64_t units, int *err);
+/* A BUSY block that belongs to a graph is free. */
+void hm_graph_free(struct pool *p, struct block *b);
+int hm_graph_ctl(struct pool *p, enum hm_ctl op,
+		 const struct hm_ctl_capture *arg);
+void hm_graphs_destroy(struct pool *p);
+
 /* pool_ctl.c */
+struct block *hm_pool_find_live(struct pool *p, uint64_t addr);
 int hm_pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg);
 
 /* pool_region.c, vm.c */

@@ -50,7 +50,10 @@ static void settle_pending(struct pool *p)
 		}
 		*link = b->right;
 		set_state(b, BLOCK_BUSY);
-		hm_block_release(p, b);
+		if (b->flags & BLOCK_EXPORTED)
+			p->source->drop(p, b);
+		else
+			hm_block_release(p, b);
 	}
 }
 
@@ -137,15 +140,17 @@ int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s)
 
 void hm_block_pend(struct pool *p, struct block *b)
 {
-	uint32_t *link = &b->left;
+	uint32_t *link = &b->left, id;
+	struct use *u;
 
 	__atomic_store_n(&b->flags, b->flags & ~BLOCK_USED, __ATOMIC_RELEASE);
-	while (*link) {
-		struct use *u = (struct use *)p->uses.base + *link;
-		struct hm_stream *s = stream_by_serial(p, u->stream, u->pos);
-		struct pool_stream *ps = (struct pool_stream *)s;
-		uint32_t id = *link;
+	while ((id = *link)) {
+		struct hm_stream *s;
+		struct pool_stream *ps;
 
+		u = (struct use *)p->uses.base + id;
+		s = stream_by_serial(p, u->stream, u->pos);
+		ps = (struct pool_stream *)s;
 		if (!s->index || s->index == b->stream) {
 			*link = u->next;
 			hm_table_put(&p->uses, id);
@@ -157,8 +162,18 @@ void hm_block_pend(struct pool *p, struct block *b)
 		stream_unlock(ps);
 		link = &u->next;
 	}
+	if (b->flags & BLOCK_EXPORTED && !hm_block_done(p, b) &&
+	    (id = hm_table_get(&p->uses))) {
+		/* It waits for its own stream as well. */
+		u = (struct use *)p->uses.base + id;
+		*u = (struct use){ b->left, b->stream, 0, b->pos };
+		b->left = id;
+	}
 	if (!b->left) {
-		hm_block_release(p, b);
+		if (b->flags & BLOCK_EXPORTED)
+			p->source->drop(p, b);
+		else
+			hm_block_release(p, b);
 		return;
 	}
 	set_state(b, BLOCK_PENDING);

@@ -14,6 +14,7 @@
 struct region {
 	uint64_t addr;
 	uint64_t bytes;
+	bool pinned;
 };
 
 struct region_list {
@@ -57,7 +58,7 @@ static int get_region(struct pool *p, struct pool_stream *s, uint64_t bytes,
 		hm_pool_unreserve(p, bytes);
 		return err;
 	}
-	*r = (struct region){ (uintptr_t)ptr, bytes };
+	*r = (struct region){ (uintptr_t)ptr, bytes, false };
 	return 0;
 }
 
@@ -162,7 +163,7 @@ static size_t regions_trim(struct pool *p, uint64_t keep)
 			if (!can_go(p, b, keep))
 				continue;
 			r = find_region(l, b->addr);
-			if (put_region(p, r, HETMEM_STREAM_LEGACY))
+			if (r->pinned || put_region(p, r, HETMEM_STREAM_LEGACY))
 				continue;
 			freed += r->bytes;
 			*r = l->regions[--l->nr];
@@ -171,6 +172,19 @@ static size_t regions_trim(struct pool *p, uint64_t keep)
 		}
 	}
 	return freed;
+}
+
+/* Nothing here is mapped elsewhere; it is not given back either. */
+static int regions_pin(struct pool *p, struct block *b)
+{
+	struct region_list *l = p->regions;
+	unsigned int i;
+
+	for (i = 0; i < l->nr; i++)
+		if (b->addr >= l->regions[i].addr &&
+		    b->addr < l->regions[i].addr + l->regions[i].bytes)
+			l->regions[i].pinned = true;
+	return 0;
 }
 
 static void regions_poll(struct pool *p)
@@ -198,6 +212,7 @@ static const struct source regions_source = {
 	.trim = regions_trim,
 	.poll = regions_poll,
 	.destroy = regions_destroy,
+	.pin = regions_pin,
 };
 
 int hm_regions_init(struct pool *p)

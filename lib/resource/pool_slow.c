@@ -59,11 +59,16 @@ static struct block *find_ready(struct pool *p, struct pool_stream *s,
 	best = hm_arena_best(p, &s->arenas[zone], units);
 	if (best && best->units == units)
 		return best;
+	/* Blocks that own their handle are not cut. */
+	if (p->whole)
+		best = NULL;
 	b = s->s.index ? hm_arena_best(p, &stream_at(p, 0)->arenas[zone],
 				       units) : NULL;
+	if (p->whole && b && b->units != units)
+		b = NULL;
 	if (!best || (b && b->units < best->units))
 		best = b;
-	if (best || p->order.nr <= 2)
+	if (best || p->order.nr <= 2 || p->whole)
 		return best;
 	for (i = 1; i < p->order.nr; i++) {
 		struct pool_stream *of = stream_at(p, i);
@@ -92,6 +97,8 @@ static struct block *find_waiting(struct pool *p, struct pool_stream *s,
 	unsigned int i;
 	uint32_t id;
 
+	if (p->whole)
+		return NULL;
 	for (i = 1; i < p->order.nr; i++) {
 		struct pool_stream *of = stream_at(p, i);
 
@@ -102,7 +109,7 @@ static struct block *find_waiting(struct pool *p, struct pool_stream *s,
 	for (id = best ? 0 : p->pending; id; id = b->right) {
 		b = block_at(p, id);
 		if (b->units >= units && block_zone(b) == zone &&
-		    (!best || b->units < best->units))
+		    !(b->flags & BLOCK_EXPORTED) && (!best || b->units < best->units))
 			best = b;
 	}
 	return best && !hm_block_wait(p, s, best) ? best : NULL;
@@ -137,8 +144,9 @@ static struct block *find(struct pool *p, struct pool_stream *s,
 	return NULL;
 }
 
-static struct block *find_or_grow(struct pool *p, struct pool_stream *s,
-				  unsigned int zone, uint64_t units, int *err)
+struct block *hm_pool_find_or_grow(struct pool *p, struct pool_stream *s,
+				   unsigned int zone, uint64_t units,
+				   int *err)
 {
 	struct block *b = find(p, s, zone, units);
 
@@ -192,7 +200,7 @@ static struct block *wait_for(struct pool *p, struct pool_stream *s,
 		if (hm_stream_sync(&p->order, of, pos, deadline))
 			return NULL;
 		p->source->poll(p);
-		b = find_or_grow(p, s, zone, units, err);
+		b = hm_pool_find_or_grow(p, s, zone, units, err);
 		if (b)
 			return b;
 	}
@@ -236,40 +244,9 @@ static int explain(struct pool *p, size_t size, int err, uint64_t waited)
 			", waited for memory in use on other streams" : "");
 }
 
-int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
-		       size_t align, void **ptr)
+void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
+		  size_t size)
 {
-	unsigned int zone = size > SMALL_MAX;
-	uint64_t units, room, wait_ns, addr;
-	struct block *b;
-	int err = -ENOMEM;
-
-	units = (size + UNIT - 1) >> UNIT_SHIFT;
-	room = units + ((align - UNIT) >> UNIT_SHIFT);
-	pthread_mutex_lock(&p->lock);
-	wait_ns = p->order.wait_ns;
-	if (size > PTRDIFF_MAX || room > UINT32_MAX / 2) {
-		err = hm_error(-ENOMEM, "more than there can be");
-		b = NULL;
-	} else {
-		b = find_or_grow(p, s, zone, room, &err);
-		if (!b && err == -ENOMEM)
-			b = wait_for(p, s, zone, room, &err);
-	}
-	if (b) {
-		addr = (b->addr + align - 1) & ~(uint64_t)(align - 1);
-		/* The end of a run is where it can grow. */
-		if (p->vm && align == UNIT && zone && b->units > units &&
-		    b->next)
-			addr = hm_vm_place(p, b, units);
-		b = trim_to(p, b, addr, units, zone ? SMALLEST_REST : 1);
-	}
-	if (!b) {
-		p->failed++;
-		err = explain(p, size, err, p->order.wait_ns - wait_ns);
-		pthread_mutex_unlock(&p->lock);
-		return err;
-	}
 	b->slack = block_bytes(b) - size;
 	b->left = 0;
 	b->stream = s->s.index;
@@ -282,10 +259,93 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
 	s->allocs++;
 	stream_unlock(s);
 	hm_pool_publish(p, s);
-	*ptr = (void *)(uintptr_t)b->addr;
 	set_state(b, BLOCK_LIVE);
+}
+
+static struct block *find_for(struct pool *p, struct pool_stream *s,
+			      unsigned int zone, uint64_t units, int *err)
+{
+	struct block *b;
+
+	if (p->asleep) {
+		*err = hm_error(-EBUSY, "the pool is asleep: hetmem_wake()");
+		return NULL;
+	}
+	if (units > UINT32_MAX / 2) {
+		*err = hm_error(-ENOMEM, "more than there can be");
+		return NULL;
+	}
+	if (s->graph)
+		return hm_graph_find(p, s, zone, units, err);
+	b = hm_pool_find_or_grow(p, s, zone, units, err);
+	if (!b && *err == -ENOMEM)
+		b = wait_for(p, s, zone, units, err);
+	return b;
+}
+
+/* Where the block begins in what was found; its end is cut off. */
+static struct block *fit(struct pool *p, struct block *b, uint64_t units,
+			 size_t align)
+{
+	uint64_t addr = (b->addr + align - 1) & ~(uint64_t)(align - 1);
+	unsigned int zone = block_zone(b);
+
+	/* The end of a run is where it can grow. */
+	if (p->vm && align == UNIT && zone && b->units > units && b->next &&
+	    !(b->flags & BLOCK_GRAPH))
+		addr = hm_vm_place(p, b, units);
+	return trim_to(p, b, addr, units, zone ? SMALLEST_REST : 1);
+}
+
+int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
+		       size_t align, void **ptr)
+{
+	const size_t whole = p->provider->granularity;
+	unsigned int zone = size > SMALL_MAX || p->whole;
+	uint64_t units, room, wait_ns;
+	struct block *b = NULL;
+	int err = -ENOMEM;
+
+	if (p->whole && align > whole)
+		return hm_error(-EINVAL, "alloc: exportable memory is aligned to %zu",
+				whole);
+	pthread_mutex_lock(&p->lock);
+	wait_ns = p->order.wait_ns;
+	if (size > PTRDIFF_MAX) {
+		hm_error(err, "more than there can be");
+	} else {
+		units = (size + UNIT - 1) >> UNIT_SHIFT;
+		if (p->whole)
+			units = ((size + whole - 1) & ~(whole - 1)) >>
+				UNIT_SHIFT;
+		room = units + (p->whole ? 0 : (align - UNIT) >> UNIT_SHIFT);
+		b = find_for(p, s, zone, room, &err);
+		if (b)
+			b = fit(p, b, units, align);
+	}
+	if (!b) {
+		p->failed++;
+		err = explain(p, size, err, p->order.wait_ns - wait_ns);
+		pthread_mutex_unlock(&p->lock);
+		return err;
+	}
+	*ptr = (void *)(uintptr_t)b->addr;
+	hm_pool_give(p, s, b, size);
 	pthread_mutex_unlock(&p->lock);
 	return 0;
+}
+
+/* Out of the program's hands, with its tag. */
+static void let_go(struct pool *p, struct block *b)
+{
+	if (b->flags & BLOCK_RESERVE)
+		p->source->unreserve(p, b);
+	if (b->flags & BLOCK_GRAPH && hm_graph_by_index(p, b->right))
+		hm_graph_free(p, b);
+	else if (b->flags & (BLOCK_USED | BLOCK_EXPORTED))
+		hm_block_pend(p, b);
+	else
+		hm_block_release(p, b);
 }
 
 int hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct block *b)
@@ -302,15 +362,13 @@ int hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct block *b)
 	stream_lock(s);
 	b->stream = s->s.index;
 	/* Behind a retired stream's end there is nothing. */
-	b->pos = s->s.retired ? s->s.pos : hm_stream_step(&s->s);
+	b->pos = !s->s.index ? 0 : s->s.retired ? s->s.pos :
+		hm_stream_step(&s->s);
 	s->requested -= bytes - b->slack;
 	s->frees++;
 	stream_unlock(s);
 	hm_pool_publish(p, s);
-	if (b->flags & BLOCK_USED)
-		hm_block_pend(p, b);
-	else
-		hm_block_release(p, b);
+	let_go(p, b);
 	hm_pool_record(p, s, bytes);
 	pthread_mutex_unlock(&p->lock);
 	return 0;

@@ -36,6 +36,7 @@ enum hm_ctl {
 	HM_CTL_CAPTURE_END,	/* [struct hm_ctl_capture] */
 	HM_CTL_CAPTURE_RELEASE,	/* [struct hm_ctl_capture] */
 	HM_CTL_EXPORT,		/* [struct hm_ctl_export] */
+	HM_CTL_RESERVE,		/* [struct hm_ctl_reserve] a block that can grow */
 	HM_CTL_COUNTERS,	/* [struct hm_ctl_counters] of the first stats() */
 	HM_CTL_ON_FAILURE,	/* [struct hm_ctl_callback] of every retry() */
 	HM_CTL_EDGE,		/* [struct hm_ctl_edge] for every log() */
@@ -70,6 +71,14 @@ struct hm_ctl_segments {
 	size_t size;
 	struct hetmem_segment *segments;
 	size_t nr;		/* in: room; out: filled */
+};
+
+/* @reserve: bytes of addresses for the block, @size: of memory; @ptr: out. */
+struct hm_ctl_reserve {
+	size_t size;
+	size_t reserve;
+	hetmem_stream stream;
+	void *ptr;
 };
 
 struct hm_ctl_capture {

@@ -151,9 +151,10 @@ size_t hm_vm_trim(struct pool *p, uint64_t keep)
 	return before - p->reserved;
 }
 
+/* Aliases are cheap to have and dear to make: most are left. */
 static void vm_poll(struct pool *p)
 {
-	hm_vm_unalias(p, 0, 0);
+	hm_vm_unalias(p, VM_ALIASES / 2, 0);
 }
 
 static int vm_segments(struct pool *p, struct hm_ctl_segments *arg)
@@ -227,6 +228,10 @@ static void give_back(struct pool *p)
 			continue;
 		}
 		h = handle_of_page(v, page);
+		if (h->flags & HANDLE_RESERVED) {
+			page += h->pages;
+			continue;
+		}
 		if (!(h->flags & HANDLE_ASLEEP))
 			unmap(p, page, h->pages);
 		page += h->pages;
@@ -268,6 +273,14 @@ static const struct source vm_source = {
 	.poll = vm_poll,
 	.destroy = vm_destroy,
 	.segments = vm_segments,
+	.pin = hm_vm_pin,
+	.enlarge = hm_vm_enlarge,
+	.reserve = hm_vm_reserve,
+	.unreserve = hm_vm_unreserve,
+	.sleep = hm_vm_sleep,
+	.wake = hm_vm_wake,
+	.export = hm_vm_export,
+	.drop = hm_vm_drop,
 };
 
 /* As many addresses as are wanted, or fewer: all memory once at least. */

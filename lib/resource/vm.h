@@ -21,9 +21,13 @@
 
 #include "resource/pool_impl.h"
 
+/* Aliases that are left mapped: unmapping takes time, and nobody waits. */
+#define VM_ALIASES	4096
+
 #define HANDLE_PINNED	1	/* stays where it is until destroy */
 #define HANDLE_EXPORTED	2	/* goes away when it is free */
 #define HANDLE_ASLEEP	4	/* has no memory: addresses only */
+#define HANDLE_RESERVED	16	/* addresses set aside, no memory ever */
 #define HANDLE_STUCK	8	/* unmapped, and the driver did not release it */
 
 /**
@@ -68,7 +72,6 @@ struct mapping {
  * @cursor: by zone: page where holes are looked for
  * @first, @last: list of aliases; @nr_aliases
  * @pages: held
- * @asleep: memory is gone, addresses stay
  */
 struct vm {
 	uint64_t base;
@@ -86,7 +89,6 @@ struct vm {
 	uint32_t nr_aliases;
 	uint64_t pages;
 	uint32_t stamp;
-	bool asleep;
 };
 
 static inline struct handle *handle_at(const struct vm *v, uint32_t id)
@@ -193,6 +195,18 @@ void hm_vm_plan_free(struct pool *p, struct vm_plan *plan);
 /* vm_grow.c: what a source's grow is. */
 int hm_vm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
 	       uint64_t units);
+
+/* vm_sleep.c, vm_room.c: as in struct source. */
+int hm_vm_pin(struct pool *p, struct block *b);
+int hm_vm_sleep(struct pool *p);
+int hm_vm_wake(struct pool *p);
+int hm_vm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg);
+void hm_vm_drop(struct pool *p, struct block *b);
+int hm_vm_reserve(struct pool *p, uint64_t units, uint64_t reserve,
+		  struct block **out);
+void hm_vm_unreserve(struct pool *p, struct block *b);
+int hm_vm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
+		  uint64_t units);
 
 /* vm_join.c: makes handles movable that are free for several streams. */
 void hm_vm_join(struct pool *p, struct pool_stream *s);

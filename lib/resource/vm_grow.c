@@ -16,8 +16,6 @@
 #define EARLY_BYTES	((uint64_t)16 << 20)
 /* What is made at once is at least this part. */
 #define GROWTH_SHARE	1024
-/* Aliases that are left mapped: unmapping takes time, and nobody waits. */
-#define MAX_ALIASES	4096
 
 static uint32_t power_below(uint64_t n)
 {
@@ -384,13 +382,42 @@ static int grow(struct pool *p, struct pool_stream *s, unsigned int zone,
 	return err;
 }
 
+/* A block with a handle of its own. */
+static int grow_whole(struct pool *p, uint64_t units)
+{
+	struct vm *v = p->vm;
+	uint32_t pages = units >> (v->shift - UNIT_SHIFT), page;
+	struct block *b;
+	int err;
+
+	if (!hm_vm_find_hole(v, 1, pages, &page)) {
+		hm_vm_trim(p, 0);
+		if (!hm_vm_find_hole(v, 1, pages, &page))
+			return hm_error(-ENOMEM, "pool: no addresses");
+	}
+	err = hm_vm_create(p, page, pages);
+	/* Cached handles of other sizes may be all that is in the way. */
+	if (err == -ENOMEM && hm_vm_trim(p, 0))
+		err = hm_vm_create(p, page, pages);
+	if (err)
+		return err;
+	b = hm_block_new(p, page_addr(v, page), units, 1);
+	if (!b)
+		return -ENOMEM;
+	__atomic_store_n(&b->flags, b->flags | BLOCK_WHOLE, __ATOMIC_RELEASE);
+	hm_block_release(p, b);
+	return 0;
+}
+
 int hm_vm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
 	       uint64_t units)
 {
 	int err;
 
-	if (p->vm->nr_aliases > MAX_ALIASES)
-		hm_vm_unalias(p, MAX_ALIASES * 3 / 4, 0);
+	if (p->whole)
+		return grow_whole(p, units);
+	if (p->vm->nr_aliases > VM_ALIASES)
+		hm_vm_unalias(p, VM_ALIASES * 3 / 4, 0);
 	err = grow(p, s, zone, units, true);
 	/* Another stream that cannot be waited for is in nobody's way. */
 	return err == -EAGAIN ? grow(p, s, zone, units, false) : err;
