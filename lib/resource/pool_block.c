@@ -192,21 +192,36 @@ struct block *hm_block_release(struct pool *p, struct block *b)
 	return b;
 }
 
+/* All of a bin, but for what may stay, in front of @list. */
+static uint32_t detach_bin(struct pool *p, struct pool_stream *s,
+			   unsigned int i, uint64_t keep, uint32_t list)
+{
+	uint32_t id;
+
+	while ((id = s->cache[i]) && s->cached > keep) {
+		struct block *b = block_at(p, id);
+
+		s->cache[i] = b->right;
+		s->cached -= block_bytes(b);
+		b->right = list;
+		list = id;
+	}
+	return list;
+}
+
 /* A list of cached blocks that @s has no more; large ones first. */
 static uint32_t detach(struct pool *p, struct pool_stream *s, uint64_t keep)
 {
-	uint32_t list = 0, id;
-	unsigned int i;
+	uint32_t list = 0;
+	unsigned int i, bit;
 
 	stream_lock(s);
-	for (i = NR_BINS - 1; i && s->cached > keep; i--) {
-		while ((id = s->cache[i]) && s->cached > keep) {
-			struct block *b = block_at(p, id);
-
-			s->cache[i] = b->right;
-			s->cached -= block_bytes(b);
-			b->right = list;
-			list = id;
+	for (i = MAP_WORDS; i-- && s->cached > keep;) {
+		while (s->cache_map[i] && s->cached > keep) {
+			bit = 63 - __builtin_clzll(s->cache_map[i]);
+			list = detach_bin(p, s, i * 64 + bit, keep, list);
+			if (!s->cache[i * 64 + bit])
+				s->cache_map[i] &= ~(1ULL << bit);
 		}
 	}
 	stream_unlock(s);

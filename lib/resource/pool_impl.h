@@ -121,7 +121,7 @@ struct arena {
  * struct pool_stream - what the pool keeps of a stream
  * @lock: see the top
  * @cache: by units: list of cached blocks; NULL until the first
- * @nr_cache, @cached: blocks, bytes in it
+ * @cache_map: bit: there was something; @cached: bytes in it
  * @requested, @allocs, @frees: what was done on this stream
  * @published: of @requested, in the pool's; @high: the most since then
  * @unrecorded, @unrecorded_bytes: freed behind the last event
@@ -132,6 +132,7 @@ struct pool_stream {
 	struct hm_stream s;
 	int lock;
 	uint32_t *cache;
+	uint64_t cache_map[MAP_WORDS];
 	uint64_t cached;
 	int64_t requested;
 	int64_t published;
