@@ -82,6 +82,7 @@ static int poll(struct pool *p)
 	pthread_mutex_lock(&p->lock);
 	hm_pool_poll(p);
 	p->source->poll(p);
+	hm_pool_decay(p);
 	pthread_mutex_unlock(&p->lock);
 	return 0;
 }

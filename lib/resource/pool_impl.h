@@ -184,6 +184,7 @@ struct source {
 	void (*poll)(struct pool *p);
 	void (*destroy)(struct pool *p, bool forget);
 	int (*segments)(struct pool *p, struct hm_ctl_segments *arg);
+	uint64_t (*metadata)(const struct pool *p);
 	/* A live block keeps its memory and addresses until destroy. */
 	int (*pin)(struct pool *p, struct block *b);
 	/* A live block gets @units; of a failure nothing is left but memory. */
@@ -209,6 +210,7 @@ struct source {
  * @hash: of LIVE and CACHED blocks by address; @hash_nr: in it
  * @reserved: bytes held; @requested: by published changes
  * @source: where runs come from, @vm or @regions is its own
+ * @decay_at: when to look (ns); @decay_high: most requested since last time
  * @asleep: memory is gone, addresses stay
  * @host: works in a forked child
  * @whole: blocks own their handles
@@ -235,6 +237,8 @@ struct pool {
 	uint64_t requested_peak;
 	uint64_t failed;
 	uint64_t calls;
+	uint64_t decay_at;
+	int64_t decay_high;
 	uint16_t next_graph;
 	bool asleep;
 	bool host;
@@ -385,6 +389,8 @@ struct block *hm_pool_find_or_grow(struct pool *p, struct pool_stream *s,
 /* A BUSY block becomes live, of @size bytes, on @s. */
 void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
 		  size_t size);
+/* Gives back what was not needed for a while, if decay= says so. */
+void hm_pool_decay(struct pool *p);
 /* What @s did, into the pool's sums. */
 void hm_pool_publish(struct pool *p, struct pool_stream *s);
 /* Counts memory that is made; -ENOMEM: more than max. */

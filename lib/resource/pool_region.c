@@ -187,6 +187,11 @@ static int regions_pin(struct pool *p, struct block *b)
 	return 0;
 }
 
+static uint64_t regions_metadata(const struct pool *p)
+{
+	return sizeof(*p->regions) + p->regions->room * sizeof(struct region);
+}
+
 static void regions_poll(struct pool *p)
 {
 	(void)p;
@@ -212,6 +217,7 @@ static const struct source regions_source = {
 	.trim = regions_trim,
 	.poll = regions_poll,
 	.destroy = regions_destroy,
+	.metadata = regions_metadata,
 	.pin = regions_pin,
 };
 

@@ -31,6 +31,33 @@ void hm_pool_publish(struct pool *p, struct pool_stream *s)
 		p->requested_peak = p->requested;
 }
 
+void hm_pool_decay(struct pool *p)
+{
+	uint64_t now, keep;
+
+	if (!p->opt.decay_ms || p->asleep)
+		return;
+	if (p->requested > p->decay_high)
+		p->decay_high = p->requested;
+	now = hm_now();
+	if (now < p->decay_at)
+		return;
+	/* The first look only begins to watch. */
+	keep = p->decay_high > 0 ? p->decay_high : 0;
+	if (p->decay_at && p->reserved > keep + keep / 8) {
+		unsigned int i;
+
+		hm_pool_flush(p);
+		for (i = 1; i < p->order.nr; i++)
+			hm_stream_record(&p->order, p->order.streams[i]);
+		hm_pool_poll(p);
+		hm_pool_settle(p);
+		p->source->trim(p, keep > p->opt.min ? keep : p->opt.min);
+	}
+	p->decay_at = now + p->opt.decay_ms * 1000000ULL;
+	p->decay_high = p->requested;
+}
+
 int hm_pool_reserve(struct pool *p, uint64_t bytes)
 {
 	if (p->opt.max && (bytes > p->opt.max ||
@@ -370,6 +397,7 @@ int hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct block *b)
 	hm_pool_publish(p, s);
 	let_go(p, b);
 	hm_pool_record(p, s, bytes);
+	hm_pool_decay(p);
 	pthread_mutex_unlock(&p->lock);
 	return 0;
 }

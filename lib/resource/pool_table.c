@@ -190,5 +190,5 @@ uint64_t hm_pool_metadata(const struct pool *p)
 			if (s->arenas[zone].bins)
 				bytes += NR_BINS * sizeof(uint32_t);
 	}
-	return bytes;
+	return bytes + p->source->metadata(p);
 }

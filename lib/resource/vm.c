@@ -151,6 +151,17 @@ size_t hm_vm_trim(struct pool *p, uint64_t keep)
 	return before - p->reserved;
 }
 
+/* Of the maps, what was touched: pages in use, and aliases of some. */
+static uint64_t vm_metadata(const struct pool *p)
+{
+	const struct vm *v = p->vm;
+
+	return sizeof(*v) + (uint64_t)v->handles.nr * v->handles.size +
+		(uint64_t)v->mappings.nr * v->mappings.size +
+		v->pages * 3 * sizeof(*v->map) * v->mappings.nr /
+		v->handles.nr;
+}
+
 /* Aliases are cheap to have and dear to make: most are left. */
 static void vm_poll(struct pool *p)
 {
@@ -273,6 +284,7 @@ static const struct source vm_source = {
 	.poll = vm_poll,
 	.destroy = vm_destroy,
 	.segments = vm_segments,
+	.metadata = vm_metadata,
 	.pin = hm_vm_pin,
 	.enlarge = hm_vm_enlarge,
 	.reserve = hm_vm_reserve,

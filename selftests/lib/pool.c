@@ -186,6 +186,28 @@ static void limits(void)
 	is(try_pool(provider, &opt), -EINVAL, "%s: handle=3M", provider);
 }
 
+static void decay(void)
+{
+	struct hm_pool_options opt = { .decay_ms = 20 };
+	const struct timespec nap = { .tv_nsec = 25000000 };
+	void *p;
+	int i;
+
+	make_pool(provider, &opt);
+	p = get(100 * MIB, NULL);
+	put(p, 0, NULL);
+	p = get(1000, NULL);
+	for (i = 0; i < 20 && pool_stats().reserved > 16 * MIB; i++) {
+		nanosleep(&nap, NULL);
+		is(hetmem_poll(pool), 0, "%s: poll", provider);
+	}
+	ok(pool_stats().reserved <= 16 * MIB,
+	   "%s: decay= gives back what is not used", provider);
+	memset(p, 1, 1000);
+	put(p, 1000, NULL);
+	hetmem_resource_destroy(pool);
+}
+
 static void destroy_live(void)
 {
 	make_pool(provider, NULL);
@@ -227,6 +249,7 @@ static void all(const char *name)
 	is(hetmem_resource_destroy(pool), 0, "%s: all was freed", name);
 	is(device_used(), 0, "%s: nothing is left", name);
 	limits();
+	decay();
 	destroy_live();
 	two_pools();
 }
