@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "driver/check.h"
 #include "resource/pool_impl.h"
 
 /* The live block that an address is in; interior ones take a search. */
@@ -172,6 +173,8 @@ static int reserve(struct pool *p, struct hm_ctl_reserve *arg)
 		hm_pool_give(p, s, b, arg->size);
 	}
 	pthread_mutex_unlock(&p->lock);
+	if (hm_unlikely(hm_check_enabled) && !err)
+		hm_pool_tell_alloc(p, arg->ptr, arg->size, arg->stream);
 	return err;
 }
 
@@ -192,7 +195,7 @@ static void cut_rest(struct pool *p, struct block *b, uint64_t units)
 
 static int grow(struct pool *p, const struct hm_ctl_grow *arg)
 {
-	uint64_t units = (arg->size + UNIT - 1) >> UNIT_SHIFT, asked;
+	uint64_t units = (arg->size + UNIT - 1) >> UNIT_SHIFT, asked, more = 0;
 	struct pool_stream *s;
 	struct block *b;
 	int err;
@@ -222,9 +225,9 @@ static int grow(struct pool *p, const struct hm_ctl_grow *arg)
 		err = p->source->enlarge(p, s, b, units);
 	if (!err) {
 		cut_rest(p, b, units);
-		asked = arg->size - asked;
+		more = arg->size - asked;
 		stream_lock(s);
-		s->requested += asked;
+		s->requested += more;
 		if (s->requested > s->high)
 			s->high = s->requested;
 		stream_unlock(s);
@@ -233,6 +236,9 @@ static int grow(struct pool *p, const struct hm_ctl_grow *arg)
 		b->slack = block_bytes(b) - asked;
 	}
 	pthread_mutex_unlock(&p->lock);
+	if (hm_unlikely(hm_check_enabled) && more)
+		hm_pool_tell_alloc(p, (char *)arg->ptr + asked, more,
+				   arg->stream);
 	return err;
 }
 
@@ -241,7 +247,7 @@ static int pin_comm(struct pool *p, const struct hm_ctl_stream *arg)
 	struct block *b;
 	int err;
 
-	if (!p->source->pin)
+	if (!p->source->pin || !(p->provider->caps & HM_PROVIDER_DEVICE))
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&p->lock);
 	b = hm_pool_find_live(p, (uintptr_t)arg->ptr);
