@@ -273,7 +273,11 @@ static void pool_destroy(struct hetmem_resource *res)
 	for (i = 1; !forget && i < p->order.nr; i++) {
 		struct hm_stream *s = p->order.streams[i];
 
-		/* A stream that fails has nothing under way either. */
+		if (!hm_stream_sync(&p->order, s, hm_stream_pos(s),
+				    UINT64_MAX))
+			continue;
+		/* Its end cannot be recorded: that of the context is one too. */
+		s->lost = true;
 		hm_stream_sync(&p->order, s, hm_stream_pos(s), UINT64_MAX);
 	}
 	p->source->destroy(p, forget);

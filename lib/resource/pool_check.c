@@ -9,9 +9,13 @@
 void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size,
 			hetmem_stream stream)
 {
+	const struct block *b = hm_block_find(p, (uintptr_t)ptr);
 	struct hm_context saved;
 	bool entered;
 
+	/* A capture's was told of when it became the capture's. */
+	if (b && b->flags & BLOCK_GRAPH)
+		return;
 	entered = p->res.device >= 0 &&
 		  !hm_context_enter(p->res.hm, p->res.device, &saved);
 	hm_check_alloc(p->res.hm, ptr, size, stream);

@@ -11,6 +11,7 @@
  */
 #include <stdlib.h>
 
+#include "driver/check.h"
 #include "resource/pool_impl.h"
 
 static struct graph *by_id(const struct pool *p, uint64_t id)
@@ -69,6 +70,8 @@ struct block *hm_graph_find(struct pool *p, struct pool_stream *s,
 		}
 		__atomic_store_n(&b->flags, b->flags | BLOCK_GRAPH,
 				 __ATOMIC_RELEASE);
+		hm_check_alloc(p->res.hm, (void *)(uintptr_t)b->addr,
+			       block_bytes(b), HETMEM_STREAM_HOST);
 	}
 	b->stream = g->index;
 	b->pos = 0;
@@ -119,6 +122,8 @@ static struct graph *make(struct pool *p, uint64_t id)
 static void give_up(struct pool *p, struct pool_stream *s, uint64_t pos,
 		    struct block *b)
 {
+	hm_check_free(p->res.hm, (void *)(uintptr_t)b->addr, block_bytes(b),
+		      s->s.handle);
 	__atomic_store_n(&b->flags, b->flags & ~BLOCK_GRAPH,
 			 __ATOMIC_RELEASE);
 	b->stream = s->s.index;

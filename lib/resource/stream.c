@@ -478,7 +478,7 @@ int hm_stream_sync(struct hm_order *o, struct hm_stream *s, uint64_t pos,
 		if (err)
 			return err;
 	}
-	if (s->lost && s->recorded < pos)
+	if (s->lost)
 		err = sync_lost(o, s);
 	while (!err && s->done < pos) {
 		if (deadline == UINT64_MAX) {

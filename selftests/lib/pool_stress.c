@@ -291,7 +291,7 @@ static bool scenario(const char *provider, const struct hm_pool_options *opt)
 		streams[1] = NULL;
 	for (i = 0; i < 400; i++) {
 		unsigned int at = next(&seed) % 40;
-		CUstream s = streams[next(&seed) % 2];
+		CUstream s = streams[at % 2];
 
 		if (p[at]) {
 			/* A stream may be unknown to a failing driver. */
@@ -308,7 +308,7 @@ static bool scenario(const char *provider, const struct hm_pool_options *opt)
 			hetmem_trim(pool, 0, &freed);
 	}
 	for (i = 0; i < 40; i++)
-		while (p[i] && hetmem_free(pool, p[i], 0, streams[0]))
+		while (p[i] && hetmem_free(pool, p[i], 0, streams[i % 2]))
 			failed = true;
 	for (i = 0; i < 2; i++) {
 		hetmem_stream_retire(pool, streams[i]);
