@@ -21,22 +21,23 @@
  * struct hetmem_report - a RESIDENCY command at work
  * @ctx: the context
  * @cmd: the command
- * @run: the run that grows
- * @have_run: there is one
- * @pages: in finished runs
- * @nr_done: finished runs that are not in the caller's array yet
- * @done: these; the command counts them already
+ * @kinds: bits of the kinds that are to be reported as runs
+ * @room: pages that runs may have in addition
+ * @nr_runs: finished runs that are not in the caller's array yet; the command
+ *	counts them already
+ * @growing: the run behind them grows
+ * @runs: all of these
  * @nr_totals: locations seen
  * @totals: pages seen there
  */
 struct hetmem_report {
 	struct hetmem_context *ctx;
 	struct hetmem_cmd_residency *cmd;
-	struct hetmem_run run;
-	bool have_run;
-	u64 pages;
-	unsigned int nr_done;
-	struct hetmem_run done[HETMEM_REPORT_RUNS];
+	u32 kinds;
+	u64 room;
+	unsigned int nr_runs;
+	bool growing;
+	struct hetmem_run runs[HETMEM_REPORT_RUNS];
 	unsigned int nr_totals;
 	struct hetmem_total totals[HETMEM_MAX_TOTALS];
 };
@@ -66,24 +67,23 @@ static int hetmem_report_copy(struct hetmem_report *report)
 {
 	struct hetmem_run __user *runs = u64_to_user_ptr(report->cmd->runs);
 
-	runs += report->cmd->filled_runs - report->nr_done;
-	if (copy_to_user(runs, report->done,
-			 report->nr_done * sizeof(report->done[0])))
+	runs += report->cmd->filled_runs - report->nr_runs;
+	if (copy_to_user(runs, report->runs,
+			 report->nr_runs * sizeof(report->runs[0])))
 		return -EFAULT;
-	report->nr_done = 0;
+	report->nr_runs = 0;
 	return 0;
 }
 
 /* The run that grew is finished. */
 static int hetmem_report_flush(struct hetmem_report *report)
 {
-	if (!report->have_run)
+	if (!report->growing)
 		return 0;
-	report->have_run = false;
-	report->pages += (report->run.end - report->run.start) >> PAGE_SHIFT;
-	report->done[report->nr_done++] = report->run;
+	report->growing = false;
+	report->nr_runs++;
 	report->cmd->filled_runs++;
-	if (report->nr_done < HETMEM_REPORT_RUNS)
+	if (report->nr_runs < HETMEM_REPORT_RUNS)
 		return 0;
 	return hetmem_report_copy(report);
 }
@@ -96,12 +96,12 @@ static long hetmem_report_run(struct hetmem_report *report,
 			      unsigned long start, unsigned long end,
 			      const struct hetmem_piece *piece, u32 why)
 {
-	struct hetmem_cmd_residency *cmd = report->cmd;
+	struct hetmem_run *run = &report->runs[report->nr_runs];
+	u64 nr_pages = (end - start) >> PAGE_SHIFT;
 	u32 kind = HETMEM_LOC_KIND(piece->location);
-	struct hetmem_run *run = &report->run;
 	int ret;
 
-	if (!cmd->nr_runs || (cmd->kinds && !(cmd->kinds & (1U << kind))))
+	if (!(report->kinds & (1U << kind)))
 		return end;
 
 	if (kind == HETMEM_DEVICE || kind == HETMEM_FOREIGN)
@@ -109,32 +109,30 @@ static long hetmem_report_run(struct hetmem_report *report,
 	else if (kind == HETMEM_UNKNOWN && !why)
 		why = HETMEM_WHY_UNKNOWN_OWNER;
 
-	if (!report->have_run || run->end != start ||
+	if (!report->growing || run->end != start ||
 	    run->location != piece->location || run->order != piece->order ||
 	    run->why != why) {
 		ret = hetmem_report_flush(report);
 		if (ret)
 			return ret;
-		if (cmd->filled_runs == cmd->nr_runs ||
-		    (cmd->max_pages && report->pages >= cmd->max_pages))
+		if (report->cmd->filled_runs == report->cmd->nr_runs ||
+		    !report->room)
 			return start;
+		run = &report->runs[report->nr_runs];
 		*run = (struct hetmem_run) {
 			.start = start,
-			.end = start,
 			.location = piece->location,
 			.order = piece->order,
 			.why = why,
 		};
-		report->have_run = true;
+		report->growing = true;
 	}
 
-	if (cmd->max_pages) {
-		u64 room = cmd->max_pages - report->pages -
-			   ((run->end - run->start) >> PAGE_SHIFT);
-
-		if ((end - start) >> PAGE_SHIFT > room)
-			end = start + (room << PAGE_SHIFT);
+	if (nr_pages > report->room) {
+		nr_pages = report->room;
+		end = start + (nr_pages << PAGE_SHIFT);
 	}
+	report->room -= nr_pages;
 	run->end = end;
 	return end;
 }
@@ -148,6 +146,9 @@ static long hetmem_report_piece(struct hetmem_report *report,
 	long reached;
 	u32 pinned;
 
+	/* As hetmem_pin_at() does, for nearly everybody and at once. */
+	if (!READ_ONCE(report->ctx->nr_pinned))
+		return hetmem_report_run(report, start, end, piece, why);
 	for (; start < end; start = part) {
 		part = end;
 		pinned = hetmem_pin_at(report->ctx, start, &part) ?
@@ -231,6 +232,9 @@ int hetmem_residency(struct hetmem_context *ctx, struct mm_struct *mm,
 
 	report->ctx = ctx;
 	report->cmd = cmd;
+	if (cmd->nr_runs)
+		report->kinds = cmd->kinds ? cmd->kinds : U32_MAX;
+	report->room = cmd->max_pages ? cmd->max_pages : U64_MAX;
 	cmd->walk_end = cmd->start;
 	cmd->filled_runs = 0;
 	cmd->filled_totals = 0;
