@@ -148,7 +148,7 @@ bench-kernel:
 	$(Q)selftests/bench-kernel
 
 bench-pullback:
-	$(Q)HETMEM_BENCH=pullback HETMEM_BENCH_EMU=huge=Y selftests/bench-kernel
+	$(Q)HETMEM_BENCH=pullback selftests/bench-kernel
 
 install: all
 	$(say) INSTALL '$(DESTDIR)$(PREFIX)'

@@ -11,7 +11,7 @@ mkdir -p $modules build/log
 
 check 'the modules build' selftests/vm/build-modules $kernel $modules
 check 'test_hmm is there' selftests/vm/test-hmm $kernel $modules/foreign
-selftests/vm/run -k $kernel -B $modules -p 'hetmem_emu=capacity_mb=128' \
+selftests/vm/run -k $kernel -B $modules -p 'hetmem_emu=capacity_mb=128 huge=1' \
 	-l $modules/foreign/test_hmm.ko -t 300 -m 2048 -L build/log/tools-bench-kernel \
 	-f "$hetmem:/bin/hetmem" -- hetmem bench kernel --json --size 32 \
 	>"$tmp/out" 2>"$tmp/err" </dev/null
