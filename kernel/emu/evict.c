@@ -122,14 +122,16 @@ static unsigned long emu_evict_huge(struct emu_device *dev,
 	struct vm_area_struct *vma;
 	unsigned long moved = 0;
 
-	if (run->mm && mmap_read_trylock(run->mm)) {
+	if (run->mm) {
+		if (!mmap_read_trylock(run->mm))
+			return 0;
 		vma = find_vma(run->mm, run->addr);
 		if (vma && vma->vm_start < run->addr + EMU_HUGE_SIZE)
 			moved = emu_move_out_split(dev, vma, run->addr,
 						   &work->no_memory);
 		mmap_read_unlock(run->mm);
 	}
-	if (!moved && work->anyhow)
+	if (!moved && !work->no_memory && work->anyhow)
 		moved = emu_evict_run(dev, work, run->pfn, run->nr);
 	return moved;
 }
