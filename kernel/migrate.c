@@ -31,7 +31,7 @@
  * @cmd: the command; its counters grow
  * @walk: of the range
  * @nid: node wanted on the host, or NUMA_NO_NODE
- * @max_span: bytes that may be moved between two looks
+ * @max_span: bytes that may be moved between two looks, but for one step
  * @no_memory: the driver of the last span had no room
  * @id: of the device whose driver is going to move [@start, @end)
  * @start: equal to @end: nothing
@@ -463,9 +463,9 @@ static int hetmem_migrate_check(struct hetmem_migration *m)
 		hetmem_device_unlock(idx);
 		return dev ? 0 : -ENODEV;
 	case HETMEM_HOST:
-		/* There is room for one block in the list. */
+		/* There is room in the list for one block's pages: one step. */
 		if (m->cmd->nr_rest)
-			m->max_span = HETMEM_BLOCK_SIZE;
+			m->max_span = 0;
 		if (index == HETMEM_NODE_ANY)
 			return 0;
 		if (index >= MAX_NUMNODES || !node_online(index))
