@@ -171,7 +171,9 @@ void emu_copy_to_host(const struct emu_device *dev, struct page *to,
 /*
  * What to do with a collected entry: memory that was never touched, anonymous
  * pages of the host, and pages of our other devices can come; the core gives
- * device pages to nothing else.
+ * device pages to nothing else. Merged pages cannot: KSM reads them, and they
+ * are in mappings that it may not merge too, of who shared them with a process
+ * where it may.
  */
 static bool emu_wanted(struct emu_device *dev, unsigned long src)
 {
@@ -181,7 +183,8 @@ static bool emu_wanted(struct emu_device *dev, unsigned long src)
 		return false;
 	if (!page)
 		return true;
-	return PageAnon(page) && !emu_has_pfn(dev, page_to_pfn(page));
+	return PageAnon(page) && !folio_test_ksm(page_folio(page)) &&
+	       !emu_has_pfn(dev, page_to_pfn(page));
 }
 
 /* Memory that was never touched becomes huge only where that was asked for. */
