@@ -130,4 +130,62 @@ TEST_F(ksm, merged)
 	EXPECT_EQ(0, write_text(run, "0"));
 }
 
+/*
+ * A page that two processes share is merged for both when one of them lets
+ * KSM: the other one's mapping does not tell.
+ */
+TEST_F(ksm, merged_by_another)
+{
+	static const char run[] = "/sys/kernel/mm/ksm/run";
+	struct hetmem_cmd_migrate cmd;
+	struct turns t;
+	pid_t pid;
+	int i;
+
+	if (access(run, F_OK))
+		SKIP(return, "kernel lacks KSM");
+	write_text("/sys/kernel/mm/ksm/sleep_millisecs", "1");
+	write_text("/sys/kernel/mm/ksm/pages_to_scan", "1000");
+	for (i = 0; i < 64; i++)
+		fill(PAGE(i), page_size(), 6);
+	ASSERT_EQ(64, to_host(self->hm, self->p, self->size));
+	/* Nothing is merged of who was there before. */
+	ASSERT_EQ(0, write_text(run, "2"));
+	ASSERT_EQ(0, turns_init(&t));
+	pid = fork();
+	ASSERT_GE(pid, 0);
+	if (!pid) {
+		int hm = hm_open();
+
+		turns_in_child(&t);
+		CHILD_CHECK(hm >= 0);
+		CHILD_CHECK(turn_wait(t.to_child[0]));
+		CHILD_CHECK(!hm_migrate(hm, self->p, self->size,
+					self->dev->loc, &cmd));
+		/* One of them has become the page that all others are. */
+		CHILD_CHECK(cmd.not_moved > 0);
+		CHILD_CHECK(cmd.moved < 64);
+		for (i = 0; i < 64; i++)
+			CHILD_CHECK(mismatch(PAGE(i), page_size(), 6) < 0);
+		_exit(0);
+	}
+	turns_in_parent(&t);
+	ASSERT_EQ(0, madvise(self->p, self->size, MADV_MERGEABLE));
+	ASSERT_EQ(0, write_text(run, "1"));
+	for (i = 0; i < 1000; i++) {
+		if (read_long("/sys/kernel/mm/ksm/pages_sharing") >= 63)
+			break;
+		usleep(10000);
+	}
+	EXPECT_LT(i, 1000);
+	EXPECT_EQ(0, write_text(run, "0"));
+	turn_pass(t.to_child[1]);
+	EXPECT_EQ(0, child_status(pid));
+	for (i = 0; i < 64; i++)
+		EXPECT_EQ(-1, mismatch(PAGE(i), page_size(), 6));
+	ASSERT_EQ(0, madvise(self->p, self->size, MADV_UNMERGEABLE));
+	close(t.to_child[1]);
+	close(t.to_parent[0]);
+}
+
 TEST_HARNESS_MAIN

@@ -135,6 +135,20 @@ static const int advice_keeps[] = {
 	MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_SEQUENTIAL, MADV_RANDOM,
 };
 
+/*
+ * migrate_vma_setup() unmaps a merged page at its address and has it mapped
+ * again by its reverse mapping, which KSM does not keep where mremap() has
+ * moved a page that was shared by fork(). The kernel loses such an entry, with
+ * any driver. So who lets KSM merge uses no device.
+ */
+static int may_advise(const struct fuzzer *f, int advice)
+{
+	if (!f->w->merges &&
+	    (advice == MADV_MERGEABLE || advice == MADV_UNMERGEABLE))
+		return MADV_WILLNEED;
+	return advice;
+}
+
 static void arena_advise(struct fuzzer *f, unsigned int first,
 			 unsigned int nr)
 {
@@ -161,7 +175,7 @@ static void arena_advise(struct fuzzer *f, unsigned int first,
 				a->state[i] = PAGE_EITHER;
 		break;
 	default:
-		madvise(p, size, PICK(&f->r, advice_keeps));
+		madvise(p, size, may_advise(f, PICK(&f->r, advice_keeps)));
 		break;
 	}
 }
@@ -425,7 +439,7 @@ static void wild_operate(struct fuzzer *f)
 		break;
 	case 5:
 	case 6:
-		madvise(p, size, PICK(&f->r, advice_wild));
+		madvise(p, size, may_advise(f, PICK(&f->r, advice_wild)));
 		break;
 	case 7:
 		if (one_in(&f->r, 2))
