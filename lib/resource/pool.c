@@ -53,7 +53,8 @@ static int get(struct hetmem_resource *res, size_t size, size_t align,
 	struct block *b;
 	int err;
 
-	err = p->host ? 0 : hm_check_owner(res->hm);
+	err = p->host && stream == HETMEM_STREAM_HOST ? 0 :
+		hm_check_owner(res->hm);
 	if (!err)
 		err = hm_stream_get(&p->order, stream,
 				    (struct hm_stream **)&s);
@@ -205,7 +206,8 @@ static int pool_free(struct hetmem_resource *res, void *ptr, size_t size,
 	struct block *b;
 	int err;
 
-	err = p->host ? 0 : hm_check_owner(res->hm);
+	err = p->host && stream == HETMEM_STREAM_HOST ? 0 :
+		hm_check_owner(res->hm);
 	if (!err && stream != HETMEM_STREAM_UNKNOWN)
 		err = hm_stream_get(&p->order, stream,
 				    (struct hm_stream **)&s);
@@ -270,6 +272,8 @@ static void pool_destroy(struct hetmem_resource *res)
 	bool forget = hm_generation() != res->hm->generation;
 	unsigned int i;
 
+	if (p->host)
+		hm_pool_fork_remove(p);
 	for (i = 1; !forget && i < p->order.nr; i++) {
 		struct hm_stream *s = p->order.streams[i];
 
@@ -411,6 +415,8 @@ int hm_pool_create(struct hm_provider *provider,
 		free(p);
 		return err;
 	}
+	if (p->host)
+		hm_pool_fork_add(p);
 	*out = &p->res;
 	return 0;
 }

@@ -205,6 +205,7 @@ struct source {
 
 /**
  * struct pool - one pool
+ * @next: of all that work in a forked child
  * @opt: options, defaults filled in
  * @blocks, @uses: tables
  * @hash: of LIVE and CACHED blocks by address; @hash_nr: in it
@@ -217,6 +218,7 @@ struct source {
  */
 struct pool {
 	struct hetmem_resource res;
+	struct pool *next;
 	struct hm_provider *provider;
 	struct hm_pool_options opt;
 	const struct source *source;
@@ -396,6 +398,10 @@ void hm_pool_publish(struct pool *p, struct pool_stream *s);
 /* Counts memory that is made; -ENOMEM: more than max. */
 int hm_pool_reserve(struct pool *p, uint64_t bytes);
 void hm_pool_unreserve(struct pool *p, uint64_t bytes);
+
+/* pool_fork.c: without pool->lock. */
+void hm_pool_fork_add(struct pool *p);
+void hm_pool_fork_remove(struct pool *p);
 
 /* pool_check.c: without pool->lock; @b is BUSY, of no capture. */
 void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size,

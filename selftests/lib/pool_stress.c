@@ -8,6 +8,7 @@
 
 #include "driver/calls.h"
 #include "pool.h"
+#include "provider/regions.h"
 
 #define SLOTS	48
 #define THREADS	4
@@ -275,6 +276,61 @@ static void in_child(const char *provider)
 	   provider);
 }
 
+static bool stop_churning;
+
+static void *host_churn(void *arg)
+{
+	unsigned int seed = (uintptr_t)arg;
+	void *p;
+
+	while (!__atomic_load_n(&stop_churning, __ATOMIC_RELAXED)) {
+		p = NULL;
+		if (!hetmem_alloc(pool, random_size(&seed) / 8 + 1, 0,
+				  HETMEM_STREAM_HOST, &p))
+			hetmem_free(pool, p, 0, HETMEM_STREAM_HOST);
+	}
+	return NULL;
+}
+
+/* Whatever other threads do: the child finds a pool that works. */
+static void host_child(void)
+{
+	struct hm_provider *provider;
+	pthread_t t[2];
+	int status, bad = 0;
+	uintptr_t i;
+	char *p, *q;
+	pid_t pid;
+
+	need(!hm_host_provider(hm, &provider) &&
+	     !hm_pool_create(provider, NULL, &pool), "a pool of host memory");
+	for (i = 0; i < 2; i++)
+		need(!pthread_create(&t[i], NULL, host_churn, (void *)(i + 1)),
+		     "a thread");
+	p = get(5000, HETMEM_STREAM_HOST);
+	memset(p, 7, 5000);
+	fflush(stdout);
+	for (i = 0; i < 20; i++) {
+		pid = fork();
+		if (!pid) {
+			alarm(20);
+			q = get(300000, HETMEM_STREAM_HOST);
+			memset(q, 8, 300000);
+			put(q, 300000, HETMEM_STREAM_HOST);
+			_exit(!all_bytes(p, 7, 5000) ||
+			      hetmem_free(pool, p, 5000, HETMEM_STREAM_HOST));
+		}
+		need(pid > 0 && waitpid(pid, &status, 0) == pid, "a child");
+		bad += !!status;
+	}
+	is(bad, 0, "host: children go on with their own copy");
+	__atomic_store_n(&stop_churning, true, __ATOMIC_RELAXED);
+	for (i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	put(p, 5000, HETMEM_STREAM_HOST);
+	is(hetmem_resource_destroy(pool), 0, "host: and so does the parent");
+}
+
 static bool scenario(const char *provider, const struct hm_pool_options *opt)
 {
 	CUstream streams[2];
@@ -382,6 +438,7 @@ int main(void)
 		failures(providers[i]);
 	}
 	tiny_reservation();
+	host_child();
 	fd = mkstemp(name);
 	need(fd >= 0, "a file");
 	unlink(name);
