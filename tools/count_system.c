@@ -23,68 +23,93 @@
 
 static int end_pipe[2];		/* written by the traced thread */
 static int answer_pipe[2];	/* by the tracer */
+static int answer_fd;		/* its end that is read */
 static pid_t tracer;
 
-/* Whether the stopped thread is about to say that it is over. */
-static bool is_end(pid_t tid, bool *entry)
+enum stop {
+	STOP_OTHER,	/* a system call ends, or what is no call at all */
+	STOP_CALL,	/* one begins */
+	STOP_END,	/* it is the one that says that it is over */
+};
+
+/* Why a thread that is at a system call has stopped. */
+static enum stop why_stopped(pid_t tid)
 {
 	struct ptrace_syscall_info info;
 
 	if (ptrace(PTRACE_GET_SYSCALL_INFO, tid, (void *)sizeof(info),
-		   &info) <= 0)
-		return false;
-	*entry = info.op == PTRACE_SYSCALL_INFO_ENTRY;
-	return *entry && info.entry.nr == SYS_write &&
-	       (int)info.entry.args[0] == end_pipe[1];
+		   &info) <= 0 || info.op != PTRACE_SYSCALL_INFO_ENTRY)
+		return STOP_OTHER;
+	if (info.entry.nr == SYS_write &&
+	    (int)info.entry.args[0] == end_pipe[1])
+		return STOP_END;
+	/* It was waiting for our answer when it was stopped first. */
+	if (info.entry.nr == SYS_read &&
+	    (int)info.entry.args[0] == answer_fd)
+		return STOP_OTHER;
+	return STOP_CALL;
 }
 
+static bool wait_stopped(pid_t tid, int *status)
+{
+	return waitpid(tid, status, __WALL) == tid && WIFSTOPPED(*status);
+}
+
+/* From its first stop to its end. */
 static int64_t trace(pid_t tid)
 {
 	int64_t count = 0;
-	int status, signal;
-	bool entry;
+	int status, signal = 0;
 
-	if (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL))
-		return -1;
 	for (;;) {
-		if (waitpid(tid, &status, __WALL) != tid ||
-		    !WIFSTOPPED(status))
+		if (ptrace(PTRACE_SYSCALL, tid, NULL, (void *)(long)signal) ||
+		    !wait_stopped(tid, &status))
 			return -1;
 		signal = 0;
-		entry = false;
 		if (WSTOPSIG(status) == (SIGTRAP | 0x80)) {
-			if (is_end(tid, &entry)) {
+			switch (why_stopped(tid)) {
+			case STOP_END:
 				ptrace(PTRACE_DETACH, tid, NULL, NULL);
 				return count;
+			case STOP_CALL:
+				count++;
+				break;
+			default:
+				break;
 			}
-			count += entry;
 		} else if (status >> 16 != PTRACE_EVENT_STOP) {
 			signal = WSTOPSIG(status);
 		}
-		if (ptrace(PTRACE_SYSCALL, tid, NULL, (void *)(long)signal))
-			return -1;
 	}
 }
 
+static void answer(int64_t value)
+{
+	if (write(answer_pipe[1], &value, sizeof(value)) != sizeof(value))
+		_exit(1);
+}
+
+/* The thread waits for an answer: it is stopped before it gets one. */
 static _Noreturn void tracer_main(pid_t tid)
 {
-	int64_t result = 0;
+	int status;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	close(answer_pipe[0]);
-	if (ptrace(PTRACE_SEIZE, tid, NULL, (void *)PTRACE_O_TRACESYSGOOD))
-		result = -1;
-	if (write(answer_pipe[1], &result, sizeof(result)) != sizeof(result) ||
-	    result < 0)
+	if (ptrace(PTRACE_SEIZE, tid, NULL, (void *)PTRACE_O_TRACESYSGOOD) ||
+	    ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) ||
+	    !wait_stopped(tid, &status)) {
+		answer(-1);
 		_exit(1);
-	result = trace(tid);
-	if (write(answer_pipe[1], &result, sizeof(result)) != sizeof(result))
-		_exit(1);
+	}
+	answer(0);
+	answer(trace(tid));
 	_exit(0);
 }
 
 static void clean_up(void)
 {
+	prctl(PR_SET_PTRACER, 0);
 	close(end_pipe[0]);
 	close(end_pipe[1]);
 	close(answer_pipe[0]);
@@ -92,20 +117,20 @@ static void clean_up(void)
 	waitpid(tracer, NULL, 0);
 }
 
-static bool read_answer(int64_t *answer)
+static bool read_answer(int64_t *value)
 {
 	ssize_t n;
 
 	do {
-		n = read(answer_pipe[0], answer, sizeof(*answer));
+		n = read(answer_pipe[0], value, sizeof(*value));
 	} while (n < 0 && errno == EINTR);
-	return n == sizeof(*answer);
+	return n == sizeof(*value);
 }
 
 bool count_system_begin(void)
 {
 	pid_t tid = syscall(SYS_gettid);
-	int64_t answer;
+	int64_t ready;
 
 	if (pipe(end_pipe))
 		return false;
@@ -114,15 +139,15 @@ bool count_system_begin(void)
 		close(end_pipe[1]);
 		return false;
 	}
+	answer_fd = answer_pipe[0];
+	/* Yama lets only parents trace, unless they are told otherwise. */
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
 	tracer = fork();
 	if (!tracer)
 		tracer_main(tid);
-	if (tracer > 0)
-		/* Where Yama restricts tracing to parents. */
-		prctl(PR_SET_PTRACER, tracer);
 	close(answer_pipe[1]);
 	answer_pipe[1] = -1;
-	if (tracer > 0 && read_answer(&answer) && answer >= 0)
+	if (tracer > 0 && read_answer(&ready) && !ready)
 		return true;
 	clean_up();
 	return false;

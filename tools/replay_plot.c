@@ -182,23 +182,22 @@ static uintptr_t drawn_span(const struct panel *p)
 }
 
 /* A block may go over the ends of rows. */
-static void draw_extent(FILE *f, double at, double size, double row_span,
+static void draw_extent(FILE *f, uintptr_t at, size_t size, uintptr_t row_span,
 			int top)
 {
 	double row_height = (double)HEIGHT / ROWS;
 
-	while (size > 0) {
-		int row = at / row_span;
-		double in_row = at - row * row_span;
-		double part = size < row_span - in_row ? size :
-			row_span - in_row;
+	while (size) {
+		uintptr_t row = at / row_span, in_row = at % row_span;
+		size_t part = row_span - in_row;
 
-		if (part <= 0)
-			break;
+		if (part > size)
+			part = size;
 		fprintf(f, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/>\n",
-			MAP_LEFT + in_row * MAP_WIDTH / row_span,
+			MAP_LEFT + (double)in_row * MAP_WIDTH / row_span,
 			top + row * row_height,
-			part * MAP_WIDTH / row_span, row_height * 0.8);
+			(double)part * MAP_WIDTH / row_span,
+			row_height * 0.8);
 		at += part;
 		size -= part;
 	}
@@ -206,7 +205,7 @@ static void draw_extent(FILE *f, double at, double size, double row_span,
 
 static void draw_map(FILE *f, const struct panel *p, int top)
 {
-	double row_span = (double)drawn_span(p) / ROWS, at = 0;
+	uintptr_t row_span = drawn_span(p) / ROWS + 1, at = 0;
 	size_t i;
 
 	fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#eee\"/>\n",

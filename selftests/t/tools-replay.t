@@ -1,0 +1,112 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# hetmem spec, replay and bench over the soft driver: what they print and that it is
+# right. Ratios are judged where one stream makes them exact; times never.
+. "$(dirname "$0")/tools-lib.sh"
+
+traces=selftests/traces
+export HETMEM_DRIVER=soft
+
+# ask NAME CODE: perl says whether CODE, of @rows, is true of the last run's JSON.
+ask()
+{
+	cp "$tmp/out" "$tmp/json"
+	perl -MJSON::PP -e '
+		our (@rows, $row);
+		local $/;
+		open(my $in, "<", $ARGV[0]) or die;
+		@rows = @{decode_json(<$in>)};
+		$row = $rows[0];
+		my $good = eval $ARGV[1];
+		print $@ || JSON::PP->new->pretty->encode(\@rows) unless $good;
+		exit !$good' "$tmp/json" "$2" >"$tmp/out" 2>"$tmp/err"
+	status=$?
+	[ $status -eq 0 ]
+	judge "$1"
+	cp "$tmp/json" "$tmp/out"
+}
+
+keys='trace spec driver events ns_per_event ns_p99 first_pass_ms second_pass_ms
+	peer_first_pass_ms peer_second_pass_ms driver_calls system_calls host_wait_ms
+	peak_requested peak_reserved ratio failures'
+
+run replay --json $traces/table.csv.gz $traces/resnet.csv.gz
+ask 'replay --json: an object a run' '@rows == 2 && $rows[1]{trace} eq "resnet"'
+for key in $keys; do
+	ask "it has $key" "!grep { !exists \$_->{$key} } @rows"
+done
+ask 'every step is there' '$row->{events} == 13754 && $rows[1]{events} == 66011'
+ask 'nothing fails' '!grep { $_->{failures} } @rows'
+ask 'device-pool by default' '!grep { $_->{spec} ne "device-pool" } @rows'
+ask 'at most 1.03 times what is requested' '!grep { !($_->{ratio} >= 1 && $_->{ratio} <= 1.03) } @rows'
+ask 'the calls are named' '$row->{driver_calls}{cuStreamGetId} >= 13754 && $row->{driver_calls}{cuMemCreate} > 0'
+cp "$tmp/out" "$tmp/first"
+
+# The same, whatever the file looks like.
+zcat $traces/table.csv.gz >"$tmp/plain.csv"
+awk -F, -v OFS=, 'NR > 1 { $6 = "0x0"; $2 = $2 ",x" } NR == 1 { $2 = $2 ",Other" } { print }' \
+	"$tmp/plain.csv" >"$tmp/hex.csv"
+run replay --json "$tmp/plain.csv" "$tmp/hex.csv" $traces/table.csv.gz
+ask 'plain, hexadecimal and with more columns: the same' \
+	'@rows == 3 && !grep { $_->{ratio} != $row->{ratio} || $_->{peak_requested} != $row->{peak_requested} } @rows'
+
+run replay --json --spec device-pool --spec 'stats(pool(device))' --spec async $traces/table.csv.gz
+ask 'specs side by side' '@rows == 3 && $rows[1]{spec} eq "stats(pool(device))" && $rows[2]{driver_calls}{cuMemFreeAsync} > 0'
+ask 'none below what is requested' '!grep { $_->{ratio} < 1 } @rows'
+run replay --json --spec 'limit(device-pool,max=1G)' $traces/table.csv.gz
+ask 'failures are counted' '$row->{failures} > 0'
+
+for trace in pipeline workers; do
+	run replay --json $traces/$trace.csv.gz
+	ask "$trace: several streams, in one thread" '$row->{failures} == 0 && $row->{ratio} >= 1 && $row->{driver_calls}{cuEventRecord} > 1000'
+	run replay --json --order concurrent $traces/$trace.csv.gz
+	ask "$trace: in its threads" '$row->{failures} == 0 && $row->{second_pass_ms} > 0 && !defined $row->{ns_p99}'
+done
+run replay --json --work lag=500 $traces/table.csv.gz
+ask 'streams that lag' '$row->{failures} == 0 && $row->{driver_calls}{cuLaunchHostFunc} > 0'
+
+HETMEM_SOFT_CHECK=1 run replay --json $traces/gnn.csv.gz
+ask 'in check mode: nothing is given out too early' '$row->{failures} == 0'
+
+run replay --plot "$tmp/plot.svg" $traces/table.csv.gz
+[ "$status" -eq 0 ] && grep -q '^<svg ' "$tmp/plot.svg" && grep -q '^</svg>$' "$tmp/plot.svg" &&
+	[ "$(grep -c '<polyline' "$tmp/plot.svg")" -eq 2 ] && [ "$(grep -c '<rect' "$tmp/plot.svg")" -gt 20 ] &&
+	[ "$(wc -c <"$tmp/plot.svg")" -lt 1000000 ]
+judge 'a picture'
+grep -q '^table  *device-pool  *13754 ' "$tmp/out"
+judge 'and a table'
+
+# A log can be replayed.
+HETMEM_SOFT_MEMORY=2G timeout 60 build/selftests/lib/record workers \
+	"log(device-pool,file=$tmp/own.csv,full=on)" >"$tmp/out" 2>"$tmp/err"
+run replay --json "$tmp/own.csv"
+ask 'what was just recorded' '$row->{events} > 20000 && $row->{failures} == 0'
+
+run bench alloc --json
+ask 'bench alloc' '@rows == 2 && !grep { !($_->{ns_pair} > 0 && $_->{peer_ns_pair} > 0) } @rows'
+ask 'one call of the driver for each' 'join(",", keys %{$row->{driver_calls}}) eq "cuStreamGetId" && $row->{driver_calls}{cuStreamGetId} == 2'
+ask 'none where streams are retired' '!%{$rows[1]{driver_calls}}'
+ask 'and no system call' '!grep { $_->{system_calls} } @rows'
+run bench threads --json --threads 2 --spec device-pool
+ask 'bench threads' '@rows == 3 && $rows[1]{threads} == 2 && !grep { !($_->{ns_pair} > 0) } @rows'
+run bench streams --json --spec device-pool
+ask 'bench streams' '@rows == 5 && !grep { !($_->{ns_pair} > 0) } @rows'
+run bench vmm --json --spec device-pool
+ask 'bench vmm' '@rows && !grep { !($_->{ns_pair} > 0 && $_->{peer_ns_pair} > 0) } @rows'
+run bench pinned --json --spec pinned
+ask 'bench pinned' '@rows == 1 && $row->{ns_pair} > 0'
+
+run spec 'stats(pool(vmm(device=0),max=90%))'
+[ "$status" -eq 0 ] && grep -q '^    vmm ' "$tmp/out" && grep -q 'max=90%' "$tmp/out"
+judge 'spec shows the stack'
+run spec --create unified
+[ "$status" -eq 0 ] && grep -q '^unified is pool(' "$tmp/out" && grep -q '^It can be made' "$tmp/out"
+judge 'spec --create makes it'
+run spec --list
+[ "$status" -eq 0 ] && [ "$(grep -c '^[a-z]' "$tmp/out")" -ge 19 ]
+judge 'spec --list lists the kinds'
+run spec --create 'pool(vmm(device=9))'
+[ "$status" -eq 1 ] && grep -q '^hetmem spec: no device 9' "$tmp/err"
+judge 'spec --create: what cannot be made'
+done_testing
