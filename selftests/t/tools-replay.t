@@ -78,6 +78,7 @@ grep -q '^table  *device-pool  *13754 ' "$tmp/out"
 judge 'and a table'
 
 # A log can be replayed.
+check 'a program to record' make build/selftests/lib/record
 HETMEM_SOFT_MEMORY=2G timeout 60 build/selftests/lib/record workers \
 	"log(device-pool,file=$tmp/own.csv,full=on)" >"$tmp/out" 2>"$tmp/err"
 run replay --json "$tmp/own.csv"
