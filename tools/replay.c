@@ -16,6 +16,7 @@ struct options {
 	int nr_specs;
 	const char *driver;
 	const char *plot;
+	const char *curve;
 	bool json;
 	struct replay_how how;
 	char **files;
@@ -35,7 +36,8 @@ static int help(void)
 	     "  --work lag=US       they are US microseconds behind the CPU\n"
 	     "  --json              an array of objects\n"
 	     "  --plot FILE.svg     draws requested and reserved bytes over time, and\n"
-	     "                      the addresses at the peak\n\n"
+	     "                      the addresses at the peak\n"
+	     "  --curve FILE.svg    draws the specs' time against their ratio\n\n"
 	     "FILE has RMM's columns, Thread,Time,Action,Pointer,Size,Stream, plain or\n"
 	     "gzipped; log(R,file=) in a spec writes such files, full=on more of it.\n"
 	     "Passes: 1 with a resource just made, 2 the same again.");
@@ -103,6 +105,9 @@ static int parse_option(struct options *o, int c, char **argv)
 	case 'p':
 		o->plot = optarg;
 		return 0;
+	case 'c':
+		o->curve = optarg;
+		return 0;
 	case 'h':
 		return -1;
 	default:
@@ -119,6 +124,7 @@ static int parse(struct options *o, int argc, char **argv)
 		{ "work", required_argument, NULL, 'w' },
 		{ "json", no_argument, NULL, 'j' },
 		{ "plot", required_argument, NULL, 'p' },
+		{ "curve", required_argument, NULL, 'c' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
@@ -225,6 +231,8 @@ static int run_all(const struct options *o, struct hetmem *hm,
 						&results[i * o->nr_specs + j]);
 	if (!status && o->plot)
 		status = replay_plot(o->plot, hm, results, nr, &o->how);
+	if (!status && o->curve)
+		status = replay_curve(o->curve, results, nr, o->nr_specs);
 	if (!status && o->json)
 		status = replay_json(results, nr);
 	else if (!status)

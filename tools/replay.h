@@ -161,6 +161,10 @@ int replay_measure(struct hetmem *hm, const struct replay_trace *trace,
 /* replay_json.c */
 int replay_json(const struct replay_result *results, size_t nr);
 
+/* replay_curve.c: @nr results, @specs in a row for each trace. */
+int replay_curve(const char *path, const struct replay_result *results,
+		 size_t nr, size_t specs);
+
 /* replay_plot.c: one panel a run; each replays once more for its samples. */
 int replay_plot(const char *path, struct hetmem *hm,
 		const struct replay_result *results, size_t nr,

@@ -69,6 +69,11 @@ ask 'streams that lag' '$row->{failures} == 0 && $row->{driver_calls}{cuLaunchHo
 HETMEM_SOFT_CHECK=1 run replay --json $traces/gnn.csv.gz
 ask 'in check mode: nothing is given out too early' '$row->{failures} == 0'
 
+run replay --curve "$tmp/curve.svg" --spec 'pool(vmm,handle=2M)' --spec 'pool(vmm,handle=32M)' \
+	$traces/table.csv.gz $traces/gnn.csv.gz
+[ "$status" -eq 0 ] && grep -q '^</svg>$' "$tmp/curve.svg" &&
+	[ "$(grep -c '<circle' "$tmp/curve.svg")" -eq 4 ] && [ "$(grep -c '<polyline' "$tmp/curve.svg")" -eq 2 ]
+judge 'a curve'
 run replay --plot "$tmp/plot.svg" $traces/table.csv.gz
 [ "$status" -eq 0 ] && grep -q '^<svg ' "$tmp/plot.svg" && grep -q '^</svg>$' "$tmp/plot.svg" &&
 	[ "$(grep -c '<polyline' "$tmp/plot.svg")" -eq 2 ] && [ "$(grep -c '<rect' "$tmp/plot.svg")" -gt 20 ] &&
