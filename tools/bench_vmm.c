@@ -74,7 +74,9 @@ static double pool_grows(struct bench_options *o, const char *spec,
 
 	if (!res)
 		return -EINVAL;
-	err = hetmem_alloc(res, 64 * MIB, 0, s, &p);
+	err = in_place ?
+		hetmem_alloc_reserve(res, 64 * MIB, 64 * MIB + GIB, s, &p) :
+		hetmem_alloc(res, 64 * MIB, 0, s, &p);
 	ns = bench_now();
 	if (!err && in_place)
 		err = hetmem_grow(res, p, 64 * MIB + GIB, s);

@@ -107,6 +107,26 @@ static int limit_grow(struct limit *l, struct hm_ctl_grow *grow)
 	return hm_blocks_add(l->blocks, &known);
 }
 
+/* Addresses cost nothing: what grows into them is counted when it does. */
+static int limit_reserve(struct limit *l, struct hm_ctl_reserve *arg)
+{
+	struct hetmem_resource *up = l->resource.upstream;
+	struct hm_known known = { .size = arg->size, .stream = arg->stream };
+	int err = take(l, arg->size);
+
+	if (err)
+		return err;
+	err = hm_ctl_upstream(&l->resource, HM_CTL_RESERVE, arg);
+	known.ptr = arg->ptr;
+	if (!err && hm_blocks_add(l->blocks, &known)) {
+		up->ops->free(up, known.ptr, 0, known.stream);
+		err = -ENOMEM;
+	}
+	if (err)
+		put(l, arg->size);
+	return err;
+}
+
 static int limit_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct limit *l = (struct limit *)self;
@@ -115,6 +135,8 @@ static int limit_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 
 	if (op == HM_CTL_GROW)
 		return limit_grow(l, arg);
+	if (op == HM_CTL_RESERVE)
+		return limit_reserve(l, arg);
 	err = hm_ctl_upstream(self, op, arg);
 	if (op == HM_CTL_STATS && !err) {
 		stats->failed += __atomic_load_n(&l->failed, __ATOMIC_RELAXED);

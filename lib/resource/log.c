@@ -178,6 +178,15 @@ static int log_edge(struct log *l, const struct hm_ctl_edge *edge)
 	return err == -EOPNOTSUPP ? 0 : err;
 }
 
+static int log_reserve(struct log *l, struct hm_ctl_reserve *arg)
+{
+	int err = hm_ctl_upstream(&l->resource, HM_CTL_RESERVE, arg);
+
+	line(l, err ? "allocate failure" : "allocate", err ? NULL : arg->ptr,
+	     arg->size, arg->stream);
+	return err;
+}
+
 static int log_poll(struct log *l)
 {
 	int error, err = hm_ctl_upstream(&l->resource, HM_CTL_POLL, NULL);
@@ -204,6 +213,8 @@ static int log_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return log_edge(l, arg);
 	case HM_CTL_POLL:
 		return log_poll(l);
+	case HM_CTL_RESERVE:
+		return log_reserve(l, arg);
 	case HM_CTL_RECORD:
 		if (l->full)
 			line(l, "record_stream", use->ptr, 0, use->stream);

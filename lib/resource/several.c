@@ -124,6 +124,21 @@ static int tell_all(struct hm_several *s, enum hm_ctl op, void *arg)
 	return result;
 }
 
+/* One block, of the first that can make one that grows. */
+static int reserve_of_first(struct hm_several *s, struct hm_ctl_reserve *arg)
+{
+	int i, err = -EOPNOTSUPP;
+
+	for (i = 0; i < s->nr; i++) {
+		struct hetmem_resource *up = s->upstreams[i];
+
+		err = up->ops->ctl(up, HM_CTL_RESERVE, arg);
+		if (err != -EOPNOTSUPP && err != -ENOMEM)
+			break;
+	}
+	return err;
+}
+
 static int ask_owner(struct hm_several *s, const void *ptr, enum hm_ctl op,
 		     void *arg)
 {
@@ -159,6 +174,8 @@ int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return sum_stats(s, arg);
 	case HM_CTL_TRIM:
 		return trim_all(s, arg);
+	case HM_CTL_RESERVE:
+		return reserve_of_first(s, arg);
 	default:
 		return tell_all(s, op, arg);
 	}

@@ -75,6 +75,22 @@ static uint64_t count(struct counter *c, uint64_t n)
 	return value;
 }
 
+/* A block was made: counts it. It is given back if it cannot be known. */
+static int add_block(struct statistics *s, const struct hm_known *known)
+{
+	struct hetmem_resource *up = s->resource.upstream;
+	int err = hm_blocks_add(s->blocks, known);
+
+	if (err) {
+		up->ops->free(up, known->ptr, 0, known->stream);
+		return err;
+	}
+	raise_to(&s->peak, count(&s->now.bytes, known->size));
+	count(&s->now.blocks, 1);
+	add(&s->allocs, 1);
+	return 0;
+}
+
 static int statistics_alloc(struct hetmem_resource *self, size_t size,
 			    size_t align, hetmem_stream stream, void **ptr)
 {
@@ -83,19 +99,28 @@ static int statistics_alloc(struct hetmem_resource *self, size_t size,
 	struct hm_known known = { .size = size, .stream = stream };
 	int err = up->ops->alloc(up, size, align, stream, &known.ptr);
 
-	if (!err && hm_blocks_add(s->blocks, &known)) {
-		up->ops->free(up, known.ptr, size, stream);
-		err = -ENOMEM;
-	}
+	if (!err)
+		err = add_block(s, &known);
 	if (err) {
 		add(&s->failed, 1);
 		return err;
 	}
-	raise_to(&s->peak, count(&s->now.bytes, size));
-	count(&s->now.blocks, 1);
-	add(&s->allocs, 1);
 	*ptr = known.ptr;
 	return 0;
+}
+
+static int statistics_reserve(struct statistics *s,
+			      struct hm_ctl_reserve *arg)
+{
+	int err = hm_ctl_upstream(&s->resource, HM_CTL_RESERVE, arg);
+
+	if (!err)
+		err = add_block(s, &(struct hm_known){
+				.ptr = arg->ptr, .size = arg->size,
+				.stream = arg->stream });
+	if (err)
+		add(&s->failed, 1);
+	return err;
 }
 
 static int statistics_free(struct hetmem_resource *self, void *ptr,
@@ -234,6 +259,8 @@ static int statistics_ctl(struct hetmem_resource *self, enum hm_ctl op,
 		return statistics_stats(s, arg);
 	case HM_CTL_GROW:
 		return statistics_grow(s, arg);
+	case HM_CTL_RESERVE:
+		return statistics_reserve(s, arg);
 	default:
 		return hm_ctl_upstream(self, op, arg);
 	}

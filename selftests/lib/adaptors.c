@@ -369,6 +369,28 @@ static void test_current(void)
 	   "create: by name, neither");
 }
 
+/* What grows is known to every adaptor above it, before and after. */
+static void test_reserve(void)
+{
+	struct hetmem_resource *res =
+		make("stats(limit(fallback(fixed(device,size=4K,count=2),pool(vmm)),max=8M))");
+	void *p = NULL, *q = NULL;
+
+	is(hetmem_alloc_reserve(res, 2 * MB, 64 * MB, a, &p), 0,
+	   "reserve: through a stack");
+	counters(res, "what was reserved", 2 * MB, 2 * MB, 2 * MB);
+	is(hetmem_grow(res, p, 6 * MB, a), 0, "reserve: grows");
+	counters(res, "what has grown", 6 * MB, 6 * MB, 6 * MB);
+	is(hetmem_grow(res, p, 9 * MB, a), -ENOMEM, "reserve: to the limit");
+	is(hetmem_alloc(res, 3 * MB, 0, a, &q), -ENOMEM, "reserve: counted");
+	is(hetmem_free(res, p, 6 * MB, a), 0, "reserve: freed as it is");
+	is(hetmem_resource_destroy(res), 0, "reserve: nothing is live");
+	res = make("guard(pool(vmm))");
+	is(hetmem_alloc_reserve(res, MB, 2 * MB, a, &p), -EOPNOTSUPP,
+	   "reserve: not between zones");
+	hetmem_resource_destroy(res);
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_CHECK", "1", 0);
@@ -385,6 +407,7 @@ int main(void)
 	test_fixed();
 	test_log();
 	test_current();
+	test_reserve();
 	drv->cuStreamDestroy(a);
 	drv->cuStreamDestroy(b);
 	close_soft();
