@@ -7,9 +7,13 @@
  * address space, so a process can exit while somebody else holds its file.
  * What looks at the address space takes mmget_not_zero() for as long.
  *
- * Locking. hetmem_contexts_lock -> context->lock, both spinlocks. A context
- * is freed only after it has left the table under hetmem_contexts_lock and
- * after mmu_interval_notifier_remove() has waited for running callbacks.
+ * Locking. hetmem_contexts_lock, a spinlock, serializes changes of the table and
+ * of what users have; only opening and closing take it. Who looks for contexts
+ * of others, device drivers' reports first of all, takes no lock that they
+ * share: hetmem_contexts_srcu keeps what is found. Closing takes a context
+ * out of the table and waits for who is inside before anything of it is freed,
+ * so nobody inside may sleep. Notifier callbacks and what they take go on
+ * until mmu_interval_notifier_remove() has waited for them.
  */
 #include <linux/capability.h>
 #include <linux/cred.h>
@@ -18,10 +22,12 @@
 #include <linux/mm.h>
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
+#include <linux/rculist.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
+#include <linux/srcu.h>
 #include <linux/uaccess.h>
 
 #include <linux/hetmem_device.h>
@@ -30,38 +36,119 @@
 
 static DEFINE_SPINLOCK(hetmem_contexts_lock);
 static DEFINE_HASHTABLE(hetmem_contexts, 8);
+static DEFINE_HASHTABLE(hetmem_users, 6);
+static u64 hetmem_last_context;
+DEFINE_STATIC_SRCU(hetmem_contexts_srcu);
 
-/* Contexts of @uid; hetmem_contexts_lock is held. */
-static unsigned int hetmem_contexts_of(kuid_t uid)
+/**
+ * struct hetmem_user - a user who has contexts
+ * @node: in hetmem_users
+ * @uid: of the user
+ * @nr_contexts: that the user has
+ */
+struct hetmem_user {
+	struct hlist_node node;
+	kuid_t uid;
+	unsigned int nr_contexts;
+};
+
+/* Until hetmem_contexts_leave() contexts that are found stay. */
+int hetmem_contexts_enter(void)
+	__acquires(hetmem_contexts_srcu)
 {
-	struct hetmem_context *ctx;
-	unsigned int nr = 0;
-	int bucket;
+	return srcu_read_lock(&hetmem_contexts_srcu);
+}
 
-	hash_for_each(hetmem_contexts, bucket, ctx, by_mm) {
-		if (uid_eq(ctx->uid, uid))
-			nr++;
+void hetmem_contexts_leave(int idx)
+	__releases(hetmem_contexts_srcu)
+{
+	srcu_read_unlock(&hetmem_contexts_srcu, idx);
+}
+
+static struct hlist_head *hetmem_contexts_of(const struct mm_struct *mm)
+{
+	return &hetmem_contexts[hash_min((unsigned long)mm,
+					 HASH_BITS(hetmem_contexts))];
+}
+
+/* The first context of @mm, or the one after @ctx; NULL if there is none. */
+struct hetmem_context *hetmem_context_next(const struct mm_struct *mm,
+					   struct hetmem_context *ctx)
+{
+	struct hlist_head *head = hetmem_contexts_of(mm);
+	struct hlist_node *node;
+
+	do {
+		if (ctx)
+			node = srcu_dereference(hlist_next_rcu(&ctx->by_mm),
+						&hetmem_contexts_srcu);
+		else
+			node = srcu_dereference(hlist_first_rcu(head),
+						&hetmem_contexts_srcu);
+		ctx = hlist_entry_safe(node, struct hetmem_context, by_mm);
+	} while (ctx && ctx->mm != mm);
+	return ctx;
+}
+
+/* The entry of @uid: @new if there was none. hetmem_contexts_lock is held. */
+static struct hetmem_user *hetmem_user_get(kuid_t uid, struct hetmem_user *new)
+{
+	struct hetmem_user *user;
+
+	hash_for_each_possible(hetmem_users, user, node, __kuid_val(uid)) {
+		if (uid_eq(user->uid, uid))
+			return user;
 	}
-	return nr;
+	new->uid = uid;
+	hash_add(hetmem_users, &new->node, __kuid_val(uid));
+	return new;
 }
 
 /* Makes the context findable, unless its user has enough of them. */
 static int hetmem_context_publish(struct hetmem_context *ctx)
 {
 	unsigned int max = READ_ONCE(hetmem_caps.max_contexts);
+	struct hetmem_user *user, *new;
 	int ret = 0;
 
 	if (capable(CAP_SYS_RESOURCE))
 		max = UINT_MAX;
+	new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
+	if (!new)
+		return -ENOMEM;
 	spin_lock(&hetmem_contexts_lock);
-	if (hetmem_contexts_of(ctx->uid) >= max)
+	user = hetmem_user_get(current_euid(), new);
+	if (user->nr_contexts < max) {
+		user->nr_contexts++;
+		ctx->user = user;
+		ctx->id = ++hetmem_last_context;
+		hlist_add_head_rcu(&ctx->by_mm, hetmem_contexts_of(ctx->mm));
+	} else {
 		ret = -EDQUOT;
-	else
-		hash_add(hetmem_contexts, &ctx->by_mm, (unsigned long)ctx->mm);
+	}
 	spin_unlock(&hetmem_contexts_lock);
+	if (user != new)
+		kfree(new);
 	if (ret)
 		trace_hetmem_limit_hit("max_contexts", max);
 	return ret;
+}
+
+/* Afterwards nobody finds the context, or has found it and is at work. */
+static void hetmem_context_unpublish(struct hetmem_context *ctx)
+{
+	struct hetmem_user *user = ctx->user;
+
+	spin_lock(&hetmem_contexts_lock);
+	hlist_del_rcu(&ctx->by_mm);
+	if (--user->nr_contexts)
+		user = NULL;
+	else
+		hash_del(&user->node);
+	spin_unlock(&hetmem_contexts_lock);
+	/* Without the pauses that spare others: nobody inside sleeps. */
+	synchronize_srcu_expedited(&hetmem_contexts_srcu);
+	kfree(user);
 }
 
 struct hetmem_context *hetmem_context_open(void)
@@ -75,10 +162,8 @@ struct hetmem_context *hetmem_context_open(void)
 	ctx = kzalloc(sizeof(*ctx), GFP_KERNEL_ACCOUNT);
 	if (!ctx)
 		return ERR_PTR(-ENOMEM);
-	ctx->uid = current_euid();
-	INIT_LIST_HEAD(&ctx->executors);
+	spin_lock_init(&ctx->hints_lock);
 	INIT_LIST_HEAD(&ctx->hints);
-	INIT_LIST_HEAD(&ctx->replies);
 	/* Before the first callback, which may be traced. */
 	ctx->opener = get_pid(task_tgid(current));
 	spin_lock_init(&ctx->lock);
@@ -103,7 +188,7 @@ struct hetmem_context *hetmem_context_open(void)
 	if (ret)
 		goto remove;
 	mmgrab(ctx->mm);
-	atomic64_inc(&hetmem_totals.contexts);
+	hetmem_total_add(HETMEM_TOTAL_CONTEXTS, 1);
 	return ctx;
 
 remove:
@@ -117,17 +202,14 @@ free:
 
 void hetmem_context_close(struct hetmem_context *ctx)
 {
-	spin_lock(&hetmem_contexts_lock);
-	hash_del(&ctx->by_mm);
-	spin_unlock(&hetmem_contexts_lock);
-
-	hetmem_hints_close(ctx);
+	hetmem_hints_fail(ctx);
+	hetmem_context_unpublish(ctx);
 	mmu_interval_notifier_remove(&ctx->notifier);
 	hetmem_pin_drop_all(ctx);
 	hetmem_range_del_all(ctx);
 	hetmem_ring_free(ctx);
 	hetmem_thrash_free(ctx);
-	atomic64_dec(&hetmem_totals.contexts);
+	hetmem_total_add(HETMEM_TOTAL_CONTEXTS, -1);
 	put_pid(ctx->opener);
 	mmdrop(ctx->mm);
 	kfree(ctx);
@@ -153,23 +235,22 @@ void hetmem_mm_count(const struct mm_struct *mm, unsigned long start,
 		     u32 location)
 {
 	struct hetmem_context *ctx;
+	int idx;
 
-	spin_lock(&hetmem_contexts_lock);
-	hash_for_each_possible(hetmem_contexts, ctx, by_mm,
-			       (unsigned long)mm) {
-		if (ctx->mm == mm)
-			hetmem_range_count(ctx, start, last, what, location);
-	}
-	spin_unlock(&hetmem_contexts_lock);
+	idx = hetmem_contexts_enter();
+	for (ctx = hetmem_context_next(mm, NULL); ctx;
+	     ctx = hetmem_context_next(mm, ctx))
+		hetmem_range_count(ctx, start, last, what, location);
+	hetmem_contexts_leave(idx);
 }
 
-/* Fills @entry with @ctx as current sees it; hetmem_contexts_lock is held. */
+/* Fills @entry with @ctx as current sees it. */
 static void hetmem_context_describe(const struct hetmem_context *ctx,
 				    struct hetmem_list_entry *entry)
 {
 	*entry = (struct hetmem_list_entry) {
 		.pid = hetmem_context_pid(ctx, task_active_pid_ns(current)),
-		.uid = from_kuid_munged(current_user_ns(), ctx->uid),
+		.uid = from_kuid_munged(current_user_ns(), ctx->user->uid),
 		.nr_ranges = READ_ONCE(ctx->nr_ranges),
 		.nr_pinned = READ_ONCE(ctx->nr_pinned),
 		.nr_hints = READ_ONCE(ctx->nr_hints),
@@ -178,7 +259,7 @@ static void hetmem_context_describe(const struct hetmem_context *ctx,
 		entry->flags |= HETMEM_LIST_SHAREABLE;
 	if (READ_ONCE(ctx->allow_hints))
 		entry->flags |= HETMEM_LIST_ALLOW_HINTS;
-	if (!list_empty_careful(&ctx->executors))
+	if (READ_ONCE(ctx->executor))
 		entry->flags |= HETMEM_LIST_EXECUTOR;
 }
 
@@ -205,23 +286,27 @@ int hetmem_context_list(struct hetmem_cmd_list *cmd)
 	struct hetmem_list_entry *entries;
 	struct hetmem_context *ctx;
 	unsigned int nr = 0, room;
-	int bucket, ret;
+	struct srcu_struct *srcu = &hetmem_contexts_srcu;
+	int bucket, idx, ret;
 
 	/* More than there are need no memory. */
-	room = min_t(u64, cmd->nr, atomic64_read(&hetmem_totals.contexts) + 16);
+	room = min_t(u64, cmd->nr, hetmem_total(HETMEM_TOTAL_CONTEXTS) + 16);
 	entries = kvcalloc(room, sizeof(*entries), GFP_KERNEL_ACCOUNT);
 	if (!entries)
 		return -ENOMEM;
 
-	spin_lock(&hetmem_contexts_lock);
-	hash_for_each(hetmem_contexts, bucket, ctx, by_mm) {
-		if (!all && !uid_eq(ctx->uid, current_euid()))
-			continue;
-		if (nr < room)
-			hetmem_context_describe(ctx, &entries[nr]);
-		nr++;
+	idx = hetmem_contexts_enter();
+	for (bucket = 0; bucket < HASH_SIZE(hetmem_contexts); bucket++) {
+		hlist_for_each_entry_srcu(ctx, &hetmem_contexts[bucket], by_mm,
+					  srcu_read_lock_held(srcu)) {
+			if (!all && !uid_eq(ctx->user->uid, current_euid()))
+				continue;
+			if (nr < room)
+				hetmem_context_describe(ctx, &entries[nr]);
+			nr++;
+		}
 	}
-	spin_unlock(&hetmem_contexts_lock);
+	hetmem_contexts_leave(idx);
 
 	ret = hetmem_list_copy_out(cmd, entries, min(nr, room));
 	kvfree(entries);
@@ -243,14 +328,13 @@ u32 hetmem_device_preferred(const struct mm_struct *mm, unsigned long addr)
 {
 	struct hetmem_context *ctx;
 	u32 location = 0;
+	int idx;
 
-	spin_lock(&hetmem_contexts_lock);
-	hash_for_each_possible(hetmem_contexts, ctx, by_mm,
-			       (unsigned long)mm) {
-		if (ctx->mm == mm && !location)
-			location = hetmem_range_preferred(ctx, addr);
-	}
-	spin_unlock(&hetmem_contexts_lock);
+	idx = hetmem_contexts_enter();
+	for (ctx = hetmem_context_next(mm, NULL); ctx && !location;
+	     ctx = hetmem_context_next(mm, ctx))
+		location = hetmem_range_preferred(ctx, addr);
+	hetmem_contexts_leave(idx);
 	return location;
 }
 EXPORT_SYMBOL_GPL(hetmem_device_preferred);

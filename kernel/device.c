@@ -143,9 +143,9 @@ void hetmem_device_moved(struct hetmem_device *dev, const struct mm_struct *mm,
 {
 	if (!nr_pages)
 		return;
-	atomic64_add(nr_pages, dir == HETMEM_TO_DEVICE ?
-		     &hetmem_totals.pages_to_device :
-		     &hetmem_totals.pages_to_host);
+	hetmem_total_add(dir == HETMEM_TO_DEVICE ? HETMEM_TOTAL_TO_DEVICE :
+						   HETMEM_TOTAL_TO_HOST,
+			 nr_pages);
 	hetmem_mm_count(mm, addr, addr + (nr_pages << PAGE_SHIFT) - 1,
 			dir == HETMEM_TO_DEVICE ? HETMEM_COUNT_TO_DEVICE :
 						  HETMEM_COUNT_TO_HOST,

@@ -17,7 +17,7 @@
  * Locking. Readers look at the tables without a lock, for they only grow; the
  * spinlocks that serialize growth are innermost, and are taken in notifier
  * callbacks. A work item makes the directories, since pools are found where
- * nothing may sleep. What hints ask for is protected by the lock of hint.c.
+ * nothing may sleep.
  */
 #include <linux/kobject.h>
 #include <linux/kstrtox.h>
@@ -67,7 +67,7 @@ struct hetmem_pool {
 	u64 capacity;
 	u64 limit;
 	atomic64_t seen;
-	u64 asked;
+	atomic64_t asked;
 };
 
 static struct hetmem_pool hetmem_pools[HETMEM_MAX_POOLS] = {
@@ -249,24 +249,23 @@ void hetmem_foreign_seen(u32 location, long nr_pages)
 }
 
 /*
- * A hint asks for @nr_pages to be moved to @location; under the lock of
- * hint.c. Return: 0, or -EDQUOT if that is more than should be there.
+ * A hint asks for @nr_pages to be moved to @location. Return: 0, or -EDQUOT if
+ * that is more than should be there.
  */
 int hetmem_foreign_ask(u32 location, u64 nr_pages)
 {
 	struct hetmem_pool *pool = hetmem_pool_of(location);
-	u64 limit;
+	u64 limit, asked;
 
 	if (!pool)
 		return 0;
 	limit = READ_ONCE(pool->limit);
-	if (atomic64_read(&pool->seen) + pool->asked + nr_pages >
-	    limit >> PAGE_SHIFT) {
-		trace_hetmem_limit_hit("foreign/advisory_limit", limit);
-		return -EDQUOT;
-	}
-	pool->asked += nr_pages;
-	return 0;
+	asked = atomic64_add_return(nr_pages, &pool->asked);
+	if (atomic64_read(&pool->seen) + asked <= limit >> PAGE_SHIFT)
+		return 0;
+	atomic64_sub(nr_pages, &pool->asked);
+	trace_hetmem_limit_hit("foreign/advisory_limit", limit);
+	return -EDQUOT;
 }
 
 /* Such a hint has ended. */
@@ -275,7 +274,7 @@ void hetmem_foreign_answered(u32 location, u64 nr_pages)
 	struct hetmem_pool *pool = hetmem_pool_of(location);
 
 	if (pool)
-		pool->asked -= nr_pages;
+		atomic64_sub(nr_pages, &pool->asked);
 }
 
 int hetmem_foreign_init(struct kobject *misc)

@@ -15,6 +15,7 @@
 #include <linux/list.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
+#include <linux/percpu.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
 #include <linux/uidgid.h>
@@ -32,6 +33,7 @@ struct file;
 struct hetmem_device;
 struct hetmem_ring;
 struct hetmem_thrash;
+struct hetmem_user;
 struct mm_struct;
 struct page;
 struct pid_namespace;
@@ -90,21 +92,32 @@ struct hetmem_caps {
 extern struct hetmem_caps hetmem_caps;
 
 /* What happened since the module was loaded; shown by sysfs. */
-struct hetmem_totals {
-	atomic64_t contexts;
-	atomic64_t ranges;
-	atomic64_t callbacks;
-	atomic64_t decodes;
-	atomic64_t pages_to_device;
-	atomic64_t pages_to_host;
-	atomic64_t pages_failed;
-	atomic64_t events;
-	atomic64_t events_dropped;
-	atomic64_t thrashed;
-	atomic64_t hints;
+enum hetmem_total_nr {
+	HETMEM_TOTAL_CONTEXTS,	/* that there are */
+	HETMEM_TOTAL_RANGES,	/* that there are */
+	HETMEM_TOTAL_CALLBACKS,
+	HETMEM_TOTAL_DECODES,
+	HETMEM_TOTAL_TO_DEVICE,
+	HETMEM_TOTAL_TO_HOST,
+	HETMEM_TOTAL_FAILED,
+	HETMEM_TOTAL_EVENTS,
+	HETMEM_TOTAL_EVENTS_DROPPED,
+	HETMEM_TOTAL_THRASHED,
+	HETMEM_TOTAL_HINTS,
+	HETMEM_TOTAL_NR,
 };
 
-extern struct hetmem_totals hetmem_totals;
+/* For each CPU: who counts shares no cache line with others. */
+struct hetmem_totals {
+	s64 nr[HETMEM_TOTAL_NR];
+};
+
+DECLARE_PER_CPU(struct hetmem_totals, hetmem_totals);
+
+static inline void hetmem_total_add(enum hetmem_total_nr what, s64 nr)
+{
+	this_cpu_add(hetmem_totals.nr[what], nr);
+}
 
 /* A device that userspace has named, see BIND_DEVICE. */
 struct hetmem_binding {
@@ -134,13 +147,14 @@ struct hetmem_binding {
  * @shareable: queries from other address spaces are allowed
  * @allow_hints: hints from other address spaces are allowed
  * @total: counters of all memory of @mm, tracked or not
- * @by_mm: in the table by which device drivers' reports find their context
- * @uid: of the opener, whose number of contexts is limited
- * @executors: in the list of contexts that hints can be told to
+ * @by_mm: in the table by which others find their contexts
+ * @id: differs from that of every other context there ever was
+ * @user: the opener, whose number of contexts is limited
+ * @hints_lock: protects what follows; see the top of hint.c
+ * @executor: it has a role: hints can be told to it
  * @hints: told and not answered
  * @nr_hints: how many they are
  * @limited: the last one was refused because of an advisory limit
- * @replies: hints whose end it is to be told
  * @nr_bindings: used entries of @bindings
  * @bindings: devices that userspace has named
  */
@@ -165,13 +179,13 @@ struct hetmem_context {
 	bool allow_hints;
 	struct hetmem_counters total;
 	struct hlist_node by_mm;
-	kuid_t uid;
-	/* What follows is protected by hetmem_hints_lock. */
-	struct list_head executors;
+	u64 id;
+	struct hetmem_user *user;
+	spinlock_t hints_lock;	/* outside of context->lock */
+	bool executor;
 	struct list_head hints;
 	unsigned int nr_hints;
 	bool limited;
-	struct list_head replies;
 	unsigned int nr_bindings;
 	struct hetmem_binding bindings[HETMEM_MAX_BINDINGS];
 };
@@ -227,6 +241,10 @@ static inline unsigned long hetmem_range_block(const struct hetmem_range *range,
 }
 
 /* context.c */
+int hetmem_contexts_enter(void);
+void hetmem_contexts_leave(int idx);
+struct hetmem_context *hetmem_context_next(const struct mm_struct *mm,
+					   struct hetmem_context *ctx);
 struct hetmem_context *hetmem_context_open(void);
 void hetmem_context_close(struct hetmem_context *ctx);
 pid_t hetmem_context_pid(const struct hetmem_context *ctx,
@@ -284,7 +302,6 @@ u32 hetmem_range_preferred(struct hetmem_context *ctx, unsigned long addr);
 
 /* hint.c */
 void hetmem_hints_fail(struct hetmem_context *ctx);
-void hetmem_hints_close(struct hetmem_context *ctx);
 int hetmem_bind_device(struct hetmem_context *ctx,
 		       struct hetmem_cmd_bind_device *cmd);
 int hetmem_hint(struct hetmem_context *ctx, struct hetmem_cmd_hint *cmd);
@@ -292,6 +309,7 @@ int hetmem_complete(struct hetmem_context *ctx,
 		    struct hetmem_cmd_complete *cmd);
 
 /* sysfs.c */
+s64 hetmem_total(enum hetmem_total_nr what);
 extern const struct attribute_group *hetmem_sysfs_groups[];
 int hetmem_sysfs_init(struct device *misc);
 void hetmem_sysfs_exit(void);

@@ -12,19 +12,25 @@
  *
  * Who asks either waits, or names a context of its own that is told by a
  * COMPLETED event. A hint keeps neither context open: the executor's closing
- * ends it, and the other's closing leaves nobody to tell.
+ * ends it, and who asked is looked for, by number, when there is something to
+ * tell.
  *
- * Locking. hetmem_hints_lock, a spinlock, protects all queues, all executor
- * roles and who is to be told. It is taken before context->lock. It is taken
- * in notifier callbacks too (RELEASE: the executor's address space ends), so
- * it obeys their rules. Readers of a ring are woken with it held, for nothing
- * else keeps their context: nothing that is woken may come back here.
+ * Locking. Nothing is shared by all: executor->hints_lock, a spinlock, protects
+ * the queue and the roles of one context; hint->executor says whose lock, and
+ * is NULL once the hint has left the queue. Between contexts one moves inside of
+ * hetmem_contexts_enter(), which keeps those that are found. hints_lock is
+ * taken in a notifier callback too (RELEASE: the executor's address space
+ * ends), so it obeys their rules; context->lock is taken inside of it. A
+ * hint that was taken out of its queue is finished without any lock.
+ * hetmem_bind_mutex serializes BIND_DEVICE, which makes sure that nobody else
+ * of its address space has a role.
  */
 #include <linux/completion.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/jiffies.h>
 #include <linux/mm.h>
+#include <linux/mutex.h>
 #include <linux/pid.h>
 #include <linux/refcount.h>
 #include <linux/sched.h>
@@ -36,14 +42,13 @@
 
 /**
  * struct hetmem_hint - a hint under way
- * @node: in executor->hints; empty once it has ended
- * @reply_node: in @reply->replies, or empty
+ * @node: in executor->hints, or of those that its end ends
  * @refs: the queue's and the asker's or the timeout work's
  * @id: by which the executor answers
- * @executor: whose queue it is in; valid while it is
+ * @executor: in whose queue it is, NULL if in none
  * @asker: process
- * @reply: context to be told, or NULL
- * @waits: somebody waits for @done instead
+ * @reply_mm: whose context is to be told; only compared
+ * @reply: number of that context; 0: somebody waits for @done instead
  * @done: @result is valid
  * @result: 0 or a negative errno
  * @moved: pages
@@ -54,13 +59,12 @@
  */
 struct hetmem_hint {
 	struct list_head node;
-	struct list_head reply_node;
 	refcount_t refs;
 	u64 id;
 	struct hetmem_context *executor;
 	struct pid *asker;
-	struct hetmem_context *reply;
-	bool waits;
+	const struct mm_struct *reply_mm;
+	u64 reply;
 	struct completion done;
 	s32 result;
 	u64 moved;
@@ -70,11 +74,8 @@ struct hetmem_hint {
 	struct delayed_work timeout;
 };
 
-static DEFINE_SPINLOCK(hetmem_hints_lock);
-/* Contexts that are executor for some device. */
-static LIST_HEAD(hetmem_executors);
-static u64 hetmem_last_hint;
-
+static DEFINE_MUTEX(hetmem_bind_mutex);
+static atomic64_t hetmem_last_hint;
 static void hetmem_hint_put(struct hetmem_hint *hint)
 {
 	if (!refcount_dec_and_test(&hint->refs))
@@ -88,9 +89,9 @@ static u64 hetmem_hint_pages(const struct hetmem_hint *hint)
 	return (hint->end - hint->start) >> PAGE_SHIFT;
 }
 
-static void hetmem_hint_tell(struct hetmem_hint *hint)
+/* Tells who asked, if that is still there. */
+static void hetmem_hint_tell(const struct hetmem_hint *hint)
 {
-	struct hetmem_context *ctx = hint->reply;
 	struct hetmem_event event = {
 		.type = HETMEM_EVENT_COMPLETED,
 		.start = hint->start,
@@ -99,38 +100,76 @@ static void hetmem_hint_tell(struct hetmem_hint *hint)
 		.data = hint->id,
 		.result = hint->result,
 	};
+	struct hetmem_context *ctx;
+	int idx;
 
-	spin_lock(&ctx->lock);
-	hetmem_ring_add(ctx, &event);
-	spin_unlock(&ctx->lock);
-	hetmem_ring_wake(ctx);
+	idx = hetmem_contexts_enter();
+	for (ctx = hetmem_context_next(hint->reply_mm, NULL); ctx;
+	     ctx = hetmem_context_next(hint->reply_mm, ctx)) {
+		if (ctx->id != hint->reply)
+			continue;
+		spin_lock(&ctx->lock);
+		hetmem_ring_add(ctx, &event);
+		spin_unlock(&ctx->lock);
+		hetmem_ring_wake(ctx);
+		break;
+	}
+	hetmem_contexts_leave(idx);
 }
 
 /*
- * Ends a hint, unless it has ended; gives up the queue's reference. Lock held.
- * Return: whether it was this call that ended it.
+ * Takes a hint out of the queue of @executor, whose hints_lock is held, to
+ * @ended. Who does that finishes it.
  */
-static bool hetmem_hint_end(struct hetmem_hint *hint, s32 result, u64 moved)
+static void hetmem_hint_take(struct hetmem_context *executor,
+			     struct hetmem_hint *hint, struct list_head *ended)
 {
-	lockdep_assert_held(&hetmem_hints_lock);
-	if (list_empty(&hint->node))
-		return false;
-	list_del_init(&hint->node);
-	hint->executor->nr_hints--;
+	lockdep_assert_held(&executor->hints_lock);
+	list_move_tail(&hint->node, ended);
+	WRITE_ONCE(hint->executor, NULL);
+	executor->nr_hints--;
 	hetmem_foreign_answered(hint->location, hetmem_hint_pages(hint));
-	hint->result = result;
-	hint->moved = moved;
-	trace_hetmem_complete(hint->id, moved, result);
-	if (hint->reply) {
-		hetmem_hint_tell(hint);
-		list_del_init(&hint->reply_node);
-		hint->reply = NULL;
-	}
-	/* The work's reference goes with the work. */
-	if (!hint->waits && cancel_delayed_work(&hint->timeout))
+}
+
+/* Ends what was taken out of a queue, whose reference to it is given up. */
+static void hetmem_hints_finish(struct list_head *ended, s32 result, u64 moved)
+{
+	struct hetmem_hint *hint, *next;
+
+	list_for_each_entry_safe(hint, next, ended, node) {
+		hint->result = result;
+		hint->moved = moved;
+		trace_hetmem_complete(hint->id, moved, result);
+		if (hint->reply) {
+			hetmem_hint_tell(hint);
+			/* The work's reference goes with the work. */
+			if (cancel_delayed_work(&hint->timeout))
+				hetmem_hint_put(hint);
+		}
+		complete_all(&hint->done);
 		hetmem_hint_put(hint);
-	complete_all(&hint->done);
-	hetmem_hint_put(hint);
+	}
+}
+
+/* Ends a hint, unless it has ended. Return: whether it was this call. */
+static bool hetmem_hint_withdraw(struct hetmem_hint *hint, s32 result)
+{
+	struct hetmem_context *executor;
+	LIST_HEAD(ended);
+	int idx;
+
+	idx = hetmem_contexts_enter();
+	executor = READ_ONCE(hint->executor);
+	if (executor) {
+		spin_lock(&executor->hints_lock);
+		if (hint->executor)
+			hetmem_hint_take(executor, hint, &ended);
+		spin_unlock(&executor->hints_lock);
+	}
+	hetmem_contexts_leave(idx);
+	if (list_empty(&ended))
+		return false;
+	hetmem_hints_finish(&ended, result, 0);
 	return true;
 }
 
@@ -139,53 +178,30 @@ static void hetmem_hint_timeout(struct work_struct *work)
 	struct hetmem_hint *hint =
 		container_of(work, struct hetmem_hint, timeout.work);
 
-	spin_lock(&hetmem_hints_lock);
-	hetmem_hint_end(hint, -ETIMEDOUT, 0);
-	spin_unlock(&hetmem_hints_lock);
+	hetmem_hint_withdraw(hint, -ETIMEDOUT);
 	hetmem_hint_put(hint);
 }
 
-/* The executor that @ctx may be has gone; lock held. */
-static void hetmem_executor_fail(struct hetmem_context *ctx)
-{
-	struct hetmem_hint *hint, *next;
-	unsigned int i;
-
-	list_del_init(&ctx->executors);
-	for (i = 0; i < ctx->nr_bindings; i++)
-		ctx->bindings[i].executor = false;
-	list_for_each_entry_safe(hint, next, &ctx->hints, node)
-		hetmem_hint_end(hint, -EOWNERDEAD, 0);
-}
-
 /**
- * hetmem_hints_fail - an address space ends
- * @ctx: its context
+ * hetmem_hints_fail - the executor that a context may be has gone
+ * @ctx: context that is closed, or whose address space ends
  *
  * From a notifier callback too.
  */
 void hetmem_hints_fail(struct hetmem_context *ctx)
 {
-	spin_lock(&hetmem_hints_lock);
-	hetmem_executor_fail(ctx);
-	spin_unlock(&hetmem_hints_lock);
-}
-
-/**
- * hetmem_hints_close - a context is closed
- * @ctx: context
- */
-void hetmem_hints_close(struct hetmem_context *ctx)
-{
 	struct hetmem_hint *hint, *next;
+	LIST_HEAD(ended);
+	unsigned int i;
 
-	spin_lock(&hetmem_hints_lock);
-	hetmem_executor_fail(ctx);
-	list_for_each_entry_safe(hint, next, &ctx->replies, reply_node) {
-		list_del_init(&hint->reply_node);
-		hint->reply = NULL;
-	}
-	spin_unlock(&hetmem_hints_lock);
+	spin_lock(&ctx->hints_lock);
+	for (i = 0; i < ctx->nr_bindings; i++)
+		ctx->bindings[i].executor = false;
+	WRITE_ONCE(ctx->executor, false);
+	list_for_each_entry_safe(hint, next, &ctx->hints, node)
+		hetmem_hint_take(ctx, hint, &ended);
+	spin_unlock(&ctx->hints_lock);
+	hetmem_hints_finish(&ended, -EOWNERDEAD, 0);
 }
 
 static struct hetmem_binding *hetmem_binding_find(struct hetmem_context *ctx,
@@ -211,31 +227,36 @@ static bool hetmem_executes(struct hetmem_context *ctx, u32 location)
 	return binding && binding->executor;
 }
 
-static struct hetmem_context *hetmem_executor_find(const struct mm_struct *mm,
+/*
+ * The context of @mm that is executor for @location, with its hints_lock held;
+ * or NULL. Inside of hetmem_contexts_enter().
+ */
+static struct hetmem_context *hetmem_executor_lock(const struct mm_struct *mm,
 						   u32 location)
 {
 	struct hetmem_context *ctx;
 
-	lockdep_assert_held(&hetmem_hints_lock);
-	list_for_each_entry(ctx, &hetmem_executors, executors) {
-		if (ctx->mm == mm && hetmem_executes(ctx, location))
+	for (ctx = hetmem_context_next(mm, NULL); ctx;
+	     ctx = hetmem_context_next(mm, ctx)) {
+		if (!READ_ONCE(ctx->executor))
+			continue;
+		spin_lock(&ctx->hints_lock);
+		if (ctx->executor && hetmem_executes(ctx, location))
 			return ctx;
+		spin_unlock(&ctx->hints_lock);
 	}
 	return NULL;
 }
 
-/* Whether @ctx is executor for any device; lock held. */
+/* Whether @ctx is executor for any device; its hints_lock is held. */
 static void hetmem_executor_update(struct hetmem_context *ctx)
 {
+	bool executor = false;
 	unsigned int i;
 
-	list_del_init(&ctx->executors);
-	for (i = 0; i < ctx->nr_bindings; i++) {
-		if (ctx->bindings[i].executor) {
-			list_add_tail(&ctx->executors, &hetmem_executors);
-			return;
-		}
-	}
+	for (i = 0; i < ctx->nr_bindings; i++)
+		executor |= ctx->bindings[i].executor;
+	WRITE_ONCE(ctx->executor, executor);
 }
 
 static bool hetmem_is_device(u32 location)
@@ -244,15 +265,58 @@ static bool hetmem_is_device(u32 location)
 	       HETMEM_LOC_KIND(location) == HETMEM_FOREIGN;
 }
 
+/* Whether another context of the address space is executor for @location. */
+static bool hetmem_bind_busy(struct hetmem_context *ctx, u32 location)
+{
+	struct hetmem_context *other;
+	int idx;
+
+	idx = hetmem_contexts_enter();
+	other = hetmem_executor_lock(ctx->mm, location);
+	if (other)
+		spin_unlock(&other->hints_lock);
+	hetmem_contexts_leave(idx);
+	return other && other != ctx;
+}
+
+static int hetmem_bind(struct hetmem_context *ctx,
+		       struct hetmem_cmd_bind_device *cmd)
+{
+	struct hetmem_binding *binding;
+	int ret = 0;
+
+	spin_lock(&ctx->hints_lock);
+	binding = hetmem_binding_find(ctx, cmd->location);
+	if (cmd->flags & HETMEM_BIND_GET) {
+		if (binding)
+			memcpy(cmd->uuid, binding->uuid, sizeof(cmd->uuid));
+		else
+			ret = -ENOENT;
+		goto out;
+	}
+	if (!binding) {
+		if (ctx->nr_bindings == ARRAY_SIZE(ctx->bindings)) {
+			ret = -ENOSPC;
+			goto out;
+		}
+		binding = &ctx->bindings[ctx->nr_bindings++];
+		binding->location = cmd->location;
+	}
+	memcpy(binding->uuid, cmd->uuid, sizeof(binding->uuid));
+	binding->executor = cmd->flags & HETMEM_BIND_EXECUTOR;
+	hetmem_executor_update(ctx);
+out:
+	spin_unlock(&ctx->hints_lock);
+	return ret;
+}
+
 /* HETMEM_IOC_BIND_DEVICE */
 int hetmem_bind_device(struct hetmem_context *ctx,
 		       struct hetmem_cmd_bind_device *cmd)
 {
 	bool executor = cmd->flags & HETMEM_BIND_EXECUTOR;
-	struct hetmem_binding *binding;
-	struct hetmem_context *other;
 	bool wants;
-	int ret = 0;
+	int ret;
 
 	if (cmd->reserved || !hetmem_is_device(cmd->location))
 		return -EINVAL;
@@ -265,37 +329,16 @@ int hetmem_bind_device(struct hetmem_context *ctx,
 	if (executor && !wants)
 		return -ENXIO;
 
-	spin_lock(&hetmem_hints_lock);
-	binding = hetmem_binding_find(ctx, cmd->location);
-	if (cmd->flags & HETMEM_BIND_GET) {
-		if (binding)
-			memcpy(cmd->uuid, binding->uuid, sizeof(cmd->uuid));
-		else
-			ret = -ENOENT;
-		goto out;
-	}
-	other = hetmem_executor_find(ctx->mm, cmd->location);
-	if (executor && other && other != ctx) {
+	mutex_lock(&hetmem_bind_mutex);
+	if (executor && hetmem_bind_busy(ctx, cmd->location))
 		ret = -EBUSY;
-		goto out;
-	}
-	if (!binding) {
-		if (ctx->nr_bindings == ARRAY_SIZE(ctx->bindings)) {
-			ret = -ENOSPC;
-			goto out;
-		}
-		binding = &ctx->bindings[ctx->nr_bindings++];
-		binding->location = cmd->location;
-	}
-	memcpy(binding->uuid, cmd->uuid, sizeof(binding->uuid));
-	binding->executor = executor;
-	hetmem_executor_update(ctx);
-out:
-	spin_unlock(&hetmem_hints_lock);
+	else
+		ret = hetmem_bind(ctx, cmd);
+	mutex_unlock(&hetmem_bind_mutex);
 	return ret;
 }
 
-/* Hints of @asker under way at @executor; lock held. */
+/* Hints of @asker under way at @executor, whose hints_lock is held. */
 static unsigned int hetmem_hints_asked(const struct hetmem_context *executor,
 				       const struct pid *asker)
 {
@@ -309,7 +352,10 @@ static unsigned int hetmem_hints_asked(const struct hetmem_context *executor,
 	return nr;
 }
 
-/* What @hint asks for, in @executor's ring. Return: whether it is told. */
+/*
+ * What @hint asks for, in @executor's ring, whose reader is woken later.
+ * Return: whether it is told.
+ */
 static bool hetmem_executor_tell(struct hetmem_context *executor,
 				 const struct hetmem_hint *hint, u32 type)
 {
@@ -328,8 +374,6 @@ static bool hetmem_executor_tell(struct hetmem_context *executor,
 	spin_unlock(&executor->lock);
 	if (type == HETMEM_EVENT_HINT)
 		trace_hetmem_hint(executor, &event, told ? 0 : -EAGAIN);
-	if (told)
-		hetmem_ring_wake(executor);
 	return told;
 }
 
@@ -349,7 +393,7 @@ static int hetmem_hint_limit(struct hetmem_context *executor,
 	return ret;
 }
 
-/* Tells the executor. Return: 0 or a negative errno; lock held. */
+/* Return: 0 or a negative errno. The executor's hints_lock is held. */
 static int hetmem_hint_queue(struct hetmem_context *executor,
 			     struct hetmem_hint *hint)
 {
@@ -365,7 +409,7 @@ static int hetmem_hint_queue(struct hetmem_context *executor,
 	ret = hetmem_hint_limit(executor, hint);
 	if (ret)
 		return ret;
-	hint->id = ++hetmem_last_hint;
+	hint->id = atomic64_inc_return(&hetmem_last_hint);
 	if (!hetmem_executor_tell(executor, hint, HETMEM_EVENT_HINT)) {
 		hetmem_foreign_answered(hint->location,
 					hetmem_hint_pages(hint));
@@ -374,7 +418,7 @@ static int hetmem_hint_queue(struct hetmem_context *executor,
 	hint->executor = executor;
 	list_add_tail(&hint->node, &executor->hints);
 	executor->nr_hints++;
-	atomic64_inc(&hetmem_totals.hints);
+	hetmem_total_add(HETMEM_TOTAL_HINTS, 1);
 	/* The queue's. */
 	refcount_inc(&hint->refs);
 	return 0;
@@ -389,7 +433,6 @@ hetmem_hint_alloc(const struct hetmem_cmd_hint *cmd)
 	if (!hint)
 		return NULL;
 	INIT_LIST_HEAD(&hint->node);
-	INIT_LIST_HEAD(&hint->reply_node);
 	INIT_DELAYED_WORK(&hint->timeout, hetmem_hint_timeout);
 	init_completion(&hint->done);
 	refcount_set(&hint->refs, 1);
@@ -400,18 +443,50 @@ hetmem_hint_alloc(const struct hetmem_cmd_hint *cmd)
 	return hint;
 }
 
-/* Whether @file can be told of an outcome. Return: 0 or a negative errno. */
-static int hetmem_reply_check(const struct file *file)
+/* The context @fd of the caller is to be told. Return: 0 or an errno. */
+static int hetmem_hint_reply(struct hetmem_hint *hint, int fd)
 {
-	struct hetmem_context *ctx = file ? hetmem_context_of(file) : NULL;
-	bool wants;
+	struct file *file = fget(fd);
+	struct hetmem_context *ctx;
+	int ret = -EBADF;
 
-	if (!ctx || ctx->mm != current->mm)
-		return -EBADF;
-	spin_lock(&ctx->lock);
-	wants = hetmem_ring_wants(ctx, HETMEM_EVENT_COMPLETED);
-	spin_unlock(&ctx->lock);
-	return wants ? 0 : -ENXIO;
+	if (!file)
+		return ret;
+	ctx = hetmem_context_of(file);
+	if (ctx && ctx->mm == current->mm) {
+		spin_lock(&ctx->lock);
+		ret = hetmem_ring_wants(ctx, HETMEM_EVENT_COMPLETED) ? 0 :
+								       -ENXIO;
+		spin_unlock(&ctx->lock);
+		hint->reply_mm = ctx->mm;
+		hint->reply = ctx->id;
+	}
+	fput(file);
+	return ret;
+}
+
+/* Queues @hint for whoever is executor for @ctx's address space. */
+static int hetmem_hint_send(struct hetmem_context *ctx,
+			    struct hetmem_hint *hint, unsigned int timeout_ms)
+{
+	struct hetmem_context *executor;
+	int idx, ret = -ENXIO;
+
+	idx = hetmem_contexts_enter();
+	executor = hetmem_executor_lock(ctx->mm, hint->location);
+	if (executor) {
+		ret = hetmem_hint_queue(executor, hint);
+		if (!ret && hint->reply) {
+			/* The work's. */
+			refcount_inc(&hint->refs);
+			queue_delayed_work(hetmem_wq, &hint->timeout,
+					   msecs_to_jiffies(timeout_ms));
+		}
+		spin_unlock(&executor->hints_lock);
+		hetmem_ring_wake(executor);
+	}
+	hetmem_contexts_leave(idx);
+	return ret;
 }
 
 /* Waits for the outcome of a hint that was queued. */
@@ -419,18 +494,16 @@ static int hetmem_hint_wait(struct hetmem_hint *hint,
 			    struct hetmem_cmd_hint *cmd)
 {
 	unsigned long timeout = msecs_to_jiffies(cmd->timeout_ms);
-	bool withdrawn;
 	int err;
 	long left;
 
 	left = wait_for_completion_interruptible_timeout(&hint->done, timeout);
 	if (left <= 0) {
 		err = left ? -EINTR : -ETIMEDOUT;
-		spin_lock(&hetmem_hints_lock);
-		withdrawn = hetmem_hint_end(hint, err, 0);
-		spin_unlock(&hetmem_hints_lock);
-		if (withdrawn)
+		if (hetmem_hint_withdraw(hint, err))
 			return err;
+		/* Somebody else has ended it, and is about to say so. */
+		wait_for_completion(&hint->done);
 	}
 	if (hint->result == -EOWNERDEAD)
 		return -EOWNERDEAD;
@@ -439,36 +512,9 @@ static int hetmem_hint_wait(struct hetmem_hint *hint,
 	return 0;
 }
 
-/* Queues @hint, to be told to @reply or to be waited for if that is NULL. */
-static int hetmem_hint_send(struct hetmem_context *ctx,
-			    struct hetmem_hint *hint,
-			    struct hetmem_context *reply,
-			    const struct hetmem_cmd_hint *cmd)
-{
-	struct hetmem_context *executor;
-	int ret = -ENXIO;
-
-	hint->waits = !reply;
-	spin_lock(&hetmem_hints_lock);
-	executor = hetmem_executor_find(ctx->mm, cmd->location);
-	if (executor)
-		ret = hetmem_hint_queue(executor, hint);
-	if (!ret && reply) {
-		hint->reply = reply;
-		list_add_tail(&hint->reply_node, &reply->replies);
-		/* The work's. */
-		refcount_inc(&hint->refs);
-		queue_delayed_work(hetmem_wq, &hint->timeout,
-				   msecs_to_jiffies(cmd->timeout_ms));
-	}
-	spin_unlock(&hetmem_hints_lock);
-	return ret;
-}
-
 /* HETMEM_IOC_HINT; that the caller may was checked. */
 int hetmem_hint(struct hetmem_context *ctx, struct hetmem_cmd_hint *cmd)
 {
-	struct file *file = NULL;
 	struct hetmem_hint *hint;
 	int ret = 0;
 
@@ -484,20 +530,13 @@ int hetmem_hint(struct hetmem_context *ctx, struct hetmem_cmd_hint *cmd)
 	hint = hetmem_hint_alloc(cmd);
 	if (!hint)
 		return -ENOMEM;
-	if (cmd->reply_fd != -1) {
-		/* Until the hint is in its list of replies. */
-		file = fget(cmd->reply_fd);
-		ret = hetmem_reply_check(file);
-	}
+	if (cmd->reply_fd != -1)
+		ret = hetmem_hint_reply(hint, cmd->reply_fd);
 	if (!ret)
-		ret = hetmem_hint_send(ctx, hint,
-				       file ? hetmem_context_of(file) : NULL,
-				       cmd);
-	if (file)
-		fput(file);
+		ret = hetmem_hint_send(ctx, hint, cmd->timeout_ms);
 	if (!ret) {
 		cmd->id = hint->id;
-		if (hint->waits)
+		if (!hint->reply)
 			ret = hetmem_hint_wait(hint, cmd);
 	}
 	hetmem_hint_put(hint);
@@ -509,19 +548,21 @@ int hetmem_complete(struct hetmem_context *ctx,
 		    struct hetmem_cmd_complete *cmd)
 {
 	struct hetmem_hint *hint;
-	int ret = -ENOENT;
+	LIST_HEAD(ended);
 
 	if (cmd->result > 0 || cmd->result < -MAX_ERRNO)
 		return -EINVAL;
 
-	spin_lock(&hetmem_hints_lock);
+	spin_lock(&ctx->hints_lock);
 	list_for_each_entry(hint, &ctx->hints, node) {
 		if (hint->id == cmd->id) {
-			hetmem_hint_end(hint, cmd->result, cmd->moved);
-			ret = 0;
+			hetmem_hint_take(ctx, hint, &ended);
 			break;
 		}
 	}
-	spin_unlock(&hetmem_hints_lock);
-	return ret;
+	spin_unlock(&ctx->hints_lock);
+	if (list_empty(&ended))
+		return -ENOENT;
+	hetmem_hints_finish(&ended, cmd->result, cmd->moved);
+	return 0;
 }

@@ -162,8 +162,8 @@ static int hetmem_count_left(struct hetmem_migration *m)
 		cmd->not_moved += (end - start) >> PAGE_SHIFT;
 		if (HETMEM_LOC_KIND(location) != HETMEM_UNKNOWN &&
 		    HETMEM_LOC_KIND(location) != HETMEM_UNMAPPED) {
-			atomic64_add((end - start) >> PAGE_SHIFT,
-				     &hetmem_totals.pages_failed);
+			hetmem_total_add(HETMEM_TOTAL_FAILED,
+					 (end - start) >> PAGE_SHIFT);
 			hetmem_range_count(m->ctx, start, end - 1,
 					   HETMEM_COUNT_FAILED, location);
 		}

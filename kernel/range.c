@@ -169,7 +169,7 @@ int hetmem_range_add(struct hetmem_context *ctx, unsigned long start,
 		interval_tree_insert(&range->node, &ctx->ranges);
 		ctx->nr_ranges++;
 		ctx->nr_blocks += range->nr_blocks;
-		atomic64_inc(&hetmem_totals.ranges);
+		hetmem_total_add(HETMEM_TOTAL_RANGES, 1);
 	}
 	spin_unlock(&ctx->lock);
 
@@ -199,7 +199,7 @@ int hetmem_range_del(struct hetmem_context *ctx, unsigned long start,
 	trace_hetmem_untrack(ctx, start, end, range ? 0 : -ENOENT);
 	if (!range)
 		return -ENOENT;
-	atomic64_dec(&hetmem_totals.ranges);
+	hetmem_total_add(HETMEM_TOTAL_RANGES, -1);
 	hetmem_range_free(range);
 	return 0;
 }
@@ -211,7 +211,7 @@ void hetmem_range_del_all(struct hetmem_context *ctx)
 
 	while ((node = interval_tree_iter_first(&ctx->ranges, 0, ULONG_MAX))) {
 		interval_tree_remove(node, &ctx->ranges);
-		atomic64_dec(&hetmem_totals.ranges);
+		hetmem_total_add(HETMEM_TOTAL_RANGES, -1);
 		hetmem_range_free(container_of(node, struct hetmem_range,
 					       node));
 		cond_resched();
@@ -298,7 +298,7 @@ static bool hetmem_invalidate(struct mmu_interval_notifier *notifier,
 	struct hetmem_range *range;
 	bool attempt = false;
 
-	atomic64_inc(&hetmem_totals.callbacks);
+	hetmem_total_add(HETMEM_TOTAL_CALLBACKS, 1);
 	if (type == HETMEM_NOTIFY_MIGRATE) {
 		hetmem_owner_learn(invalidated->owner);
 		/* Registered devices tell what arrives. */

@@ -329,7 +329,7 @@ static void hetmem_walk_decode(struct hetmem_walk *walk)
 		last->part = part;
 		last->nr_pages = step;
 	}
-	atomic64_add(decodes, &hetmem_totals.decodes);
+	hetmem_total_add(HETMEM_TOTAL_DECODES, decodes);
 }
 
 static int hetmem_walk_try(struct hetmem_walk *walk, unsigned long start,

@@ -195,7 +195,7 @@ bool hetmem_ring_add(struct hetmem_context *ctx,
 		ring->dropped[event->type]++;
 		WRITE_ONCE(ring->header->dropped[event->type],
 			   ring->dropped[event->type]);
-		atomic64_inc(&hetmem_totals.events_dropped);
+		hetmem_total_add(HETMEM_TOTAL_EVENTS_DROPPED, 1);
 		return false;
 	}
 	entry = &ring->entries[ring->head & (ring->nr_entries - 1)];
@@ -205,7 +205,7 @@ bool hetmem_ring_add(struct hetmem_context *ctx,
 	/* The entry before the head that covers it. */
 	smp_store_release(&ring->header->head, ring->head);
 	set_bit(0, &ring->untold);
-	atomic64_inc(&hetmem_totals.events);
+	hetmem_total_add(HETMEM_TOTAL_EVENTS, 1);
 	return true;
 }
 

@@ -22,7 +22,18 @@ struct hetmem_caps hetmem_caps = {
 	.max_hints = 256,
 };
 
-struct hetmem_totals hetmem_totals;
+DEFINE_PER_CPU(struct hetmem_totals, hetmem_totals);
+
+/* As exact as can be while others count. */
+s64 hetmem_total(enum hetmem_total_nr what)
+{
+	s64 sum = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		sum += READ_ONCE(per_cpu(hetmem_totals, cpu).nr[what]);
+	return sum;
+}
 
 /* A setting: a file that holds one unsigned int between two bounds. */
 struct hetmem_setting {
@@ -105,7 +116,7 @@ static const struct attribute_group hetmem_thrash_group = {
 /* A statistic: a file that shows one counter. */
 struct hetmem_statistic {
 	struct device_attribute attr;
-	atomic64_t *value;
+	enum hetmem_total_nr what;
 };
 
 static ssize_t hetmem_statistic_show(struct device *device,
@@ -114,26 +125,26 @@ static ssize_t hetmem_statistic_show(struct device *device,
 	struct hetmem_statistic *s =
 		container_of(attr, struct hetmem_statistic, attr);
 
-	return sysfs_emit(buf, "%lld\n", (s64)atomic64_read(s->value));
+	return sysfs_emit(buf, "%lld\n", hetmem_total(s->what));
 }
 
-#define HETMEM_STATISTIC(_name, _value)					\
+#define HETMEM_STATISTIC(_name, _what)					\
 	static struct hetmem_statistic hetmem_statistic_##_name = {	\
 		.attr = __ATTR(_name, 0444, hetmem_statistic_show, NULL), \
-		.value = (_value),					\
+		.what = (_what),					\
 	}
 
-HETMEM_STATISTIC(contexts, &hetmem_totals.contexts);
-HETMEM_STATISTIC(ranges, &hetmem_totals.ranges);
-HETMEM_STATISTIC(callbacks, &hetmem_totals.callbacks);
-HETMEM_STATISTIC(decodes, &hetmem_totals.decodes);
-HETMEM_STATISTIC(pages_to_device, &hetmem_totals.pages_to_device);
-HETMEM_STATISTIC(pages_to_host, &hetmem_totals.pages_to_host);
-HETMEM_STATISTIC(pages_failed, &hetmem_totals.pages_failed);
-HETMEM_STATISTIC(events, &hetmem_totals.events);
-HETMEM_STATISTIC(events_dropped, &hetmem_totals.events_dropped);
-HETMEM_STATISTIC(thrashed, &hetmem_totals.thrashed);
-HETMEM_STATISTIC(hints, &hetmem_totals.hints);
+HETMEM_STATISTIC(contexts, HETMEM_TOTAL_CONTEXTS);
+HETMEM_STATISTIC(ranges, HETMEM_TOTAL_RANGES);
+HETMEM_STATISTIC(callbacks, HETMEM_TOTAL_CALLBACKS);
+HETMEM_STATISTIC(decodes, HETMEM_TOTAL_DECODES);
+HETMEM_STATISTIC(pages_to_device, HETMEM_TOTAL_TO_DEVICE);
+HETMEM_STATISTIC(pages_to_host, HETMEM_TOTAL_TO_HOST);
+HETMEM_STATISTIC(pages_failed, HETMEM_TOTAL_FAILED);
+HETMEM_STATISTIC(events, HETMEM_TOTAL_EVENTS);
+HETMEM_STATISTIC(events_dropped, HETMEM_TOTAL_EVENTS_DROPPED);
+HETMEM_STATISTIC(thrashed, HETMEM_TOTAL_THRASHED);
+HETMEM_STATISTIC(hints, HETMEM_TOTAL_HINTS);
 
 static struct attribute *hetmem_stats_attrs[] = {
 	&hetmem_statistic_contexts.attr.attr,

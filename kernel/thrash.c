@@ -69,7 +69,7 @@ static void hetmem_thrash_tell(struct hetmem_context *ctx,
 	};
 
 	range->thrashed++;
-	atomic64_inc(&hetmem_totals.thrashed);
+	hetmem_total_add(HETMEM_TOTAL_THRASHED, 1);
 	trace_hetmem_thrash(ctx, &event);
 	if (hetmem_ring_wants(ctx, event.type))
 		hetmem_ring_add(ctx, &event);
