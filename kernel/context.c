@@ -286,7 +286,6 @@ int hetmem_context_list(struct hetmem_cmd_list *cmd)
 	struct hetmem_list_entry *entries;
 	struct hetmem_context *ctx;
 	unsigned int nr = 0, room;
-	struct srcu_struct *srcu = &hetmem_contexts_srcu;
 	int bucket, idx, ret;
 
 	/* More than there are need no memory. */
@@ -298,7 +297,7 @@ int hetmem_context_list(struct hetmem_cmd_list *cmd)
 	idx = hetmem_contexts_enter();
 	for (bucket = 0; bucket < HASH_SIZE(hetmem_contexts); bucket++) {
 		hlist_for_each_entry_srcu(ctx, &hetmem_contexts[bucket], by_mm,
-					  srcu_read_lock_held(srcu)) {
+					  srcu_read_lock_held(&hetmem_contexts_srcu)) {
 			if (!all && !uid_eq(ctx->user->uid, current_euid()))
 				continue;
 			if (nr < room)

@@ -87,6 +87,7 @@ struct hetmem_caps {
 	unsigned int max_blocks;	/* of one context */
 	unsigned int max_ring_entries;	/* of one context */
 	unsigned int max_hints;		/* that wait for one executor */
+	unsigned int max_pins;		/* of one context */
 };
 
 extern struct hetmem_caps hetmem_caps;
@@ -140,6 +141,7 @@ struct hetmem_binding {
  * @ring: of events, once userspace has asked for it
  * @wait: for events
  * @pins: of pages on the host, by address
+ * @nr_pins: how many they are
  * @nr_pinned: pages in them
  * @pin_next: jiffies, when @pin_work looks at them
  * @pin_work: drops the ones that have ended
@@ -171,6 +173,7 @@ struct hetmem_context {
 	struct hetmem_ring *ring;
 	wait_queue_head_t wait;
 	struct rb_root_cached pins;
+	unsigned int nr_pins;
 	unsigned long nr_pinned;
 	unsigned long pin_next;
 	struct delayed_work pin_work;

@@ -30,6 +30,9 @@
 /* References that the work drops at a time of pins that go on. */
 #define HETMEM_PIN_BATCH	64
 
+/* What ends within that time is looked for once. */
+#define HETMEM_PIN_PAUSE	msecs_to_jiffies(10)
+
 /**
  * struct hetmem_pin - pages pinned by one call
  * @node: where, in context->pins
@@ -123,26 +126,29 @@ static unsigned int hetmem_pin_reap(struct hetmem_pin *pin,
  * @list: for pins that ended as a whole
  * @batch: for pages that did, room for HETMEM_PIN_BATCH
  * @all: everything ends
- * @next: jiffies when the next pin will
+ * @from: where to begin, moved to where to go on
+ * @next: made earlier if a pin ends earlier, in jiffies
  *
  * Return: pages in @batch; if it is full there may be more.
  */
 static unsigned int hetmem_pin_collect(struct hetmem_context *ctx,
 				       struct list_head *list,
 				       struct page **batch, bool all,
+				       unsigned long *from,
 				       unsigned long *next)
 {
 	struct hetmem_pin *pin, *following;
 	unsigned int nr = 0, dropped;
 
-	*next = jiffies + MAX_JIFFY_OFFSET;
-	for (pin = hetmem_pin_first(ctx, 0, ULONG_MAX); pin; pin = following) {
-		following = hetmem_pin_next(pin, 0, ULONG_MAX);
+	for (pin = hetmem_pin_first(ctx, *from, ULONG_MAX); pin;
+	     pin = following) {
+		following = hetmem_pin_next(pin, *from, ULONG_MAX);
 		if (pin->making)
 			continue;
 		if (all || time_after_eq(jiffies, pin->expires) ||
 		    bitmap_full(pin->gone, pin->nr)) {
 			interval_tree_remove(&pin->node, &ctx->pins);
+			ctx->nr_pins--;
 			list_add_tail(&pin->ended, list);
 			continue;
 		}
@@ -152,6 +158,10 @@ static unsigned int hetmem_pin_collect(struct hetmem_context *ctx,
 		WRITE_ONCE(ctx->nr_pinned, ctx->nr_pinned - dropped);
 		if (time_before(pin->expires, *next))
 			*next = pin->expires;
+		if (nr == HETMEM_PIN_BATCH) {
+			*from = max(*from, pin->node.start);
+			break;
+		}
 	}
 	list_for_each_entry(pin, list, ended) {
 		unsigned int i;
@@ -163,14 +173,21 @@ static unsigned int hetmem_pin_collect(struct hetmem_context *ctx,
 	return nr;
 }
 
-/* The work is to run at @when; context->lock is held. */
+/*
+ * The work is to run at @when, or a little later: each run looks at all pins.
+ * context->lock is held.
+ */
 static void hetmem_pin_arm(struct hetmem_context *ctx, unsigned long when)
 {
-	unsigned long now = jiffies;
+	unsigned long soon = jiffies + HETMEM_PIN_PAUSE;
 
+	if (time_before(when, soon))
+		when = soon;
+	if (delayed_work_pending(&ctx->pin_work) &&
+	    !time_before(when, ctx->pin_next))
+		return;
 	ctx->pin_next = when;
-	mod_delayed_work(hetmem_wq, &ctx->pin_work,
-			 time_after(when, now) ? when - now : 0);
+	mod_delayed_work(hetmem_wq, &ctx->pin_work, when - jiffies);
 }
 
 static void hetmem_pin_work(struct work_struct *work)
@@ -178,14 +195,15 @@ static void hetmem_pin_work(struct work_struct *work)
 	struct hetmem_context *ctx = container_of(work, struct hetmem_context,
 						  pin_work.work);
 	struct page *batch[HETMEM_PIN_BATCH];
-	unsigned long next;
+	unsigned long from = 0, next = jiffies + MAX_JIFFY_OFFSET;
 	unsigned int nr;
 
 	do {
 		LIST_HEAD(ended);
 
 		spin_lock(&ctx->lock);
-		nr = hetmem_pin_collect(ctx, &ended, batch, false, &next);
+		nr = hetmem_pin_collect(ctx, &ended, batch, false, &from,
+					&next);
 		if (nr < HETMEM_PIN_BATCH && !RB_EMPTY_ROOT(&ctx->pins.rb_root))
 			hetmem_pin_arm(ctx, next);
 		spin_unlock(&ctx->lock);
@@ -203,11 +221,11 @@ void hetmem_pin_init(struct hetmem_context *ctx)
 /* At close, when neither a callback nor a command can come any more. */
 void hetmem_pin_drop_all(struct hetmem_context *ctx)
 {
-	unsigned long next;
+	unsigned long from = 0, next = 0;
 	LIST_HEAD(ended);
 
 	cancel_delayed_work_sync(&ctx->pin_work);
-	hetmem_pin_collect(ctx, &ended, NULL, true, &next);
+	hetmem_pin_collect(ctx, &ended, NULL, true, &from, &next);
 	hetmem_pin_free_list(ctx, &ended);
 }
 
@@ -294,6 +312,25 @@ static int hetmem_pin_charge(struct mm_struct *mm, unsigned long nr)
 	return -EDQUOT;
 }
 
+/* Puts @pin into the tree, unless the context has enough of them. */
+static int hetmem_pin_add(struct hetmem_context *ctx, struct hetmem_pin *pin)
+{
+	unsigned int max = READ_ONCE(hetmem_caps.max_pins);
+	int ret = 0;
+
+	spin_lock(&ctx->lock);
+	if (ctx->nr_pins < max) {
+		ctx->nr_pins++;
+		interval_tree_insert(&pin->node, &ctx->pins);
+	} else {
+		ret = -EDQUOT;
+	}
+	spin_unlock(&ctx->lock);
+	if (ret)
+		trace_hetmem_limit_hit("max_pins", max);
+	return ret;
+}
+
 /* Writable first, which settles copy-on-write; what may not be written too. */
 static int hetmem_pin_get(unsigned long start, unsigned int nr,
 			  struct page **pages)
@@ -322,11 +359,10 @@ static bool hetmem_pin_made(struct hetmem_context *ctx, struct hetmem_pin *pin,
 				 ((unsigned long)nr << PAGE_SHIFT) - 1;
 		interval_tree_insert(&pin->node, &ctx->pins);
 		WRITE_ONCE(ctx->nr_pinned, ctx->nr_pinned + nr);
-		if (!bitmap_empty(pin->gone, nr))
-			hetmem_pin_arm(ctx, jiffies);
-		else if (!delayed_work_pending(&ctx->pin_work) ||
-			 time_before(pin->expires, ctx->pin_next))
-			hetmem_pin_arm(ctx, pin->expires);
+		hetmem_pin_arm(ctx, bitmap_empty(pin->gone, nr) ?
+			       pin->expires : jiffies);
+	} else {
+		ctx->nr_pins--;
 	}
 	spin_unlock(&ctx->lock);
 	return nr;
@@ -343,7 +379,7 @@ static bool hetmem_pin_made(struct hetmem_context *ctx, struct hetmem_pin *pin,
  * are faulted in.
  *
  * Return: pages pinned, fewer if one cannot be, or a negative errno:
- * -EDQUOT RLIMIT_MEMLOCK, -EFAULT none can be, -ENOMEM, -EINTR.
+ * -EDQUOT RLIMIT_MEMLOCK or caps/max_pins, -EFAULT none can be, -ENOMEM, -EINTR.
  */
 int hetmem_pin_range(struct hetmem_context *ctx, unsigned long start,
 		     unsigned long end, unsigned int timeout_ms)
@@ -363,9 +399,11 @@ int hetmem_pin_range(struct hetmem_context *ctx, unsigned long start,
 	pin->node.start = start;
 	pin->node.last = end - 1;
 	pin->expires = jiffies + msecs_to_jiffies(timeout_ms);
-	spin_lock(&ctx->lock);
-	interval_tree_insert(&pin->node, &ctx->pins);
-	spin_unlock(&ctx->lock);
+	ret = hetmem_pin_add(ctx, pin);
+	if (ret) {
+		atomic64_sub(nr, &ctx->mm->pinned_vm);
+		goto free;
+	}
 
 	ret = hetmem_pin_get(start, nr, pin->pages);
 	/* Charged was what was asked for. */

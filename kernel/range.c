@@ -46,6 +46,9 @@
 /* Blocks of a range that one notification marks one by one. */
 #define HETMEM_MARK_MAX		64
 
+/* Ranges that it looks at before it lets others, reclaim say, have the lock. */
+#define HETMEM_NOTIFY_MAX	256
+
 static struct kmem_cache *hetmem_range_cache;
 
 int hetmem_range_init(void)
@@ -286,6 +289,29 @@ static void hetmem_range_notify(struct hetmem_context *ctx,
 	}
 }
 
+/*
+ * The ranges that a notification touches, HETMEM_NOTIFY_MAX of them at most;
+ * context->lock is held. Return: where to go on, 0 if that was all.
+ */
+static unsigned long hetmem_ranges_notify(struct hetmem_context *ctx,
+					  enum hetmem_notification type,
+					  bool attempt, unsigned long start,
+					  unsigned long last)
+{
+	struct hetmem_range *range;
+	unsigned int nr = 0;
+
+	for (range = hetmem_range_first(ctx, start, last); range;
+	     range = hetmem_range_next(range, start, last)) {
+		if (nr++ == HETMEM_NOTIFY_MAX)
+			return range->node.start;
+		hetmem_range_notify(ctx, range, type, attempt,
+				    max(start, range->node.start),
+				    min(last, range->node.last));
+	}
+	return 0;
+}
+
 static bool hetmem_invalidate(struct mmu_interval_notifier *notifier,
 			      const struct mmu_notifier_range *invalidated,
 			      unsigned long cur_seq)
@@ -295,7 +321,6 @@ static bool hetmem_invalidate(struct mmu_interval_notifier *notifier,
 	enum hetmem_notification type = hetmem_notification_of(invalidated);
 	unsigned long start = invalidated->start;
 	unsigned long last = invalidated->end - 1;
-	struct hetmem_range *range;
 	bool attempt = false;
 
 	hetmem_total_add(HETMEM_TOTAL_CALLBACKS, 1);
@@ -313,12 +338,13 @@ static bool hetmem_invalidate(struct mmu_interval_notifier *notifier,
 	ctx->total.notified[type]++;
 	if (type == HETMEM_NOTIFY_UNMAP || type == HETMEM_NOTIFY_RELEASE)
 		hetmem_pin_unmapped(ctx, start, last);
-	if (type != HETMEM_NOTIFY_RELEASE) {
-		for (range = hetmem_range_first(ctx, start, last); range;
-		     range = hetmem_range_next(range, start, last))
-			hetmem_range_notify(ctx, range, type, attempt,
-					    max(start, range->node.start),
-					    min(last, range->node.last));
+	while (type != HETMEM_NOTIFY_RELEASE) {
+		start = hetmem_ranges_notify(ctx, type, attempt, start, last);
+		if (!start)
+			break;
+		spin_unlock(&ctx->lock);
+		cpu_relax();
+		spin_lock(&ctx->lock);
 	}
 	spin_unlock(&ctx->lock);
 	hetmem_ring_wake(ctx);

@@ -20,6 +20,7 @@ struct hetmem_caps hetmem_caps = {
 	.max_blocks = HETMEM_MAX_BLOCKS,
 	.max_ring_entries = HETMEM_RING_MAX,
 	.max_hints = 256,
+	.max_pins = 16384,
 };
 
 DEFINE_PER_CPU(struct hetmem_totals, hetmem_totals);
@@ -85,6 +86,7 @@ HETMEM_SETTING(max_blocks, &hetmem_caps.max_blocks, 1, 1U << 26);
 HETMEM_SETTING(max_ring_entries, &hetmem_caps.max_ring_entries,
 	       HETMEM_RING_MIN, HETMEM_RING_MAX);
 HETMEM_SETTING(max_hints, &hetmem_caps.max_hints, 1, 65536);
+HETMEM_SETTING(max_pins, &hetmem_caps.max_pins, 1, 1U << 20);
 HETMEM_SETTING(count, &hetmem_thrash_count, 2, 1000000);
 HETMEM_SETTING(window_ms, &hetmem_thrash_window_ms, 1, 3600000);
 
@@ -94,6 +96,7 @@ static struct attribute *hetmem_caps_attrs[] = {
 	&hetmem_setting_max_blocks.attr.attr,
 	&hetmem_setting_max_ring_entries.attr.attr,
 	&hetmem_setting_max_hints.attr.attr,
+	&hetmem_setting_max_pins.attr.attr,
 	NULL
 };
 

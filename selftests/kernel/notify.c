@@ -145,6 +145,36 @@ TEST_F(notify, many_ranges)
 	}
 }
 
+/* More than are looked at without a pause: each is told, and once. */
+TEST_F(notify, very_many_ranges)
+{
+	const int pages = 1000;
+	const size_t size = pages * page_size();
+	struct hetmem_cmd_stats st;
+	int i, wrong = 0;
+	char *p;
+
+	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE |
+		 MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, p);
+	madvise(p, size, MADV_NOHUGEPAGE);
+	ASSERT_EQ(0, no_numa_balancing(p, size));
+	fill(p, size, 1);
+	for (i = 0; i < pages; i++)
+		ASSERT_EQ(0, hm_track(self->fd, p + i * page_size(),
+				      page_size()));
+	ASSERT_EQ(0, madvise(p + 3 * page_size(), size - 5 * page_size(),
+			     MADV_DONTNEED));
+	ASSERT_EQ(0, munmap(p, size));
+	for (i = 0; i < pages; i++) {
+		ASSERT_EQ(0, hm_stats(self->fd, p + i * page_size(), &st));
+		wrong += st.notified[HETMEM_NOTIFY_CLEAR] !=
+			 (i >= 3 && i < pages - 2);
+		wrong += st.notified[HETMEM_NOTIFY_UNMAP] != 1;
+	}
+	EXPECT_EQ(0, wrong);
+}
+
 TEST_F(notify, dontneed)
 {
 	ASSERT_EQ(0, madvise(PAGE(0), 8 * page_size(), MADV_DONTNEED));

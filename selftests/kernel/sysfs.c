@@ -18,6 +18,7 @@ static const struct setting {
 	{ "caps/max_ring_entries", HETMEM_RING_MIN, HETMEM_RING_MAX,
 	  HETMEM_RING_MAX },
 	{ "caps/max_hints", 1, 65536, 256 },
+	{ "caps/max_pins", 1, 1 << 20, 16384 },
 	{ "thrash/count", 2, 1000000, 8 },
 	{ "thrash/window_ms", 1, 3600000, 1000 },
 };
@@ -45,6 +46,8 @@ FIXTURE_SETUP(sysfs)
 	self->p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE |
 		       MAP_ANONYMOUS, -1, 0);
 	ASSERT_NE(MAP_FAILED, self->p);
+	/* Its notifications are counted too. */
+	ASSERT_EQ(0, no_numa_balancing(self->p, SIZE));
 }
 
 FIXTURE_TEARDOWN(sysfs)
@@ -296,6 +299,40 @@ TEST_F(sysfs, max_hints)
 			     NULL));
 	munmap(r.header, r.size);
 	close(r.fd);
+}
+
+/* Pins, not pages: each hole begins a new one. */
+TEST_F(sysfs, max_pins)
+{
+	struct hetmem_cmd_migrate cmd;
+	long before = vm_pin();
+	int fd = hm_open(), i;
+
+	ASSERT_LE(0, fd);
+	fill(self->p, SIZE, 1);
+	for (i = 1; i < 16; i += 2)
+		ASSERT_EQ(0, madvise(self->p + i * page_size(), page_size(),
+				     MADV_DONTNEED));
+	ASSERT_EQ(0, sysfs_set("caps/max_pins", 3));
+	EXPECT_EQ(-EDQUOT, hm_pin(fd, self->p, SIZE, FOREVER_MS, 0, &cmd));
+	EXPECT_EQ(3, cmd.pinned);
+	EXPECT_EQ(3, vm_pin() - before);
+	EXPECT_EQ(-EDQUOT, hm_pin(fd, self->p, SIZE, FOREVER_MS, 0, &cmd));
+	EXPECT_EQ(0, cmd.pinned);
+	EXPECT_EQ(3, vm_pin() - before);
+	/* One that ends makes room for another, however long. */
+	ASSERT_EQ(0, madvise(self->p + 2 * page_size(), page_size(),
+			     MADV_DONTNEED));
+	ASSERT_EQ(0, munmap(self->p + 4 * page_size(), page_size()));
+	EXPECT_TRUE(EVENTUALLY(vm_pin() - before == 2));
+	fill(self->p + 6 * page_size(), 10 * page_size(), 1);
+	EXPECT_EQ(0, hm_pin(fd, self->p + 6 * page_size(), 10 * page_size(),
+			    FOREVER_MS, 0, &cmd));
+	EXPECT_EQ(10, cmd.pinned);
+	EXPECT_EQ(-EDQUOT, hm_pin(fd, self->p, page_size(), FOREVER_MS, 0,
+				  &cmd));
+	close(fd);
+	EXPECT_EQ(before, vm_pin());
 }
 
 TEST_HARNESS_MAIN

@@ -367,9 +367,9 @@ struct hetmem_cmd_residency {
  * Errors: -ENODEV no such device, -EOPNOTSUPP a location that nothing can be
  * moved to (or a host node that is not online); partial, with the counters
  * in place: -EBUSY the memory was changing all the time, -EINTR, -EDQUOT
- * RLIMIT_MEMLOCK does not allow the pin, or the administrator has limited the
- * device to less than a page, and what else the device's driver says when the
- * device fails.
+ * RLIMIT_MEMLOCK or caps/max_pins of sysfs does not allow the pin, or the
+ * administrator has limited the device to less than a page, and what else the
+ * device's driver says when the device fails.
  */
 struct hetmem_cmd_migrate {
 	__u32		size;
