@@ -5,7 +5,8 @@
 . "$(dirname "$0")/tap.sh"
 . selftests/vm/lib.sh
 
-need spatch:coccinelle
+# The scripts' reports are in Python, which spatch opens by the name that -dev has.
+need spatch:coccinelle "/usr/lib/$(uname -m)-linux-gnu/libpython3.11.so:libpython3.11-dev"
 linux_source 6.12 bookworm
 scripts=$CACHE/coccinelle/$SOURCE_VERSION
 if [ ! -e "$scripts/complete" ]; then
