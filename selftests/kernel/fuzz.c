@@ -19,10 +19,6 @@
 #include "fuzz_memory.h"
 #include "fuzz_world.h"
 
-#ifndef PR_SET_MEMORY_MERGE
-#define PR_SET_MEMORY_MERGE	67
-#endif
-
 static struct {
 	unsigned int seconds, workers;
 	uint64_t seed;
@@ -312,9 +308,8 @@ static void worker_main(const struct world *world, uint64_t seed)
 		w.threads = 1;
 		sigaction(SIGBUS, &action, NULL);
 	}
+	/* What it has in common with others must not be merged. */
 	w.merges = one_in(&r, 3);
-	if (w.merges && one_in(&r, 2))
-		prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0);
 	if (!w.root && become_nobody())
 		wrong("cannot become nobody: %d", errno);
 	prctl(PR_SET_DUMPABLE, 1);

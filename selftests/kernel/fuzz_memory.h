@@ -137,9 +137,10 @@ static const int advice_keeps[] = {
 
 /*
  * migrate_vma_setup() unmaps a merged page at its address and has it mapped
- * again by its reverse mapping, which KSM does not keep where mremap() has
- * moved a page that was shared by fork(). The kernel loses such an entry, with
- * any driver. So who lets KSM merge uses no device.
+ * again by its reverse mapping, which KSM keeps for who lets it merge and for
+ * his children, and not for others who share the page since a fork(). The
+ * kernel loses their entry, with any driver. So who lets KSM merge uses no
+ * device, and merges only what nobody else has.
  */
 static int may_advise(const struct fuzzer *f, int advice)
 {
