@@ -241,8 +241,11 @@ static struct hetmem_context *hetmem_executor_lock(const struct mm_struct *mm,
 		if (!READ_ONCE(ctx->executor))
 			continue;
 		spin_lock(&ctx->hints_lock);
-		if (ctx->executor && hetmem_executes(ctx, location))
+		if (ctx->executor && hetmem_executes(ctx, location)) {
+			/* For sparse, which follows no condition. */
+			__release(&ctx->hints_lock);
 			return ctx;
+		}
 		spin_unlock(&ctx->hints_lock);
 	}
 	return NULL;
@@ -273,8 +276,10 @@ static bool hetmem_bind_busy(struct hetmem_context *ctx, u32 location)
 
 	idx = hetmem_contexts_enter();
 	other = hetmem_executor_lock(ctx->mm, location);
-	if (other)
+	if (other) {
+		__acquire(&other->hints_lock);
 		spin_unlock(&other->hints_lock);
+	}
 	hetmem_contexts_leave(idx);
 	return other && other != ctx;
 }
@@ -475,6 +480,7 @@ static int hetmem_hint_send(struct hetmem_context *ctx,
 	idx = hetmem_contexts_enter();
 	executor = hetmem_executor_lock(ctx->mm, hint->location);
 	if (executor) {
+		__acquire(&executor->hints_lock);
 		ret = hetmem_hint_queue(executor, hint);
 		if (!ret && hint->reply) {
 			/* The work's. */
