@@ -20,9 +20,7 @@ static int device_alloc(struct hm_provider *self, size_t size,
 	int err;
 
 	(void)stream;
-	err = hm_check_owner(self->hm);
-	if (!err)
-		err = hm_context_enter(self->hm, self->device, &saved);
+	err = hm_provider_enter(self, &saved);
 	if (err)
 		return err;
 	res = self->hm->driver.cuMemAlloc(&addr, size);
@@ -33,8 +31,8 @@ static int device_alloc(struct hm_provider *self, size_t size,
 	return 0;
 }
 
-static int device_free(struct hm_provider *self, void *ptr, size_t size,
-		       hetmem_stream stream)
+int hm_provider_mem_free(struct hm_provider *self, void *ptr, size_t size,
+			 hetmem_stream stream)
 {
 	struct hm_context saved;
 	CUresult res;
@@ -42,9 +40,7 @@ static int device_free(struct hm_provider *self, void *ptr, size_t size,
 
 	(void)size;
 	(void)stream;
-	err = hm_check_owner(self->hm);
-	if (!err)
-		err = hm_context_enter(self->hm, self->device, &saved);
+	err = hm_provider_enter(self, &saved);
 	if (err)
 		return err;
 	res = self->hm->driver.cuMemFree((uintptr_t)ptr);
@@ -60,7 +56,7 @@ static void device_destroy(struct hm_provider *self)
 static const struct hm_provider_ops device_ops = {
 	.name = "device",
 	.alloc = device_alloc,
-	.free = device_free,
+	.free = hm_provider_mem_free,
 	.destroy = device_destroy,
 };
 

@@ -19,9 +19,7 @@ static int managed_alloc(struct hm_provider *self, size_t size,
 	int err;
 
 	(void)stream;
-	err = hm_check_owner(self->hm);
-	if (!err)
-		err = hm_context_enter(self->hm, self->device, &saved);
+	err = hm_provider_enter(self, &saved);
 	if (err)
 		return err;
 	res = d->cuMemAllocManaged(&p, size, CU_MEM_ATTACH_GLOBAL);
@@ -32,26 +30,6 @@ static int managed_alloc(struct hm_provider *self, size_t size,
 	return 0;
 }
 
-static int managed_free(struct hm_provider *self, void *ptr, size_t size,
-			hetmem_stream stream)
-{
-	const struct hm_driver *d = &self->hm->driver;
-	struct hm_context saved;
-	CUresult res;
-	int err;
-
-	(void)size;
-	(void)stream;
-	err = hm_check_owner(self->hm);
-	if (!err)
-		err = hm_context_enter(self->hm, self->device, &saved);
-	if (err)
-		return err;
-	res = d->cuMemFree((uintptr_t)ptr);
-	hm_context_leave(self->hm, &saved);
-	return res ? hm_driver_error(d, "cuMemFree", res) : 0;
-}
-
 static void managed_destroy(struct hm_provider *self)
 {
 	free(self);
@@ -60,7 +38,7 @@ static void managed_destroy(struct hm_provider *self)
 static const struct hm_provider_ops managed_ops = {
 	.name = "managed",
 	.alloc = managed_alloc,
-	.free = managed_free,
+	.free = hm_provider_mem_free,
 	.destroy = managed_destroy,
 };
 

@@ -71,9 +71,7 @@ static int pinned_free(struct hm_provider *self, void *ptr, size_t size,
 	int err;
 
 	(void)stream;
-	err = hm_check_owner(self->hm);
-	if (!err)
-		err = hm_context_enter(self->hm, self->device, &saved);
+	err = hm_provider_enter(self, &saved);
 	if (err)
 		return err;
 	res = d->cuMemHostUnregister(ptr);

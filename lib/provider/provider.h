@@ -84,4 +84,20 @@ struct hm_provider {
 	uint64_t total;
 };
 
+/*
+ * Into the device's context, where the process may use it at all: not a
+ * forked child. hm_context_leave() follows where this returned 0.
+ */
+static inline int hm_provider_enter(struct hm_provider *self,
+				    struct hm_context *saved)
+{
+	int err = hm_check_owner(self->hm);
+
+	return err ? err : hm_context_enter(self->hm, self->device, saved);
+}
+
+/* device.c: hm_provider_ops.free of what cuMemFree() frees. */
+int hm_provider_mem_free(struct hm_provider *self, void *ptr, size_t size,
+			 hetmem_stream stream);
+
 #endif /* HETMEM_PROVIDER_PROVIDER_H */

@@ -38,9 +38,7 @@ static int vmm_reserve(struct hm_provider *self, size_t size, size_t align,
 	CUresult res;
 	int err;
 
-	err = hm_check_owner(self->hm);
-	if (!err)
-		err = hm_context_enter(self->hm, self->device, &saved);
+	err = hm_provider_enter(self, &saved);
 	if (err)
 		return err;
 	res = self->hm->driver.cuMemAddressReserve(&ptr, size, align, 0, 0);

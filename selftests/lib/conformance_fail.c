@@ -8,19 +8,11 @@
 #include <fcntl.h>
 
 #include "conformance.h"
-#include "driver/calls.h"
+#include "driver_calls.h"
 #include "driver/soft.h"
 
 /* Beyond this the same path is taken again. */
 #define MOST	6
-
-static const char *const calls[] = {
-#define CALL(member, base, symbol, version, need) #base,
-	HM_DRIVER_CALLS(CALL)
-#undef CALL
-};
-
-#define NR_CALLS	(sizeof(calls) / sizeof(calls[0]))
 
 /* The same path over one provider as over another; the slow ones are left out. */
 static bool is_run(const struct row *r)

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "driver/calls.h"
+#include "driver_calls.h"
 #include "driver/soft.h"
 #include "provider/pages.h"
 #include "provider/regions.h"
@@ -142,17 +142,12 @@ static bool scenario(size_t i, bool *failed)
 
 static void failures(size_t i)
 {
-	static const char *const calls[] = {
-#define CALL(member, base, symbol, version, need) #base,
-		HM_DRIVER_CALLS(CALL)
-#undef CALL
-	};
 	int nth, fails = 0, bad = 0, left = 0;
 	char rule[96];
 	bool failed;
 	size_t j;
 
-	for (j = 0; j < sizeof(calls) / sizeof(calls[0]); j++) {
+	for (j = 0; j < NR_CALLS; j++) {
 		for (nth = 1; nth < 20; nth++) {
 			snprintf(rule, sizeof(rule), "%s:%d", calls[j], nth);
 			hm_soft_rules(rule, NULL);

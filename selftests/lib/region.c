@@ -6,7 +6,7 @@
  */
 #include <sys/wait.h>
 
-#include "driver/calls.h"
+#include "driver_calls.h"
 #include "driver/soft.h"
 #include "provider/regions.h"
 #include "resource/region.h"
@@ -271,17 +271,12 @@ static bool scenario(int kind, bool *failed)
 
 static void failures(int kind)
 {
-	static const char *const calls[] = {
-#define CALL(member, base, symbol, version, need) #base,
-		HM_DRIVER_CALLS(CALL)
-#undef CALL
-	};
 	int nth, fails = 0, bad = 0, left = 0;
 	char rule[96];
 	bool failed;
 	size_t j;
 
-	for (j = 0; j < sizeof(calls) / sizeof(calls[0]); j++) {
+	for (j = 0; j < NR_CALLS; j++) {
 		if (!strcmp(calls[j], "cuDevicePrimaryCtxRelease"))
 			continue;
 		for (nth = 1; nth < 30; nth++) {
