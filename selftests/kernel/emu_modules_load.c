@@ -5,6 +5,7 @@
  * devices; and in a loop while processes open, track, move and end.
  */
 #include "hetmem_emu_test.h"
+#include "hetmem_fd.h"
 #include "hetmem_modules.h"
 #include "hetmem_ring.h"
 
@@ -59,24 +60,6 @@ static int pin(int fd, const void *p, size_t size, uint64_t *pinned)
 	return ret;
 }
 
-/* Sends @fd to nobody in particular: it is on its way from then on. */
-static int send_fd(int socket, int fd)
-{
-	char byte = 0, room[CMSG_SPACE(sizeof(int))] = "";
-	struct iovec iov = { .iov_base = &byte, .iov_len = 1 };
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1,
-		.msg_control = room, .msg_controllen = sizeof(room),
-	};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof(int));
-	return sendmsg(socket, &msg, 0) == 1 ? 0 : -errno;
-}
-
 /* The devices' pages come back; the rest keeps hetmem until the last goes. */
 TEST_F(module, with_everything)
 {
@@ -124,6 +107,7 @@ TEST_F(module, with_everything)
 	EXPECT_EQ(-EAGAIN, module_unload_once("hetmem"));
 	ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0,
 				sockets));
+	/* To nobody in particular: it is on its way from then on. */
 	ASSERT_EQ(0, send_fd(sockets[0], fd));
 	close(fd);
 	EXPECT_EQ(-EAGAIN, module_unload_once("hetmem"));

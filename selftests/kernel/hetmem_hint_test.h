@@ -8,6 +8,7 @@
 #ifndef HETMEM_HINT_TEST_H
 #define HETMEM_HINT_TEST_H
 
+#include "hetmem_fd.h"
 #include "hetmem_mem.h"
 
 #include <poll.h>
@@ -270,39 +271,6 @@ HELPER int sysfs_set(const char *name, long value)
 HELPER long nr_contexts(void)
 {
 	return sysfs_read("stats/contexts");
-}
-
-HELPER int send_fd(int sock, int fd)
-{
-	char byte = 'x', control[CMSG_SPACE(sizeof(int))] = "";
-	struct iovec iov = { &byte, 1 };
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1,
-		.msg_control = control, .msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
-
-	cmsg->cmsg_level = SOL_SOCKET;
-	cmsg->cmsg_type = SCM_RIGHTS;
-	cmsg->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(cmsg), &fd, sizeof(fd));
-	return sendmsg(sock, &msg, 0) == 1 ? 0 : -errno;
-}
-
-HELPER int receive_fd(int sock)
-{
-	char byte, control[CMSG_SPACE(sizeof(int))];
-	struct iovec iov = { &byte, 1 };
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1,
-		.msg_control = control, .msg_controllen = sizeof(control),
-	};
-	int fd;
-
-	if (recvmsg(sock, &msg, MSG_CMSG_CLOEXEC) != 1 || !CMSG_FIRSTHDR(&msg))
-		return -EIO;
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&msg)), sizeof(fd));
-	return fd;
 }
 
 /* A context with a ring of all events that is executor for @location. */

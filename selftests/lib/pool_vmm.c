@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "../kernel/hetmem_fd.h"
 #include "pool.h"
 
 static sigjmp_buf fault;
@@ -254,40 +255,6 @@ static void capture(void)
 	is(device_used(), 0, "and given back");
 	drv->cuStreamDestroy(a);
 	drv->cuStreamDestroy(b);
-}
-
-/* Sends descriptors; the other end takes them. */
-static int send_fd(int sock, int fd)
-{
-	char control[CMSG_SPACE(sizeof(int))] = { 0 }, byte = 0;
-	struct iovec iov = { &byte, 1 };
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-	return sendmsg(sock, &msg, 0) == 1 ? 0 : -1;
-}
-
-static int receive_fd(int sock)
-{
-	char control[CMSG_SPACE(sizeof(int))] = { 0 }, byte;
-	struct iovec iov = { &byte, 1 };
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *c;
-	int fd = -1;
-
-	if (recvmsg(sock, &msg, 0) == 1 && (c = CMSG_FIRSTHDR(&msg)))
-		memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-	return fd;
 }
 
 /* The other process: reads what is there and writes its own. */
