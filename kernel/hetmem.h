@@ -243,6 +243,21 @@ static inline unsigned long hetmem_range_block(const struct hetmem_range *range,
 	       (range->node.start >> HETMEM_BLOCK_SHIFT);
 }
 
+/* Where the range's part of its block @i begins, and ends (exclusive). */
+static inline unsigned long
+hetmem_range_block_start(const struct hetmem_range *range, unsigned long i)
+{
+	return max(ALIGN_DOWN(range->node.start, HETMEM_BLOCK_SIZE) +
+		   (i << HETMEM_BLOCK_SHIFT), range->node.start);
+}
+
+static inline unsigned long
+hetmem_range_block_end(const struct hetmem_range *range, unsigned long i)
+{
+	return min(ALIGN_DOWN(range->node.start, HETMEM_BLOCK_SIZE) +
+		   ((i + 1) << HETMEM_BLOCK_SHIFT) - 1, range->node.last) + 1;
+}
+
 /* context.c */
 int hetmem_contexts_enter(void);
 void hetmem_contexts_leave(int idx);

@@ -371,22 +371,26 @@ static void hetmem_counters_add(struct hetmem_counters *count,
 	}
 }
 
-/* A registered device's word on where pages of a block are now. */
+/*
+ * A registered device's word on where pages of a block are now. That pages were
+ * dropped it does not tell, and what it tells REFRESH may have seen before: the
+ * sum can exceed what there is, until the next look.
+ */
 static void hetmem_block_moved(struct hetmem_range *range, unsigned long i,
 			       enum hetmem_counter what, u32 location,
 			       unsigned int nr_pages)
 {
 	struct hetmem_block *block = &range->blocks[i];
 	unsigned int before = block->on_device;
+	unsigned int all = (hetmem_range_block_end(range, i) -
+			    hetmem_range_block_start(range, i)) >> PAGE_SHIFT;
 
 	if (what == HETMEM_COUNT_TO_DEVICE)
 		hetmem_range_on_device(range, i, location,
-				       min_t(unsigned int, before + nr_pages,
-					     HETMEM_BLOCK_PAGES));
+				       min(before + nr_pages, all));
 	else
 		hetmem_range_on_device(range, i, block->location,
 				       before - min(before, nr_pages));
-	/* REFRESH may have seen it before it was told, or be about to. */
 	__set_bit(i, range->dirty);
 }
 

@@ -87,7 +87,6 @@ static struct hetmem_range *hetmem_refresh_range(struct hetmem_refresh *r)
 static int hetmem_refresh_take(struct hetmem_refresh *r)
 {
 	struct hetmem_range *range;
-	unsigned long base;
 	int ret = 0;
 
 	spin_lock(&r->ctx->lock);
@@ -106,10 +105,8 @@ static int hetmem_refresh_take(struct hetmem_refresh *r)
 	__clear_bit(r->block, range->dirty);
 	range->looking = r->block;
 	r->known = range->blocks[r->block].location;
-	base = ALIGN_DOWN(range->node.start, HETMEM_BLOCK_SIZE) +
-	       (r->block << HETMEM_BLOCK_SHIFT);
-	r->start = max(base, range->node.start);
-	r->end = min(base + HETMEM_BLOCK_SIZE - 1, range->node.last) + 1;
+	r->start = hetmem_range_block_start(range, r->block);
+	r->end = hetmem_range_block_end(range, r->block);
 	r->next = r->block + 1;
 	ret = 1;
 out:

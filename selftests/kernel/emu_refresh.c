@@ -162,6 +162,25 @@ TEST_F(told, unmapped)
 				  2 * quarter));
 }
 
+/*
+ * What is dropped on the device and moved again is not there twice, in a range
+ * that is less than a block.
+ */
+TEST_F(told, dropped_and_moved_again)
+{
+	const size_t part = 16 * page_size();
+
+	ASSERT_EQ(0, hm_untrack(HM, self->p, self->size));
+	ASSERT_EQ(0, hm_track(HM, self->p, part));
+	ASSERT_EQ(NR(part), to_device(HM, DEV, self->p, part));
+	ASSERT_EQ(0, madvise(self->p, part, MADV_DONTNEED));
+	fill(self->p, part, 1);
+	ASSERT_EQ(NR(part), to_device(HM, DEV, self->p, part));
+	EXPECT_EQ(NR(part), on_device(HM, self->p));
+	EXPECT_SETTLED(NR(part));
+	EXPECT_EQ(-1, mismatch(self->p, part, 1));
+}
+
 /* A range over memory that is on the device already: the first look says. */
 TEST_F(told, tracked_late)
 {
