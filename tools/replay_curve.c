@@ -2,8 +2,9 @@
 /*
  * `hetmem replay --curve`: an SVG of what each spec costs in time against what
  * it saves in memory: first pass over the peer's (under 1 is faster) to the
- * right, the ratio upwards, a line for each trace through its specs in the
- * order in which they were given. The time's axis is logarithmic.
+ * right, the ratio upwards. The time's axis is logarithmic. Points of specs
+ * that differ in the value of one parameter alone are joined, a line for each
+ * trace, and named by that value; others are squares with the name of the spec.
  */
 #include <errno.h>
 #include <math.h>
@@ -96,6 +97,43 @@ static void put_text(FILE *f, const char *s)
 	}
 }
 
+/*
+ * Of specs that are alike up to the last '=', what comes after it; NULL for
+ * others. There must be two of them.
+ */
+static const char *value_of(const struct replay_result *results, size_t nr,
+			    size_t index)
+{
+	const char *spec = results[index].spec, *equals = strrchr(spec, '=');
+	size_t i;
+
+	if (!equals)
+		return NULL;
+	for (i = 0; i < nr; i++)
+		if (i != index && !strncmp(results[i].spec, spec,
+					   equals + 1 - spec))
+			return equals + 1;
+	return NULL;
+}
+
+static void draw_point(FILE *f, double x, double y, const char *colour,
+		       const char *value, const char *spec)
+{
+	if (value)
+		fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n",
+			x, y, colour);
+	else
+		fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"8\" height=\"8\" fill=\"white\" stroke=\"%s\" stroke-width=\"2\"/>\n",
+			x - 4, y - 4, colour);
+	fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"10\" fill=\"%s\">",
+		x + 6, y - 5, colour);
+	if (value)
+		fprintf(f, "%.*s", (int)strcspn(value, ",)"), value);
+	else
+		put_text(f, spec);
+	fputs("</text>\n", f);
+}
+
 static void draw_trace(FILE *f, const struct axes *a,
 		       const struct replay_result *results, size_t nr,
 		       size_t index)
@@ -105,21 +143,18 @@ static void draw_trace(FILE *f, const struct axes *a,
 
 	fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" points=\"", colour);
 	for (i = 0; i < nr; i++)
-		fprintf(f, "%.1f,%.1f ", place_x(a, cost(&results[i])),
-			place_y(a, results[i].ratio));
+		if (value_of(results, nr, i))
+			fprintf(f, "%.1f,%.1f ",
+				place_x(a, cost(&results[i])),
+				place_y(a, results[i].ratio));
 	fprintf(f, "\"/>\n<text x=\"%d\" y=\"%zu\" fill=\"%s\">",
 		LEFT + WIDTH + 16, TOP + 18 * index + 12, colour);
 	put_text(f, results[0].trace->name);
 	fputs("</text>\n", f);
-	for (i = 0; i < nr; i++) {
-		fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n<text x=\"%.1f\" y=\"%.1f\" font-size=\"9\">",
-			place_x(a, cost(&results[i])),
-			place_y(a, results[i].ratio), colour,
-			place_x(a, cost(&results[i])) + 5,
-			place_y(a, results[i].ratio) - 4);
-		put_text(f, results[i].spec);
-		fputs("</text>\n", f);
-	}
+	for (i = 0; i < nr; i++)
+		draw_point(f, place_x(a, cost(&results[i])),
+			   place_y(a, results[i].ratio), colour,
+			   value_of(results, nr, i), results[i].spec);
 }
 
 int replay_curve(const char *path, const struct replay_result *results,
@@ -132,8 +167,9 @@ int replay_curve(const char *path, const struct replay_result *results,
 	if (!f)
 		return complain(EXIT_FAILED, "replay", "%s: %s", path,
 				strerror(errno));
-	fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"11\">\n"
+	fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
 		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+		LEFT + WIDTH + 180, TOP + HEIGHT + 50,
 		LEFT + WIDTH + 180, TOP + HEIGHT + 50);
 	draw_axes(f, &a, results[0].peer_first_pass_ms > 0);
 	for (i = 0; i < nr / specs; i++)

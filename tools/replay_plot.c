@@ -62,7 +62,11 @@ static void take_extents(struct panel *p, const struct replay_world *w,
 	qsort(p->extents, p->nr_extents, sizeof(*p->extents), by_start);
 }
 
-/* In one thread, whatever the order: the picture is of what was recorded. */
+/*
+ * A sample is of the most that was requested since the one before, so that no
+ * peak is left out. In one thread, whatever the order: the picture is of what
+ * was recorded.
+ */
 static int take_samples(struct panel *p, struct hetmem *hm,
 			const struct replay_result *r,
 			const struct replay_how *how)
@@ -72,7 +76,7 @@ static int take_samples(struct panel *p, struct hetmem *hm,
 	size_t every = t->nr / SAMPLES + 1, i;
 	size_t *sizes = xcalloc(t->blocks, sizeof(*sizes));
 	struct hetmem_resource *res;
-	uint64_t requested = 0;
+	uint64_t requested = 0, most = 0;
 	struct replay_world w;
 	int status;
 
@@ -90,13 +94,16 @@ static int take_samples(struct panel *p, struct hetmem *hm,
 		} else if (s->op == REPLAY_FREE) {
 			requested -= s->size;
 		}
+		if (requested > most)
+			most = requested;
 		if (i == t->peak_step)
 			take_extents(p, &w, sizes);
 		if (i % every && i != t->nr - 1)
 			continue;
 		hetmem_resource_stats(res, &stats);
 		p->samples[p->nr_samples++] = (struct sample){
-			requested, stats.reserved };
+			most, stats.reserved };
+		most = 0;
 	}
 	if (!status) {
 		replay_drain(&w, res);
@@ -267,8 +274,9 @@ int replay_plot(const char *path, struct hetmem *hm,
 	if (!f)
 		return complain(EXIT_FAILED, "replay", "%s: %s", path,
 				strerror(errno));
-	fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%zu\" font-family=\"sans-serif\" font-size=\"11\">\n"
+	fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%zu\" viewBox=\"0 0 %d %zu\" font-family=\"sans-serif\" font-size=\"11\">\n"
 		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+		MAP_LEFT + MAP_WIDTH + 20, nr * PANEL_HEIGHT,
 		MAP_LEFT + MAP_WIDTH + 20, nr * PANEL_HEIGHT);
 	for (i = 0; !status && i < nr; i++) {
 		p = xcalloc(1, sizeof(*p));

@@ -1,0 +1,82 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# selftests/gpu/report: from what was measured to the page, with nothing lost or made up
+# on the way.
+. "$(dirname "$0")/tools-lib.sh"
+
+# A tree of its own, in which it may write.
+tree=$tmp/tree
+mkdir -p "$tree/selftests/gpu" "$tree/Documentation" "$tmp/none" "$tmp/m"
+cp selftests/gpu/report "$tree/selftests/gpu/"
+cp Documentation/performance.md "$tree/Documentation/"
+report=$tree/selftests/gpu/report
+
+# replay TRACE RATIO FIRST PEER_FIRST SECOND PEER_SECOND: as of `hetmem replay --json`.
+replay()
+{
+	cat >"$tmp/m/replay-$1.out" <<-END
+	[ { "trace":"$1", "spec":"device-pool", "driver":"cuda", "events":1000,
+	    "first_pass_ms":$3, "second_pass_ms":$5,
+	    "peer_first_pass_ms":$4, "peer_second_pass_ms":$6,
+	    "driver_calls":{ "cuMemCreate":1234, "cuMemMap":7 }, "system_calls":3,
+	    "host_wait_ms":0.0, "peak_requested":1073741824, "ratio":$2, "failures":0 } ]
+	END
+}
+replay gpt2 1.0204 40 100 30 100
+replay gnn 1.0404 90 100 20 100
+cat >"$tmp/m/bench-alloc.out" <<-END
+	[ { "what":"one stream", "spec":"device-pool", "threads":1, "ns_pair":61.4, "peer":"cuMemAllocAsync",
+	    "peer_ns_pair":800, "driver_calls":{ "cuStreamGetId":2.00 }, "system_calls":0 } ]
+END
+printf 'name, driver\nNVIDIA H200, 580.1, 0\nLinux 6.18.1 x86_64\nmodel name\t: A CPU\n16\n' \
+	>"$tmp/m/machine.txt"
+echo '<svg></svg>' >"$tmp/m/gnn.svg"
+
+exits 1 'nothing was measured' "$report" "$tmp/none"
+also 'and that is said' grep -q 'nothing in .* was measured' "$tmp/err"
+exits 2 'no directory' "$report"
+check 'what was measured becomes tables' "$report" "$tmp/m"
+also 'the machine is named' grep -q 'NVIDIA H200, driver 580.1; Linux 6.18.1, 16 cores of an A CPU' "$tmp/out"
+also 'a ratio that is good enough' grep -q '^| gpt2 | 1.00 GiB | 1.0204 | - | 1.121 | 1.070 | 1.207 | 1.030, 1.10 | yes | - |$' "$tmp/out"
+also 'one that is not' grep -q '^| gnn | .* | no, by 1.0% | - |$' "$tmp/out"
+also 'a pass' grep -q '^| gpt2 | first | 40.00 | 100.00 | 0.400 | 0.500 | 40.0 us | yes |$' "$tmp/out"
+also 'one that is too long' grep -q '^| gpt2 | second | 30.00 | 100.00 | 0.300 | 0.200 | 30.0 us | no, by 1.50 times |$' "$tmp/out"
+also 'calls' grep -q '^| gpt2 | 1,234 | 7 | 0 |' "$tmp/out"
+also 'a pair' grep -q '^| `device-pool` | 61 | 800 | 0.077 | cuStreamGetId 2 | 0 | 100 | yes |$' "$tmp/out"
+also 'the picture' grep -q '(plots/gnn.svg)' "$tmp/out"
+also 'and no other' test "$(grep -c '(plots/' "$tmp/out")" -eq 1
+also 'what was not taken is not there' sh -c "! grep -qE 'resnet|hetmem_grow|Metadata' '$tmp/out'"
+sed -n '/^### What was not reached/,$p' "$tmp/out" >"$tmp/missed"
+also 'what was missed is listed' test "$(grep -cE '^\| (gpt2: second pass|gnn: memory) ' "$tmp/missed")" -eq 2
+also 'and nothing else' test "$(grep -c '^|' "$tmp/missed")" -eq 4
+cp "$tmp/out" "$tmp/tables"
+
+page=$tree/Documentation/performance.md
+outside() { awk '/report: from here/ { off = 1 } !off; /report: to here/ { off = 0 }' "$1"; }
+check 'they are written into the page' "$report" --write "$tmp/m"
+also 'between the marks' diff -B <(sed -n '/report: from here/,/report: to here/{//!p}' "$page") \
+	<(cat "$tmp/tables")
+also 'and nowhere else' diff <(outside Documentation/performance.md) <(outside "$page")
+also 'pictures get the licence' grep -q SPDX "$tree/Documentation/plots/gnn.svg"
+cp "$page" "$tmp/once"
+check 'a second time' "$report" --write "$tmp/m"
+also 'changes nothing' cmp "$tmp/once" "$page"
+head -c 400000 /dev/zero | tr '\0' x >>"$tmp/m/gnn.svg"
+exits 1 'a picture that is too large is refused' "$report" --write "$tmp/m"
+
+# The page as it is.
+empty 'every picture of the page is there' sh -c '
+	grep -oE "\(plots/[a-z0-9.]+\)" Documentation/performance.md | tr -d "()" |
+	while read -r path; do [ -s "Documentation/$path" ] || echo "$path"; done'
+empty 'and none is large' find Documentation/plots -size +300k
+
+# What the command prints is what the report reads.
+HETMEM_DRIVER=soft run replay --json selftests/traces/table.csv.gz
+rm -f "$tmp"/m/*
+cp "$tmp/out" "$tmp/m/replay-table.out"
+ratio=$(sed -n 's/.*"ratio":\([0-9.]*\).*/\1/p' "$tmp/out")
+check 'what was just measured' "$report" "$tmp/m"
+also 'has its ratio' grep -q "^| table | 1.26 GiB | $ratio | " "$tmp/out"
+also 'and is not called a figure of a GPU' grep -q "No figure below is a GPU's" "$tmp/out"
+done_testing
