@@ -40,18 +40,6 @@ static DEFINE_HASHTABLE(hetmem_users, 6);
 static u64 hetmem_last_context;
 DEFINE_STATIC_SRCU(hetmem_contexts_srcu);
 
-/**
- * struct hetmem_user - a user who has contexts
- * @node: in hetmem_users
- * @uid: of the user
- * @nr_contexts: that the user has
- */
-struct hetmem_user {
-	struct hlist_node node;
-	kuid_t uid;
-	unsigned int nr_contexts;
-};
-
 /* Until hetmem_contexts_leave() contexts that are found stay. */
 int hetmem_contexts_enter(void)
 	__acquires(hetmem_contexts_srcu)
@@ -137,17 +125,22 @@ static int hetmem_context_publish(struct hetmem_context *ctx)
 /* Afterwards nobody finds the context, or has found it and is at work. */
 static void hetmem_context_unpublish(struct hetmem_context *ctx)
 {
-	struct hetmem_user *user = ctx->user;
-
 	spin_lock(&hetmem_contexts_lock);
 	hlist_del_rcu(&ctx->by_mm);
+	spin_unlock(&hetmem_contexts_lock);
+	/* Without the pauses that spare others: nobody inside sleeps. */
+	synchronize_srcu_expedited(&hetmem_contexts_srcu);
+}
+
+/* The user has one context less, of which nothing is left that counts. */
+static void hetmem_user_put(struct hetmem_user *user)
+{
+	spin_lock(&hetmem_contexts_lock);
 	if (--user->nr_contexts)
 		user = NULL;
 	else
 		hash_del(&user->node);
 	spin_unlock(&hetmem_contexts_lock);
-	/* Without the pauses that spare others: nobody inside sleeps. */
-	synchronize_srcu_expedited(&hetmem_contexts_srcu);
 	kfree(user);
 }
 
@@ -209,6 +202,7 @@ void hetmem_context_close(struct hetmem_context *ctx)
 	hetmem_range_del_all(ctx);
 	hetmem_ring_free(ctx);
 	hetmem_thrash_free(ctx);
+	hetmem_user_put(ctx->user);
 	hetmem_total_add(HETMEM_TOTAL_CONTEXTS, -1);
 	put_pid(ctx->opener);
 	mmdrop(ctx->mm);

@@ -12,7 +12,9 @@
  *
  * What such a device holds only its driver knows, and nobody but its driver
  * can keep it from filling. So its limit is advisory: it bounds what hints ask
- * for, as far as REFRESH has seen what is there.
+ * for, as far as REFRESH has seen what is there. It bounds that for each user
+ * by itself: what one tracks, or leaves unanswered, must not have the hints of
+ * others refused. A hint counts for whose memory it would move.
  *
  * Locking. Readers look at the tables without a lock, for they only grow; the
  * spinlocks that serialize growth are innermost, and are taken in notifier
@@ -29,8 +31,6 @@
 
 #include "hetmem.h"
 #include "trace.h"
-
-#define HETMEM_MAX_POOLS	64
 
 /* An entry is written once, before @nr says that it is there. */
 struct hetmem_tokens {
@@ -58,16 +58,14 @@ static struct hetmem_tokens hetmem_pool_numbers = {
  * struct hetmem_pool - what is known of a pool of pages
  * @dir: in sysfs, once there is one
  * @capacity: bytes
- * @limit: bytes that hints may fill, set through sysfs
+ * @limit: bytes that hints may fill for one user, set through sysfs
  * @seen: pages of tracked ranges that REFRESH last saw there
- * @asked: pages that hints under way ask for
  */
 struct hetmem_pool {
 	struct kobject *dir;
 	u64 capacity;
 	u64 limit;
 	atomic64_t seen;
-	atomic64_t asked;
 };
 
 static struct hetmem_pool hetmem_pools[HETMEM_MAX_POOLS] = {
@@ -124,14 +122,15 @@ void *hetmem_owner_learned(unsigned int i)
 	return (void *)hetmem_owners.tokens[i];
 }
 
-static struct hetmem_pool *hetmem_pool_of(u32 location)
+/* The pool that @location is, or -ENOENT if it is something else. */
+static int hetmem_pool_at(u32 location)
 {
 	u32 index = HETMEM_LOC_INDEX(location);
 
 	if (HETMEM_LOC_KIND(location) != HETMEM_FOREIGN ||
 	    index >= HETMEM_MAX_POOLS)
-		return NULL;
-	return &hetmem_pools[index];
+		return -ENOENT;
+	return index;
 }
 
 /* By the name of its directory, which we gave it. */
@@ -239,42 +238,45 @@ u32 hetmem_foreign_location(const struct dev_pagemap *pgmap)
 	return HETMEM_LOC(HETMEM_FOREIGN, i);
 }
 
-/* REFRESH sees @nr_pages more, or fewer, than before; any location. */
-void hetmem_foreign_seen(u32 location, long nr_pages)
+/* REFRESH sees @nr_pages more of @user's, or fewer, than before. */
+void hetmem_foreign_seen(struct hetmem_user *user, u32 location, long nr_pages)
 {
-	struct hetmem_pool *pool = hetmem_pool_of(location);
+	int i = hetmem_pool_at(location);
 
-	if (pool)
-		atomic64_add(nr_pages, &pool->seen);
+	if (i < 0)
+		return;
+	atomic64_add(nr_pages, &hetmem_pools[i].seen);
+	atomic64_add(nr_pages, &user->foreign[i]);
 }
 
 /*
- * A hint asks for @nr_pages to be moved to @location. Return: 0, or -EDQUOT if
- * that is more than should be there.
+ * A hint asks for @nr_pages of @user's to be moved to @location. Return: 0, or
+ * -EDQUOT if that is more than should be there.
  */
-int hetmem_foreign_ask(u32 location, u64 nr_pages)
+int hetmem_foreign_ask(struct hetmem_user *user, u32 location, u64 nr_pages)
 {
-	struct hetmem_pool *pool = hetmem_pool_of(location);
-	u64 limit, asked;
+	int i = hetmem_pool_at(location);
+	u64 limit;
 
-	if (!pool)
+	if (i < 0)
 		return 0;
-	limit = READ_ONCE(pool->limit);
-	asked = atomic64_add_return(nr_pages, &pool->asked);
-	if (atomic64_read(&pool->seen) + asked <= limit >> PAGE_SHIFT)
+	limit = READ_ONCE(hetmem_pools[i].limit);
+	if (atomic64_add_return(nr_pages, &user->foreign[i]) <=
+	    limit >> PAGE_SHIFT)
 		return 0;
-	atomic64_sub(nr_pages, &pool->asked);
+	atomic64_sub(nr_pages, &user->foreign[i]);
 	trace_hetmem_limit_hit("foreign/advisory_limit", limit);
 	return -EDQUOT;
 }
 
 /* Such a hint has ended. */
-void hetmem_foreign_answered(u32 location, u64 nr_pages)
+void hetmem_foreign_answered(struct hetmem_user *user, u32 location,
+			     u64 nr_pages)
 {
-	struct hetmem_pool *pool = hetmem_pool_of(location);
+	int i = hetmem_pool_at(location);
 
-	if (pool)
-		atomic64_sub(nr_pages, &pool->asked);
+	if (i >= 0)
+		atomic64_sub(nr_pages, &user->foreign[i]);
 }
 
 int hetmem_foreign_init(struct kobject *misc)

@@ -33,7 +33,6 @@ struct file;
 struct hetmem_device;
 struct hetmem_ring;
 struct hetmem_thrash;
-struct hetmem_user;
 struct mm_struct;
 struct page;
 struct pid_namespace;
@@ -61,6 +60,9 @@ struct vm_area_struct;
 #define HETMEM_MAX_BINDINGS	16
 
 #define HETMEM_MAX_DEVICES	32
+
+/* Pools of pages of other drivers' devices. */
+#define HETMEM_MAX_POOLS	64
 
 /* Owners of device pages: the registered devices' and the learned ones. */
 #define HETMEM_MAX_LEARNED	16
@@ -120,6 +122,22 @@ static inline void hetmem_total_add(enum hetmem_total_nr what, s64 nr)
 	this_cpu_add(hetmem_totals.nr[what], nr);
 }
 
+/**
+ * struct hetmem_user - a user who has contexts
+ * @node: in the table of users
+ * @uid: of the user
+ * @nr_contexts: that the user has; protected as the table is
+ * @foreign: pages for each pool of other drivers: of the user's tracked ranges
+ *	those that REFRESH last saw there, and those that hints under way to the
+ *	user's contexts ask for
+ */
+struct hetmem_user {
+	struct hlist_node node;
+	kuid_t uid;
+	unsigned int nr_contexts;
+	atomic64_t foreign[HETMEM_MAX_POOLS];
+};
+
 /* A device that userspace has named, see BIND_DEVICE. */
 struct hetmem_binding {
 	u32 location;
@@ -151,7 +169,7 @@ struct hetmem_binding {
  * @total: counters of all memory of @mm, tracked or not
  * @by_mm: in the table by which others find their contexts
  * @id: differs from that of every other context there ever was
- * @user: the opener, whose number of contexts is limited
+ * @user: the opener, as whom several contexts may count together
  * @hints_lock: protects what follows; see the top of hint.c
  * @executor: it has a role: hints can be told to it
  * @hints: told and not answered
@@ -290,7 +308,8 @@ void hetmem_range_count(struct hetmem_context *ctx, unsigned long start,
 struct hetmem_range *hetmem_range_first(struct hetmem_context *ctx,
 					unsigned long start,
 					unsigned long last);
-void hetmem_range_on_device(struct hetmem_range *range, unsigned long i,
+void hetmem_range_on_device(struct hetmem_context *ctx,
+			    struct hetmem_range *range, unsigned long i,
 			    u32 location, unsigned int nr_pages);
 u64 hetmem_range_nr_dirty(const struct hetmem_range *range);
 
@@ -458,8 +477,9 @@ void hetmem_foreign_exit(void);
 void hetmem_owner_learn(void *owner);
 void *hetmem_owner_learned(unsigned int i);
 u32 hetmem_foreign_location(const struct dev_pagemap *pgmap);
-void hetmem_foreign_seen(u32 location, long nr_pages);
-int hetmem_foreign_ask(u32 location, u64 nr_pages);
-void hetmem_foreign_answered(u32 location, u64 nr_pages);
+void hetmem_foreign_seen(struct hetmem_user *user, u32 location, long nr_pages);
+int hetmem_foreign_ask(struct hetmem_user *user, u32 location, u64 nr_pages);
+void hetmem_foreign_answered(struct hetmem_user *user, u32 location,
+			     u64 nr_pages);
 
 #endif /* _HETMEM_H */

@@ -128,7 +128,8 @@ static void hetmem_hint_take(struct hetmem_context *executor,
 	list_move_tail(&hint->node, ended);
 	WRITE_ONCE(hint->executor, NULL);
 	executor->nr_hints--;
-	hetmem_foreign_answered(hint->location, hetmem_hint_pages(hint));
+	hetmem_foreign_answered(executor->user, hint->location,
+				hetmem_hint_pages(hint));
 }
 
 /* Ends what was taken out of a queue, whose reference to it is given up. */
@@ -391,7 +392,8 @@ static int hetmem_hint_limit(struct hetmem_context *executor,
 {
 	int ret;
 
-	ret = hetmem_foreign_ask(hint->location, hetmem_hint_pages(hint));
+	ret = hetmem_foreign_ask(executor->user, hint->location,
+				 hetmem_hint_pages(hint));
 	if (ret && !executor->limited)
 		hetmem_executor_tell(executor, hint, HETMEM_EVENT_LIMIT);
 	executor->limited = ret;
@@ -416,7 +418,7 @@ static int hetmem_hint_queue(struct hetmem_context *executor,
 		return ret;
 	hint->id = atomic64_inc_return(&hetmem_last_hint);
 	if (!hetmem_executor_tell(executor, hint, HETMEM_EVENT_HINT)) {
-		hetmem_foreign_answered(hint->location,
+		hetmem_foreign_answered(executor->user, hint->location,
 					hetmem_hint_pages(hint));
 		return -EAGAIN;
 	}

@@ -64,37 +64,42 @@ void hetmem_range_exit(void)
 
 /**
  * hetmem_range_on_device - remember what of a block is on a device
+ * @ctx: context of the range
  * @range: tracked range, which nobody else looks at or with the lock of its
  *	context held
  * @i: block
  * @location: device; of no matter if @nr_pages is 0
  * @nr_pages: pages
  */
-void hetmem_range_on_device(struct hetmem_range *range, unsigned long i,
+void hetmem_range_on_device(struct hetmem_context *ctx,
+			    struct hetmem_range *range, unsigned long i,
 			    u32 location, unsigned int nr_pages)
 {
 	struct hetmem_block *block = &range->blocks[i];
 
-	hetmem_foreign_seen(block->location, -(long)block->on_device);
+	hetmem_foreign_seen(ctx->user, block->location,
+			    -(long)block->on_device);
 	range->on_device += (long)nr_pages - block->on_device;
 	block->on_device = nr_pages;
 	if (nr_pages)
 		block->location = location;
-	hetmem_foreign_seen(block->location, nr_pages);
+	hetmem_foreign_seen(ctx->user, block->location, nr_pages);
 }
 
-static void hetmem_range_free(struct hetmem_range *range)
+static void hetmem_range_free(struct hetmem_context *ctx,
+			      struct hetmem_range *range)
 {
 	unsigned long i;
 
 	for (i = 0; i < range->nr_blocks && range->on_device; i++)
-		hetmem_range_on_device(range, i, 0, 0);
+		hetmem_range_on_device(ctx, range, i, 0, 0);
 	kvfree(range->blocks);
 	kvfree(range->dirty);
 	kmem_cache_free(hetmem_range_cache, range);
 }
 
-static struct hetmem_range *hetmem_range_alloc(unsigned long start,
+static struct hetmem_range *hetmem_range_alloc(struct hetmem_context *ctx,
+					       unsigned long start,
 					       unsigned long end)
 {
 	struct hetmem_range *range;
@@ -110,7 +115,7 @@ static struct hetmem_range *hetmem_range_alloc(unsigned long start,
 	range->dirty = kvcalloc(BITS_TO_LONGS(range->nr_blocks), sizeof(long),
 				GFP_KERNEL_ACCOUNT);
 	if (!range->blocks || !range->dirty) {
-		hetmem_range_free(range);
+		hetmem_range_free(ctx, range);
 		return NULL;
 	}
 	/* Nothing is known of it so far. */
@@ -154,7 +159,7 @@ int hetmem_range_add(struct hetmem_context *ctx, unsigned long start,
 		trace_hetmem_limit_hit("max_blocks", max_blocks);
 		return -ENOSPC;
 	}
-	range = hetmem_range_alloc(start, end);
+	range = hetmem_range_alloc(ctx, start, end);
 	if (!range)
 		return -ENOMEM;
 
@@ -178,7 +183,7 @@ int hetmem_range_add(struct hetmem_context *ctx, unsigned long start,
 
 	trace_hetmem_track(ctx, start, end, ret);
 	if (ret)
-		hetmem_range_free(range);
+		hetmem_range_free(ctx, range);
 	return ret;
 }
 
@@ -203,7 +208,7 @@ int hetmem_range_del(struct hetmem_context *ctx, unsigned long start,
 	if (!range)
 		return -ENOENT;
 	hetmem_total_add(HETMEM_TOTAL_RANGES, -1);
-	hetmem_range_free(range);
+	hetmem_range_free(ctx, range);
 	return 0;
 }
 
@@ -215,8 +220,8 @@ void hetmem_range_del_all(struct hetmem_context *ctx)
 	while ((node = interval_tree_iter_first(&ctx->ranges, 0, ULONG_MAX))) {
 		interval_tree_remove(node, &ctx->ranges);
 		hetmem_total_add(HETMEM_TOTAL_RANGES, -1);
-		hetmem_range_free(container_of(node, struct hetmem_range,
-					       node));
+		hetmem_range_free(ctx, container_of(node, struct hetmem_range,
+						    node));
 		cond_resched();
 	}
 }
@@ -376,7 +381,8 @@ static void hetmem_counters_add(struct hetmem_counters *count,
  * dropped it does not tell, and what it tells REFRESH may have seen before: the
  * sum can exceed what there is, until the next look.
  */
-static void hetmem_block_moved(struct hetmem_range *range, unsigned long i,
+static void hetmem_block_moved(struct hetmem_context *ctx,
+			       struct hetmem_range *range, unsigned long i,
 			       enum hetmem_counter what, u32 location,
 			       unsigned int nr_pages)
 {
@@ -386,10 +392,10 @@ static void hetmem_block_moved(struct hetmem_range *range, unsigned long i,
 			    hetmem_range_block_start(range, i)) >> PAGE_SHIFT;
 
 	if (what == HETMEM_COUNT_TO_DEVICE)
-		hetmem_range_on_device(range, i, location,
+		hetmem_range_on_device(ctx, range, i, location,
 				       min(before + nr_pages, all));
 	else
-		hetmem_range_on_device(range, i, block->location,
+		hetmem_range_on_device(ctx, range, i, block->location,
 				       before - min(before, nr_pages));
 	__set_bit(i, range->dirty);
 }
@@ -414,8 +420,8 @@ static void hetmem_range_moved(struct hetmem_context *ctx,
 
 	for (at = start; at <= last; at = block_last + 1) {
 		block_last = min(last, at | (HETMEM_BLOCK_SIZE - 1));
-		hetmem_block_moved(range, hetmem_range_block(range, at), what,
-				   location,
+		hetmem_block_moved(ctx, range, hetmem_range_block(range, at),
+				   what, location,
 				   (block_last - at + 1) >> PAGE_SHIFT);
 	}
 	if (hetmem_ring_wants(ctx, told))

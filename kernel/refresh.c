@@ -218,7 +218,7 @@ static int hetmem_refresh_put(struct hetmem_refresh *r,
 			goto out;
 	}
 	hetmem_refresh_compare(r, look, block);
-	hetmem_range_on_device(range, r->block, look->location,
+	hetmem_range_on_device(r->ctx, range, r->block, look->location,
 			       look->on_device);
 	block->on_host = look->on_host;
 out:

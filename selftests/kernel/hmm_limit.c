@@ -241,6 +241,56 @@ TEST_F(limit, given_back)
 	EXPECT_EQ(-EDQUOT, HINT(0, 1));
 }
 
+/* Another user: its executor gets as much as the limit allows, and no more. */
+static int other_user(uint32_t loc, const char *p)
+{
+	struct hetmem_cmd_hint cmd;
+	struct ring r;
+	pid_t pid = fork();
+	int fd;
+
+	if (pid)
+		return pid < 0 ? -errno : child_status(pid);
+	CHILD_CHECK(!become_nobody());
+	fd = executor_open(&r, loc, 16);
+	CHILD_CHECK(fd >= 0);
+	CHILD_CHECK(!hm_hint(fd, p, 8 * page_size(), loc, FOREVER_MS, fd,
+			     &cmd));
+	CHILD_CHECK(hm_hint(fd, p, page_size(), loc, FOREVER_MS, fd, &cmd) ==
+		    -EDQUOT);
+	_exit(0);
+}
+
+/* What a user has there, or asks for and leaves undone, is no other's. */
+TEST_F(limit, of_each_user)
+{
+	struct hetmem_cmd_hint cmd;
+	int fd = hm_open();
+	uint64_t first;
+
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, sysfs_set(self->limit, 8 * page_size()));
+	ASSERT_EQ(0, HINT(0, 8));
+	first = cmd.id;
+	EXPECT_EQ(-EDQUOT, HINT(8, 1));
+	EXPECT_EQ(0, other_user(self->loc, self->p));
+	EXPECT_EQ(-EDQUOT, HINT(8, 1));
+	ASSERT_EQ(0, hm_complete(FD, first, 0, 0));
+
+	/* Seen by two of its contexts, too many pages are there. */
+	ASSERT_EQ(0, to_gpu(self->gpu, self->p, 6 * page_size(), 1));
+	ASSERT_EQ(0, hm_track(fd, self->p, SIZE));
+	EXPECT_EQ(6, refresh(FD, self->p));
+	EXPECT_EQ(6, refresh(fd, self->p));
+	EXPECT_EQ(12 * (long)page_size(), SEEN);
+	EXPECT_EQ(-EDQUOT, HINT(8, 1));
+	EXPECT_EQ(0, other_user(self->loc, self->p));
+	close(fd);
+	EXPECT_EQ(0, HINT(8, 2));
+	EXPECT_EQ(-EDQUOT, HINT(8, 1));
+	EXPECT_EQ(-1, mismatch(self->p, SIZE, 1));
+}
+
 /*
  * Each MIGRATE notification over the block is an attempt, whichever way, and
  * whether it works or not; each COUNT of them are told, once.

@@ -702,7 +702,8 @@ struct hetmem_cmd_bind_device {
  * COMPLETED; -EBADF @reply_fd is no context of the caller; -EAGAIN the
  * executor's ring or its queue (max_hints) is full, or the calling process
  * has HETMEM_HINT_ASKED_MAX hints under way there; -EDQUOT it is more than
- * foreign/N/advisory_limit of sysfs leaves room for; -ETIMEDOUT; -EOWNERDEAD
+ * foreign/N/advisory_limit of sysfs leaves room for, to the user whose context
+ * the executor is; -ETIMEDOUT; -EOWNERDEAD
  * the executor's address space or its context has gone; -EINTR any signal. After
  * -ETIMEDOUT and -EINTR the hint is withdrawn: the executor may carry it out
  * all the same.
