@@ -7,7 +7,8 @@
  * process that opened it, not to the process or the descriptor: after fork()
  * the child holds the parent's context and may not use it, after execve()
  * the process holds a context of its former self. Open with O_CLOEXEC. open()
- * says -EDQUOT when the user has caps/max_contexts of sysfs open already.
+ * says -EDQUOT when the user has caps/max_contexts of sysfs open already, and
+ * -ENODEV while the module is being loaded.
  *
  * Every command takes a pointer to its struct, whose first member is the
  * size that the caller was compiled with. Structs grow at the end only:
@@ -19,11 +20,13 @@
  * Errors that every command shares:
  *	-ENOTTY		no such command
  *	-EINVAL		size below the first version of the struct, an unknown
- *			flag, a reserved member that is not zero, an address
+ *			flag, a reserved member that is not zero, another
+ *			member that is not what its line allows, an address
  *			that is not a multiple of the page size, or a range
  *			that is empty or backwards
  *	-ERANGE		a range that leaves the user address space
- *	-E2BIG		see above
+ *	-E2BIG		see above; or the size of the struct, or of an
+ *			array's entry, is more than a page
  *	-EFAULT		the struct, or an array it points to, cannot be
  *			read or written
  *	-EPERM		the context belongs to another address space. Only
@@ -32,8 +35,9 @@
  *			CAP_SYS_PTRACE, and HINT, if the context says
  *			ALLOW_HINTS or the caller has CAP_SYS_NICE; both in
  *			the initial user namespace.
- *	-ESRCH		the address space of the context is gone; INFO and
- *			STATS, which do not look at it, still answer
+ *	-ESRCH		RESIDENCY: the address space of the context is gone.
+ *			INFO, STATS and GET_ATTR, which do not look at it,
+ *			still answer, and a HINT finds no executor (-ENXIO).
  *	-ENOMEM		the kernel had no memory, or the caller's memory
  *			cgroup is at its limit
  *	-EINTR		a fatal signal came; commands that work in pieces say
@@ -683,7 +687,8 @@ struct hetmem_cmd_bind_device {
  *	HETMEM_LOC(HETMEM_HOST, node or HETMEM_NODE_ANY)
  * @timeout_ms: 1 to HETMEM_HINT_TIMEOUT_MAX: how long it may take
  * @reply_fd: -1 to wait for the outcome; or a context of the caller, with a
- *	ring, that is to be told by COMPLETED
+ *	ring, that is to be told by COMPLETED: for who has many hints under
+ *	way and no thread for each
  * @result: out, what the executor said: 0 or a negative errno
  * @id: out, of the hint
  * @moved: out, pages, as the executor said
@@ -731,7 +736,7 @@ struct hetmem_cmd_hint {
  * @flags: 0
  * @id: of the HINT event
  * @moved: pages that were moved, as far as known
- * @result: 0 or a negative errno
+ * @result: 0 or a negative errno, down to -4095
  * @reserved: 0
  *
  * Errors: -ENOENT no such hint, or not any more.
