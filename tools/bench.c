@@ -17,6 +17,7 @@ static const struct bench {
 	{ "streams", bench_streams, "the same over several streams" },
 	{ "vmm", bench_vmm, "a pool that grows by 1 GiB" },
 	{ "pinned", bench_pinned, "page-locked memory, beside cuMemHostAlloc" },
+	{ "metadata", bench_metadata, "resident memory that a pool of small blocks needs" },
 };
 
 static int help(void)

@@ -36,6 +36,8 @@ struct bench_options {
  * @ns: of one of ours, @peer_ns of the peer's; < 0: not taken
  * @system_calls: in @counted pairs, by one thread; -1: not taken
  * @calls: of the driver in as many, if @calls_known
+ * @blocks: live ones, 0 where metadata was not looked at; @mapped bytes then,
+ *	and @resident ones of the process's own memory for it
  */
 struct bench_pair {
 	const char *what;
@@ -48,6 +50,9 @@ struct bench_pair {
 	uint64_t counted;
 	int64_t system_calls;
 	uint64_t calls[BENCH_CALLS];
+	uint64_t blocks;
+	uint64_t mapped;
+	int64_t resident;
 };
 
 struct bench_pairs;

@@ -284,6 +284,14 @@ static struct json_object *json_row(const struct bench_pair *r)
 	json_object_object_add(object, "driver_calls", calls);
 	json_object_object_add(object, "system_calls", r->system_calls < 0 ?
 			       NULL : json_object_new_int64(r->system_calls));
+	if (r->blocks) {
+		json_object_object_add(object, "metadata_blocks",
+				       json_object_new_int64(r->blocks));
+		json_object_object_add(object, "metadata_mapped",
+				       json_object_new_int64(r->mapped));
+		json_object_object_add(object, "metadata_bytes",
+				       json_object_new_int64(r->resident));
+	}
 	return object;
 }
 
@@ -317,6 +325,31 @@ static const char *calls_text(const struct bench_pair *r)
 				      n ? ", " : "", count_calls_name(i),
 				      (double)r->calls[i] / r->counted);
 	return text;
+}
+
+/* Bytes a live block, and what is mapped. */
+static void print_metadata(const struct bench_pairs *pairs)
+{
+	static const struct table_column columns[] = {
+		{ "WHAT", false }, { "SPEC", false }, { "MAPPED", true },
+		{ "RESIDENT", true }, { "A BLOCK", true },
+	};
+	struct table *table = table_new(columns, ARRAY_SIZE(columns));
+	char mapped[32], resident[32], each[32];
+	size_t i;
+
+	for (i = 0; i < pairs->nr; i++) {
+		const struct bench_pair *r = &pairs->rows[i];
+
+		snprintf(mapped, sizeof(mapped), "%s", size_text(r->mapped));
+		snprintf(resident, sizeof(resident), "%s",
+			 size_text(r->resident));
+		snprintf(each, sizeof(each), "%.1f B",
+			 (double)r->resident / r->blocks);
+		table_row(table, (const char *[]){
+			r->what, r->spec, mapped, resident, each });
+	}
+	table_print(table);
 }
 
 static void print_table(const struct bench_options *o,
@@ -361,6 +394,8 @@ int bench_end(struct bench_options *o, struct bench_pairs *pairs)
 		status = complain(EXIT_FAILED, "bench", "nothing was measured");
 	else if (o->json)
 		print_json(pairs);
+	else if (pairs->rows[0].blocks)
+		print_metadata(pairs);
 	else
 		print_table(o, pairs);
 	free(pairs->rows);

@@ -97,7 +97,9 @@ struct replay_result {
 	uint64_t calls[REPLAY_CALLS];	/* as in count_calls.h */
 	uint64_t peak_requested;
 	uint64_t peak_reserved;
-	uint64_t metadata;
+	int64_t metadata;	/* resident memory for it, -1: not taken */
+	uint64_t peak_blocks;	/* when it was looked at: live blocks, */
+	uint64_t peak_mapped;	/* ... and bytes held */
 	double ratio;
 	uint64_t failures;
 };

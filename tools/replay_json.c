@@ -76,6 +76,11 @@ static struct json_object *json_run(const struct replay_result *r)
 	add_count(object, "peak_reserved", r->peak_reserved);
 	add_number(object, "ratio", r->ratio);
 	add_count(object, "failures", r->failures);
+	if (r->metadata >= 0) {
+		add_count(object, "metadata_blocks", r->peak_blocks);
+		add_count(object, "metadata_mapped", r->peak_mapped);
+		add_count(object, "metadata_bytes", r->metadata);
+	}
 	return object;
 }
 

@@ -17,6 +17,7 @@
 #include "count_calls.h"
 #include "count_system.h"
 #include "replay.h"
+#include "resident.h"
 
 uint64_t replay_now(void)
 {
@@ -231,7 +232,6 @@ static int two_passes(struct replay_world *w, const char *spec,
 	if (!hetmem_resource_stats(res, &stats)) {
 		if (stats.reserved_peak > r->peak_reserved)
 			r->peak_reserved = stats.reserved_peak;
-		r->metadata = stats.metadata;
 		/* Threads that run freely ask for more at once, or less. */
 		if (w->how.concurrent &&
 		    stats.requested_peak > r->peak_requested)
@@ -305,6 +305,41 @@ static int counted_passes(struct replay_world *w, const char *spec,
 	return 0;
 }
 
+/*
+ * What the process's own memory grows by until most is requested, the driver's
+ * part included. Before any other pass, which would leave free memory behind.
+ */
+static int resident_pass(struct replay_world *w, const char *spec,
+			 struct replay_result *r)
+{
+	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+	const struct replay_trace *t = w->trace;
+	struct hetmem_resource *res;
+	int64_t before, after;
+	size_t i;
+
+	resident_begin();
+	before = resident_anonymous();
+	if (hetmem_resource_create(w->hm, spec, &res))
+		return complain(EXIT_FAILED, "replay", "%s: %s", spec,
+				hetmem_last_error());
+	for (i = 0; i < t->nr; i++) {
+		replay_step(w, res, &t->steps[i]);
+		if (i != t->peak_step)
+			continue;
+		after = resident_anonymous();
+		if (before < 0 || after < 0 ||
+		    hetmem_resource_stats(res, &stats))
+			continue;
+		r->metadata = after > before ? after - before : 0;
+		r->peak_blocks = stats.live;
+		r->peak_mapped = stats.reserved;
+	}
+	replay_drain(w, res);
+	hetmem_resource_destroy(res);
+	return 0;
+}
+
 int replay_measure(struct hetmem *hm, const struct replay_trace *t,
 		   const char *spec, const struct replay_how *how,
 		   struct replay_result *r)
@@ -317,11 +352,13 @@ int replay_measure(struct hetmem *hm, const struct replay_trace *t,
 	*r = (struct replay_result){
 		.trace = t, .spec = spec, .driver = hetmem_driver_name(hm),
 		.peak_requested = how->concurrent ? 0 : t->peak_requested,
-		.system_calls = -1,
+		.system_calls = -1, .metadata = -1,
 		.ns_p99 = -1, .peer_first_pass_ms = -1,
 		.peer_second_pass_ms = -1,
 	};
 	status = replay_world_open(&w, hm, t, how);
+	if (!status && !how->concurrent)
+		status = resident_pass(&w, spec, r);
 	for (round = 0; !status && round < 2; round++) {
 		if (round)
 			has_peer = has_peer &&

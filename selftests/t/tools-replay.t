@@ -103,6 +103,19 @@ ask 'bench vmm' '@rows && !grep { !($_->{ns_pair} > 0 && $_->{peer_ns_pair} > 0)
 run bench pinned --json --spec pinned
 ask 'bench pinned' '@rows == 1 && $row->{ns_pair} > 0'
 
+# What a pool keeps about its blocks, by what the kernel says is resident: at most 64 bytes
+# a live block and a thousandth of what is mapped; and not less than a block's descriptor.
+within='!grep { !($_->{metadata_bytes} <= 64 * $_->{metadata_blocks} + $_->{metadata_mapped} / 1000) } @rows'
+run bench metadata --json
+ask 'bench metadata' '@rows == 4 && $row->{metadata_blocks} == 100000 && $rows[2]{metadata_blocks} == 1000000'
+ask 'metadata is small' "$within"
+ask 'and is there' '!grep { $_->{metadata_bytes} < 48 * $_->{metadata_blocks} } @rows'
+run replay --json $traces/{gpt2,resnet,gnn,table}.csv.gz
+ask 'at the peak of each recording, too' "@rows == 4 && $within"
+ask 'of its live blocks' '$row->{metadata_blocks} == 748 && !grep { $_->{metadata_mapped} > $_->{peak_reserved} || $_->{metadata_bytes} < 48 * $_->{metadata_blocks} } @rows'
+run bench metadata --json --spec 'stats(device-pool)'
+ask 'what takes more is seen' "!($within)"
+
 run spec 'stats(pool(vmm(device=0),max=90%))'
 [ "$status" -eq 0 ] && grep -q '^    vmm ' "$tmp/out" && grep -q 'max=90%' "$tmp/out"
 judge 'spec shows the stack'
