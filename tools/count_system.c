@@ -29,6 +29,7 @@ static pid_t tracer;
 enum stop {
 	STOP_OTHER,	/* a system call ends, or what is no call at all */
 	STOP_CALL,	/* one begins */
+	STOP_READY,	/* it begins to wait for our answer: nothing counts yet */
 	STOP_END,	/* it is the one that says that it is over */
 };
 
@@ -43,10 +44,9 @@ static enum stop why_stopped(pid_t tid)
 	if (info.entry.nr == SYS_write &&
 	    (int)info.entry.args[0] == end_pipe[1])
 		return STOP_END;
-	/* It was waiting for our answer when it was stopped first. */
 	if (info.entry.nr == SYS_read &&
 	    (int)info.entry.args[0] == answer_fd)
-		return STOP_OTHER;
+		return STOP_READY;
 	return STOP_CALL;
 }
 
@@ -55,7 +55,10 @@ static bool wait_stopped(pid_t tid, int *status)
 	return waitpid(tid, status, __WALL) == tid && WIFSTOPPED(*status);
 }
 
-/* From its first stop to its end. */
+/*
+ * From its first stop to its end. That stop may be anywhere between the fork and
+ * the read of our answer, which is begun again if it was in it.
+ */
 static int64_t trace(pid_t tid)
 {
 	int64_t count = 0;
@@ -73,6 +76,9 @@ static int64_t trace(pid_t tid)
 				return count;
 			case STOP_CALL:
 				count++;
+				break;
+			case STOP_READY:
+				count = 0;
 				break;
 			default:
 				break;

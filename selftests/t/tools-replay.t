@@ -93,7 +93,7 @@ run bench alloc --json
 ask 'bench alloc' '@rows == 2 && !grep { !($_->{ns_pair} > 0 && $_->{peer_ns_pair} > 0) } @rows'
 ask 'one call of the driver for each' 'join(",", keys %{$row->{driver_calls}}) eq "cuStreamGetId" && $row->{driver_calls}{cuStreamGetId} == 2'
 ask 'none where streams are retired' '!%{$rows[1]{driver_calls}}'
-ask 'and no system call' '!grep { $_->{system_calls} } @rows'
+ask 'and no system call' '!grep { !defined $_->{system_calls} || $_->{system_calls} } @rows'
 run bench threads --json --threads 2 --spec device-pool
 ask 'bench threads' '@rows == 3 && $rows[1]{threads} == 2 && !grep { !($_->{ns_pair} > 0) } @rows'
 run bench streams --json --spec device-pool
@@ -102,6 +102,21 @@ run bench vmm --json --spec device-pool
 ask 'bench vmm' '@rows && !grep { !($_->{ns_pair} > 0 && $_->{peer_ns_pair} > 0) } @rows'
 run bench pinned --json --spec pinned
 ask 'bench pinned' '@rows == 1 && $row->{ns_pair} > 0'
+
+# The cached path: what it calls is counted by a process that traces this one. A thread may
+# have to look up a stream that it has not used for long.
+run bench cached --json
+ask 'bench cached' '@rows == 12 && !grep { !($_->{ns_pair} > 0) } @rows'
+ask 'no system call: on one stream, on several, freed on another, on the CPU' \
+	'!grep { !defined $_->{system_calls} || $_->{system_calls} } @rows'
+ask 'no call of the driver but for the id of a stream' \
+	'!grep { my $r = $_; grep { !/^cuStreamGet(Id|Ctx)$/ } keys %{$r->{driver_calls}} } @rows'
+ask 'exactly one of those each' '!grep { join(",", %{$_->{driver_calls}}) ne "cuStreamGetId,2" } @rows[0, 2, 8, 10]'
+ask 'none on the CPU, none where streams are retired' '!grep { %{$_->{driver_calls}} } @rows[3, 4, 6, 7, 11]'
+run bench cached --json --spec host
+ask 'what does call the kernel is seen to' '@rows == 4 && !grep { !($_->{system_calls} >= 40000) } @rows'
+run bench cached --json --spec 'log(device-pool,file=/dev/null)'
+ask 'now and then, too' '@rows == 4 && !grep { !($_->{system_calls} > 0 && $_->{system_calls} < 1000) } @rows'
 
 # What a pool keeps about its blocks, by what the kernel says is resident: at most 64 bytes
 # a live block and a thousandth of what is mapped; and not less than a block's descriptor.
