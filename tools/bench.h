@@ -30,6 +30,12 @@ int bench_metadata(int argc, char **argv);
  */
 uint64_t bench_ticks(void);
 
+/*
+ * @whole less @overhead, both in ticks; below zero if that leaves nothing, as
+ * can be where ticks are time: then it was not measured.
+ */
+double bench_without(double whole, double overhead);
+
 /* What bench_ticks() counts: "instructions" or "ns". */
 const char *bench_unit(void);
 
@@ -52,7 +58,9 @@ enum bench_goal {
  * @goal: of the ratio
  * @limit: that the goal names
  *
- * Strings live as long as the report.
+ * A figure below zero says that it was not measured, see bench_without(). Then
+ * so does the report, and not whether the goal is met. Strings live as long as
+ * the report.
  */
 struct bench_row {
 	const char *name;

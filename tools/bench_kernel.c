@@ -155,6 +155,7 @@ static int help(void)
 	     "What hetmem.ko costs, beside what the kernel has for the same.\n"
 	     "\n"
 	     "  --size MIB  memory to walk and to move (default 32)\n"
+	     "  --quick     fewer passes: times are coarse\n"
 	     "  --json      one JSON object\n"
 	     "  --help      this text");
 	fputs("\nParts:", stdout);
@@ -205,6 +206,7 @@ int bench_kernel(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "size", required_argument, NULL, 's' },
+		{ "quick", no_argument, NULL, 'q' },
 		{ "json", no_argument, NULL, 'j' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
@@ -224,6 +226,9 @@ int bench_kernel(int argc, char **argv)
 			status = parse_size(optarg, &kb.size);
 			if (status)
 				return status;
+			break;
+		case 'q':
+			kb.quick = true;
 			break;
 		case 'j':
 			json = true;

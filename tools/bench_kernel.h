@@ -15,12 +15,14 @@
  * @fd: a context of this process
  * @size: bytes that are walked or moved, a multiple of HUGE_SIZE
  * @page: size of a base page
+ * @quick: once each, as far as that does for what is counted
  */
 struct kernel_bench {
 	struct bench_report *report;
 	int fd;
 	size_t size;
 	size_t page;
+	bool quick;
 };
 
 void bench_kernel_residency(struct kernel_bench *kb);

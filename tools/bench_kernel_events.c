@@ -18,6 +18,7 @@
 #include "bench_kernel.h"
 
 #define ROUNDS	1000
+#define QUICK_ROUNDS	100
 #define ENTRIES	256
 #define PATIENCE_MS	10000
 
@@ -35,6 +36,11 @@ static uint64_t monotonic(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return ts.tv_sec * UINT64_C(1000000000) + ts.tv_nsec;
+}
+
+static int rounds(const struct kernel_bench *kb)
+{
+	return kb->quick ? QUICK_ROUNDS : ROUNDS;
 }
 
 static int ring_open(struct ring *ring, uint64_t events)
@@ -120,6 +126,7 @@ struct reader {
 	bool by_eventfd;
 	uint64_t sent;		/* when, for the eventfd */
 	uint64_t times[ROUNDS];
+	int rounds;
 	int ret;
 };
 
@@ -129,7 +136,7 @@ static void *read_events(void *arg)
 	struct hetmem_event event;
 	int i;
 
-	for (i = 0; i < ROUNDS && !reader->ret; i++) {
+	for (i = 0; i < reader->rounds && !reader->ret; i++) {
 		if (reader->by_eventfd) {
 			reader->ret = wait_for(reader->wake);
 			reader->times[i] = monotonic() -
@@ -153,7 +160,7 @@ static int make_events(struct reader *reader, char *p)
 {
 	int i, ret = 0;
 
-	for (i = 0; i < ROUNDS && !ret; i++) {
+	for (i = 0; i < reader->rounds && !ret; i++) {
 		if (reader->by_eventfd) {
 			__atomic_store_n(&reader->sent, monotonic(),
 					 __ATOMIC_RELEASE);
@@ -211,13 +218,13 @@ static int events(struct kernel_bench *kb, struct reader *reader, char *p)
 	ret = run_reader(reader, p, false);
 	if (ret)
 		return ret;
-	ours[0] = kb_median(reader->times, ROUNDS);
-	ours[1] = kb_p99(reader->times, ROUNDS);
+	ours[0] = kb_median(reader->times, reader->rounds);
+	ours[1] = kb_p99(reader->times, reader->rounds);
 	ret = run_reader(reader, p, true);
 	if (ret)
 		return ret;
-	add(kb, names[0], ours[0], kb_median(reader->times, ROUNDS));
-	add(kb, names[1], ours[1], kb_p99(reader->times, ROUNDS));
+	add(kb, names[0], ours[0], kb_median(reader->times, reader->rounds));
+	add(kb, names[1], ours[1], kb_p99(reader->times, reader->rounds));
 	return 0;
 }
 
@@ -227,6 +234,7 @@ static void bench_events(struct kernel_bench *kb)
 	char *p = kb_map(HUGE_SIZE, false);
 	int ret;
 
+	reader->rounds = rounds(kb);
 	reader->wake = eventfd(0, EFD_CLOEXEC);
 	reader->seen = eventfd(0, EFD_CLOEXEC);
 	ret = p && reader->wake >= 0 && reader->seen >= 0 ?
@@ -255,6 +263,7 @@ struct hints {
 	struct ring ring;
 	int there;
 	int back;
+	int rounds;
 	int ret;
 	uint64_t ours[ROUNDS];
 	uint64_t peer[ROUNDS];
@@ -278,12 +287,12 @@ static void be_asker(struct hints *hints)
 	uint64_t begin;
 	int i;
 
-	for (i = 0; i < ROUNDS && !hints->ret; i++) {
+	for (i = 0; i < hints->rounds && !hints->ret; i++) {
 		begin = bench_ticks();
 		hints->ret = ask(hints);
 		hints->ours[i] = bench_ticks() - begin;
 	}
-	for (i = 0; i < ROUNDS && !hints->ret; i++) {
+	for (i = 0; i < hints->rounds && !hints->ret; i++) {
 		begin = bench_ticks();
 		hints->ret = eventfd_give(hints->there);
 		if (!hints->ret)
@@ -297,7 +306,7 @@ static int be_executor(struct hints *hints)
 	struct hetmem_event event;
 	int i, ret = 0;
 
-	for (i = 0; i < ROUNDS && !ret; i++) {
+	for (i = 0; i < hints->rounds && !ret; i++) {
 		struct hetmem_cmd_complete cmd = { .size = sizeof(cmd) };
 
 		ret = wait_for(hints->ring.fd);
@@ -308,7 +317,7 @@ static int be_executor(struct hints *hints)
 			ret = kb_ioctl(hints->ring.fd, HETMEM_IOC_COMPLETE,
 				       &cmd);
 	}
-	for (i = 0; i < ROUNDS && !ret; i++) {
+	for (i = 0; i < hints->rounds && !ret; i++) {
 		ret = eventfd_take(hints->there);
 		if (!ret)
 			ret = eventfd_give(hints->back);
@@ -371,6 +380,7 @@ static void bench_hints(struct kernel_bench *kb)
 				  strerror(errno));
 		return;
 	}
+	hints->rounds = rounds(kb);
 	hints->there = eventfd(0, EFD_CLOEXEC);
 	hints->back = eventfd(0, EFD_CLOEXEC);
 	ret = hints->there >= 0 && hints->back >= 0 ?
@@ -387,10 +397,10 @@ static void bench_hints(struct kernel_bench *kb)
 		bench_report_skip(kb->report, names[0][0], "%s",
 				  strerror(-ret));
 	} else {
-		add(kb, names[0], kb_median(hints->ours, ROUNDS),
-		    kb_median(hints->peer, ROUNDS));
-		add(kb, names[1], kb_p99(hints->ours, ROUNDS),
-		    kb_p99(hints->peer, ROUNDS));
+		add(kb, names[0], kb_median(hints->ours, hints->rounds),
+		    kb_median(hints->peer, hints->rounds));
+		add(kb, names[1], kb_p99(hints->ours, hints->rounds),
+		    kb_p99(hints->peer, hints->rounds));
 	}
 	munmap(hints, sizeof(*hints));
 }

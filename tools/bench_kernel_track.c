@@ -79,9 +79,10 @@ static int count_callbacks(struct kernel_bench *kb, double *callbacks)
 static int cost_munmap(struct kernel_bench *kb, size_t size, double *ticks)
 {
 	uint64_t best = UINT64_MAX, begin, n;
+	int passes = kb->quick ? 1 : PASSES;
 	int pass, ret = 0;
 
-	for (pass = 0; pass < PASSES && !ret; pass++) {
+	for (pass = 0; pass < passes && !ret; pass++) {
 		char *p = kb_map(size, false);
 
 		if (!p)
@@ -202,7 +203,7 @@ static int munmap_all(struct kernel_bench *kb)
 		ret = cost_munmap_all(kb, 1, false, &few);
 	if (ret)
 		return ret;
-	row.ours = (many - few) / (MANY - 1);
+	row.ours = bench_without(many, few) / (MANY - 1);
 	bench_report_add(kb->report, &row);
 
 	if (available_memory() < 2 * MANY * kb->page) {
@@ -213,7 +214,7 @@ static int munmap_all(struct kernel_bench *kb)
 	}
 	/* The first pass pays for page tables and the like. */
 	ret = cost_munmap_all(kb, FEW, true, &few);
-	if (!ret)
+	if (!ret && !kb->quick)
 		ret = cost_munmap_all(kb, FEW, true, &few);
 	if (!ret)
 		ret = cost_munmap_all(kb, MANY, true, &many);

@@ -93,6 +93,11 @@ uint64_t bench_ticks(void)
 	return ts.tv_sec * UINT64_C(1000000000) + ts.tv_nsec;
 }
 
+double bench_without(double whole, double overhead)
+{
+	return whole > overhead ? whole - overhead : -1;
+}
+
 const char *bench_unit(void)
 {
 	return counts_instructions() ? "instructions" : "ns";
@@ -105,13 +110,6 @@ struct bench_report *bench_report_new(const char *name, bool json)
 	report->name = name;
 	report->json = json;
 	return report;
-}
-
-void bench_report_add(struct bench_report *report, const struct bench_row *row)
-{
-	report->rows = xrealloc_array(report->rows, report->nr_rows + 1,
-				      sizeof(*row));
-	report->rows[report->nr_rows++] = *row;
 }
 
 void bench_report_skip(struct bench_report *report, const char *name,
@@ -128,6 +126,21 @@ void bench_report_skip(struct bench_report *report, const char *name,
 	if (vasprintf(&skip->why, fmt, ap) < 0)
 		skip->why = xstrdup("");
 	va_end(ap);
+}
+
+static bool measured(const struct bench_row *row)
+{
+	return row->ours >= 0 && (!row->peer_name || row->peer >= 0);
+}
+
+void bench_report_add(struct bench_report *report, const struct bench_row *row)
+{
+	report->rows = xrealloc_array(report->rows, report->nr_rows + 1,
+				      sizeof(*row));
+	report->rows[report->nr_rows++] = *row;
+	if (!measured(row))
+		bench_report_skip(report, row->name,
+				  "its overhead took as long as all of it");
 }
 
 static double ratio(const struct bench_row *row)
@@ -164,9 +177,11 @@ static const char *goal_sign(enum bench_goal goal)
 /* Three digits that count, and no exponent. */
 static char *number(double value)
 {
-	int digits = fabs(value) >= 100 ? 0 : fabs(value) >= 10 ? 1 : 2;
+	int digits = value >= 100 ? 0 : value >= 10 ? 1 : 2;
 
-	if (value == (int64_t)value && fabs(value) < 1e15)
+	if (value < 0)
+		return xstrdup("-");
+	if (value == (int64_t)value && value < 1e15)
 		digits = 0;
 	return xasprintf("%.*f", digits, value);
 }
@@ -193,13 +208,15 @@ static void print_table(const struct bench_report *report)
 
 		if (row->peer_name) {
 			cells[2] = number(row->peer);
-			cells[3] = xasprintf("%.3f", ratio(row));
+			cells[3] = measured(row) ?
+				xasprintf("%.3f", ratio(row)) : xstrdup("-");
 			cells[7] = xstrdup(row->peer_name);
 		}
 		if (row->goal != BENCH_GOAL_NONE) {
 			cells[4] = xasprintf("%s %.4g", goal_sign(row->goal),
 					     row->limit);
-			cells[5] = xstrdup(met(row) ? "met" : "MISSED");
+			cells[5] = xstrdup(!measured(row) ? "not measured" :
+					   met(row) ? "met" : "MISSED");
 		}
 		cells[6] = xstrdup(row->unit);
 		table_row(table, (const char *const *)cells);
@@ -235,6 +252,15 @@ static void print_pair(const char *key, const char *text)
 	print_string(text);
 }
 
+/* null: not measured. */
+static void print_figure(const char *key, double value)
+{
+	if (value < 0)
+		printf(", \"%s\": null", key);
+	else
+		printf(", \"%s\": %.17g", key, value);
+}
+
 static void print_json_row(const struct bench_row *row)
 {
 	static const char *const goals[] = {
@@ -250,16 +276,17 @@ static void print_json_row(const struct bench_row *row)
 	print_pair("what", row->what);
 	fputs(", ", stdout);
 	print_pair("unit", row->unit);
-	printf(", \"ours\": %.17g", row->ours);
+	print_figure("ours", row->ours);
 	if (row->peer_name) {
-		printf(", \"peer\": %.17g, ", row->peer);
+		print_figure("peer", row->peer);
+		fputs(", ", stdout);
 		print_pair("peer_name", row->peer_name);
 		if (row->peer)
-			printf(", \"ratio\": %.17g", ratio(row));
+			print_figure("ratio", measured(row) ? ratio(row) : -1);
 	}
 	if (row->goal != BENCH_GOAL_NONE)
 		printf(", \"goal\": \"%s\", \"limit\": %.17g, \"met\": %s",
-		       goals[row->goal], row->limit,
+		       goals[row->goal], row->limit, !measured(row) ? "null" :
 		       met(row) ? "true" : "false");
 	putchar('}');
 }

@@ -13,7 +13,7 @@ check 'the modules build' selftests/vm/build-modules $kernel $modules
 check 'test_hmm is there' selftests/vm/test-hmm $kernel $modules/foreign
 selftests/vm/run -k $kernel -B $modules -p 'hetmem_emu=capacity_mb=128 huge=1' \
 	-l $modules/foreign/test_hmm.ko -t 300 -m 2048 -L build/log/tools-bench-kernel \
-	-f "$hetmem:/bin/hetmem" -- hetmem bench kernel --json --size 32 \
+	-f "$hetmem:/bin/hetmem" -- hetmem bench kernel --json --quick --size 16 \
 	>"$tmp/out" 2>"$tmp/err" </dev/null
 status=$?
 [ $status -eq 0 ]
@@ -44,23 +44,64 @@ counts() { echo "\$row{'$1'}{ours} == $2 && \$row{'$1'}{peer} == $2"; }
 
 ask 'it is JSON, of this benchmark' \
 	'$all->{bench} eq "kernel" && $all->{unit} =~ /^(ns|instructions)$/'
-ask 'everything was measured' '@{$all->{not_measured}} == 0'
+# A busy machine can take as long for the overhead that is taken off: such figures are null.
+ask 'everything was measured, as far as the machine let it' \
+	'!grep { $_->{why} !~ /overhead/ } @{$all->{not_measured}}'
 for row in residency.4k residency.thp residency.thp.decodes track.callbacks \
 	   track.munmap.page track.munmap.2m track.munmap.all device.4k.to-device \
 	   device.4k.to-host device.4k.faults device.setups.to-device \
 	   device.setups.to-host device.thp.to-device device.thp.to-host \
 	   events.latency hint.round-trip; do
 	ask "$row: a figure, its peer and their ratio" \
-		"!grep { !(\$row{'$row'}{\$_} > 0) } qw(ours peer ratio)"
+		"!grep { !exists \$row{'$row'}{\$_} || (\$row{'$row'}{\$_} // 1) <= 0 }
+			qw(ours peer ratio)"
 done
 ask 'a goal says whether it is met' \
 	'!grep { exists $_->{goal} != exists $_->{met} } @{$all->{rows}}'
 
 # What is counted is exact on any machine.
-ask 'one decode for each huge page' "$(counts residency.thp.decodes 16)"
+ask 'one decode for each huge page' "$(counts residency.thp.decodes 8)"
 ask 'one callback for each notification, with 100,000 ranges' \
 	"$(counts track.callbacks 100)"
 ask 'an eighth of the migrate_vma_setup() calls, to the device' \
 	'$row{"device.setups.to-device"}{met}'
 ask 'and to the host' '$row{"device.setups.to-host"}{met}'
+
+# What the machine is too busy to measure is not measured, whatever the goal: without the
+# machine, by rows of which the overhead that is taken off is less, as much, and more.
+cat >"$tmp/report.c" <<'END'
+#include "bench.h"
+
+int main(int argc, char **argv)
+{
+	static const char *const names[] = { "less", "as-much", "more" };
+	struct bench_report *report = bench_report_new("test", argc > 1);
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		struct bench_row row = {
+			.name = names[i], .what = names[i], .unit = "ns", .ours = 1,
+			.peer = bench_without(4, 2 + 2 * i), .peer_name = "peer",
+			.goal = BENCH_GOAL_LESS, .limit = 1,
+		};
+
+		bench_report_add(report, &row);
+	}
+	return bench_report_end(report);
+}
+END
+check 'a report of such rows' gcc -Itools -o "$tmp/report" "$tmp/report.c" \
+	build/obj/tools/{bench_report,table,util}.o -lsmartcols
+"$tmp/report" json >"$tmp/json"
+ask 'with less, the goal is met' \
+	'$row{less}{met} && $row{less}{peer} == 2 && $row{less}{ratio} == 0.5'
+for row in as-much more; do
+	ask "with $row, nothing is said of it" \
+		"exists \$row{'$row'}{met} && !grep { defined \$row{'$row'}{\$_} } qw(peer ratio met)"
+done
+ask 'and that is said' \
+	'join(",", map { $_->{name} } @{$all->{not_measured}}) eq "as-much,more"'
+check 'the table says it too' sh -c \
+	'"$1" >"$2" && [ "$(grep -c "< 1 not measured" "$2")" -eq 2 ] &&
+	[ "$(grep -c "< 1 met" "$2")" -eq 1 ]' - "$tmp/report" "$tmp/table"
 done_testing
