@@ -522,7 +522,9 @@ int hetmem_wake(struct hetmem_resource *res, const char *tag);
  * Between begin and end, what is allocated on @stream, which is about to be
  * captured, belongs to graphs @id: once freed it is used again for @id alone,
  * as the graphs may be launched again, until release, behind which @stream
- * is ordered. More than one capture can have the same @id.
+ * is ordered. More than one capture can have the same @id. Begin comes before
+ * the driver's capture does, for every stream that takes part in it; from then
+ * to end the stream must not be destroyed.
  * -EBUSY @stream is between begin and end; -EINVAL it is not; -ENOENT no @id.
  */
 int hetmem_capture_begin(struct hetmem_resource *res, hetmem_stream stream,

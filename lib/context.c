@@ -40,6 +40,7 @@ int hm_context_enter(struct hetmem *hm, int device, struct hm_context *saved)
 	res = hm->driver.cuCtxGetCurrent(&saved->before);
 	if (res)
 		return hm_driver_error(&hm->driver, "cuCtxGetCurrent", res);
+	saved->relaxed = false;
 	saved->changed = saved->before != ctx;
 	if (!saved->changed)
 		return 0;
@@ -49,6 +50,10 @@ int hm_context_enter(struct hetmem *hm, int device, struct hm_context *saved)
 
 void hm_context_leave(struct hetmem *hm, const struct hm_context *saved)
 {
+	CUstreamCaptureMode mode = saved->mode;
+
+	if (saved->relaxed)
+		hm->driver.cuThreadExchangeStreamCaptureMode(&mode);
 	if (saved->changed)
 		hm->driver.cuCtxSetCurrent(saved->before);
 }

@@ -138,6 +138,8 @@ void hm_current_close(struct hetmem *hm);
 struct hm_context {
 	CUcontext before;
 	bool changed;
+	bool relaxed;		/* and the mode it had before */
+	CUstreamCaptureMode mode;
 };
 
 /* The device's primary context, retained until hetmem_close(). */

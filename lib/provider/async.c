@@ -35,6 +35,7 @@ static int enter(struct hm_provider *self, hetmem_stream stream,
 		return err;
 	if (stream != HETMEM_STREAM_HOST) {
 		saved->changed = false;
+		saved->relaxed = false;
 		res = d->cuCtxGetCurrent(&saved->before);
 		if (res)
 			return hm_driver_error(d, "cuCtxGetCurrent", res);

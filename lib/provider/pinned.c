@@ -44,7 +44,7 @@ static int pinned_alloc(struct hm_provider *self, size_t size,
 		hm_error(err, "pinned: no pages for %zu bytes", size);
 		goto unmap;
 	}
-	err = hm_context_enter(self->hm, self->device, &saved);
+	err = hm_provider_enter(self, &saved);
 	if (err)
 		goto unmap;
 	res = d->cuMemHostRegister(pages, size, CU_MEMHOSTREGISTER_PORTABLE |

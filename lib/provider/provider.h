@@ -86,14 +86,23 @@ struct hm_provider {
 
 /*
  * Into the device's context, where the process may use it at all: not a
- * forked child. hm_context_leave() follows where this returned 0.
+ * forked child. hm_context_leave() follows where this returned 0. In between
+ * is relaxed capture mode: memory comes and goes behind the program's back,
+ * whatever any of its threads captures.
  */
 static inline int hm_provider_enter(struct hm_provider *self,
 				    struct hm_context *saved)
 {
 	int err = hm_check_owner(self->hm);
 
-	return err ? err : hm_context_enter(self->hm, self->device, saved);
+	if (!err)
+		err = hm_context_enter(self->hm, self->device, saved);
+	if (err || !self->hm->driver.cuThreadExchangeStreamCaptureMode)
+		return err;
+	saved->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	saved->relaxed =
+		!self->hm->driver.cuThreadExchangeStreamCaptureMode(&saved->mode);
+	return 0;
 }
 
 /* device.c: hm_provider_ops.free of what cuMemFree() frees. */

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "resource/adaptor.h"
+#include "resource/region_use.h"
 
 #define BUFFER		(64 << 10)
 #define LINE		160
@@ -112,16 +113,26 @@ static unsigned long thread_id(void)
 	return id;
 }
 
+/* Of a captured stream the driver says no id, and the asking is illegal. */
 static unsigned long long stream_id(const struct log *l, hetmem_stream stream)
 {
+	static __thread struct { hetmem_stream stream; uint64_t id; } ids[16];
 	const struct hm_driver *d = &l->resource.hm->driver;
+	const size_t slot = ((uintptr_t)stream >> 4) % 16;
 	unsigned long long id;
 
 	if (!stream || stream == HETMEM_STREAM_LEGACY)
 		return 0;
 	if (stream == HETMEM_STREAM_HOST || stream == HETMEM_STREAM_UNKNOWN ||
-	    !d->cuStreamGetId || d->cuStreamGetId(stream, &id))
+	    !d->cuStreamGetId)
 		return (uintptr_t)stream;
+	if (hm_capture_active(l->resource.hm, stream))
+		return ids[slot].stream == stream ? ids[slot].id :
+			(uintptr_t)stream;
+	if (d->cuStreamGetId(stream, &id))
+		return (uintptr_t)stream;
+	ids[slot].stream = stream;
+	ids[slot].id = id;
 	return id;
 }
 

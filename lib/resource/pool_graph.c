@@ -13,6 +13,7 @@
 
 #include "driver/check.h"
 #include "resource/pool_impl.h"
+#include "resource/region_use.h"
 
 static struct graph *by_id(const struct pool *p, uint64_t id)
 {
@@ -37,15 +38,11 @@ struct graph *hm_graph_by_index(const struct pool *p, uint32_t index)
 static struct block *find(struct pool *p, unsigned int zone, uint64_t units,
 			  int *err)
 {
-	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	const struct hm_driver *d = &p->res.hm->driver;
+	CUstreamCaptureMode mode = hm_capture_relaxed(p->res.hm);
 	struct block *b;
 
-	if (d->cuThreadExchangeStreamCaptureMode)
-		d->cuThreadExchangeStreamCaptureMode(&mode);
 	b = hm_pool_find_or_grow(p, stream_at(p, 0), zone, units, err);
-	if (d->cuThreadExchangeStreamCaptureMode)
-		d->cuThreadExchangeStreamCaptureMode(&mode);
+	hm_capture_mode(p->res.hm, mode);
 	return b;
 }
 
@@ -177,9 +174,10 @@ static bool is_used(const struct pool *p, const struct graph *g)
 	return false;
 }
 
-static void set_graph(struct pool_stream *s, struct graph *g)
+static void set_graph(struct pool *p, struct pool_stream *s, struct graph *g)
 {
 	__atomic_store_n(&s->graph, g, __ATOMIC_RELEASE);
+	hm_stream_captured(&p->order, &s->s, g);
 }
 
 int hm_graph_ctl(struct pool *p, enum hm_ctl op,
@@ -203,13 +201,13 @@ int hm_graph_ctl(struct pool *p, enum hm_ctl op,
 		else if (!g && !(g = make(p, arg->id)))
 			err = -ENOMEM;
 		else
-			set_graph(s, g);
+			set_graph(p, s, g);
 		break;
 	case HM_CTL_CAPTURE_END:
 		if (!g || s->graph != g)
 			err = hm_error(-EINVAL, "capture_end: this stream is not being captured with that id");
 		else
-			set_graph(s, NULL);
+			set_graph(p, s, NULL);
 		break;
 	default:
 		if (!g)

@@ -145,8 +145,11 @@ void hm_capture_mode(struct hetmem *hm, CUstreamCaptureMode mode)
 bool hm_capture_active(struct hetmem *hm, hetmem_stream stream)
 {
 	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	CUresult res = CUDA_SUCCESS;
 
-	return hm->driver.cuStreamIsCapturing &&
-	       !hm->driver.cuStreamIsCapturing(stream, &status) &&
-	       status != CU_STREAM_CAPTURE_STATUS_NONE;
+	if (hm->driver.cuStreamIsCapturing)
+		res = hm->driver.cuStreamIsCapturing(stream, &status);
+	/* Or the legacy stream, which would wait for one that is captured. */
+	return res == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
+	       (!res && status != CU_STREAM_CAPTURE_STATUS_NONE);
 }

@@ -16,6 +16,11 @@
  * used last and asks the driver each time whether they still hold; with
  * streams that are retired before they are destroyed it need not ask.
  *
+ * Of a stream that is captured the driver says no id, and being asked makes the
+ * capture invalid. Its handle is taken at its word from hm_stream_captured()
+ * to the end; before an id is asked for that is not remembered, the driver is
+ * asked whether it may be.
+ *
  * Index 0 is the host: what was freed there is complete.
  *
  * Locking: all but pos is protected by the lock of whom the order belongs to,
@@ -49,6 +54,8 @@ struct hm_point {
  * @retired: will be destroyed or is; the last event covers everything
  * @lost: destroyed without: only a synchronized context is known to be done
  * @points: recorded, not known to be complete, a ring: oldest at @first
+ * @captured: is between the begin and the end of a capture
+ * @thread: whose CU_STREAM_PER_THREAD it is, if it is one that is captured
  * @waited: by index of another stream: position of that one which this one
  *	is ordered behind
  */
@@ -63,6 +70,8 @@ struct hm_stream {
 	uint64_t done;
 	bool retired;
 	bool lost;
+	bool captured;
+	pthread_t thread;
 	struct hm_point *points;
 	unsigned int first;
 	unsigned int nr;
@@ -83,7 +92,8 @@ struct hm_stream {
  * @check: ask about capture whenever an event is recorded
  * @lock: the owner's
  * @size: bytes of what the user keeps of a stream, zeroed at first
- * @epoch: goes up with each retired stream
+ * @epoch: goes up with each retired stream, and as captures begin and end
+ * @nr_captured: streams that are captured
  * @seen: streams there were, without the host
  * @nr: of @streams, those that are not in use included
  * @calls: of the driver
@@ -99,6 +109,7 @@ struct hm_order {
 	size_t size;
 	pthread_mutex_t *lock;
 	uint64_t epoch;
+	unsigned int nr_captured;
 	unsigned int seen;
 	unsigned int nr;
 	uint64_t next_serial;
@@ -143,7 +154,8 @@ static inline struct hm_stream_key *hm_stream_key(const struct hm_order *o,
 
 /*
  * The stream that @handle is. -EINVAL: it is none, or of another context than
- * the memory; -EMFILE too many that were not retired; -ENOMEM.
+ * the memory; -EBUSY: it is captured and hm_stream_captured() was not told;
+ * -EMFILE too many that were not retired; -ENOMEM.
  */
 static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
 				struct hm_stream **stream)
@@ -163,6 +175,10 @@ static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
 	*stream = key->stream;
 	return 0;
 }
+
+/* A capture of @s begins (@captured) or ends. */
+void hm_stream_captured(struct hm_order *o, struct hm_stream *s,
+			bool captured);
 
 /* The host's. */
 static inline struct hm_stream *hm_stream_host(const struct hm_order *o)
