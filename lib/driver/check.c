@@ -412,6 +412,15 @@ void hm_check_gone(struct soft_memory *m, struct CUstream_st *s,
 	       p.offset, p.size, &now, &before, clock);
 }
 
+void hm_check_hole(uintptr_t addr, size_t size, const char *what)
+{
+	if (!hm_check_enabled)
+		return;
+	fprintf(stderr, "hetmem: check: %s of %#" PRIxPTR ", %zu bytes, some of which is not mapped\n",
+		what, addr, size);
+	abort();
+}
+
 void hm_check_free_uses(void **root)
 {
 	struct hm_range *r;

@@ -117,10 +117,16 @@ struct hm_driver {
 	 * post: in between, work of the stream and of those that wait for it
 	 *	 is put into a graph and not done. IsCapturing and
 	 *	 GetCaptureInfo (the capture's id) are legal meanwhile.
-	 * Synchronizing, querying and calls that are unsafe (allocating,
-	 * freeing, mapping) are CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and make
-	 * the capture invalid: those of the capturing thread and in GLOBAL
-	 * mode of any other, but for threads in RELAXED mode.
+	 * STREAM_CAPTURE_UNSUPPORTED, and the capture is invalid: in every mode
+	 * GetId, Query, Synchronize, prefetch and GraphLaunch of a captured
+	 * stream, and cuCtxSynchronize(); and what is unsafe, by the capturing
+	 * thread and in GLOBAL mode by any other, but for threads in RELAXED
+	 * mode. Unsafe are allocating and freeing as a whole, registering,
+	 * memory pools (and their memory, on streams that do not capture),
+	 * asking or waiting for any event or stream, advice, making and
+	 * destroying executables; reserving, creating and mapping are not.
+	 * STREAM_CAPTURE_IMPLICIT: the legacy stream, while one that it would
+	 * wait for is captured; IsCapturing says it and does no harm.
 	 */
 	CUresult (*cuStreamIsCapturing)(CUstream stream,
 					CUstreamCaptureStatus *status);
@@ -137,6 +143,9 @@ struct hm_driver {
 	 * pre:  Instantiate: flags is 0; Destroy: of what was made.
 	 * post: Launch: the graph's work is done in order of the stream. The
 	 *	 executable lives on without the graph.
+	 * What was allocated while capturing has memory from a launch to the
+	 * free; a launch while it is allocated is INVALID_VALUE, a second
+	 * executable at the same time NOT_SUPPORTED.
 	 */
 	CUresult (*cuGraphInstantiateWithFlags)(CUgraphExec *exec,
 						CUgraph graph,
@@ -387,7 +396,9 @@ struct hm_driver {
 	/*
 	 * pre:  Free: what one of these returned, on any stream that is
 	 *	 ordered behind all uses.
-	 * post: valid from here to there, in stream order.
+	 * post: valid from here to there, in stream order. On a stream that is
+	 *	 captured: nodes of its graph; only what a graph allocated can
+	 *	 be freed by one.
 	 */
 	CUresult (*cuMemAllocAsync)(CUdeviceptr *ptr, size_t size,
 				    CUstream stream);

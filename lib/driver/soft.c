@@ -135,10 +135,12 @@ static void fill(struct hm_driver *driver)
 	hm_soft_fill_stream(driver);
 	hm_soft_fill_event(driver);
 	hm_soft_fill_capture(driver);
+	hm_soft_fill_graph(driver);
 	hm_soft_fill_memory(driver);
 	hm_soft_fill_pointer(driver);
 	hm_soft_fill_pool(driver);
 	hm_soft_fill_vmm(driver);
+	hm_soft_fill_handle(driver);
 	hm_soft_fill_share(driver);
 	hm_soft_fill_peer(driver);
 	hm_soft_fill_copy(driver);

@@ -46,6 +46,26 @@ struct CUgraph_st {
 	struct CUgraph_st *next;
 	struct soft_task *first;
 	struct soft_task *last;
+	bool auto_free;
+};
+
+/**
+ * struct soft_node - memory that a graph allocates
+ * @range: its addresses; @size: as it was asked for
+ * @refs: of tasks and of @memory
+ * @execs: executable graphs that allocate it
+ * @live: launches that allocated it and have not freed it yet
+ * @memory: behind the addresses, or NULL; @fresh: since this launch
+ */
+struct soft_node {
+	struct hm_range range;
+	size_t size;
+	struct CUctx_st *ctx;
+	unsigned int refs;
+	unsigned int execs;
+	unsigned int live;
+	struct soft_memory *memory;
+	bool fresh;
 };
 
 /* What is ordered before a point, see check.c. Empty without check mode. */
@@ -60,6 +80,7 @@ struct soft_clock {
 struct CUmemPoolHandle_st {
 	bool live;
 	bool dying;
+	bool host;
 	int device;
 	cuuint64_t threshold;
 	cuuint64_t used;
@@ -132,6 +153,7 @@ struct CUstream_st {
  * @delay: nanoseconds that it takes longer
  * @when: nanoseconds, when it was done
  * @what: the call, of work that uses memory: @uses_dst, @uses_src, @ranges
+ * @node: of a graph that is allocated here or, with @run, freed
  */
 struct soft_task {
 	struct soft_task *next;
@@ -153,6 +175,7 @@ struct soft_task {
 	bool uses_src;
 	struct hm_soft_range *ranges;
 	unsigned int nr_ranges;
+	struct soft_node *node;
 };
 
 /**
@@ -188,7 +211,11 @@ enum soft_kind {
  * @id: never used twice
  * @pool: it came from, or NULL
  * @freeing: cuMemFreeAsync() was called
- * @handle: of a mapping; @readers, @writers: masks of devices
+ * @node: of a graph, it is the memory of
+ * @offset: of device memory in world->fd, but for a graph's
+ * @imported: opened by cuIpcOpenMemHandle(), another process's
+ * @handle: of a mapping; @readers, @writers: masks of devices, and one more
+ *	bit for the host
  * @advice: of managed memory
  * @clock: uses at these addresses; @uses: of this memory, but for a mapping
  */
@@ -200,6 +227,9 @@ struct soft_memory {
 	unsigned long long id;
 	struct CUmemPoolHandle_st *pool;
 	bool freeing;
+	bool imported;
+	uint64_t offset;
+	struct soft_node *node;
 	struct soft_handle *handle;
 	uint32_t readers;
 	uint32_t writers;
@@ -261,6 +291,7 @@ struct soft_world {
 	struct soft_capture *captures;
 	struct CUgraph_st *graphs;
 	struct CUgraph_st *execs;
+	void *nodes;		/* tree of struct soft_node */
 	void *handles;		/* tree of struct soft_handle */
 	int fd;			/* a memfd, with the end of what was used of it */
 	uint64_t file_end;
@@ -348,8 +379,10 @@ void hm_soft_free_events(struct soft_world *w);
 
 /*
  * soft_capture.c: with the lock. Of a stream that captures: takes @task;
- * records; waits, also one that may begin to. Whether a call that is unsafe
- * while capturing is legal; one that asks about @s, or waits for it.
+ * records; waits, also one that may begin to. Whether it is legal now: a call
+ * that is unsafe while capturing (in relaxed mode it is); one that asks about
+ * @s, or waits for it, or about an event; one that no captured stream may be
+ * given, or not while any of a context is captured.
  */
 void hm_soft_fill_capture(struct hm_driver *d);
 CUresult hm_soft_capture_task(struct CUstream_st *s, struct soft_task *task);
@@ -357,7 +390,26 @@ CUresult hm_soft_capture_record(struct CUstream_st *s, struct CUevent_st *e);
 CUresult hm_soft_capture_wait(struct CUstream_st *s, struct CUevent_st *e);
 CUresult hm_soft_unsafe(void);
 CUresult hm_soft_capture_asked(struct CUstream_st *s);
+CUresult hm_soft_capture_event(struct CUevent_st *e);
+CUresult hm_soft_capture_never(struct CUstream_st *s);
+CUresult hm_soft_capture_none(const struct CUctx_st *ctx);
+bool hm_soft_capture_broken(const struct CUstream_st *s);
+struct CUgraph_st *hm_soft_capture_graph(struct CUstream_st *s);
 void hm_soft_capture_destroyed(struct CUstream_st *s);
+void hm_soft_free_captures(struct soft_world *w);
+
+/*
+ * soft_graph.c: with the lock. A graph of w->graphs or w->execs; memory that
+ * a stream that captures allocates and frees.
+ */
+void hm_soft_fill_graph(struct hm_driver *d);
+struct CUgraph_st *hm_soft_graph_new(struct CUgraph_st **list);
+void hm_soft_graph_append(struct CUgraph_st *g, struct soft_task *task);
+void hm_soft_graph_free(struct CUgraph_st **list, struct CUgraph_st *g);
+CUresult hm_soft_graph_alloc(struct CUstream_st *s, size_t size,
+			     CUdeviceptr *ptr);
+CUresult hm_soft_graph_mem_free(struct CUstream_st *s, uintptr_t ptr);
+void hm_soft_node_put(struct soft_node *node);
 void hm_soft_free_graphs(struct soft_world *w);
 
 /* soft_memory.c */
@@ -374,16 +426,37 @@ void hm_soft_fill_pointer(struct hm_driver *d);
 void hm_soft_fill_pool(struct hm_driver *d);
 void hm_soft_fill_vmm(struct hm_driver *d);
 void hm_soft_fill_share(struct hm_driver *d);
+/* Whether cuIpcGetMemHandle() has a name for it. */
+bool hm_soft_is_legacy_ipc(const struct soft_memory *m);
 void hm_soft_fill_peer(struct hm_driver *d);
 static inline bool hm_soft_granular(size_t size)
 {
 	return size && !(size & (SOFT_GRANULARITY - 1));
 }
 bool hm_soft_is_pool(CUmemoryPool pool);
+
+/*
+ * soft_handle.c: with the lock. A part of the world's file: parts are used
+ * once, with gaps between them, or the kernel would make one mapping of two
+ * neighbours, which to part again is one more; descriptors are too few for
+ * one each.
+ */
+void hm_soft_fill_handle(struct hm_driver *d);
+CUresult hm_soft_file_take(size_t size, uint64_t *offset);
+void hm_soft_file_put(uint64_t offset, size_t size);
 struct soft_handle *hm_soft_handle(CUmemGenericAllocationHandle handle);
+int hm_soft_handle_fd(const struct soft_handle *h);
+bool hm_soft_handle_host(const struct soft_handle *h);
+/* Frees it if neither handles nor mappings are left. */
+void hm_soft_handle_put(struct soft_handle *h);
+void hm_soft_free_handles(struct soft_world *w);
+/* Whether @location is memory of the host that there is. */
+bool hm_soft_place_host(const CUmemLocation *location);
 /* CUDA_ERROR_OUT_OF_MEMORY: it stays the caller's. */
 CUresult hm_soft_add_handle(struct soft_handle *h);
 void hm_soft_unmap(struct soft_memory *m);
+/* No memory any more at these addresses, which stay ours. */
+void hm_soft_unmap_pages(uintptr_t start, size_t size);
 void hm_soft_free_vmm(struct soft_world *w);
 
 /* soft_copy.c, soft_place.c */
@@ -404,6 +477,8 @@ void hm_check_use(struct CUstream_st *s, uintptr_t addr, size_t size,
 		  const char *what);
 void hm_check_gone(struct soft_memory *m, struct CUstream_st *s,
 		   const char *what);
+/* The driver does not mind, but nobody means to: there is no memory. */
+void hm_check_hole(uintptr_t addr, size_t size, const char *what);
 void hm_check_clock_free(struct soft_clock *c);
 void hm_check_free_uses(void **root);
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The soft driver's stream capture and graphs. While a stream captures, what
- * it is given goes to a graph in the order it was given, which is one of the
- * orders that its dependencies allow; a launch gives all of it to one stream.
+ * The soft driver's stream capture. While a stream captures, what it is given
+ * goes to a graph (soft_graph.c) in the order it was given, which is one of
+ * the orders that its dependencies allow.
  *
  * A stream joins a capture by waiting for an event that was recorded in it,
  * and has come back when a stream of the capture has waited for an event
- * behind its last work.
+ * behind its last work; one that was given none never left.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,79 +29,6 @@ struct soft_capture {
 };
 
 static __thread CUstreamCaptureMode thread_mode;
-
-static struct CUgraph_st *new_graph(struct CUgraph_st **list)
-{
-	struct CUgraph_st *g = calloc(1, sizeof(*g));
-
-	if (g) {
-		g->next = *list;
-		*list = g;
-	}
-	return g;
-}
-
-static void append(struct CUgraph_st *g, struct soft_task *task)
-{
-	if (g->last)
-		g->last->next = task;
-	else
-		g->first = task;
-	g->last = task;
-}
-
-static void free_graph(struct CUgraph_st **list, struct CUgraph_st *g)
-{
-	struct soft_task *task;
-
-	while (*list != g)
-		list = &(*list)->next;
-	*list = g->next;
-	while ((task = g->first)) {
-		g->first = task->next;
-		hm_soft_task_put(task);
-	}
-	free(g);
-}
-
-static bool is_graph(const struct CUgraph_st *list, const void *g)
-{
-	for (; list; list = list->next)
-		if (list == g)
-			return true;
-	return false;
-}
-
-/* What @task does, once more. */
-static struct soft_task *copy_task(const struct soft_task *task)
-{
-	struct soft_task *copy = hm_soft_task();
-	size_t size = task->nr_ranges * sizeof(*task->ranges);
-
-	if (!copy)
-		return NULL;
-	copy->always = task->always;
-	copy->run = task->run;
-	copy->delay = task->delay;
-	copy->dst = task->dst;
-	copy->src = task->src;
-	copy->size = task->size;
-	copy->value = task->value;
-	copy->fn = task->fn;
-	copy->what = task->what;
-	copy->uses_dst = task->uses_dst;
-	copy->uses_src = task->uses_src;
-	if (size) {
-		copy->ranges = malloc(size);
-		if (!copy->ranges) {
-			hm_soft_task_put(copy);
-			return NULL;
-		}
-		memcpy(copy->ranges, task->ranges, size);
-		copy->nr_ranges = task->nr_ranges;
-	}
-	return copy;
-}
 
 static struct soft_capture *by_id(unsigned long long id)
 {
@@ -135,11 +62,32 @@ CUresult hm_soft_capture_task(struct CUstream_st *s, struct soft_task *task)
 	}
 	s->captured++;
 	s->joined = false;
-	if (task->run)
-		append(s->capture->graph, task);
+	if (task->run || task->node)
+		hm_soft_graph_append(s->capture->graph, task);
 	else
 		hm_soft_task_put(task);
 	return CUDA_SUCCESS;
+}
+
+struct CUgraph_st *hm_soft_capture_graph(struct CUstream_st *s)
+{
+	return s->capture->graph;
+}
+
+bool hm_soft_capture_broken(const struct CUstream_st *s)
+{
+	return s->capture->invalid;
+}
+
+CUresult hm_soft_capture_event(struct CUevent_st *e)
+{
+	struct soft_capture *c = by_id(e->capture);
+
+	if (!e->capture)
+		return hm_soft_unsafe();
+	if (c)
+		c->invalid = true;
+	return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 CUresult hm_soft_capture_record(struct CUstream_st *s, struct CUevent_st *e)
@@ -155,9 +103,12 @@ CUresult hm_soft_capture_record(struct CUstream_st *s, struct CUevent_st *e)
 CUresult hm_soft_capture_wait(struct CUstream_st *s, struct CUevent_st *e)
 {
 	struct soft_capture *c = by_id(e->capture);
+	bool back;
 
 	if (s->capture && s->capture->invalid)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	if (!e->capture && !e->task)
+		return CUDA_SUCCESS;
 	if (!e->capture) {
 		s->capture->invalid = true;
 		return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
@@ -174,8 +125,12 @@ CUresult hm_soft_capture_wait(struct CUstream_st *s, struct CUevent_st *e)
 	if (!s->capture) {
 		s->capture = c;
 		s->captured = 0;
+		s->joined = true;
 	}
-	s->joined = false;
+	/* Behind nothing but what has come back, it still has. */
+	back = e->captured_on == c->origin || e->captured_on == s ||
+	       e->captured_on->joined;
+	s->joined = s->joined && back;
 	if (e->captured_on != s && e->captured_on->captured == e->captured)
 		e->captured_on->joined = true;
 	return CUDA_SUCCESS;
@@ -201,23 +156,49 @@ CUresult hm_soft_unsafe(void)
 	return res;
 }
 
+CUresult hm_soft_capture_never(struct CUstream_st *s)
+{
+	if (!s->capture)
+		return CUDA_SUCCESS;
+	s->capture->invalid = true;
+	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult hm_soft_capture_none(const struct CUctx_st *ctx)
+{
+	CUresult res = CUDA_SUCCESS;
+	struct CUstream_st *s;
+
+	for (s = hm_soft_world->streams; s; s = s->next)
+		if (s->ctx == ctx && s->capture)
+			res = hm_soft_capture_never(s);
+	return res;
+}
+
+/* A captured stream that the legacy stream @s would wait for, or NULL. */
+static struct CUstream_st *waits_for(const struct CUstream_st *s)
+{
+	struct CUstream_st *other;
+
+	if (!hm_soft_world->captures || s != s->ctx->legacy)
+		return NULL;
+	for (other = hm_soft_world->streams; other; other = other->next)
+		if (other->capture && other->blocking && other->ctx == s->ctx)
+			return other;
+	return NULL;
+}
+
 CUresult hm_soft_capture_asked(struct CUstream_st *s)
 {
 	struct CUstream_st *other;
 
-	if (s->capture) {
-		s->capture->invalid = true;
-		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-	}
-	if (!hm_soft_world->captures || s != s->ctx->legacy)
+	if (s->capture)
+		return hm_soft_capture_never(s);
+	other = waits_for(s);
+	if (!other)
 		return CUDA_SUCCESS;
-	for (other = hm_soft_world->streams; other; other = other->next) {
-		if (other->capture && other->blocking && other->ctx == s->ctx) {
-			other->capture->invalid = true;
-			return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-		}
-	}
-	return CUDA_SUCCESS;
+	other->capture->invalid = true;
+	return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
 void hm_soft_capture_destroyed(struct CUstream_st *s)
@@ -229,26 +210,15 @@ void hm_soft_capture_destroyed(struct CUstream_st *s)
 	c->invalid = true;
 	s->capture = NULL;
 	if (c->origin == s) {
-		free_graph(&hm_soft_world->graphs, c->graph);
+		hm_soft_graph_free(&hm_soft_world->graphs, c->graph);
 		end_capture(c);
 	}
 }
 
-void hm_soft_free_graphs(struct soft_world *w)
+void hm_soft_free_captures(struct soft_world *w)
 {
 	while (w->captures)
 		end_capture(w->captures);
-	while (w->graphs) {
-		if (w->debug)
-			hm_soft_leak("graph", (uintptr_t)w->graphs, 0);
-		free_graph(&w->graphs, w->graphs);
-	}
-	while (w->execs) {
-		if (w->debug)
-			hm_soft_leak("executable graph", (uintptr_t)w->execs,
-				     0);
-		free_graph(&w->execs, w->execs);
-	}
 }
 
 static CUresult begin(struct CUstream_st *s, CUstreamCaptureMode mode)
@@ -263,7 +233,7 @@ static CUresult begin(struct CUstream_st *s, CUstreamCaptureMode mode)
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	c->graph = new_graph(&w->graphs);
+	c->graph = hm_soft_graph_new(&w->graphs);
 	if (!c->graph) {
 		free(c);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -317,7 +287,7 @@ static CUresult end(struct CUstream_st *s, CUgraph *graph)
 		if (other->capture == c && other != s && !other->joined)
 			res = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 	if (res)
-		free_graph(&hm_soft_world->graphs, c->graph);
+		hm_soft_graph_free(&hm_soft_world->graphs, c->graph);
 	else
 		*graph = c->graph;
 	end_capture(c);
@@ -354,7 +324,10 @@ static CUresult stream_is_capturing(CUstream stream,
 	SOFT_ENTER(cuStreamIsCapturing);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	if (s) {
+	/* This one may be asked, and leaves the capture as it is. */
+	if (s && waits_for(s)) {
+		res = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+	} else if (s) {
 		*status = status_of(s);
 		res = CUDA_SUCCESS;
 	}
@@ -394,94 +367,6 @@ static CUresult thread_exchange_mode(CUstreamCaptureMode *mode)
 	return CUDA_SUCCESS;
 }
 
-static CUresult graph_instantiate(CUgraphExec *exec, CUgraph graph,
-				  unsigned long long flags)
-{
-	struct soft_world *w = hm_soft_world;
-	struct soft_task *task, *copy;
-	CUresult res = CUDA_SUCCESS;
-	struct CUgraph_st *g = NULL;
-
-	SOFT_ENTER(cuGraphInstantiateWithFlags);
-	hm_soft_lock();
-	if (flags || !is_graph(w->graphs, graph)) {
-		res = CUDA_ERROR_INVALID_VALUE;
-		goto out;
-	}
-	g = new_graph(&w->execs);
-	if (!g) {
-		res = CUDA_ERROR_OUT_OF_MEMORY;
-		goto out;
-	}
-	for (task = graph->first; task; task = task->next) {
-		copy = copy_task(task);
-		if (!copy) {
-			free_graph(&w->execs, g);
-			res = CUDA_ERROR_OUT_OF_MEMORY;
-			goto out;
-		}
-		append(g, copy);
-	}
-	*exec = (CUgraphExec)g;
-out:
-	hm_soft_unlock();
-	return res;
-}
-
-static CUresult graph_launch(CUgraphExec exec, CUstream stream)
-{
-	struct CUgraph_st *g = (struct CUgraph_st *)exec;
-	struct soft_task *task, *copy;
-	struct CUstream_st *s;
-	uint64_t delay;
-	CUresult res;
-
-	SOFT_ENTER_WORK(cuGraphLaunch, &delay);
-	hm_soft_lock();
-	s = hm_soft_stream(stream, &res);
-	if (s)
-		res = is_graph(hm_soft_world->execs, g) ? CUDA_SUCCESS :
-			CUDA_ERROR_INVALID_VALUE;
-	for (task = s && !res ? g->first : NULL; task && !res;
-	     task = task->next) {
-		copy = copy_task(task);
-		if (!copy) {
-			res = CUDA_ERROR_OUT_OF_MEMORY;
-			break;
-		}
-		copy->delay += delay;
-		delay = 0;
-		res = hm_soft_submit(s, copy, NULL, NULL);
-	}
-	hm_soft_unlock();
-	return res;
-}
-
-static CUresult destroy(struct CUgraph_st **list, void *graph)
-{
-	CUresult res = CUDA_ERROR_INVALID_VALUE;
-
-	hm_soft_lock();
-	if (is_graph(*list, graph)) {
-		free_graph(list, graph);
-		res = CUDA_SUCCESS;
-	}
-	hm_soft_unlock();
-	return res;
-}
-
-static CUresult graph_exec_destroy(CUgraphExec exec)
-{
-	SOFT_ENTER(cuGraphExecDestroy);
-	return destroy(&hm_soft_world->execs, exec);
-}
-
-static CUresult graph_destroy(CUgraph graph)
-{
-	SOFT_ENTER(cuGraphDestroy);
-	return destroy(&hm_soft_world->graphs, graph);
-}
-
 void hm_soft_fill_capture(struct hm_driver *d)
 {
 	d->cuStreamIsCapturing = stream_is_capturing;
@@ -489,8 +374,4 @@ void hm_soft_fill_capture(struct hm_driver *d)
 	d->cuStreamBeginCapture = stream_begin_capture;
 	d->cuStreamEndCapture = stream_end_capture;
 	d->cuThreadExchangeStreamCaptureMode = thread_exchange_mode;
-	d->cuGraphInstantiateWithFlags = graph_instantiate;
-	d->cuGraphLaunch = graph_launch;
-	d->cuGraphExecDestroy = graph_exec_destroy;
-	d->cuGraphDestroy = graph_destroy;
 }

@@ -187,6 +187,8 @@ static CUresult device_get_attribute(int *value, CUdevice_attribute attribute,
 	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
 		*value = 1;
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
@@ -195,8 +197,6 @@ static CUresult device_get_attribute(int *value, CUdevice_attribute attribute,
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_INTEGRATED:
 	case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
-	case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
-	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
 	case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
 	case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
@@ -304,7 +304,9 @@ static CUresult ctx_synchronize(void)
 	if (!ctx)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	hm_soft_lock();
-	res = hm_soft_unsafe();
+	res = hm_soft_capture_none(ctx);
+	if (!res)
+		res = hm_soft_unsafe();
 	if (!res) {
 		hm_soft_drain(ctx);
 		res = ctx->error;

@@ -139,12 +139,6 @@ static CUresult stream_wait_event(CUstream stream, CUevent event,
 	return res;
 }
 
-/* With the lock: whether it is legal to ask for it, or to wait. */
-static CUresult may_ask(const struct CUevent_st *e)
-{
-	return e->capture ? CUDA_ERROR_CAPTURED_EVENT : hm_soft_unsafe();
-}
-
 static CUresult event_query(CUevent event)
 {
 	struct CUevent_st *e;
@@ -154,7 +148,7 @@ static CUresult event_query(CUevent event)
 	hm_soft_lock();
 	e = find_event(event);
 	if (e)
-		res = may_ask(e);
+		res = hm_soft_capture_event(e);
 	if (e && res) {
 		/* Illegal now. */
 	} else if (e && e->task && !e->task->done) {
@@ -178,7 +172,7 @@ static CUresult event_synchronize(CUevent event)
 	hm_soft_lock();
 	e = find_event(event);
 	if (e)
-		res = may_ask(e);
+		res = hm_soft_capture_event(e);
 	if (e && !res) {
 		ctx = e->ctx;
 		hm_check_join(&clock, &e->clock);

@@ -37,6 +37,7 @@ static bool is_there(const struct CUctx_st *ctx, uintptr_t start, size_t size,
 		else if (m)
 			there = false;
 		else if (hm_range_find(&hm_soft_world->reserved, start, 1) ||
+			 hm_range_find(&hm_soft_world->nodes, start, 1) ||
 			 hm_soft_find(start, end - start))
 			there = false;
 		else

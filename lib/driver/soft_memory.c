@@ -50,8 +50,15 @@ CUresult hm_soft_map_memory(struct CUctx_st *ctx, enum soft_kind kind,
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (kind == SOFT_DEVICE && hm_soft_charge(ctx, len))
 		goto fail;
-	p = mmap(NULL, len, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	/* Device memory can be named to others: it is in the file. */
+	if (kind != SOFT_DEVICE)
+		p = mmap(NULL, len, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	else if (hm_soft_file_take(len, &m->offset))
+		p = MAP_FAILED;
+	else
+		p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, w->fd,
+			 m->offset);
 	if (p == MAP_FAILED)
 		goto fail_charge;
 	m->range.start = (uintptr_t)p;
@@ -82,14 +89,24 @@ void hm_soft_drop_memory(struct soft_memory *m)
 	const size_t len = m->range.end - m->range.start;
 
 	hm_range_erase(&hm_soft_world->memory, &m->range);
-	if (m->kind != SOFT_REGISTERED)
+	if (m->node)
+		hm_soft_unmap_pages(m->range.start, len);
+	else if (m->kind != SOFT_REGISTERED)
 		munmap((void *)m->range.start, len);
-	if (m->kind == SOFT_DEVICE)
+	if (m->kind == SOFT_DEVICE && !m->imported) {
 		m->ctx->used -= len;
+		if (!m->node)
+			hm_soft_file_put(m->offset, len);
+	}
 	if (m->pool) {
 		m->pool->used -= len;
 		if (m->pool->dying && !m->pool->used)
 			m->pool->live = m->pool->dying = false;
+	}
+	if (m->node) {
+		m->node->memory = NULL;
+		m->node->live = 0;
+		hm_soft_node_put(m->node);
 	}
 	hm_check_clock_free(&m->clock);
 	hm_check_free_uses(&m->uses);
@@ -205,8 +222,8 @@ static CUresult free_whole(uintptr_t addr, unsigned int mask)
 	if (m)
 		hm_soft_drain(m->ctx);
 	m = hm_soft_find(addr, 1);
-	if (!m || m->range.start != addr || m->freeing ||
-	    !(mask & 1U << m->kind)) {
+	if (!m || m->range.start != addr || m->freeing || m->imported ||
+	    !(mask & (m->pool ? 1U << SOFT_DEVICE : 1U << m->kind))) {
 		res = CUDA_ERROR_INVALID_VALUE;
 	} else {
 		res = m->ctx->error;
@@ -246,7 +263,7 @@ static CUresult mem_host_register(void *ptr, size_t size, unsigned int flags)
 {
 	struct CUctx_st *ctx = hm_soft_current();
 	uintptr_t start = (uintptr_t)ptr, end;
-	struct soft_memory *m;
+	struct soft_memory *m, *other;
 	CUresult res = CUDA_SUCCESS;
 
 	SOFT_ENTER(cuMemHostRegister);
@@ -269,8 +286,12 @@ static CUresult mem_host_register(void *ptr, size_t size, unsigned int flags)
 	res = hm_soft_unsafe();
 	if (res)
 		goto out;
-	if (hm_soft_find(start, size))
+	other = hm_soft_find(start, size);
+	if (other && (other->kind == SOFT_HOST ||
+		      other->kind == SOFT_REGISTERED))
 		res = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	else if (other)
+		res = CUDA_ERROR_INVALID_VALUE;
 	else if (hm_range_insert(&hm_soft_world->memory, &m->range))
 		res = CUDA_ERROR_OUT_OF_MEMORY;
 out:
@@ -302,10 +323,14 @@ static CUresult mem_host_get_device_pointer(CUdeviceptr *device, void *ptr,
 static CUresult mem_host_unregister(void *ptr)
 {
 	CUresult res;
+	bool inside;
 
 	SOFT_ENTER(cuMemHostUnregister);
+	hm_soft_lock();
+	inside = hm_soft_find((uintptr_t)ptr, 1);
+	hm_soft_unlock();
 	res = free_whole((uintptr_t)ptr, 1U << SOFT_REGISTERED);
-	return res == CUDA_ERROR_INVALID_VALUE ?
+	return res == CUDA_ERROR_INVALID_VALUE && !inside ?
 		CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : res;
 }
 

@@ -66,7 +66,11 @@ static CUresult prefetch(uintptr_t ptr, size_t size, int device, int node,
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
 	m = find_managed(ptr, size);
-	if (s && (m || can_move(ptr, size))) {
+	if (s)
+		res = hm_soft_capture_never(s);
+	if (s && res) {
+		hm_soft_task_put(task);
+	} else if (s && (m || can_move(ptr, size))) {
 		res = hm_soft_submit(s, task, NULL, NULL);
 		if (!res && m)
 			m->advice.prefetched = device;
@@ -94,8 +98,10 @@ static int device_of(CUmemLocation location)
 	switch (location.type) {
 	case CU_MEM_LOCATION_TYPE_DEVICE:
 		return location.id < 0 ? CU_DEVICE_INVALID : location.id;
-	case CU_MEM_LOCATION_TYPE_HOST:
 	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+		return hm_numa_has_node(location.id) ? CU_DEVICE_CPU :
+			CU_DEVICE_INVALID;
+	case CU_MEM_LOCATION_TYPE_HOST:
 	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
 		return CU_DEVICE_CPU;
 	default:
@@ -113,11 +119,10 @@ static CUresult mem_prefetch_async_v2(CUdeviceptr ptr, size_t size,
 	SOFT_ENTER_WORK(cuMemPrefetchAsync, &delay);
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
-		if (!hm_numa_has_node(location.id))
-			return CUDA_ERROR_INVALID_VALUE;
+	if (device_of(location) == CU_DEVICE_INVALID)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA)
 		node = location.id;
-	}
 	return prefetch(ptr, size, device_of(location), node, stream, delay);
 }
 
@@ -135,8 +140,8 @@ static CUresult check_batch(CUdeviceptr *ptrs, size_t *sizes, size_t count,
 	for (i = 0; i < nr_locations; i++) {
 		if (device_of(locations[i]) < CU_DEVICE_CPU ||
 		    device_of(locations[i]) >= hm_soft_world->nr_devices)
-			return CUDA_ERROR_INVALID_DEVICE;
-		if (first[i] >= count || (i && first[i] <= first[i - 1]))
+			return CUDA_ERROR_INVALID_VALUE;
+		if (first[i] >= count || (i && first[i] < first[i - 1]))
 			return CUDA_ERROR_INVALID_VALUE;
 	}
 	hm_soft_lock();
@@ -155,7 +160,7 @@ static CUresult prefetch_batch(CUdeviceptr *ptrs, size_t *sizes, size_t count,
 	size_t i, at = 0;
 
 	for (i = 0; i < count && !res; i++) {
-		if (at + 1 < nr && first[at + 1] == i)
+		while (at + 1 < nr && first[at + 1] == i)
 			at++;
 		res = prefetch(ptrs[i], sizes[i], device_of(locations[at]),
 			       locations[at].type ==
@@ -190,6 +195,7 @@ static CUresult mem_discard_batch_async(CUdeviceptr *ptrs, size_t *sizes,
 					CUstream stream)
 {
 	struct soft_task *task;
+	struct CUstream_st *s;
 	uint64_t delay;
 	CUresult res;
 
@@ -203,7 +209,16 @@ static CUresult mem_discard_batch_async(CUdeviceptr *ptrs, size_t *sizes,
 	if (!task)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	task->delay = delay;
-	return hm_soft_submit_to(stream, task);
+	hm_soft_lock();
+	s = hm_soft_stream(stream, &res);
+	if (s)
+		res = hm_soft_capture_never(s);
+	if (s && !res)
+		res = hm_soft_submit(s, task, NULL, NULL);
+	else
+		hm_soft_task_put(task);
+	hm_soft_unlock();
+	return res;
 }
 
 static CUresult mem_discard_prefetch_batch_async(CUdeviceptr *ptrs,
@@ -230,11 +245,14 @@ static CUresult advise(uintptr_t ptr, size_t size, CUmem_advise advice,
 {
 	struct soft_world *w = hm_soft_world;
 	struct soft_memory *m;
-	CUresult res = CUDA_SUCCESS;
+	CUresult res;
 
 	if (!size || ptr + size < ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	hm_soft_lock();
+	res = hm_soft_unsafe();
+	if (res)
+		goto out;
 	m = find_managed(ptr, size);
 	if (!m) {
 		/* Of memory the driver does not own nothing is remembered. */
@@ -286,8 +304,27 @@ static CUresult mem_advise_v1(CUdeviceptr ptr, size_t size,
 static CUresult mem_advise_v2(CUdeviceptr ptr, size_t size,
 			      CUmem_advise advice, CUmemLocation location)
 {
+	const int device = device_of(location);
+
 	SOFT_ENTER(cuMemAdvise);
-	return advise(ptr, size, advice, device_of(location));
+	switch (advice) {
+	case CU_MEM_ADVISE_SET_ACCESSED_BY:
+	case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
+		/* Processors, not their memory. */
+		if (location.type != CU_MEM_LOCATION_TYPE_DEVICE &&
+		    location.type != CU_MEM_LOCATION_TYPE_HOST)
+			return CUDA_ERROR_INVALID_VALUE;
+		/* fallthrough */
+	case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
+		if (device < CU_DEVICE_CPU ||
+		    device >= hm_soft_world->nr_devices)
+			return CUDA_ERROR_INVALID_VALUE;
+		break;
+	default:
+		if (location.type == CU_MEM_LOCATION_TYPE_INVALID)
+			return CUDA_ERROR_INVALID_VALUE;
+	}
+	return advise(ptr, size, advice, device);
 }
 
 static CUresult get_value(const struct soft_memory *m, int *data, size_t nr,

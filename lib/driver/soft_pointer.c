@@ -12,9 +12,30 @@ static unsigned int memory_type(const struct soft_memory *m)
 	case SOFT_HOST:
 	case SOFT_REGISTERED:
 		return CU_MEMORYTYPE_HOST;
+	case SOFT_MAPPING:
+		return hm_soft_handle_host(m->handle) ? CU_MEMORYTYPE_HOST :
+			CU_MEMORYTYPE_DEVICE;
 	default:
 		return CU_MEMORYTYPE_DEVICE;
 	}
+}
+
+/* Whether the CPU can use it where it is. */
+static bool on_host(const struct soft_memory *m)
+{
+	return m->kind == SOFT_MANAGED || memory_type(m) == CU_MEMORYTYPE_HOST;
+}
+
+/* Of a mapping all that is reserved around it, as cuMemGetAddressRange() not. */
+static struct hm_range range_of(const struct soft_memory *m)
+{
+	struct hm_range range = m->range;
+
+	if (m->kind == SOFT_MAPPING)
+		return *hm_range_find(&hm_soft_world->reserved,
+				      m->range.start, 1);
+	range.end = range.start + m->size;
+	return range;
 }
 
 /* @data NULL: only says the size of the value. 0: unknown attribute. */
@@ -29,13 +50,16 @@ static size_t value_of(const struct soft_memory *m, uintptr_t ptr,
 		unsigned long long id;
 		size_t size;
 	} v;
+	struct hm_range range;
 	size_t size;
 
 	memset(&v, 0, sizeof(v));
 	switch ((int)which) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
 		size = sizeof(v.pointer);
-		v.pointer = m ? m->ctx : NULL;
+		/* Mappings and pools are no context's. */
+		v.pointer = m && m->kind != SOFT_MAPPING && !m->pool ?
+			m->ctx : NULL;
 		break;
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
 		size = sizeof(v.type);
@@ -47,12 +71,15 @@ static size_t value_of(const struct soft_memory *m, uintptr_t ptr,
 		break;
 	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
 		size = sizeof(v.pointer);
-		if (m && m->kind != SOFT_DEVICE && m->kind != SOFT_MAPPING)
+		if (m && on_host(m))
 			v.pointer = (void *)ptr;
 		break;
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+		size = sizeof(v.type);
+		break;
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
 		size = sizeof(v.type);
+		v.type = m && hm_soft_is_legacy_ipc(m);
 		break;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
 		size = sizeof(v.id);
@@ -76,11 +103,14 @@ static size_t value_of(const struct soft_memory *m, uintptr_t ptr,
 		break;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
 		size = sizeof(v.device);
-		v.device = m ? m->range.start : 0;
+		v.device = m ? range_of(m).start : 0;
 		break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
 		size = sizeof(v.size);
-		v.size = m ? m->size : 0;
+		if (m) {
+			range = range_of(m);
+			v.size = range.end - range.start;
+		}
 		break;
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
 		size = sizeof(v.pointer);
@@ -104,7 +134,8 @@ static CUresult pointer_get_attribute(void *data,
 	SOFT_ENTER(cuPointerGetAttribute);
 	hm_soft_lock();
 	m = hm_soft_find(ptr, 1);
-	if (!m || !value_of(m, ptr, attribute, data))
+	if (!m || (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER &&
+		   !on_host(m)) || !value_of(m, ptr, attribute, data))
 		res = CUDA_ERROR_INVALID_VALUE;
 	hm_soft_unlock();
 	return res;
@@ -135,12 +166,14 @@ static CUresult pointer_set_attribute(const void *value,
 				      CUdeviceptr ptr)
 {
 	CUresult res = CUDA_ERROR_INVALID_VALUE;
+	struct soft_memory *m;
 
 	SOFT_ENTER(cuPointerSetAttribute);
 	hm_soft_lock();
-	if (value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
-	    hm_soft_find(ptr, 1))
-		res = CUDA_SUCCESS;
+	m = hm_soft_find(ptr, 1);
+	if (value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && m)
+		res = m->kind == SOFT_MAPPING ? CUDA_ERROR_NOT_SUPPORTED :
+			hm_soft_unsafe();
 	hm_soft_unlock();
 	return res;
 }

@@ -2,8 +2,8 @@
 /*
  * The soft driver's stream-ordered allocation. Memory is valid at once,
  * which is earlier than promised; it is given back in stream order. A pool
- * caches nothing: reserved is what is used. Memory that belongs to a graph
- * is not there.
+ * caches nothing: reserved is what is used. What is allocated while capturing
+ * is a graph's and no pool's, see soft_graph.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,8 @@ static CUresult take(struct CUmemPoolHandle_st *pool, size_t size,
 
 	if (pool->max_size && size > pool->max_size - pool->used)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	res = hm_soft_map_memory(ctx, SOFT_DEVICE, size, &m);
+	res = hm_soft_map_memory(ctx, pool->host ? SOFT_HOST : SOFT_DEVICE,
+				 size, &m);
 	if (res)
 		return res;
 	m->pool = pool;
@@ -52,7 +53,12 @@ static CUresult take_or_wait(struct CUstream_st *s,
 {
 	CUresult res = s->ctx->error;
 
+	if (!res && s->capture)
+		return hm_soft_graph_alloc(s, size, ptr);
 	if (!res)
+		res = hm_soft_unsafe();
+	*ptr = 0;
+	if (!res && size)
 		res = take(pool, size, ptr);
 	if (res == CUDA_ERROR_OUT_OF_MEMORY) {
 		hm_soft_drain(&hm_soft_world->devices[pool->device]);
@@ -70,9 +76,7 @@ static CUresult mem_alloc_async(CUdeviceptr *ptr, size_t size,
 	SOFT_ENTER(cuMemAllocAsync);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	if (s && s->capture)
-		res = CUDA_ERROR_NOT_SUPPORTED;
-	else if (s)
+	if (s)
 		res = take_or_wait(s, &s->ctx->pool, size, ptr);
 	hm_soft_unlock();
 	return res;
@@ -87,9 +91,7 @@ static CUresult mem_alloc_from_pool_async(CUdeviceptr *ptr, size_t size,
 	SOFT_ENTER(cuMemAllocFromPoolAsync);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	if (s && s->capture)
-		res = CUDA_ERROR_NOT_SUPPORTED;
-	else if (s && hm_soft_is_pool(pool))
+	if (s && hm_soft_is_pool(pool))
 		res = take_or_wait(s, pool, size, ptr);
 	else if (s)
 		res = CUDA_ERROR_INVALID_VALUE;
@@ -119,6 +121,8 @@ static CUresult mem_free_async(CUdeviceptr ptr, CUstream stream)
 	CUresult res;
 
 	SOFT_ENTER_WORK(cuMemFreeAsync, &delay);
+	if (!ptr)
+		return CUDA_SUCCESS;
 	task = hm_soft_task();
 	if (!task)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -128,13 +132,14 @@ static CUresult mem_free_async(CUdeviceptr ptr, CUstream stream)
 	task->delay = delay;
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	m = hm_soft_find(ptr, 1);
-	if (s && s->capture) {
-		res = CUDA_ERROR_NOT_SUPPORTED;
+	if (s)
+		res = s->capture ? hm_soft_graph_mem_free(s, ptr) :
+			hm_soft_unsafe();
+	if (s && (res || s->capture))
 		s = NULL;
-	}
-	if (s && (!m || m->range.start != ptr || m->kind != SOFT_DEVICE ||
-		  m->freeing)) {
+	m = hm_soft_find(ptr, 1);
+	if (s && (!m || m->range.start != ptr || m->freeing ||
+		  m->imported || (m->kind != SOFT_DEVICE && !m->pool))) {
 		res = CUDA_ERROR_INVALID_VALUE;
 		s = NULL;
 	}
@@ -168,23 +173,30 @@ static CUresult mem_pool_create(CUmemoryPool *pool,
 {
 	struct soft_world *w = hm_soft_world;
 	CUresult res = CUDA_ERROR_OUT_OF_MEMORY;
+	bool host;
 	int i;
 
 	SOFT_ENTER(cuMemPoolCreate);
+	host = hm_soft_place_host(&props->location);
 	if (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-	    props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	    (!host && (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+		       props->location.id < 0 ||
+		       props->location.id >= w->nr_devices)))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (props->location.id < 0 || props->location.id >= w->nr_devices)
-		return CUDA_ERROR_INVALID_DEVICE;
 	if (props->handleTypes)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	hm_soft_lock();
+	if (hm_soft_unsafe()) {
+		hm_soft_unlock();
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
 	for (i = 0; i < SOFT_MAX_POOLS && res; i++) {
 		if (w->pools[i].live)
 			continue;
 		memset(&w->pools[i], 0, sizeof(w->pools[i]));
 		w->pools[i].live = true;
-		w->pools[i].device = props->location.id;
+		w->pools[i].host = host;
+		w->pools[i].device = host ? 0 : props->location.id;
 		w->pools[i].max_size = props->maxSize;
 		*pool = &w->pools[i];
 		res = CUDA_SUCCESS;
@@ -196,16 +208,17 @@ static CUresult mem_pool_create(CUmemoryPool *pool,
 static CUresult mem_pool_destroy(CUmemoryPool pool)
 {
 	struct soft_world *w = hm_soft_world;
-	CUresult res = CUDA_SUCCESS;
+	CUresult res;
 
 	SOFT_ENTER(cuMemPoolDestroy);
 	hm_soft_lock();
-	if (!hm_soft_is_pool(pool) || pool < w->pools ||
-	    pool >= w->pools + SOFT_MAX_POOLS)
+	res = hm_soft_unsafe();
+	if (!res && (!hm_soft_is_pool(pool) || pool < w->pools ||
+		     pool >= w->pools + SOFT_MAX_POOLS))
 		res = CUDA_ERROR_INVALID_VALUE;
-	else if (pool->used)
+	if (!res && pool->used)
 		pool->dying = true;
-	else
+	else if (!res)
 		pool->live = false;
 	hm_soft_unlock();
 	return res;
@@ -218,7 +231,9 @@ static CUresult mem_pool_trim_to(CUmemoryPool pool, size_t keep)
 	SOFT_ENTER(cuMemPoolTrimTo);
 	(void)keep;
 	hm_soft_lock();
-	res = hm_soft_is_pool(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	res = hm_soft_unsafe();
+	if (!res && !hm_soft_is_pool(pool))
+		res = CUDA_ERROR_INVALID_VALUE;
 	hm_soft_unlock();
 	return res;
 }
@@ -227,11 +242,14 @@ static CUresult mem_pool_set_attribute(CUmemoryPool pool,
 				       CUmemPool_attribute attribute,
 				       void *value)
 {
-	CUresult res = CUDA_SUCCESS;
+	CUresult res;
 
 	SOFT_ENTER(cuMemPoolSetAttribute);
 	hm_soft_lock();
-	if (!hm_soft_is_pool(pool)) {
+	res = hm_soft_unsafe();
+	if (res) {
+		/* Not now. */
+	} else if (!hm_soft_is_pool(pool)) {
 		res = CUDA_ERROR_INVALID_VALUE;
 	} else {
 		switch ((int)attribute) {
@@ -266,11 +284,14 @@ static CUresult mem_pool_get_attribute(CUmemoryPool pool,
 				       CUmemPool_attribute attribute,
 				       void *value)
 {
-	CUresult res = CUDA_SUCCESS;
+	CUresult res;
 
 	SOFT_ENTER(cuMemPoolGetAttribute);
 	hm_soft_lock();
-	if (!hm_soft_is_pool(pool)) {
+	res = hm_soft_unsafe();
+	if (res) {
+		/* Not now. */
+	} else if (!hm_soft_is_pool(pool)) {
 		res = CUDA_ERROR_INVALID_VALUE;
 	} else {
 		switch ((int)attribute) {

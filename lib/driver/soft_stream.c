@@ -41,6 +41,7 @@ void hm_soft_task_put(struct soft_task *task)
 		return;
 	for (i = 0; i < task->nr_deps; i++)
 		hm_soft_task_put(task->deps[i]);
+	hm_soft_node_put(task->node);
 	free(task->deps);
 	free(task->ranges);
 	free(task);
@@ -421,6 +422,14 @@ void hm_soft_sync(struct CUstream_st *s)
 	hm_check_clock_free(&clock);
 }
 
+/* Of the stream itself never, of another not while there are captures. */
+static CUresult may_ask(struct CUstream_st *s)
+{
+	CUresult res = hm_soft_capture_asked(s);
+
+	return res ? res : hm_soft_unsafe();
+}
+
 static CUresult stream_synchronize(CUstream stream)
 {
 	struct CUctx_st *ctx;
@@ -430,8 +439,7 @@ static CUresult stream_synchronize(CUstream stream)
 	SOFT_ENTER(cuStreamSynchronize);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	if (s)
-		res = hm_soft_capture_asked(s);
+	res = s ? may_ask(s) : res;
 	if (s && !res) {
 		ctx = s->ctx;
 		hm_soft_sync(s);
@@ -449,7 +457,7 @@ static CUresult stream_query(CUstream stream)
 	SOFT_ENTER(cuStreamQuery);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	res = s ? hm_soft_capture_asked(s) : res;
+	res = s ? may_ask(s) : res;
 	if (res) {
 		/* Illegal, or no such stream. */
 	} else if (s->tail && !s->tail->done) {
@@ -470,7 +478,10 @@ static CUresult stream_get_id(CUstream stream, unsigned long long *id)
 	SOFT_ENTER(cuStreamGetId);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	if (s) {
+	/* In every mode, but of no other stream. */
+	if (s)
+		res = hm_soft_capture_asked(s);
+	if (s && !res) {
 		*id = s->id;
 		res = CUDA_SUCCESS;
 	}
@@ -486,7 +497,9 @@ static CUresult stream_get_ctx(CUstream stream, CUcontext *ctx)
 	SOFT_ENTER(cuStreamGetCtx);
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
-	if (s) {
+	if (s && !s->capture)
+		res = hm_soft_capture_asked(s);
+	if (s && (s->capture || !res)) {
 		*ctx = s->ctx;
 		res = CUDA_SUCCESS;
 	}

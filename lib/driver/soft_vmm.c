@@ -1,53 +1,17 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * The soft driver's virtual memory management: a reservation is a mapping
- * without access, a handle is a part of a memfd, a mapping of it is a mapping. What a
- * GPU would fault on, the process faults on. A handle that is mapped
+ * without access, a handle (soft_handle.c) is a part of a memfd, a mapping of
+ * it is a mapping. What a GPU would fault on, the process faults on. A handle that is mapped
  * twice is one memory behind two addresses, as on a GPU.
  */
 #include <errno.h>
-#include <fcntl.h>
+#include <numaif.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "driver/soft.h"
-
-/* The device that @prop is for, or NULL and why in *@res. */
-static struct CUctx_st *device_of(const CUmemAllocationProp *prop,
-				  CUresult *res)
-{
-	struct soft_world *w = hm_soft_world;
-
-	*res = CUDA_ERROR_INVALID_VALUE;
-	if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
-		return NULL;
-	if (prop->requestedHandleTypes &
-	    ~(unsigned int)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-	    prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-		*res = CUDA_ERROR_NOT_SUPPORTED;
-		return NULL;
-	}
-	*res = CUDA_ERROR_INVALID_DEVICE;
-	if (prop->location.id < 0 || prop->location.id >= w->nr_devices)
-		return NULL;
-	*res = CUDA_SUCCESS;
-	return &w->devices[prop->location.id];
-}
-
-static CUresult get_granularity(size_t *granularity,
-				const CUmemAllocationProp *prop,
-				CUmemAllocationGranularity_flags which)
-{
-	CUresult res;
-
-	SOFT_ENTER(cuMemGetAllocationGranularity);
-	(void)which;
-	if (!device_of(prop, &res))
-		return res;
-	*granularity = SOFT_GRANULARITY;
-	return CUDA_SUCCESS;
-}
 
 /* Maps @size without access at a multiple of @align; MAP_FAILED. */
 static void *reserve(size_t size, size_t align, uintptr_t hint)
@@ -130,163 +94,16 @@ static CUresult address_free(CUdeviceptr ptr, size_t size)
 	return res;
 }
 
-/* With the lock. */
-struct soft_handle *hm_soft_handle(CUmemGenericAllocationHandle handle)
+/* Its pages come from @node, or else from where there are any. */
+static void prefer_node(uintptr_t ptr, size_t size, int node)
 {
-	struct soft_handle *h;
+	unsigned long mask[16] = { 0 };
+	const unsigned int bits = 8 * sizeof(mask[0]);
 
-	h = (void *)hm_range_find(&hm_soft_world->handles, handle, 1);
-	return h && h->self.start == handle && h->refs ? h : NULL;
-}
-
-static int fd_of(const struct soft_handle *h)
-{
-	return h->fd >= 0 ? h->fd : hm_soft_world->fd;
-}
-
-/* With the lock. Its pages go; its part of the file is not used again. */
-static void free_pages(struct soft_handle *h)
-{
-	if (h->fd >= 0)
-		close(h->fd);
-	else
-		fallocate(hm_soft_world->fd, FALLOC_FL_PUNCH_HOLE |
-			  FALLOC_FL_KEEP_SIZE, h->offset, h->size);
-}
-
-/* With the lock. Frees it if neither handles nor mappings are left. */
-static void put_handle(struct soft_handle *h)
-{
-	if (h->refs || h->mappings)
+	if (!hm_numa_there() || (size_t)node >= bits * 16)
 		return;
-	hm_range_erase(&hm_soft_world->handles, &h->self);
-	if (h->charged)
-		hm_soft_world->devices[h->prop.location.id].used -= h->size;
-	hm_check_free_uses(&h->uses);
-	free_pages(h);
-	free(h);
-}
-
-CUresult hm_soft_add_handle(struct soft_handle *h)
-{
-	h->refs = 1;
-	h->id = ++hm_soft_world->next_id;
-	h->self.start = (uintptr_t)h;
-	h->self.end = h->self.start + 1;
-	return hm_range_insert(&hm_soft_world->handles, &h->self) ?
-		CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-}
-
-static int new_file(size_t size)
-{
-	int fd = memfd_create("hetmem soft device", MFD_CLOEXEC);
-
-	if (fd >= 0 && ftruncate(fd, size)) {
-		close(fd);
-		fd = -1;
-	}
-	return fd;
-}
-
-/*
- * With the lock. Handles are many and descriptors few: all that need none of
- * their own are in one file, one after the other with gaps, or the kernel
- * would make one mapping of two neighbours, which to part again is one more.
- */
-static CUresult make_pages(struct soft_handle *h)
-{
-	struct soft_world *w = hm_soft_world;
-	uint64_t end;
-
-	if (h->prop.requestedHandleTypes) {
-		h->fd = new_file(h->size);
-		return h->fd < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-	}
-	h->fd = -1;
-	end = w->file_end + h->size;
-	if (end > INT64_MAX / 2)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (w->fd < 0)
-		w->fd = new_file(0);
-	if (w->fd < 0)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (end > w->file_size) {
-		if (ftruncate(w->fd, 2 * end))
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		w->file_size = 2 * end;
-	}
-	h->offset = w->file_end;
-	w->file_end = end + SOFT_GRANULARITY;
-	return CUDA_SUCCESS;
-}
-
-static CUresult add_new(struct CUctx_st *ctx, struct soft_handle *h)
-{
-	CUresult res = hm_soft_unsafe();
-
-	if (!res)
-		res = hm_soft_charge(ctx, h->size);
-	if (res)
-		return res;
-	res = make_pages(h);
-	if (!res) {
-		res = hm_soft_add_handle(h);
-		if (res)
-			free_pages(h);
-	}
-	if (res)
-		ctx->used -= h->size;
-	else
-		h->charged = true;
-	return res;
-}
-
-static CUresult mem_create(CUmemGenericAllocationHandle *handle, size_t size,
-			   const CUmemAllocationProp *prop,
-			   unsigned long long flags)
-{
-	struct soft_handle *h;
-	struct CUctx_st *ctx;
-	CUresult res;
-
-	SOFT_ENTER(cuMemCreate);
-	if (!hm_soft_granular(size) || size > PTRDIFF_MAX || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	ctx = device_of(prop, &res);
-	if (!ctx)
-		return res;
-	h = calloc(1, sizeof(*h));
-	if (!h)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	h->size = size;
-	h->prop = *prop;
-	hm_soft_lock();
-	res = add_new(ctx, h);
-	hm_soft_unlock();
-	if (res)
-		free(h);
-	else
-		*handle = (uintptr_t)h;
-	return res;
-}
-
-static CUresult mem_release(CUmemGenericAllocationHandle handle)
-{
-	CUresult res = CUDA_ERROR_INVALID_VALUE;
-	struct soft_handle *h;
-
-	SOFT_ENTER(cuMemRelease);
-	hm_soft_lock();
-	h = hm_soft_handle(handle);
-	if (h)
-		res = hm_soft_unsafe();
-	if (h && !res) {
-		h->refs--;
-		put_handle(h);
-		res = CUDA_SUCCESS;
-	}
-	hm_soft_unlock();
-	return res;
+	mask[node / bits] |= 1UL << node % bits;
+	mbind((void *)ptr, size, MPOL_PREFERRED, mask, bits * 16, 0);
 }
 
 /* With the lock. */
@@ -300,7 +117,7 @@ static CUresult map(uintptr_t ptr, struct soft_handle *h)
 	if (!r || ptr & (SOFT_GRANULARITY - 1) || h->size > r->end - ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (hm_soft_find(ptr, h->size))
-		return CUDA_ERROR_ALREADY_MAPPED;
+		return CUDA_ERROR_INVALID_VALUE;
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -308,7 +125,7 @@ static CUresult map(uintptr_t ptr, struct soft_handle *h)
 	m->range.end = ptr + h->size;
 	m->size = h->size;
 	m->kind = SOFT_MAPPING;
-	m->ctx = &w->devices[h->prop.location.id];
+	m->ctx = &w->devices[hm_soft_handle_host(h) ? 0 : h->prop.location.id];
 	m->id = ++w->next_id;
 	m->handle = h;
 	if (hm_range_insert(&w->memory, &m->range)) {
@@ -316,11 +133,13 @@ static CUresult map(uintptr_t ptr, struct soft_handle *h)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (mmap((void *)ptr, h->size, PROT_NONE, MAP_SHARED | MAP_FIXED,
-		 fd_of(h), h->offset) == MAP_FAILED) {
+		 hm_soft_handle_fd(h), h->offset) == MAP_FAILED) {
 		hm_range_erase(&w->memory, &m->range);
 		free(m);
 		return CUDA_ERROR_MAP_FAILED;
 	}
+	if (h->prop.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA)
+		prefer_node(ptr, h->size, h->prop.location.id);
 	h->mappings++;
 	return CUDA_SUCCESS;
 }
@@ -337,16 +156,12 @@ static CUresult mem_map(CUdeviceptr ptr, size_t size, size_t offset,
 		return CUDA_ERROR_INVALID_VALUE;
 	hm_soft_lock();
 	h = hm_soft_handle(handle);
-	res = hm_soft_unsafe();
-	if (res)
-		goto out;
 	if (!h)
 		res = CUDA_ERROR_INVALID_VALUE;
 	else if (offset || size != h->size)
 		res = CUDA_ERROR_NOT_SUPPORTED;
 	else
 		res = map(ptr, h);
-out:
 	hm_soft_unlock();
 	return res;
 }
@@ -355,7 +170,7 @@ out:
  * A process at its limit of mappings may not even replace one: it goes first
  * then, and whoever maps something right there in between is not stopped.
  */
-static void unmap_pages(uintptr_t start, size_t size)
+void hm_soft_unmap_pages(uintptr_t start, size_t size)
 {
 	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
@@ -373,11 +188,25 @@ void hm_soft_unmap(struct soft_memory *m)
 	const size_t size = m->range.end - m->range.start;
 
 	hm_range_erase(&hm_soft_world->memory, &m->range);
-	unmap_pages(m->range.start, size);
+	hm_soft_unmap_pages(m->range.start, size);
 	m->handle->mappings--;
-	put_handle(m->handle);
+	hm_soft_handle_put(m->handle);
 	hm_check_clock_free(&m->clock);
 	free(m);
+}
+
+/* With the lock: the mapping with the lowest address in [start, end). */
+static struct soft_memory *first_mapping(uintptr_t start, uintptr_t end)
+{
+	struct soft_memory *m, *first = NULL;
+
+	while (start < end && (m = hm_soft_find(start, end - start))) {
+		first = m->kind == SOFT_MAPPING ? m : first;
+		if (m->range.start <= start)
+			break;
+		end = m->range.start;
+	}
+	return first;
 }
 
 /* With the lock: whether [ptr, ptr + size) is whole mappings and no hole. */
@@ -397,32 +226,68 @@ static bool is_whole(uintptr_t ptr, size_t size)
 	return true;
 }
 
+/*
+ * With the lock: whether [ptr, ptr + size) begins in what is reserved and
+ * parts no mapping. *@holes: not all of it is mapped.
+ */
+static bool is_parted(uintptr_t ptr, size_t size, bool *holes)
+{
+	uintptr_t end = ptr + size, at = ptr;
+	struct soft_memory *m;
+
+	*holes = false;
+	if (!hm_soft_granular(size) || ptr & (SOFT_GRANULARITY - 1) ||
+	    end < ptr || !hm_range_find(&hm_soft_world->reserved, ptr, 1))
+		return true;
+	while (at < end && (m = first_mapping(at, end))) {
+		*holes = *holes || m->range.start > at;
+		if (m->range.start < ptr || m->range.end > end)
+			return true;
+		at = m->range.end;
+	}
+	*holes = *holes || at < end;
+	return false;
+}
+
 static CUresult mem_unmap(CUdeviceptr ptr, size_t size)
 {
 	CUresult res = CUDA_SUCCESS;
-	uintptr_t addr = ptr;
+	struct soft_memory *m;
+	bool holes;
 
 	SOFT_ENTER(cuMemUnmap);
 	hm_soft_lock();
-	res = hm_soft_unsafe();
-	if (!res && !is_whole(ptr, size))
+	if (is_parted(ptr, size, &holes))
 		res = CUDA_ERROR_INVALID_VALUE;
-	if (!res) {
-		while (addr < ptr + size) {
-			struct soft_memory *m = hm_soft_find(addr, 1);
-
-			addr = m->range.end;
-			hm_check_gone(m, NULL, "cuMemUnmap");
-			hm_soft_unmap(m);
-		}
+	else if (holes)
+		hm_check_hole(ptr, size, "cuMemUnmap");
+	while (!res && (m = first_mapping(ptr, ptr + size))) {
+		hm_check_gone(m, NULL, "cuMemUnmap");
+		hm_soft_unmap(m);
 	}
 	hm_soft_unlock();
 	return res;
 }
 
-static void set_masks(struct soft_memory *m, int device, int prot)
+/* The bit of a place in the masks of a mapping; -1: there is no such place. */
+static int place_bit(const CUmemLocation *location)
 {
-	const uint32_t bit = 1U << device;
+	switch (location->type) {
+	case CU_MEM_LOCATION_TYPE_DEVICE:
+		return location->id >= 0 &&
+		       location->id < hm_soft_world->nr_devices ?
+			location->id : -1;
+	case CU_MEM_LOCATION_TYPE_HOST:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+		return SOFT_MAX_DEVICES;
+	default:
+		return -1;
+	}
+}
+
+static void set_masks(struct soft_memory *m, int place, int prot)
+{
+	const uint32_t bit = 1U << place;
 
 	m->readers = prot & PROT_READ ? m->readers | bit : m->readers & ~bit;
 	m->writers = prot & PROT_WRITE ? m->writers | bit : m->writers & ~bit;
@@ -438,10 +303,11 @@ static CUresult mem_set_access(CUdeviceptr ptr, size_t size,
 		[CU_MEM_ACCESS_FLAGS_PROT_READWRITE] = PROT_READ | PROT_WRITE,
 	};
 	CUresult res = CUDA_SUCCESS;
-	int prot;
 	struct soft_memory *m;
+	bool host = false;
 	uintptr_t at;
 	size_t i;
+	int prot;
 
 	SOFT_ENTER(cuMemSetAccess);
 	if (!count)
@@ -449,22 +315,28 @@ static CUresult mem_set_access(CUdeviceptr ptr, size_t size,
 	for (i = 0; i < count; i++) {
 		unsigned int flags = desc[i].flags;
 
-		if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-		    flags > 3 || prots[flags] < 0)
+		if (place_bit(&desc[i].location) < 0 || flags > 3 ||
+		    prots[flags] < 0)
 			return CUDA_ERROR_INVALID_VALUE;
-		if (desc[i].location.id < 0 ||
-		    desc[i].location.id >= hm_soft_world->nr_devices)
-			return CUDA_ERROR_INVALID_DEVICE;
+		host = host || place_bit(&desc[i].location) ==
+			SOFT_MAX_DEVICES;
 	}
 	hm_soft_lock();
-	res = hm_soft_unsafe();
-	if (!res && !is_whole(ptr, size))
+	if (!is_whole(ptr, size))
 		res = CUDA_ERROR_INVALID_VALUE;
-	/* One page table serves all devices here: the widest access counts. */
+	for (at = ptr; host && !res && at < ptr + size; at = m->range.end) {
+		m = hm_soft_find(at, 1);
+		if (!hm_soft_handle_host(m->handle))
+			res = CUDA_ERROR_NOT_SUPPORTED;
+	}
+	/*
+	 * One page table serves all devices and the host here: the widest
+	 * access counts.
+	 */
 	for (at = ptr; !res && at < ptr + size; at = m->range.end) {
 		m = hm_soft_find(at, 1);
 		for (i = 0; i < count; i++)
-			set_masks(m, desc[i].location.id,
+			set_masks(m, place_bit(&desc[i].location),
 				  prots[desc[i].flags]);
 		prot = (m->readers ? PROT_READ : 0) |
 		       (m->writers ? PROT_WRITE : 0);
@@ -479,16 +351,9 @@ static CUresult mem_set_access(CUdeviceptr ptr, size_t size,
 /* Mappings are gone by now. */
 void hm_soft_free_vmm(struct soft_world *w)
 {
-	struct soft_handle *h;
 	struct hm_range *r;
 
-	while ((r = hm_range_any(&w->handles))) {
-		h = (struct soft_handle *)r;
-		if (w->debug)
-			hm_soft_leak("handle", (uintptr_t)h, h->size);
-		h->refs = 0;
-		put_handle(h);
-	}
+	hm_soft_free_handles(w);
 	while ((r = hm_range_any(&w->reserved))) {
 		if (w->debug)
 			hm_soft_leak("address range", r->start,
@@ -503,19 +368,22 @@ static CUresult mem_get_access(unsigned long long *flags,
 			       const CUmemLocation *location, CUdeviceptr ptr)
 {
 	CUresult res = CUDA_ERROR_INVALID_VALUE;
+	int bit = place_bit(location);
 	struct soft_memory *m;
 
 	SOFT_ENTER(cuMemGetAccess);
-	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (location->id < 0 || location->id >= hm_soft_world->nr_devices)
+	if (bit < 0)
 		return CUDA_ERROR_INVALID_DEVICE;
 	hm_soft_lock();
 	m = hm_soft_find(ptr, 1);
 	if (m && m->kind == SOFT_MAPPING) {
-		*flags = (m->readers >> location->id & 1 ?
+		/* The host at large has a device's memory as the device has. */
+		if (location->type == CU_MEM_LOCATION_TYPE_HOST &&
+		    !hm_soft_handle_host(m->handle))
+			bit = m->handle->prop.location.id;
+		*flags = (m->readers >> bit & 1 ?
 			  CU_MEM_ACCESS_FLAGS_PROT_READ : 0) |
-			 (m->writers >> location->id & 1 ?
+			 (m->writers >> bit & 1 ?
 			  CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0);
 		res = CUDA_SUCCESS;
 	}
@@ -525,11 +393,8 @@ static CUresult mem_get_access(unsigned long long *flags,
 
 void hm_soft_fill_vmm(struct hm_driver *d)
 {
-	d->cuMemGetAllocationGranularity = get_granularity;
 	d->cuMemAddressReserve = address_reserve;
 	d->cuMemAddressFree = address_free;
-	d->cuMemCreate = mem_create;
-	d->cuMemRelease = mem_release;
 	d->cuMemMap = mem_map;
 	d->cuMemUnmap = mem_unmap;
 	d->cuMemSetAccess = mem_set_access;

@@ -71,13 +71,16 @@ static void whole_regions(void)
 	ok(!t.range && t.base == p && t.size == 8 * G,
 	   "the range is all of the allocation");
 	ok(t.id, "it has an id");
+	ok(!t.ipc && t.legacy, "legacy IPC names it");
+	ok(!t.sync_memops && !t.dma_buf, "so does a dma-buf");
 	drv->cuMemFree(p);
 	need(!drv->cuMemAllocAsync(&p, 8 * G, NULL) && !drv->cuCtxSynchronize(),
 	     "cuMemAllocAsync");
 	t = ask(p + G, G);
 	show("cuMemAllocAsync, in the middle", p + G, &t);
 	ok(!t.range && t.base == p, "the range is the allocation");
-	ok(t.ipc, "legacy IPC is refused");
+	is(t.ipc, CUDA_ERROR_INVALID_VALUE, "legacy IPC is refused");
+	is(t.dma_buf, CUDA_ERROR_INVALID_VALUE, "and a dma-buf");
 	drv->cuMemFreeAsync(p, NULL);
 	drv->cuCtxSynchronize();
 }
@@ -114,7 +117,9 @@ static void mappings(bool rdma)
 	ok(!one.range && one.base == va && one.size == 2 * G,
 	   "the range is its handle's mapping");
 	ok(one.id, "it has an id");
-	ok(one.ipc, "legacy IPC is refused");
+	is(one.ipc, CUDA_ERROR_INVALID_VALUE, "legacy IPC is refused");
+	is(one.sync_memops, CUDA_ERROR_NOT_SUPPORTED, "and SYNC_MEMOPS");
+	is(one.dma_buf, 0, "a dma-buf names it");
 	part = ask(va + 4096, 4096);
 	show("VMM: a part of a handle", va + 4096, &part);
 	ok(!part.range && part.base == va && part.size == 2 * G,
@@ -128,8 +133,8 @@ static void mappings(bool rdma)
 	last = ask(va + 3 * G, G);
 	show("VMM: two handles, at the second", va + 3 * G, &last);
 	ok(last.base == va + 3 * G && last.size == G, "then the second");
-	printf("# ids of the handles: %llu %llu %llu: %s\n", one.id, next.id,
-	       last.id, one.id == next.id ? "the same" : "each its own");
+	ok(one.id != next.id && next.id != last.id && one.id != last.id,
+	   "each has its own id: %llu, %llu, %llu", one.id, next.id, last.id);
 
 	/* The same address with other memory behind it. */
 	drv->cuMemUnmap(va + 3 * G, G);
@@ -137,8 +142,7 @@ static void mappings(bool rdma)
 	     !drv->cuMemSetAccess(va + 3 * G, G, &rw, 1), "another handle");
 	next = ask(va + 3 * G, G);
 	show("VMM: mapped anew", va + 3 * G, &next);
-	printf("# after mapping anew the id is %s\n",
-	       next.id == last.id ? "THE SAME" : "another");
+	ok(next.id != last.id && next.id, "the id is new: %llu", next.id);
 
 	drv->cuMemUnmap(va, 4 * G);
 	for (i = 0; i < 3; i++)

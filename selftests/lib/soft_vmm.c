@@ -68,7 +68,7 @@ static void map_and_fault(void)
 	is(touch_write(va + G), SIGSEGV, "and writes not");
 
 	is(drv->cuMemMap(va + 2 * G, 2 * G, 0, h, 0),
-	   CUDA_ERROR_ALREADY_MAPPED, "over a mapping");
+	   CUDA_ERROR_INVALID_VALUE, "over a mapping");
 	is(drv->cuMemMap(va + 4 * G, G, G, h, 0), CUDA_ERROR_NOT_SUPPORTED,
 	   "part of a handle");
 	is(drv->cuMemMap(va + 7 * G, 2 * G, 0, h, 0),
@@ -77,13 +77,14 @@ static void map_and_fault(void)
 	   CUDA_ERROR_INVALID_VALUE, "not aligned");
 	is(drv->cuMemUnmap(va + G, G), CUDA_ERROR_INVALID_VALUE,
 	   "unmap of half a mapping");
-	is(drv->cuMemUnmap(va, 3 * G), CUDA_ERROR_INVALID_VALUE,
-	   "of a hole");
+	is(drv->cuMemUnmap(va, 2 * G), CUDA_ERROR_INVALID_VALUE,
+	   "of a hole and half a mapping");
+	is(drv->cuMemUnmap(va + 4 * G, 2 * G), 0, "of nothing");
 	is(drv->cuMemSetAccess(va, 3 * G, &rw, 1), CUDA_ERROR_INVALID_VALUE,
 	   "access to a hole");
 	is(drv->cuMemAddressFree(va, 8 * G), CUDA_ERROR_INVALID_VALUE,
 	   "addresses in use are not freed");
-	is(drv->cuMemUnmap(va + G, 2 * G), 0, "unmapped");
+	is(drv->cuMemUnmap(va, 5 * G), 0, "unmapped, and holes around it");
 	is(touch(va + G), SIGSEGV, "faults again");
 	is(drv->cuMemAddressFree(va, 4 * G), CUDA_ERROR_INVALID_VALUE,
 	   "half a reservation");
@@ -270,7 +271,7 @@ static void refused(void)
 	   "no such device");
 	p.location.id = 0;
 	p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
-	is(drv->cuMemCreate(&h, G, &p, 0), CUDA_ERROR_NOT_SUPPORTED,
+	is(drv->cuMemCreate(&h, G, &p, 0), CUDA_ERROR_NOT_PERMITTED,
 	   "no fabric");
 	is(drv->cuMemAddressReserve(&va, 100, 0, 0, 0),
 	   CUDA_ERROR_INVALID_VALUE, "a reservation that is not granular");
