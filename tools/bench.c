@@ -18,6 +18,7 @@ static const struct bench {
 	{ "cached", bench_cached, "the cached path alone, and what it calls" },
 	{ "vmm", bench_vmm, "a pool that grows by 1 GiB" },
 	{ "pinned", bench_pinned, "page-locked memory, beside cuMemHostAlloc" },
+	{ "driver", bench_driver, "what calls of the driver take by themselves" },
 	{ "metadata", bench_metadata, "resident memory that a pool of small blocks needs" },
 };
 

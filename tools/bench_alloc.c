@@ -11,6 +11,8 @@
 
 #include "bench.h"
 #include "bench_alloc.h"
+#include "count_calls.h"
+#include "count_system.h"
 
 #define PEER	"cuMemAllocAsync"
 
@@ -81,7 +83,8 @@ static void run_streams(struct bench_options *o, struct bench_pairs *pairs,
 		return;
 	snprintf(row.spec, sizeof(row.spec), "%s", spec);
 	row.what = nr_streams == 1 ? "one stream" :
-		cross ? "freed on another stream" : "streams in turn";
+		cross ? "freed on another stream" :
+		xasprintf("%d streams in turn", nr_streams);
 	row.ns = measure_one(o, res, nr_streams, cross, &row) / 2;
 	row.peer_ns = peer ? measure_one(o, NULL, nr_streams, cross, NULL) / 2 +
 		measure_one(o, NULL, nr_streams, cross, NULL) / 2 : -1;
@@ -147,6 +150,7 @@ struct crew {
 	int nr;
 	bool hand_over;
 	uint64_t pairs;
+	struct bench_pair *count;
 	int finished;
 	pthread_barrier_t start;
 	struct member *members;
@@ -161,22 +165,6 @@ struct member {
 	struct bench_thread work;
 	struct queue in;
 };
-
-static void own_core(int index)
-{
-	cpu_set_t all, one;
-	int cpu, nr;
-
-	if (sched_getaffinity(0, sizeof(all), &all))
-		return;
-	nr = index % CPU_COUNT(&all);
-	for (cpu = 0; cpu < CPU_SETSIZE; cpu++)
-		if (CPU_ISSET(cpu, &all) && !nr--)
-			break;
-	CPU_ZERO(&one);
-	CPU_SET(cpu, &one);
-	sched_setaffinity(0, sizeof(one), &one);
-}
 
 static void free_one(struct crew *c, void *p, size_t size, CUstream stream)
 {
@@ -232,15 +220,19 @@ static void *member_main(void *arg)
 	struct crew *c = m->crew;
 	struct hm_context saved;
 	uint64_t i, start;
+	bool traced;
 
-	own_core(m->index);
+	bench_own_core(m->index);
 	hm_context_enter(c->o->hm, 0, &saved);
 	if (!c->hand_over)
 		bench_thread_run(&m->work, BENCH_SIZES);
 	pthread_barrier_wait(&c->start);
 	start = bench_now();
 	if (!c->hand_over) {
+		traced = c->count && !m->index && count_system_begin();
 		bench_thread_run(&m->work, c->pairs);
+		if (traced)
+			c->count->system_calls = count_system_end();
 	} else {
 		for (i = 0; i < c->pairs; i++) {
 			give_one(c, m, bench_sizes[(i * 7 + m->index) %
@@ -260,13 +252,19 @@ static void *member_main(void *arg)
 	return NULL;
 }
 
-/* Nanoseconds of a thread for a pair, the mean of all. < 0: it failed. */
+/*
+ * Nanoseconds of a thread for a pair, the mean of all. < 0: it failed. With
+ * @count, the system calls of a thread that only allocates and frees; one that
+ * hands over gives its core away when it has to wait.
+ */
 static double measure_threads(struct bench_options *o,
 			      struct hetmem_resource *res, int nr,
-			      bool hand_over, uint64_t pairs)
+			      bool hand_over, uint64_t pairs,
+			      struct bench_pair *count)
 {
 	struct crew c = { .o = o, .res = res, .nr = nr,
-			  .hand_over = hand_over, .pairs = pairs };
+			  .hand_over = hand_over, .pairs = pairs,
+			  .count = count };
 	int i, failures = 0;
 	double ns = 0;
 
@@ -306,12 +304,24 @@ static uint64_t enough(struct bench_options *o, struct hetmem_resource *res,
 
 	if (!res && !o->drv->cuMemAllocAsync)
 		return 0;
-	ns = measure_threads(o, res, nr, hand_over, 500);
+	ns = measure_threads(o, res, nr, hand_over, 500, NULL);
 	if (ns > 0 && ns < 20000)
-		ns = measure_threads(o, res, nr, hand_over, 5000);
+		ns = measure_threads(o, res, nr, hand_over, 5000, NULL);
 	if (ns <= 0 || ns > 200000)
 		return 1000;
 	return 200e6 / ns < 1000000 ? 200e6 / ns : 1000000;
+}
+
+/* Calls of all threads for a pair, system calls of one of them. */
+static void count_threads(struct bench_options *o,
+			  struct hetmem_resource *res, bool hand_over,
+			  struct bench_pair *row)
+{
+	row->counted = (uint64_t)row->threads *
+		(BENCH_COUNTED + (hand_over ? 0 : BENCH_SIZES));
+	row->calls_known = count_calls_begin(o->hm);
+	measure_threads(o, res, row->threads, hand_over, BENCH_COUNTED, row);
+	count_calls_end(o->hm, row->calls);
 }
 
 static void run_threads(struct bench_options *o, struct bench_pairs *pairs,
@@ -329,11 +339,12 @@ static void run_threads(struct bench_options *o, struct bench_pairs *pairs,
 	/* The first makes what the second finds warm. */
 	ours = enough(o, res, nr, hand_over);
 	theirs = enough(o, NULL, nr, hand_over);
-	row.ns = measure_threads(o, res, nr, hand_over, ours) / 2;
+	row.ns = measure_threads(o, res, nr, hand_over, ours, NULL) / 2;
 	row.peer_ns = !o->drv->cuMemAllocAsync ? -1 :
-		measure_threads(o, NULL, nr, hand_over, theirs) / 2 +
-		measure_threads(o, NULL, nr, hand_over, theirs) / 2;
-	row.ns += measure_threads(o, res, nr, hand_over, ours) / 2;
+		measure_threads(o, NULL, nr, hand_over, theirs, NULL) / 2 +
+		measure_threads(o, NULL, nr, hand_over, theirs, NULL) / 2;
+	row.ns += measure_threads(o, res, nr, hand_over, ours, NULL) / 2;
+	count_threads(o, res, hand_over, &row);
 	hetmem_resource_destroy(res);
 	bench_pairs_add(pairs, &row);
 }

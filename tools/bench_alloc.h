@@ -12,6 +12,7 @@
 
 #define BENCH_SPECS	16
 #define BENCH_CALLS	160
+#define BENCH_COUNTED	20000	/* pairs in which calls are counted */
 
 /**
  * struct bench_options - of every benchmark of resources
@@ -106,6 +107,9 @@ void bench_thread_end(struct bench_thread *t);
 /* Streams and event; false: the driver failed. */
 bool bench_thread_init(struct bench_thread *t, struct bench_options *o,
 		       struct hetmem_resource *res, int nr_streams);
+
+/* Binds the calling thread to a core, another one for each index if it can. */
+void bench_own_core(int index);
 
 /* Fills calls and system calls of @row from a run of @t. */
 void bench_count(struct bench_thread *t, struct bench_pair *row);

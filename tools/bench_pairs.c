@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /* What the benchmarks of resources share: see bench_alloc.h. */
 #include <getopt.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,8 +13,6 @@
 #ifdef HAVE_JSON_C
 #include <json-c/json.h>
 #endif
-
-#define COUNTED	20000
 
 size_t bench_sizes[BENCH_SIZES];
 
@@ -145,6 +144,22 @@ struct hetmem_resource *bench_make(struct bench_options *o, const char *spec)
 	return NULL;
 }
 
+void bench_own_core(int index)
+{
+	cpu_set_t all, one;
+	int cpu, nr;
+
+	if (sched_getaffinity(0, sizeof(all), &all))
+		return;
+	nr = index % CPU_COUNT(&all);
+	for (cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &all) && !nr--)
+			break;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	sched_setaffinity(0, sizeof(one), &one);
+}
+
 bool bench_thread_init(struct bench_thread *t, struct bench_options *o,
 		       struct hetmem_resource *res, int nr_streams)
 {
@@ -223,13 +238,13 @@ void bench_thread_end(struct bench_thread *t)
 
 void bench_count(struct bench_thread *t, struct bench_pair *row)
 {
-	row->counted = COUNTED;
+	row->counted = BENCH_COUNTED;
 	row->system_calls = -1;
 	row->calls_known = count_calls_begin(t->o->hm);
-	bench_thread_run(t, COUNTED);
+	bench_thread_run(t, BENCH_COUNTED);
 	count_calls_end(t->o->hm, row->calls);
 	if (count_system_begin()) {
-		bench_thread_run(t, COUNTED);
+		bench_thread_run(t, BENCH_COUNTED);
 		row->system_calls = count_system_end();
 	}
 }
@@ -383,7 +398,7 @@ static void print_table(const struct bench_options *o,
 	}
 	table_print(table);
 	printf("\n%s driver. SYSCALLS: of one thread in %d.\n",
-	       hetmem_driver_name(o->hm), COUNTED);
+	       hetmem_driver_name(o->hm), BENCH_COUNTED);
 }
 
 int bench_end(struct bench_options *o, struct bench_pairs *pairs)

@@ -10,6 +10,7 @@
 
 #include "bench.h"
 #include "bench_alloc.h"
+#include "count_calls.h"
 
 #define GIB	((size_t)1 << 30)
 #define MIB	((size_t)1 << 20)
@@ -62,9 +63,27 @@ static double driver_maps(struct bench_options *o, size_t size)
 	return good ? (double)ns : -1;
 }
 
-/* Grows a block of 64 MiB by 1 GiB in a fresh pool. < 0: the errno. */
+/* Counts what happens between the two, once, if there is a @row for it. */
+static void count_one(struct bench_options *o, struct bench_pair *row)
+{
+	if (!row)
+		return;
+	row->counted = 1;
+	row->calls_known = count_calls_begin(o->hm);
+}
+
+static void counted_one(struct bench_options *o, struct bench_pair *row)
+{
+	if (row)
+		count_calls_end(o->hm, row->calls);
+}
+
+/*
+ * Grows a block of 64 MiB by 1 GiB in a fresh pool; what that calls is counted
+ * if there is a @row for it. < 0: the errno.
+ */
 static double pool_grows(struct bench_options *o, const char *spec,
-			 bool in_place)
+			 bool in_place, struct bench_pair *row)
 {
 	struct hetmem_resource *res = bench_make(o, spec);
 	hetmem_stream s = HETMEM_STREAM_LEGACY;
@@ -77,12 +96,14 @@ static double pool_grows(struct bench_options *o, const char *spec,
 	err = in_place ?
 		hetmem_alloc_reserve(res, 64 * MIB, 64 * MIB + GIB, s, &p) :
 		hetmem_alloc(res, 64 * MIB, 0, s, &p);
+	count_one(o, row);
 	ns = bench_now();
 	if (!err && in_place)
 		err = hetmem_grow(res, p, 64 * MIB + GIB, s);
 	else if (!err)
 		err = hetmem_alloc(res, GIB, 0, s, &q);
 	ns = bench_now() - ns;
+	counted_one(o, row);
 	if (!err && !in_place)
 		hetmem_free(res, q, GIB, s);
 	hetmem_free(res, p, 0, s);
@@ -102,7 +123,7 @@ static void run_growth(struct bench_options *o, struct bench_pairs *pairs,
 	int i;
 
 	for (i = 0; i < ROUNDS; i++) {
-		ours[i] = pool_grows(o, spec, in_place);
+		ours[i] = pool_grows(o, spec, in_place, NULL);
 		if (ours[i] < 0) {
 			complain(EXIT_FAILED, "bench", "%s: %s: %s", spec,
 				 row.what, hetmem_last_error());
@@ -110,6 +131,7 @@ static void run_growth(struct bench_options *o, struct bench_pairs *pairs,
 		}
 		theirs[i] = driver_maps(o, GIB);
 	}
+	pool_grows(o, spec, in_place, &row);
 	snprintf(row.spec, sizeof(row.spec), "%s", spec);
 	row.ns = median(ours, ROUNDS);
 	row.peer_ns = median(theirs, ROUNDS);
@@ -142,17 +164,20 @@ int bench_vmm(int argc, char **argv)
 
 /* A resource with @size of page-locked memory ready, made and gone. */
 static double pinned_made(struct bench_options *o, const char *spec,
-			  size_t size)
+			  size_t size, struct bench_pair *row)
 {
 	struct hetmem_resource *res = NULL;
-	uint64_t ns = bench_now();
 	void *p = NULL;
+	uint64_t ns;
 	int err;
 
+	count_one(o, row);
+	ns = bench_now();
 	err = hetmem_resource_create(o->hm, spec, &res);
 	if (!err)
 		err = hetmem_alloc(res, size, 0, HETMEM_STREAM_HOST, &p);
 	ns = bench_now() - ns;
+	counted_one(o, row);
 	if (!err)
 		hetmem_free(res, p, size, HETMEM_STREAM_HOST);
 	hetmem_resource_destroy(res);
@@ -197,9 +222,10 @@ int bench_pinned(int argc, char **argv)
 		row.what = size == GIB ? "1 GiB, page-locked" :
 			xasprintf("%zu MiB, page-locked", size / MIB);
 		for (j = 0; j < ROUNDS; j++) {
-			ours[j] = pinned_made(&o, o.specs[i], size);
+			ours[j] = pinned_made(&o, o.specs[i], size, NULL);
 			theirs[j] = pinned_by_driver(&o, size);
 		}
+		pinned_made(&o, o.specs[i], size, &row);
 		snprintf(row.spec, sizeof(row.spec), "%s", o.specs[i]);
 		row.ns = median(ours, ROUNDS);
 		row.peer_ns = median(theirs, ROUNDS);

@@ -11,6 +11,7 @@
 
 #include "internal.h"
 #include "resource/resource.h"
+#include "time_calls.h"
 #include "util.h"
 
 enum replay_op {
@@ -95,6 +96,8 @@ struct replay_result {
 	int64_t system_calls;
 	bool calls_known;
 	uint64_t calls[REPLAY_CALLS];	/* as in count_calls.h */
+	bool times_known;	/* of both passes, see time_calls.h */
+	uint64_t driver_ns[2][TIME_CALLS];
 	uint64_t peak_requested;
 	uint64_t peak_reserved;
 	int64_t metadata;	/* resident memory for it, -1: not taken */

@@ -52,6 +52,18 @@ static struct json_object *calls(const struct replay_result *r)
 	return object;
 }
 
+static void add_times(struct json_object *object, const char *key,
+		      const uint64_t *ns)
+{
+	struct json_object *times = json_object_new_object();
+	unsigned int i;
+
+	for (i = 0; i < time_calls_nr(); i++)
+		if (ns[i])
+			add_number(times, time_calls_name(i), ns[i] / 1e6);
+	json_object_object_add(object, key, times);
+}
+
 static struct json_object *json_run(const struct replay_result *r)
 {
 	struct json_object *object = json_object_new_object();
@@ -76,6 +88,10 @@ static struct json_object *json_run(const struct replay_result *r)
 	add_count(object, "peak_reserved", r->peak_reserved);
 	add_number(object, "ratio", r->ratio);
 	add_count(object, "failures", r->failures);
+	if (r->times_known) {
+		add_times(object, "driver_ms", r->driver_ns[0]);
+		add_times(object, "driver_second_ms", r->driver_ns[1]);
+	}
 	if (r->metadata >= 0) {
 		add_count(object, "metadata_blocks", r->peak_blocks);
 		add_count(object, "metadata_mapped", r->peak_mapped);

@@ -41,7 +41,8 @@ ask 'nothing fails' '!grep { $_->{failures} } @rows'
 ask 'device-pool by default' '!grep { $_->{spec} ne "device-pool" } @rows'
 ask 'at most 1.03 times what is requested' '!grep { !($_->{ratio} >= 1 && $_->{ratio} <= 1.03) } @rows'
 ask 'the calls are named' '$row->{driver_calls}{cuStreamGetId} >= 13754 && $row->{driver_calls}{cuMemCreate} > 0'
-cp "$tmp/out" "$tmp/first"
+ask 'what of the time is the driver'"'"'s' \
+	'!grep { !($_->{driver_ms}{cuMemMap} > 0 && $_->{driver_ms}{cuMemSetAccess} > 0) } @rows'
 
 # The same, whatever the file looks like.
 zcat $traces/table.csv.gz >"$tmp/plain.csv"
@@ -96,12 +97,18 @@ ask 'none where streams are retired' '!%{$rows[1]{driver_calls}}'
 ask 'and no system call' '!grep { !defined $_->{system_calls} || $_->{system_calls} } @rows'
 run bench threads --json --threads 2 --spec device-pool
 ask 'bench threads' '@rows == 3 && $rows[1]{threads} == 2 && !grep { !($_->{ns_pair} > 0) } @rows'
+ask 'of all threads: what they call' '!grep { !($_->{driver_calls}{cuStreamGetId} >= 1.9) } @rows'
+ask 'of one thread: system calls' '@rows == 3 && !grep { !defined $_->{system_calls} && $_->{what} eq "own streams" } @rows'
 run bench streams --json --spec device-pool
 ask 'bench streams' '@rows == 5 && !grep { !($_->{ns_pair} > 0) } @rows'
 run bench vmm --json --spec device-pool
+ask 'what growing calls' '!grep { !($_->{driver_calls}{cuMemCreate} > 0 && $_->{driver_calls}{cuMemMap} > 0) } @rows'
 ask 'bench vmm' '@rows && !grep { !($_->{ns_pair} > 0 && $_->{peer_ns_pair} > 0) } @rows'
 run bench pinned --json --spec pinned
-ask 'bench pinned' '@rows == 1 && $row->{ns_pair} > 0'
+ask 'bench pinned' '@rows == 1 && $row->{ns_pair} > 0 && $row->{driver_calls}{cuMemHostRegister} == 1'
+
+run bench driver --json --threads 2
+ask 'bench driver' '@rows > 10 && !grep { !($_->{ns_pair} > 0) } @rows'
 
 # The cached path: what it calls is counted by a process that traces this one. A thread may
 # have to look up a stream that it has not used for long.
