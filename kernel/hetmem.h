@@ -376,16 +376,20 @@ int hetmem_ring_mmap(struct hetmem_context *ctx, struct vm_area_struct *vma);
  * struct hetmem_piece - pages of a step that have everything in common
  * @location: HETMEM_LOC()
  * @order: of the page table entries that map them
- * @part: of large folios that are mapped by pages, if hetmem_walk.find_parts
+ * @traits: HETMEM_TRAIT_*, of those in hetmem_walk.look_for
  * @nr_pages: how many; not valid for the last piece of a step, which goes
  *	to the step's end (and may be much longer than a block)
  */
 struct hetmem_piece {
 	u32 location;
 	u8 order;
-	bool part;
+	u8 traits;
 	u16 nr_pages;
 };
+
+/* What a page of the host that is mapped alone can be besides. */
+#define HETMEM_TRAIT_PART	BIT(0)	/* of a large folio */
+#define HETMEM_TRAIT_MERGED	BIT(1)	/* by KSM */
 
 /**
  * struct hetmem_walk - finding out where pages are, step by step
@@ -400,7 +404,7 @@ struct hetmem_piece {
  * @end: of the last step
  * @vma_end: of the mapping that the last step looked into
  * @why: HETMEM_WHY_*, of the mapping that the last step looked at
- * @find_parts: tell parts of large folios from other pages of the host
+ * @look_for: traits to tell pages apart by
  * @nr: pieces of the last step
  */
 struct hetmem_walk {
@@ -414,7 +418,7 @@ struct hetmem_walk {
 	unsigned long end;
 	unsigned long vma_end;
 	u32 why;
-	bool find_parts;
+	u8 look_for;
 	unsigned int nr;
 };
 

@@ -64,6 +64,13 @@ static bool hetmem_to_host(const struct hetmem_migration *m)
  * page where it finds it and maps it again by its reverse mapping; KSM drops
  * a page's reverse mapping when it comes by while the page is unmapped. So
  * the entry of a merged page can be left behind, for good.
+ *
+ * Merged pages are in other mappings, too: where one process of two that share
+ * a page since a fork lets KSM merge, it is merged for both. KSM's reverse
+ * mapping leads to that process and to its children, not to its parent. So a
+ * step's merged pages are left out of what a driver is given. One that is
+ * shared and becomes merged between that look and its unmapping we cannot
+ * keep out: KSM does it under the other process's locks.
  */
 static bool hetmem_leaves(const struct hetmem_migration *m, u32 why)
 {
@@ -106,6 +113,8 @@ static u32 hetmem_why_left(const struct hetmem_migration *m,
 
 	if (hetmem_leaves(m, why))
 		return why;
+	if (piece->traits & HETMEM_TRAIT_MERGED)
+		return why | HETMEM_WHY_MERGEABLE;
 	if (kind == HETMEM_UNKNOWN)
 		return why | HETMEM_WHY_ABSENT;
 	if (m->no_memory)
@@ -114,7 +123,8 @@ static u32 hetmem_why_left(const struct hetmem_migration *m,
 		return why | HETMEM_WHY_OTHER_NODE;
 	if (why & (HETMEM_WHY_FILE | HETMEM_WHY_SHMEM))
 		return why;
-	return why | (piece->part ? HETMEM_WHY_LARGE_FOLIO : HETMEM_WHY_BUSY);
+	return why | (piece->traits & HETMEM_TRAIT_PART ?
+		      HETMEM_WHY_LARGE_FOLIO : HETMEM_WHY_BUSY);
 }
 
 /* Pages that userspace can bring, or have split; there is room, see hetmem_migrate(). */
@@ -290,6 +300,23 @@ static int hetmem_step_to_host(struct hetmem_migration *m)
 	return ret;
 }
 
+static int hetmem_step_to_device(struct hetmem_migration *m)
+{
+	const struct hetmem_walk *walk = &m->walk;
+	unsigned long start = walk->start, end;
+	unsigned int i;
+	int ret = 0;
+
+	for (i = 0; i < walk->nr && !ret; i++, start = end) {
+		end = hetmem_piece_end(walk, i, start);
+		if (!(walk->pieces[i].traits & HETMEM_TRAIT_MERGED))
+			ret = hetmem_move(m,
+					  HETMEM_LOC_INDEX(m->cmd->location),
+					  start, end);
+	}
+	return ret;
+}
+
 /* Looks at [start, end) again and counts. @before arrived earlier. */
 static int hetmem_step_account(struct hetmem_migration *m, unsigned long start,
 			       unsigned long end, u64 before)
@@ -297,7 +324,8 @@ static int hetmem_step_account(struct hetmem_migration *m, unsigned long start,
 	u64 arrived = 0;
 	int ret = 0;
 
-	m->walk.find_parts = !HETMEM_SPLITS_FOLIOS && !hetmem_to_host(m);
+	if (!HETMEM_SPLITS_FOLIOS && !hetmem_to_host(m))
+		m->walk.look_for |= HETMEM_TRAIT_PART;
 	while (start < end) {
 		ret = hetmem_walk_step(&m->walk, start, end);
 		if (ret)
@@ -309,7 +337,7 @@ static int hetmem_step_account(struct hetmem_migration *m, unsigned long start,
 		if (ret)
 			break;
 	}
-	m->walk.find_parts = false;
+	m->walk.look_for &= ~HETMEM_TRAIT_PART;
 	m->cmd->already += min(before, arrived);
 	m->cmd->moved += arrived - min(before, arrived);
 	return ret;
@@ -388,7 +416,6 @@ static bool hetmem_step_goes_on(const struct hetmem_migration *m)
 /* Looks at a span from @start on, moves it, and counts. */
 static int hetmem_migrate_span(struct hetmem_migration *m, unsigned long start)
 {
-	u32 id = HETMEM_LOC_INDEX(m->cmd->location);
 	unsigned long end = start;
 	u64 arrived, before = 0;
 	bool goes_on;
@@ -413,7 +440,7 @@ static int hetmem_migrate_span(struct hetmem_migration *m, unsigned long start)
 		if (hetmem_to_host(m))
 			ret = hetmem_step_to_host(m);
 		else
-			ret = hetmem_move(m, id, m->walk.start, m->walk.end);
+			ret = hetmem_step_to_device(m);
 		end = m->walk.end;
 	} while (!ret && goes_on && end < m->cmd->end &&
 		 end - start < m->max_span);
@@ -499,6 +526,8 @@ int hetmem_migrate(struct hetmem_context *ctx, struct mm_struct *mm,
 	ret = hetmem_walk_init(&m.walk, mm);
 	if (ret)
 		return ret;
+	if (!hetmem_to_host(&m))
+		m.walk.look_for = HETMEM_TRAIT_MERGED;
 
 	cmd->why = 0;
 	cmd->why_addr = 0;

@@ -140,7 +140,7 @@ static void hetmem_walk_one_piece(struct hetmem_walk *walk, u32 kind)
 {
 	walk->pieces[0].location = HETMEM_LOC(kind, 0);
 	walk->pieces[0].order = 0;
-	walk->pieces[0].part = false;
+	walk->pieces[0].traits = 0;
 	walk->nr = 1;
 }
 
@@ -283,6 +283,19 @@ static unsigned long hetmem_pfns_repeat(const unsigned long *pfns,
 	return i;
 }
 
+/* Which of the traits @look_for the page of @pfn has, likewise. */
+static u8 hetmem_pfn_traits(unsigned long pfn, u8 look_for)
+{
+	struct page *page = hmm_pfn_to_page(pfn);
+	u8 traits = 0;
+
+	if (PageCompound(page))
+		traits |= HETMEM_TRAIT_PART;
+	if (folio_test_ksm(page_folio(page)))
+		traits |= HETMEM_TRAIT_MERGED;
+	return traits & look_for;
+}
+
 /*
  * Makes pieces of the PFNs of a step. walk->lock is held and the snapshot is
  * good. What is counted is entries that were looked at for a location.
@@ -298,7 +311,7 @@ static void hetmem_walk_decode(struct hetmem_walk *walk)
 	for (i = 0; i < nr; i += step) {
 		const unsigned long *pfns = &walk->pfns[i];
 		unsigned int order = 0;
-		bool part = false;
+		u8 traits = 0;
 		u32 location;
 
 		if (pfns[0] & HMM_PFN_VALID)
@@ -308,10 +321,12 @@ static void hetmem_walk_decode(struct hetmem_walk *walk)
 				   nr - i);
 			decodes++;
 		} else if (hetmem_pfn_is_page(pfns[0])) {
-			part = walk->find_parts &&
-			       PageCompound(hmm_pfn_to_page(pfns[0]));
-			step = walk->find_parts ? 1 :
-			       hetmem_pfns_alike(pfns, nr - i);
+			step = 1;
+			if (walk->look_for)
+				traits = hetmem_pfn_traits(pfns[0],
+							   walk->look_for);
+			else
+				step = hetmem_pfns_alike(pfns, nr - i);
 			decodes += step;
 		} else {
 			step = hetmem_pfns_repeat(pfns, nr - i);
@@ -319,14 +334,14 @@ static void hetmem_walk_decode(struct hetmem_walk *walk)
 
 		location = hetmem_pfn_location(pfns[0]);
 		if (last && last->location == location &&
-		    last->order == order && last->part == part) {
+		    last->order == order && last->traits == traits) {
 			last->nr_pages += step;
 			continue;
 		}
 		last = &walk->pieces[walk->nr++];
 		last->location = location;
 		last->order = order;
-		last->part = part;
+		last->traits = traits;
 		last->nr_pages = step;
 	}
 	hetmem_total_add(HETMEM_TOTAL_DECODES, decodes);

@@ -47,6 +47,7 @@
  * @length: bytes of the piece
  * @start: page of @addr
  * @end: behind the last page
+ * @merged: a bit a page: KSM has merged it, so that it stays where it is
  * @pfns: of the pages, from hmm_range_fault()
  */
 struct emu_access {
@@ -63,6 +64,7 @@ struct emu_access {
 	unsigned long length;
 	unsigned long start;
 	unsigned long end;
+	unsigned long merged;
 	unsigned long pfns[EMU_PIECE_PAGES];
 };
 
@@ -146,7 +148,7 @@ static void emu_do_op(const struct emu_access *access, void *memory,
 }
 
 /* Under access->lock, with the piece's pages as they are. */
-static void emu_copy(const struct emu_access *access)
+static void emu_copy(struct emu_access *access)
 {
 	unsigned long addr = access->addr, left = access->length;
 	unsigned long offset, length, pfn;
@@ -172,6 +174,20 @@ static void emu_copy(const struct emu_access *access)
 	}
 }
 
+/* Fills access->merged, likewise. */
+static void emu_find_merged(struct emu_access *access)
+{
+	unsigned long i, pfn, nr = (access->end - access->start) >> PAGE_SHIFT;
+
+	access->merged = 0;
+	for (i = 0; i < nr; i++) {
+		pfn = access->pfns[i];
+		if ((pfn & ~HMM_PFN_FLAGS) && !(pfn & HMM_PFN_ERROR) &&
+		    folio_test_ksm(page_folio(hmm_pfn_to_page(pfn))))
+			__set_bit(i, &access->merged);
+	}
+}
+
 /* Whether the device can use the page as the snapshot has it. */
 static bool emu_usable(const struct emu_access *access, unsigned long pfn)
 {
@@ -188,13 +204,12 @@ static bool emu_usable(const struct emu_access *access, unsigned long pfn)
 /* Whether every page can be used, and with @here: is on the device. */
 static bool emu_complete(const struct emu_access *access, bool here)
 {
-	unsigned long i, nr = (access->end - access->start) >> PAGE_SHIFT;
+	unsigned long i, pfn, nr = (access->end - access->start) >> PAGE_SHIFT;
 
 	for (i = 0; i < nr; i++) {
-		if (!emu_usable(access, access->pfns[i]))
-			return false;
-		if (here && !emu_has_pfn(access->dev,
-					 access->pfns[i] & ~HMM_PFN_FLAGS))
+		pfn = access->pfns[i];
+		if (!emu_usable(access, pfn) ||
+		    (here && !emu_has_pfn(access->dev, pfn & ~HMM_PFN_FLAGS)))
 			return false;
 	}
 	return true;
@@ -362,29 +377,33 @@ static int emu_check_mappings(struct emu_access *access)
 static int emu_bring(struct emu_access *access)
 {
 	struct vm_area_struct *vma;
-	unsigned long addr, end, pfn;
+	unsigned long addr, end, pfn, i;
 	struct emu_range range;
 	int ret;
 
 	for (addr = access->start; addr < access->end; addr = end) {
 		vma = vma_lookup(access->mm, addr);
-		end = min(access->end, vma->vm_end);
+		i = (addr - access->start) >> PAGE_SHIFT;
+		pfn = access->pfns[i];
+		end = addr + PAGE_SIZE;
+		if (test_bit(i, &access->merged))
+			continue;
+		i = find_next_bit(&access->merged, EMU_PIECE_PAGES, i);
+		end = min3(access->end, vma->vm_end,
+			   access->start + (i << PAGE_SHIFT));
 		if (emu_unwelcome(access->dev, access->mm, addr, &end) ||
 		    !emu_can_move(vma))
 			continue;
 		/* Rather all of a huge page than have the core split it. */
-		pfn = access->pfns[(addr - access->start) >> PAGE_SHIFT];
 		range.start = addr;
 		range.end = end;
 		if ((pfn & HMM_PFN_VALID) &&
 		    hmm_pfn_to_map_order(pfn) == EMU_HUGE_ORDER)
 			emu_widen(access->dev, vma, &range);
 		ret = emu_move_in(access->dev, vma, range.start, range.end);
-		/* The device is full and could not make room. */
-		if (ret == -ENOSPC)
-			return -EBUSY;
+		/* -ENOSPC: the device is full and could not make room. */
 		if (ret)
-			return ret;
+			return ret == -ENOSPC ? -EBUSY : ret;
 	}
 	return 0;
 }
@@ -432,16 +451,16 @@ static enum emu_step emu_next_step(const struct emu_access *access,
 	return brought == 1 && faulted_in ? EMU_STEP_BRING : EMU_STEP_COPY;
 }
 
-/* Return: whether the copy was made before the pages changed. */
-static bool emu_copy_unless_changed(struct emu_access *access,
-				    unsigned long seq)
+/* Return: whether @act was done before the pages changed. */
+static bool emu_unless_changed(struct emu_access *access, unsigned long seq,
+			       void (*act)(struct emu_access *access))
 {
 	bool changed;
 
 	spin_lock(&access->lock);
 	changed = mmu_interval_read_retry(&access->notifier, seq);
 	if (!changed)
-		emu_copy(access);
+		act(access);
 	spin_unlock(&access->lock);
 	return !changed;
 }
@@ -467,27 +486,25 @@ static int emu_access_piece(struct emu_access *access, u64 *faults)
 		if (ret)
 			break;
 
+		ret = -EBUSY;
 		step = emu_next_step(access, brought, faulted_in);
-		if (step == EMU_STEP_COPY) {
-			if (emu_copy_unless_changed(access, seq))
-				return 0;
-			ret = -EBUSY;
+		if (step != EMU_STEP_FAULT_IN &&
+		    !emu_unless_changed(access, seq, step == EMU_STEP_COPY ?
+					emu_copy : emu_find_merged))
 			continue;
-		}
+		if (step == EMU_STEP_COPY)
+			return 0;
 		if (!faulted) {
 			faulted = true;
 			++*faults;
 			emu_count(access->dev, EMU_DEVICE_FAULTS, 1);
 		}
 		ret = emu_device_fault(access, step == EMU_STEP_BRING);
-		if (step == EMU_STEP_BRING) {
+		if (step == EMU_STEP_BRING)
 			brought++;
-		} else {
+		else
 			faulted_in = true;
-			if (ret == -EBUSY)
-				continue;
-		}
-		if (ret)
+		if (ret && (ret != -EBUSY || step == EMU_STEP_BRING))
 			break;
 		ret = -EBUSY;
 	}

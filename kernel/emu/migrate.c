@@ -43,7 +43,9 @@
  * Memory that KSM may merge stays on the host. migrate_vma_setup() unmaps a
  * page where it finds it and maps it again by its reverse mapping; KSM drops
  * a page's reverse mapping when it comes by while the page is unmapped. So
- * the entry of a merged page can be left behind, for good.
+ * the entry of a merged page can be left behind, for good. Merged pages of
+ * other mappings are to be looked for before: hetmem does for its operations,
+ * access.c for the device's accesses.
  */
 bool emu_can_move(struct vm_area_struct *vma)
 {
@@ -171,9 +173,8 @@ void emu_copy_to_host(const struct emu_device *dev, struct page *to,
 /*
  * What to do with a collected entry: memory that was never touched, anonymous
  * pages of the host, and pages of our other devices can come; the core gives
- * device pages to nothing else. Merged pages cannot: KSM reads them, and they
- * are in mappings that it may not merge too, of who shared them with a process
- * where it may.
+ * device pages to nothing else. Pages that were merged since somebody looked
+ * for that cannot: KSM reads them.
  */
 static bool emu_wanted(struct emu_device *dev, unsigned long src)
 {

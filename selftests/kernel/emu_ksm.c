@@ -188,4 +188,116 @@ TEST_F(ksm, merged_by_another)
 	close(t.to_parent[0]);
 }
 
+/* @p, of @pages pages, pairs of which are alike. */
+static void fill_pairs(char *p, unsigned int pages)
+{
+	unsigned int i;
+
+	for (i = 0; i < pages; i++)
+		fill(p + i * page_size(), page_size(), 100 + i / 2);
+}
+
+static bool pairs_kept(const char *p, unsigned int pages)
+{
+	unsigned int i;
+
+	for (i = 0; i < pages; i++) {
+		if (mismatch(p + i * page_size(), page_size(), 100 + i / 2) >= 0)
+			return false;
+	}
+	return true;
+}
+
+/* Lets KSM make one of every two pages at @p, and be there until told. */
+static void merge_pairs(char *p, unsigned int pages, struct turns *t)
+{
+	static const char run[] = "/sys/kernel/mm/ksm/run";
+	unsigned int i;
+
+	turns_in_child(t);
+	CHILD_CHECK(!madvise(p, pages * page_size(), MADV_MERGEABLE));
+	CHILD_CHECK(!write_text(run, "1"));
+	for (i = 0; i < 3000; i++) {
+		if (read_long("/sys/kernel/mm/ksm/pages_shared") >= pages / 2)
+			break;
+		usleep(10000);
+	}
+	CHILD_CHECK(i < 3000);
+	CHILD_CHECK(!write_text(run, "0"));
+	turn_pass(t->to_parent[1]);
+	turn_wait(t->to_child[0]);
+	_exit(0);
+}
+
+/*
+ * A process whose child has let KSM merge has merged pages in a mapping of
+ * which KSM does not know. Whoever unmaps such a page there has no way to map
+ * it again: not even MIGRATE or a device's access may try. The ones beside
+ * them move.
+ */
+TEST_F(ksm, merged_by_child)
+{
+	const unsigned int pages = 64;
+	const size_t size = pages * page_size();
+	struct hetmem_cmd_migrate cmd;
+	struct turns t;
+	pid_t pid, merger;
+	char *p;
+
+	if (access("/sys/kernel/mm/ksm/run", F_OK))
+		SKIP(return, "kernel lacks KSM");
+	write_text("/sys/kernel/mm/ksm/sleep_millisecs", "1");
+	write_text("/sys/kernel/mm/ksm/pages_to_scan", "1000");
+	/* Nothing is merged of who was there before. */
+	ASSERT_EQ(0, write_text("/sys/kernel/mm/ksm/run", "2"));
+	ASSERT_EQ(0, turns_init(&t));
+	pid = fork();
+	ASSERT_GE(pid, 0);
+	if (!pid) {
+		int hm = hm_open();
+		struct emu dev;
+
+		CHILD_CHECK(hm >= 0);
+		CHILD_CHECK(!emu_open(&dev, 0));
+		p = map_filled(size, 1);
+		CHILD_CHECK(p);
+		fill_pairs(p, pages);
+		merger = fork();
+		CHILD_CHECK(merger >= 0);
+		if (!merger)
+			merge_pairs(p, pages, &t);
+		turns_in_parent(&t);
+		CHILD_CHECK(turn_wait(t.to_parent[0]));
+		/* Touching what is lost takes forever. */
+		alarm(20);
+		CHILD_CHECK(!hm_migrate(hm, p, size, dev.loc, &cmd));
+		CHILD_CHECK(pairs_kept(p, pages));
+		CHILD_CHECK(cmd.not_moved >= pages / 2);
+		CHILD_CHECK(cmd.why & HETMEM_WHY_MERGEABLE);
+		CHILD_CHECK(cmd.moved + cmd.not_moved == pages);
+		/* The device uses them where they are. */
+		CHILD_CHECK(emu_sees(&dev, HETMEM_EMU_MIGRATE, p,
+				     page_size(), 100));
+		CHILD_CHECK(emu_sees(&dev, HETMEM_EMU_MIGRATE,
+				     p + page_size(), page_size(), 100));
+		/* So it is when nobody merges any more. */
+		turn_pass(t.to_child[1]);
+		CHILD_CHECK(!child_status(merger));
+		CHILD_CHECK(to_device(hm, &dev, p, size) <= pages / 2);
+		CHILD_CHECK(pairs_kept(p, pages));
+		/* Until it is written: by the CPU, or by the device. */
+		fill(p, size / 2, 7);
+		CHILD_CHECK(!emu_fill(&dev, 0, p + size / 2, size / 2, 8));
+		CHILD_CHECK(to_device(hm, &dev, p, size) == pages);
+		CHILD_CHECK(mismatch(p, size / 2, 7) < 0);
+		CHILD_CHECK(mismatch(p + size / 2, size / 2, 8) < 0);
+		_exit(0);
+	}
+	turns_in_parent(&t);
+	EXPECT_EQ(0, child_status(pid));
+	EXPECT_EQ(0, write_text("/sys/kernel/mm/ksm/run", "0"));
+	close(t.to_child[1]);
+	close(t.to_parent[0]);
+}
+
 TEST_HARNESS_MAIN

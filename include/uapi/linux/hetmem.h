@@ -133,7 +133,7 @@ enum hetmem_location_kind {
 #define HETMEM_WHY_BUSY		(1U << 11)	/* locked, pinned or in use */
 #define HETMEM_WHY_NO_MEMORY	(1U << 12)	/* the target has no room */
 #define HETMEM_WHY_OTHER_NODE	(1U << 13)	/* on the host: move_pages(2) */
-#define HETMEM_WHY_MERGEABLE	(1U << 14)	/* KSM may merge it */
+#define HETMEM_WHY_MERGEABLE	(1U << 14)	/* KSM may merge it, or has */
 /*
  * It is part of a large folio that the CPU maps by pages. The kernel does not
  * migrate these to devices; madvise(2) with MADV_COLD on a page has it split.
@@ -349,7 +349,9 @@ struct hetmem_cmd_residency {
  * the CPU would, what was seen on a device; with HETMEM_MIGRATE_POPULATE
  * every page that is absent is faulted in too. Memory with userfaultfd is
  * left alone in both directions, memory that KSM may merge (MADV_MERGEABLE,
- * PR_SET_MEMORY_MERGE) towards devices.
+ * PR_SET_MEMORY_MERGE) towards devices. So is, until it is written to, a page
+ * of other memory that was shared by fork() with a process where it could be
+ * merged, and was.
  *
  * A host node is honoured for what comes from devices that can; pages of the
  * host on another node userspace must move itself, with move_pages(2): they
