@@ -19,6 +19,10 @@
 #include "fuzz_memory.h"
 #include "fuzz_world.h"
 
+#ifndef PR_SET_MEMORY_MERGE
+#define PR_SET_MEMORY_MERGE	67
+#endif
+
 static struct {
 	unsigned int seconds, workers;
 	uint64_t seed;
@@ -135,7 +139,7 @@ static void context_operate(struct fuzzer *f)
 			munmap(ring, 8 * MiB);
 		else
 			madvise(ring, (1 + pick(r, 16)) * page_size(),
-				may_advise(f, PICK(r, advice_wild)));
+				PICK(r, advice_wild));
 		break;
 	}
 }
@@ -170,7 +174,7 @@ static void open_devices(struct worker *w)
 	for (i = 0; i < FUZZ_DEVICES; i++) {
 		struct emu e = { .fd = -1 };
 
-		w->device[i] = w->merges || emu_open(&e, i) ? -1 : e.fd;
+		w->device[i] = emu_open(&e, i) ? -1 : e.fd;
 		w->location[i] = e.loc;
 	}
 }
@@ -308,8 +312,8 @@ static void worker_main(const struct world *world, uint64_t seed)
 		w.threads = 1;
 		sigaction(SIGBUS, &action, NULL);
 	}
-	/* What it has in common with others must not be merged. */
-	w.merges = one_in(&r, 3);
+	if (one_in(&r, 4))
+		prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0);
 	if (!w.root && become_nobody())
 		wrong("cannot become nobody: %d", errno);
 	prctl(PR_SET_DUMPABLE, 1);

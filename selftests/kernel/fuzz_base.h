@@ -148,7 +148,6 @@ struct worker {
 	int eventfd, urandom, zero;
 	bool limited;			/* by a memory cgroup */
 	bool root;
-	bool merges;			/* lets KSM, and uses no device */
 	unsigned int threads;
 	unsigned int rounds;
 	/* Written by all threads without a lock: a stale one is as good. */

@@ -415,10 +415,6 @@ static void guard(struct fuzzer *f, struct call *call)
 		if (c->migrate.timeout_ms <= HETMEM_PIN_TIMEOUT_MAX &&
 		    c->migrate.timeout_ms > 200)
 			c->migrate.timeout_ms = 200;
-		/* See may_advise(). */
-		if (f->w->merges &&
-		    HETMEM_LOC_KIND(c->migrate.location) == HETMEM_DEVICE)
-			c->migrate.location = ANY_HOST;
 		break;
 	case HETMEM_IOC_HINT:
 		if (c->hint.timeout_ms <= HETMEM_HINT_TIMEOUT_MAX &&

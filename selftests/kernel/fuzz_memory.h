@@ -135,21 +135,6 @@ static const int advice_keeps[] = {
 	MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_SEQUENTIAL, MADV_RANDOM,
 };
 
-/*
- * migrate_vma_setup() unmaps a merged page at its address and has it mapped
- * again by its reverse mapping, which KSM keeps for who lets it merge and for
- * his children, and not for others who share the page since a fork(). The
- * kernel loses their entry, with any driver. So who lets KSM merge uses no
- * device, and merges only what nobody else has.
- */
-static int may_advise(const struct fuzzer *f, int advice)
-{
-	if (!f->w->merges &&
-	    (advice == MADV_MERGEABLE || advice == MADV_UNMERGEABLE))
-		return MADV_WILLNEED;
-	return advice;
-}
-
 static void arena_advise(struct fuzzer *f, unsigned int first,
 			 unsigned int nr)
 {
@@ -176,7 +161,7 @@ static void arena_advise(struct fuzzer *f, unsigned int first,
 				a->state[i] = PAGE_EITHER;
 		break;
 	default:
-		madvise(p, size, may_advise(f, PICK(&f->r, advice_keeps)));
+		madvise(p, size, PICK(&f->r, advice_keeps));
 		break;
 	}
 }
@@ -440,7 +425,7 @@ static void wild_operate(struct fuzzer *f)
 		break;
 	case 5:
 	case 6:
-		madvise(p, size, may_advise(f, PICK(&f->r, advice_wild)));
+		madvise(p, size, PICK(&f->r, advice_wild));
 		break;
 	case 7:
 		if (one_in(&f->r, 2))
