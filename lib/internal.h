@@ -134,7 +134,7 @@ void hm_current_close(struct hetmem *hm);
 
 /* context.c */
 
-/* What was current before hm_context_enter(). */
+/* What was before hm_context_enter(). All 0: nothing to put back. */
 struct hm_context {
 	CUcontext before;
 	bool changed;

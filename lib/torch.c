@@ -60,7 +60,7 @@ struct hetmem_resource *hetmem_torch_resource(int device)
 static bool enter(struct hetmem_resource *res, int device,
 		  struct hm_context *saved)
 {
-	saved->changed = false;
+	*saved = (struct hm_context){ 0 };
 	return res->hm->nr_devices == 1 ||
 	       !hm_context_enter(res->hm, device, saved);
 }

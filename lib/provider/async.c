@@ -34,8 +34,7 @@ static int enter(struct hm_provider *self, hetmem_stream stream,
 	if (err)
 		return err;
 	if (stream != HETMEM_STREAM_HOST) {
-		saved->changed = false;
-		saved->relaxed = false;
+		*saved = (struct hm_context){ 0 };
 		res = d->cuCtxGetCurrent(&saved->before);
 		if (res)
 			return hm_driver_error(d, "cuCtxGetCurrent", res);

@@ -268,7 +268,7 @@ static int enter(struct guard *g, hetmem_stream stream,
 {
 	int device = g->resource.device, err;
 
-	saved->changed = false;
+	*saved = (struct hm_context){ 0 };
 	if (by_cpu(g, stream))
 		return 0;
 	err = hm_check_owner(g->resource.hm);
