@@ -414,7 +414,9 @@ int hetmem_resource_set_current(struct hetmem *hm, int device,
 /*
  * Waits for what is under way and gives everything back. Returns the number
  * of blocks that were still allocated, which are gone too; the text of
- * hetmem_last_error() names the first of them.
+ * hetmem_last_error() names the first of them. It must be the last use; in
+ * check mode, and where the spec has a guard(), later ones are -EINVAL, until
+ * hetmem_close().
  */
 ssize_t hetmem_resource_destroy(struct hetmem_resource *res);
 

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/check.h"
+#include "resource/adaptor.h"
 #include "resource/region.h"
 #include "spec.h"
 
@@ -88,6 +90,32 @@ static int build(struct hetmem *hm, const struct hm_spec *spec,
 	}
 }
 
+/* Is misuse to be told, whatever that costs? */
+static bool is_guarded(const struct hm_spec *spec)
+{
+	bool guarded = hm_check_enabled || !strcmp(spec->kind->name, "guard");
+	int i;
+
+	for (i = 0; !guarded && i < spec->nr_children; i++)
+		guarded = is_guarded(spec->children[i]);
+	return guarded;
+}
+
+static int build_stack(struct hetmem *hm, const struct hm_spec *spec,
+		       struct hetmem_resource **res)
+{
+	struct hetmem_resource *top;
+	int err = build(hm, spec, res);
+
+	if (err || !is_guarded(spec))
+		return err;
+	top = *res;
+	err = hm_door_create(top, res);
+	if (err)
+		hm_resource_put(top);
+	return err;
+}
+
 int hetmem_resource_create(struct hetmem *hm, const char *text,
 			   struct hetmem_resource **out)
 {
@@ -107,7 +135,7 @@ int hetmem_resource_create(struct hetmem *hm, const char *text,
 		err = hm_spec_parse(text, &spec);
 	if (err)
 		return err;
-	err = build(hm, spec, &res);
+	err = build_stack(hm, spec, &res);
 	hm_spec_free(spec);
 	if (!err)
 		*out = res;
@@ -199,4 +227,5 @@ void hm_current_close(struct hetmem *hm)
 		hm_resource_put(hm->own[i]);
 		hm->own[i] = NULL;
 	}
+	hm_doors_free(hm);
 }

@@ -81,6 +81,7 @@ struct hm_device {
  * @next: list of all that are open, for fork()
  * @current: resource that the program set for each device, from 1; 0: the
  *	host's; @own: that the library made; with @lock
+ * @doors: of resources that were destroyed, see resource/door.c; atomic
  * The rest does not change after hetmem_open().
  */
 struct hetmem {
@@ -90,6 +91,7 @@ struct hetmem {
 	struct hetmem *next;
 	struct hetmem_resource *current[HM_MAX_DEVICES + 1];
 	struct hetmem_resource *own[HM_MAX_DEVICES + 1];
+	struct hm_door *doors;
 	struct hm_driver driver;
 	bool soft;
 	struct hm_kmod kmod;

@@ -25,6 +25,15 @@ static inline void hm_adaptor_init(struct hetmem_resource *self,
 	};
 }
 
+/*
+ * door.c: the top of a stack that outlives it, so that a use after destroy is
+ * told; hm_doors_free() when the library is closed.
+ */
+int hm_door_create(struct hetmem_resource *upstream,
+		   struct hetmem_resource **res);
+bool hm_door_gone(const struct hetmem_resource *res);
+void hm_doors_free(struct hetmem *hm);
+
 /* statistics.c: counters, which can be pushed and popped. */
 int hm_statistics_create(struct hetmem_resource *upstream,
 			 struct hetmem_resource **res);

@@ -5,7 +5,7 @@
  */
 #include <errno.h>
 
-#include "resource/resource.h"
+#include "resource/adaptor.h"
 
 static bool bad_align(size_t align)
 {
@@ -222,6 +222,9 @@ ssize_t hetmem_resource_destroy(struct hetmem_resource *res)
 
 	if (!res)
 		return 0;
+	if (hm_door_gone(res))
+		return hm_error(-EINVAL, "resource_destroy: the resource (%s) was destroyed before",
+				res->ops->name);
 	if (!res->ops->ctl(res, HM_CTL_STATS, &stats))
 		live = stats.live;
 	hm_resource_put(res);

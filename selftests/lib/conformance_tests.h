@@ -422,6 +422,16 @@ static void test_destroy(void)
 		nr += !hetmem_alloc(res, 1000, 0, s, &p);
 	same(nr, 3);
 	same(hetmem_resource_destroy(res), 3);
+	if (!(hm->soft && getenv("HETMEM_SOFT_CHECK")) &&
+	    !strstr(row->spec, "guard("))
+		return;
+	/* Whoever uses it now is told so. */
+	same(hetmem_alloc(res, 1000, 0, s, &p), -EINVAL);
+	expect(strstr(hetmem_last_error(), "was destroyed before"));
+	same(hetmem_free(res, &nr, 0, s), -EINVAL);
+	same(hetmem_record_stream(res, &nr, s), -EINVAL);
+	same(hetmem_poll(res), -EINVAL);
+	same(hetmem_resource_destroy(res), -EINVAL);
 }
 
 #endif /* HETMEM_SELFTESTS_CONFORMANCE_TESTS_H */
