@@ -369,6 +369,67 @@ static void test_current(void)
 	   "create: by name, neither");
 }
 
+/* Bounce buffers that a transport registers once. */
+static void test_bounce(void)
+{
+	struct hetmem_resource *res =
+		make("fixed(pool(vmm),size=256K,count=8,comm=on)");
+	struct hetmem_segment seg[4];
+	void *p[8], *q;
+	int i, same = 0;
+
+	for (i = 0; i < 8; i++)
+		p[i] = get(res, 256 * KB, a);
+	is(hetmem_segments(res, p[7], 256 * KB, seg, 4), 1,
+	   "bounce: in one handle");
+	for (i = 0; i < 8; i++)
+		hetmem_free(res, p[i], 0, a);
+	drv->cuStreamSynchronize(a);
+	is(hetmem_trim(res, 0, NULL), 0, "bounce: trim");
+	q = get(res, 256 * KB, a);
+	for (i = 0; i < 8; i++)
+		same += p[i] == q;
+	is(same, 1, "bounce: where it was");
+	hetmem_free(res, q, 0, a);
+	hetmem_resource_destroy(res);
+}
+
+/* The default is memory of the device, whatever the driver lacks. */
+static void test_default(void)
+{
+	struct hetmem_resource *res = make("device-pool(max=50%)");
+	CUresult (*create)(CUmemGenericAllocationHandle *handle, size_t size,
+			   const CUmemAllocationProp *prop,
+			   unsigned long long flags) = drv->cuMemCreate;
+	unsigned int managed = 1;
+	char text[64];
+	size_t total;
+	void *p = NULL;
+
+	need(!drv->cuDeviceTotalMem(&total, hm->devices[0].handle), "a total");
+	snprintf(text, sizeof(text), "of at most %zu", total / 2);
+	is(hetmem_alloc(res, total / 2 + MB, 0, a, &p), -ENOMEM,
+	   "default: max=50%%");
+	if (!ok(strstr(hetmem_last_error(), text), "default: of all there is"))
+		printf("# %s\n", hetmem_last_error());
+	hetmem_resource_destroy(res);
+
+	/* As it is when a driver without it is opened. */
+	hm->driver.cuMemCreate = NULL;
+	need(!hm_probe_devices(hm), "devices");
+	res = make("device-pool");
+	p = get(res, 3 * MB, a);
+	is(drv->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+				      (uintptr_t)p) || managed, 0,
+	   "default: never managed memory");
+	is(hetmem_grow(res, p, 4 * MB, a), -EOPNOTSUPP,
+	   "default: regions where there are no handles");
+	hetmem_free(res, p, 3 * MB, a);
+	hetmem_resource_destroy(res);
+	hm->driver.cuMemCreate = create;
+	need(!hm_probe_devices(hm), "devices");
+}
+
 /* What grows is known to every adaptor above it, before and after. */
 static void test_reserve(void)
 {
@@ -407,6 +468,8 @@ int main(void)
 	test_fixed();
 	test_log();
 	test_current();
+	test_bounce();
+	test_default();
 	test_reserve();
 	drv->cuStreamDestroy(a);
 	drv->cuStreamDestroy(b);

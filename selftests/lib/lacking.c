@@ -15,6 +15,7 @@ static const char *const specs[] = {
 	"device", "managed", "async", "pinned", "system", "host",
 	"pool(device)", "pool(managed)", "pool(vmm)",
 	"pool(vmm,comm=on)", "pool(pinned)", "stats(pool(host))",
+	"device-pool", "unified",
 };
 
 #define NR_SPECS	(sizeof(specs) / sizeof(specs[0]))
@@ -82,6 +83,7 @@ static int without(const struct call *call)
 	if (call)
 		memcpy((char *)&hm->driver + call->offset, &none,
 		       sizeof(none));
+	need(!hm_probe_devices(hm), "devices");
 	for (i = 0; i < NR_SPECS; i++) {
 		line = use(specs[i]);
 		if (line) {

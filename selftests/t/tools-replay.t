@@ -44,6 +44,23 @@ ask 'the calls are named' '$row->{driver_calls}{cuStreamGetId} >= 13754 && $row-
 ask 'what of the time is the driver'"'"'s' \
 	'!grep { !($_->{driver_ms}{cuMemMap} > 0 && $_->{driver_ms}{cuMemSetAccess} > 0) } @rows'
 
+# What the recordings of several threads have, that they are there for.
+has()
+{
+	zcat "$traces/$1.csv.gz" | awk -F, '
+		{ threads[$1]; streams[$6]; rows[$3]++ }
+		$3 == "allocate" { by[$4] = $1; on[$4] = $6 }
+		$3 == "free" { other += by[$4] != $1; across += on[$4] != $6 }
+		END { print length(threads) - 1, length(streams) - 1, other, across,
+			rows["record"], rows["wait"], rows["record_stream"], rows["retire"] }'
+}
+read -r threads streams other across record wait _ < <(has pipeline)
+also 'pipeline: threads, streams, frees by others and across streams, edges' test "$threads" -ge 4 -a \
+	"$streams" -ge 4 -a "$other" -gt 4000 -a "$across" -gt 4000 -a "$record" -gt 1000 -a "$wait" -gt 1000
+read -r threads streams other across record wait used retired < <(has workers)
+also 'workers: those, uses on other streams, and retired streams' test "$threads" -ge 4 -a \
+	"$streams" -ge 4 -a "$other" -gt 2000 -a "$used" -gt 2000 -a "$retired" -ge 4
+
 # The same, whatever the file looks like.
 zcat $traces/table.csv.gz >"$tmp/plain.csv"
 awk -F, -v OFS=, 'NR > 1 { $6 = "0x0"; $2 = $2 ",x" } NR == 1 { $2 = $2 ",Other" } { print }' \
@@ -91,6 +108,9 @@ run replay --json "$tmp/own.csv"
 ask 'what was just recorded' '$row->{events} > 20000 && $row->{failures} == 0'
 
 run bench alloc --json
+for key in what spec threads ns_pair peer peer_ns_pair driver_calls system_calls; do
+	ask "bench: it has $key" "@rows && !grep { !exists \$_->{$key} } @rows"
+done
 ask 'bench alloc' '@rows == 2 && !grep { !($_->{ns_pair} > 0 && $_->{peer_ns_pair} > 0) } @rows'
 ask 'one call of the driver for each' 'join(",", keys %{$row->{driver_calls}}) eq "cuStreamGetId" && $row->{driver_calls}{cuStreamGetId} == 2'
 ask 'none where streams are retired' '!%{$rows[1]{driver_calls}}'
