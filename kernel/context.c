@@ -257,31 +257,20 @@ static void hetmem_context_describe(const struct hetmem_context *ctx,
 		entry->flags |= HETMEM_LIST_EXECUTOR;
 }
 
-static int hetmem_list_copy_out(const struct hetmem_cmd_list *cmd,
-				const struct hetmem_list_entry *entries,
-				unsigned int nr)
-{
-	char __user *to = u64_to_user_ptr(cmd->entries);
-	size_t size = sizeof(*entries);
-	unsigned int i;
-
-	for (i = 0; i < nr; i++, to += cmd->entry_size) {
-		if (copy_to_user(to, &entries[i], size) ||
-		    clear_user(to + size, cmd->entry_size - size))
-			return -EFAULT;
-	}
-	return 0;
-}
-
-/* HETMEM_IOC_LIST, validated. */
+/* HETMEM_IOC_LIST */
 int hetmem_context_list(struct hetmem_cmd_list *cmd)
 {
+	char __user *to = u64_to_user_ptr(cmd->entries);
 	bool all = capable(CAP_SYS_PTRACE);
 	struct hetmem_list_entry *entries;
 	struct hetmem_context *ctx;
-	unsigned int nr = 0, room;
-	int bucket, idx, ret;
+	unsigned int i, nr = 0, room;
+	int bucket, idx, ret = 0;
 
+	if (cmd->nr && cmd->entry_size < sizeof(*entries))
+		return -EINVAL;
+	if (cmd->entry_size > PAGE_SIZE)
+		return -E2BIG;
 	/* More than there are need no memory. */
 	room = min_t(u64, cmd->nr, hetmem_total(HETMEM_TOTAL_CONTEXTS) + 16);
 	entries = kvcalloc(room, sizeof(*entries), GFP_KERNEL_ACCOUNT);
@@ -301,7 +290,9 @@ int hetmem_context_list(struct hetmem_cmd_list *cmd)
 	}
 	hetmem_contexts_leave(idx);
 
-	ret = hetmem_list_copy_out(cmd, entries, min(nr, room));
+	for (i = 0; i < min(nr, room) && !ret; i++, to += cmd->entry_size)
+		ret = hetmem_copy_out(to, cmd->entry_size, &entries[i],
+				      sizeof(entries[i]));
 	kvfree(entries);
 	cmd->nr = nr;
 	return ret;

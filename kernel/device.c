@@ -340,8 +340,6 @@ int hetmem_device_list(struct hetmem_cmd_info *cmd)
 {
 	struct hetmem_device_info info;
 	char __user *to = u64_to_user_ptr(cmd->devices);
-	size_t size = min_t(size_t, cmd->device_size, sizeof(info));
-	size_t rest = cmd->device_size - size;
 	u32 id, nr = 0;
 
 	if (cmd->nr_devices && cmd->device_size < sizeof(info))
@@ -353,8 +351,7 @@ int hetmem_device_list(struct hetmem_cmd_info *cmd)
 		if (!hetmem_device_describe(id, &info) ||
 		    nr++ >= cmd->nr_devices)
 			continue;
-		if (copy_to_user(to, &info, size) ||
-		    clear_user(to + size, rest))
+		if (hetmem_copy_out(to, cmd->device_size, &info, sizeof(info)))
 			return -EFAULT;
 		to += cmd->device_size;
 	}

@@ -300,7 +300,7 @@ int hetmem_range_add(struct hetmem_context *ctx, unsigned long start,
 int hetmem_range_del(struct hetmem_context *ctx, unsigned long start,
 		     unsigned long end);
 void hetmem_range_del_all(struct hetmem_context *ctx);
-int hetmem_range_stats(struct hetmem_context *ctx, unsigned long addr,
+int hetmem_range_stats(struct hetmem_context *ctx,
 		       struct hetmem_cmd_stats *stats);
 void hetmem_range_count(struct hetmem_context *ctx, unsigned long start,
 			unsigned long last, enum hetmem_counter what,
@@ -356,6 +356,8 @@ void hetmem_sysfs_del(struct hetmem_device *dev);
 /* main.c */
 extern struct workqueue_struct *hetmem_wq;
 struct hetmem_context *hetmem_context_of(const struct file *file);
+int hetmem_copy_out(void __user *to, size_t usize, const void *from,
+		    size_t ksize);
 
 /* refresh.c */
 int hetmem_refresh(struct hetmem_context *ctx, struct mm_struct *mm,
@@ -368,8 +370,7 @@ bool hetmem_ring_wants(const struct hetmem_context *ctx, u32 type);
 bool hetmem_ring_add(struct hetmem_context *ctx,
 		     const struct hetmem_event *event);
 void hetmem_ring_wake(struct hetmem_context *ctx);
-__poll_t hetmem_ring_poll(struct hetmem_context *ctx, struct file *file,
-			  struct poll_table_struct *wait);
+__poll_t hetmem_ring_poll(struct file *file, struct poll_table_struct *wait);
 int hetmem_ring_mmap(struct hetmem_context *ctx, struct vm_area_struct *vma);
 
 /**

@@ -47,284 +47,16 @@ HETMEM_CHECK_SIZE(hetmem_cmd_complete, 32);
 HETMEM_CHECK_SIZE(hetmem_list_entry, 32);
 HETMEM_CHECK_SIZE(hetmem_cmd_list, 24);
 
-/* -EINVAL and -ERANGE as the uapi header promises them. */
-static int hetmem_check_range(u64 start, u64 end)
-{
-	if (!PAGE_ALIGNED(start) || !PAGE_ALIGNED(end) || start >= end)
-		return -EINVAL;
-	if (end > TASK_SIZE_MAX)
-		return -ERANGE;
-	return 0;
-}
-
-static int hetmem_ioctl_info(struct hetmem_context *ctx, struct mm_struct *mm,
-			     void *arg, bool *partial)
-{
-	struct hetmem_cmd_info *cmd = arg;
-
-	if (cmd->flags)
-		return -EINVAL;
-
-	cmd->version = HETMEM_VERSION;
-	cmd->block_shift = HETMEM_BLOCK_SHIFT;
-	cmd->features = 0;
-	if (IS_ENABLED(CONFIG_DEVICE_PRIVATE))
-		cmd->features |= HETMEM_FEATURE_DEVICE_PRIVATE;
-	cmd->max_ranges = READ_ONCE(hetmem_caps.max_ranges);
-	cmd->nr_ranges = READ_ONCE(ctx->nr_ranges);
-	return hetmem_device_list(cmd);
-}
-
-static int hetmem_ioctl_track(struct hetmem_context *ctx, struct mm_struct *mm,
-			      void *arg, bool *partial)
-{
-	struct hetmem_cmd_track *cmd = arg;
-	int ret;
-
-	if (cmd->flags)
-		return -EINVAL;
-	ret = hetmem_check_range(cmd->start, cmd->end);
-	if (ret)
-		return ret;
-	return hetmem_range_add(ctx, cmd->start, cmd->end);
-}
-
-static int hetmem_ioctl_untrack(struct hetmem_context *ctx,
-				struct mm_struct *mm, void *arg, bool *partial)
-{
-	struct hetmem_cmd_untrack *cmd = arg;
-	int ret;
-
-	if (cmd->flags)
-		return -EINVAL;
-	ret = hetmem_check_range(cmd->start, cmd->end);
-	if (ret)
-		return ret;
-	return hetmem_range_del(ctx, cmd->start, cmd->end);
-}
-
-static int hetmem_ioctl_residency(struct hetmem_context *ctx,
-				  struct mm_struct *mm, void *arg,
-				  bool *partial)
-{
-	struct hetmem_cmd_residency *cmd = arg;
-	int ret;
-
-	if (cmd->flags || cmd->reserved)
-		return -EINVAL;
-	if (cmd->kinds >> (HETMEM_FOREIGN + 1))
-		return -EINVAL;
-	if (cmd->nr_totals > HETMEM_MAX_TOTALS)
-		return -EINVAL;
-	ret = hetmem_check_range(cmd->start, cmd->end);
-	if (ret)
-		return ret;
-	return hetmem_residency(ctx, mm, cmd, partial);
-}
-
-static int hetmem_ioctl_migrate(struct hetmem_context *ctx,
-				struct mm_struct *mm, void *arg, bool *partial)
-{
-	struct hetmem_cmd_migrate *cmd = arg;
-	int ret;
-
-	if (cmd->flags & ~(HETMEM_MIGRATE_POPULATE | HETMEM_MIGRATE_PIN))
-		return -EINVAL;
-	if (cmd->flags & HETMEM_MIGRATE_PIN) {
-		if (!cmd->timeout_ms || cmd->timeout_ms > HETMEM_PIN_TIMEOUT_MAX)
-			return -EINVAL;
-	} else if (cmd->timeout_ms) {
-		return -EINVAL;
-	}
-	if (cmd->reserved || (cmd->nr_rest && cmd->nr_rest < HETMEM_REST_MIN))
-		return -EINVAL;
-	ret = hetmem_check_range(cmd->start, cmd->end);
-	if (ret)
-		return ret;
-	return hetmem_migrate(ctx, mm, cmd, partial);
-}
-
-static int hetmem_ioctl_stats(struct hetmem_context *ctx, struct mm_struct *mm,
-			      void *arg, bool *partial)
-{
-	struct hetmem_cmd_stats *cmd = arg;
-
-	if (cmd->flags & ~HETMEM_STATS_CONTEXT)
-		return -EINVAL;
-	if (cmd->flags & HETMEM_STATS_CONTEXT) {
-		if (cmd->start)
-			return -EINVAL;
-	} else {
-		if (!PAGE_ALIGNED(cmd->start))
-			return -EINVAL;
-		if (cmd->start >= TASK_SIZE_MAX)
-			return -ERANGE;
-	}
-	return hetmem_range_stats(ctx, cmd->start, cmd);
-}
-
-static int hetmem_ioctl_ring(struct hetmem_context *ctx, struct mm_struct *mm,
-			     void *arg, bool *partial)
-{
-	struct hetmem_cmd_ring *cmd = arg;
-
-	if (cmd->flags)
-		return -EINVAL;
-	return hetmem_ring_setup(ctx, cmd);
-}
-
-static int hetmem_ioctl_refresh(struct hetmem_context *ctx,
-				struct mm_struct *mm, void *arg, bool *partial)
-{
-	struct hetmem_cmd_refresh *cmd = arg;
-
-	if (cmd->flags || !PAGE_ALIGNED(cmd->start))
-		return -EINVAL;
-	if (cmd->start >= TASK_SIZE_MAX)
-		return -ERANGE;
-	return hetmem_refresh(ctx, mm, cmd, partial);
-}
-
-static int hetmem_ioctl_attr(struct hetmem_context *ctx, void *arg, bool set)
-{
-	struct hetmem_cmd_attr *cmd = arg;
-
-	if (cmd->flags || cmd->reserved || !PAGE_ALIGNED(cmd->start))
-		return -EINVAL;
-	if (cmd->start >= TASK_SIZE_MAX)
-		return -ERANGE;
-	return hetmem_attr(ctx, cmd, set);
-}
-
-static int hetmem_ioctl_set_attr(struct hetmem_context *ctx,
-				 struct mm_struct *mm, void *arg,
-				 bool *partial)
-{
-	return hetmem_ioctl_attr(ctx, arg, true);
-}
-
-static int hetmem_ioctl_get_attr(struct hetmem_context *ctx,
-				 struct mm_struct *mm, void *arg,
-				 bool *partial)
-{
-	return hetmem_ioctl_attr(ctx, arg, false);
-}
-
-static int hetmem_ioctl_bind_device(struct hetmem_context *ctx,
-				    struct mm_struct *mm, void *arg,
-				    bool *partial)
-{
-	struct hetmem_cmd_bind_device *cmd = arg;
-
-	if (cmd->flags & ~(HETMEM_BIND_EXECUTOR | HETMEM_BIND_GET))
-		return -EINVAL;
-	return hetmem_bind_device(ctx, cmd);
-}
-
-static int hetmem_ioctl_hint(struct hetmem_context *ctx, struct mm_struct *mm,
-			     void *arg, bool *partial)
-{
-	struct hetmem_cmd_hint *cmd = arg;
-	int ret;
-
-	if (cmd->flags)
-		return -EINVAL;
-	ret = hetmem_check_range(cmd->start, cmd->end);
-	if (ret)
-		return ret;
-	return hetmem_hint(ctx, cmd);
-}
-
-static int hetmem_ioctl_complete(struct hetmem_context *ctx,
-				 struct mm_struct *mm, void *arg,
-				 bool *partial)
-{
-	struct hetmem_cmd_complete *cmd = arg;
-
-	if (cmd->flags || cmd->reserved)
-		return -EINVAL;
-	return hetmem_complete(ctx, cmd);
-}
-
-static int hetmem_ioctl_list(struct hetmem_context *ctx, struct mm_struct *mm,
-			     void *arg, bool *partial)
-{
-	struct hetmem_cmd_list *cmd = arg;
-
-	if (cmd->flags)
-		return -EINVAL;
-	if (cmd->nr && cmd->entry_size < sizeof(struct hetmem_list_entry))
-		return -EINVAL;
-	if (cmd->entry_size > PAGE_SIZE)
-		return -E2BIG;
-	return hetmem_context_list(cmd);
-}
-
-/**
- * struct hetmem_ioctl - a command
- * @fn: carries it out. @arg is the kernel's copy of the struct; it goes back
- *	to userspace on success, and on failure if @partial was set
- * @size: of the struct as this kernel knows it
- * @min_size: of the struct in its first version
- * @flags: HETMEM_IOCTL_*
- */
-struct hetmem_ioctl {
-	int (*fn)(struct hetmem_context *ctx, struct mm_struct *mm, void *arg,
-		  bool *partial);
-	u16 size;
-	u16 min_size;
-	u16 flags;
-};
-
-/* Allowed from another mm to who may trace everybody. */
-#define HETMEM_IOCTL_QUERY	BIT(0)
-/* Something comes back. */
-#define HETMEM_IOCTL_OUT	BIT(1)
-/* Looks at the address space: it must still be there. */
-#define HETMEM_IOCTL_MM		BIT(2)
-
-/* Allowed from another mm as its owner says, or to who may set priorities. */
-#define HETMEM_IOCTL_ASK	BIT(3)
-
-/* Two commands on one struct. */
-#define hetmem_cmd_set_attr	hetmem_cmd_attr
-#define hetmem_cmd_get_attr	hetmem_cmd_attr
-
-#define HETMEM_IOCTL(nr, name, first_size, _flags)			\
-	[_IOC_NR(nr)] = {						\
-		.fn = hetmem_ioctl_##name,				\
-		.size = sizeof(struct hetmem_cmd_##name),		\
-		.min_size = (first_size),				\
-		.flags = (_flags),					\
-	}
-
-static const struct hetmem_ioctl hetmem_ioctls[] = {
-	HETMEM_IOCTL(HETMEM_IOC_INFO, info, 48,
-		     HETMEM_IOCTL_QUERY | HETMEM_IOCTL_OUT),
-	HETMEM_IOCTL(HETMEM_IOC_TRACK, track, 24, 0),
-	HETMEM_IOCTL(HETMEM_IOC_UNTRACK, untrack, 24, 0),
-	HETMEM_IOCTL(HETMEM_IOC_RESIDENCY, residency, 80,
-		     HETMEM_IOCTL_QUERY | HETMEM_IOCTL_OUT | HETMEM_IOCTL_MM),
-	HETMEM_IOCTL(HETMEM_IOC_MIGRATE, migrate, 72,
-		     HETMEM_IOCTL_OUT | HETMEM_IOCTL_MM),
-	HETMEM_IOCTL(HETMEM_IOC_STATS, stats, 112,
-		     HETMEM_IOCTL_QUERY | HETMEM_IOCTL_OUT),
-	HETMEM_IOCTL(HETMEM_IOC_RING, ring, 32, HETMEM_IOCTL_OUT),
-	HETMEM_IOCTL(HETMEM_IOC_REFRESH, refresh, 48,
-		     HETMEM_IOCTL_OUT | HETMEM_IOCTL_MM),
-	HETMEM_IOCTL(HETMEM_IOC_SET_ATTR, set_attr, 32, 0),
-	HETMEM_IOCTL(HETMEM_IOC_GET_ATTR, get_attr, 32,
-		     HETMEM_IOCTL_QUERY | HETMEM_IOCTL_OUT),
-	HETMEM_IOCTL(HETMEM_IOC_BIND_DEVICE, bind_device, 32,
-		     HETMEM_IOCTL_OUT),
-	HETMEM_IOCTL(HETMEM_IOC_HINT, hint, 56,
-		     HETMEM_IOCTL_ASK | HETMEM_IOCTL_OUT),
-	HETMEM_IOCTL(HETMEM_IOC_COMPLETE, complete, 32, 0),
-	HETMEM_IOCTL(HETMEM_IOC_LIST, list, 24, HETMEM_IOCTL_OUT),
+/* What all commands begin with, as far as they have addresses. */
+struct hetmem_cmd_head {
+	u32 size;
+	u32 flags;
+	u64 start;
+	u64 end;
 };
 
 union hetmem_cmd {
-	u32 size;
+	struct hetmem_cmd_head head;
 	struct hetmem_cmd_info info;
 	struct hetmem_cmd_track track;
 	struct hetmem_cmd_untrack untrack;
@@ -340,6 +72,167 @@ union hetmem_cmd {
 	struct hetmem_cmd_list list;
 };
 
+/* Allowed from another mm to who may trace everybody. */
+#define HETMEM_IOCTL_QUERY	BIT(0)
+/* Something comes back. */
+#define HETMEM_IOCTL_OUT	BIT(1)
+/* Looks at the address space: it must still be there. */
+#define HETMEM_IOCTL_MM		BIT(2)
+/* Allowed from another mm as its owner says, or to who may set priorities. */
+#define HETMEM_IOCTL_ASK	BIT(3)
+/* head.start is an address, and with _RANGE head.end too. */
+#define HETMEM_IOCTL_ADDR	BIT(4)
+#define HETMEM_IOCTL_RANGE	BIT(5)
+
+/**
+ * struct hetmem_ioctl - what a command's struct must be like
+ * @size: as this kernel knows it
+ * @min_size: in its first version
+ * @flags: HETMEM_IOCTL_*
+ * @known: flags of the command
+ * @reserved: offset of a u32 that must be zero, or 0
+ */
+struct hetmem_ioctl {
+	u16 size;
+	u16 min_size;
+	u16 flags;
+	u16 known;
+	u16 reserved;
+};
+
+#define HETMEM_IOCTL(nr, name, first_size, _flags, ...)			\
+	[_IOC_NR(HETMEM_IOC_##nr)] = {					\
+		.size = sizeof(struct hetmem_cmd_##name),		\
+		.min_size = (first_size),				\
+		.flags = (_flags),					\
+		__VA_ARGS__						\
+	}
+#define HETMEM_RESERVED(name) \
+	.reserved = offsetof(struct hetmem_cmd_##name, reserved)
+
+static const struct hetmem_ioctl hetmem_ioctls[] = {
+	HETMEM_IOCTL(INFO, info, 48, HETMEM_IOCTL_QUERY | HETMEM_IOCTL_OUT),
+	HETMEM_IOCTL(TRACK, track, 24, HETMEM_IOCTL_RANGE),
+	HETMEM_IOCTL(UNTRACK, untrack, 24, HETMEM_IOCTL_RANGE),
+	HETMEM_IOCTL(RESIDENCY, residency, 80, HETMEM_IOCTL_QUERY |
+		     HETMEM_IOCTL_OUT | HETMEM_IOCTL_MM | HETMEM_IOCTL_RANGE,
+		     HETMEM_RESERVED(residency)),
+	HETMEM_IOCTL(MIGRATE, migrate, 72, HETMEM_IOCTL_OUT |
+		     HETMEM_IOCTL_MM | HETMEM_IOCTL_RANGE,
+		     .known = HETMEM_MIGRATE_POPULATE | HETMEM_MIGRATE_PIN,
+		     HETMEM_RESERVED(migrate)),
+	HETMEM_IOCTL(STATS, stats, 112, HETMEM_IOCTL_QUERY |
+		     HETMEM_IOCTL_OUT | HETMEM_IOCTL_ADDR,
+		     .known = HETMEM_STATS_CONTEXT),
+	HETMEM_IOCTL(RING, ring, 32, HETMEM_IOCTL_OUT),
+	HETMEM_IOCTL(REFRESH, refresh, 48, HETMEM_IOCTL_OUT |
+		     HETMEM_IOCTL_MM | HETMEM_IOCTL_ADDR),
+	HETMEM_IOCTL(SET_ATTR, attr, 32, HETMEM_IOCTL_ADDR,
+		     HETMEM_RESERVED(attr)),
+	HETMEM_IOCTL(GET_ATTR, attr, 32, HETMEM_IOCTL_QUERY |
+		     HETMEM_IOCTL_OUT | HETMEM_IOCTL_ADDR,
+		     HETMEM_RESERVED(attr)),
+	HETMEM_IOCTL(BIND_DEVICE, bind_device, 32, HETMEM_IOCTL_OUT,
+		     .known = HETMEM_BIND_EXECUTOR | HETMEM_BIND_GET,
+		     HETMEM_RESERVED(bind_device)),
+	HETMEM_IOCTL(HINT, hint, 56, HETMEM_IOCTL_ASK | HETMEM_IOCTL_OUT |
+		     HETMEM_IOCTL_RANGE),
+	HETMEM_IOCTL(COMPLETE, complete, 32, 0, HETMEM_RESERVED(complete)),
+	HETMEM_IOCTL(LIST, list, 24, HETMEM_IOCTL_OUT),
+};
+
+/* -EINVAL and -ERANGE as the uapi header promises them to all commands. */
+static int hetmem_check(const struct hetmem_ioctl *ioctl,
+			const union hetmem_cmd *cmd)
+{
+	const struct hetmem_cmd_head *head = &cmd->head;
+
+	if (head->flags & ~ioctl->known)
+		return -EINVAL;
+	if (ioctl->reserved && *(u32 *)((char *)cmd + ioctl->reserved))
+		return -EINVAL;
+	if (ioctl->flags & HETMEM_IOCTL_RANGE) {
+		if (!PAGE_ALIGNED(head->start | head->end) ||
+		    head->start >= head->end)
+			return -EINVAL;
+		if (head->end > TASK_SIZE_MAX)
+			return -ERANGE;
+	}
+	if (ioctl->flags & HETMEM_IOCTL_ADDR) {
+		if (!PAGE_ALIGNED(head->start))
+			return -EINVAL;
+		if (head->start >= TASK_SIZE_MAX)
+			return -ERANGE;
+	}
+	return 0;
+}
+
+static int hetmem_info(struct hetmem_context *ctx, struct hetmem_cmd_info *cmd)
+{
+	cmd->version = HETMEM_VERSION;
+	cmd->block_shift = HETMEM_BLOCK_SHIFT;
+	cmd->features = 0;
+	if (IS_ENABLED(CONFIG_DEVICE_PRIVATE))
+		cmd->features |= HETMEM_FEATURE_DEVICE_PRIVATE;
+	cmd->max_ranges = READ_ONCE(hetmem_caps.max_ranges);
+	cmd->nr_ranges = READ_ONCE(ctx->nr_ranges);
+	return hetmem_device_list(cmd);
+}
+
+static int hetmem_check_migrate(const struct hetmem_cmd_migrate *cmd)
+{
+	bool pin = cmd->flags & HETMEM_MIGRATE_PIN;
+
+	if (pin != !!cmd->timeout_ms ||
+	    cmd->timeout_ms > HETMEM_PIN_TIMEOUT_MAX)
+		return -EINVAL;
+	if (cmd->nr_rest && cmd->nr_rest < HETMEM_REST_MIN)
+		return -EINVAL;
+	return 0;
+}
+
+/*
+ * Carries a command out. @cmd is the kernel's copy of the struct; it goes back
+ * to userspace on success, and on failure if @partial was set.
+ */
+static int hetmem_command(struct hetmem_context *ctx, unsigned int nr,
+			  union hetmem_cmd *cmd, bool *partial)
+{
+	switch (nr) {
+	case HETMEM_IOC_INFO:
+		return hetmem_info(ctx, &cmd->info);
+	case HETMEM_IOC_TRACK:
+		return hetmem_range_add(ctx, cmd->track.start, cmd->track.end);
+	case HETMEM_IOC_UNTRACK:
+		return hetmem_range_del(ctx, cmd->untrack.start,
+					cmd->untrack.end);
+	case HETMEM_IOC_RESIDENCY:
+		return hetmem_residency(ctx, ctx->mm, &cmd->residency, partial);
+	case HETMEM_IOC_MIGRATE:
+		return hetmem_check_migrate(&cmd->migrate) ?:
+		       hetmem_migrate(ctx, ctx->mm, &cmd->migrate, partial);
+	case HETMEM_IOC_STATS:
+		return hetmem_range_stats(ctx, &cmd->stats);
+	case HETMEM_IOC_RING:
+		return hetmem_ring_setup(ctx, &cmd->ring);
+	case HETMEM_IOC_REFRESH:
+		return hetmem_refresh(ctx, ctx->mm, &cmd->refresh, partial);
+	case HETMEM_IOC_SET_ATTR:
+	case HETMEM_IOC_GET_ATTR:
+		return hetmem_attr(ctx, &cmd->attr, nr == HETMEM_IOC_SET_ATTR);
+	case HETMEM_IOC_BIND_DEVICE:
+		return hetmem_bind_device(ctx, &cmd->bind_device);
+	case HETMEM_IOC_HINT:
+		return hetmem_hint(ctx, &cmd->hint);
+	case HETMEM_IOC_COMPLETE:
+		return hetmem_complete(ctx, &cmd->complete);
+	case HETMEM_IOC_LIST:
+		return hetmem_context_list(&cmd->list);
+	default:
+		return -ENOTTY;
+	}
+}
+
 static bool hetmem_permitted(const struct hetmem_context *ctx,
 			     const struct hetmem_ioctl *ioctl)
 {
@@ -352,12 +245,15 @@ static bool hetmem_permitted(const struct hetmem_context *ctx,
 	return false;
 }
 
-static int hetmem_copy_out(void __user *uarg, const union hetmem_cmd *cmd,
-			   size_t ksize, size_t usize)
+/*
+ * Copies a struct of @ksize bytes to a caller whose own has @usize: what that
+ * lacks is left out, what it has beyond is cleared.
+ */
+int hetmem_copy_out(void __user *to, size_t usize, const void *from,
+		    size_t ksize)
 {
-	if (copy_to_user(uarg, cmd, min(ksize, usize)))
-		return -EFAULT;
-	if (usize > ksize && clear_user(uarg + ksize, usize - ksize))
+	if (copy_to_user(to, from, min(ksize, usize)) ||
+	    (usize > ksize && clear_user(to + ksize, usize - ksize)))
 		return -EFAULT;
 	return 0;
 }
@@ -393,26 +289,21 @@ static long hetmem_ioctl(struct file *file, unsigned int nr, unsigned long arg)
 	if (ret)
 		return ret;
 	/* What another thread has written there since does not count. */
-	cmd.size = usize;
+	cmd.head.size = usize;
+	ret = hetmem_check(ioctl, &cmd);
+	if (ret)
+		return ret;
 
-	if (ioctl->flags & HETMEM_IOCTL_MM) {
-		if (!mmget_not_zero(ctx->mm))
-			return -ESRCH;
-		ret = ioctl->fn(ctx, ctx->mm, &cmd, &partial);
+	if ((ioctl->flags & HETMEM_IOCTL_MM) && !mmget_not_zero(ctx->mm))
+		return -ESRCH;
+	ret = hetmem_command(ctx, nr, &cmd, &partial);
+	if (ioctl->flags & HETMEM_IOCTL_MM)
 		mmput(ctx->mm);
-	} else {
-		ret = ioctl->fn(ctx, NULL, &cmd, &partial);
-	}
 
 	if ((ioctl->flags & HETMEM_IOCTL_OUT) && (!ret || partial) &&
-	    hetmem_copy_out(uarg, &cmd, ioctl->size, usize))
+	    hetmem_copy_out(uarg, usize, &cmd, ioctl->size))
 		return -EFAULT;
 	return ret;
-}
-
-static __poll_t hetmem_poll(struct file *file, struct poll_table_struct *wait)
-{
-	return hetmem_ring_poll(file->private_data, file, wait);
 }
 
 /* Events are for whose memory they tell of. */
@@ -467,7 +358,7 @@ static const struct file_operations hetmem_fops = {
 	.release = hetmem_release,
 	.unlocked_ioctl = hetmem_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
-	.poll = hetmem_poll,
+	.poll = hetmem_ring_poll,
 	.mmap = hetmem_mmap,
 	.show_fdinfo = hetmem_show_fdinfo,
 };

@@ -473,7 +473,7 @@ u64 hetmem_range_nr_dirty(const struct hetmem_range *range)
 	return nr;
 }
 
-int hetmem_range_stats(struct hetmem_context *ctx, unsigned long addr,
+int hetmem_range_stats(struct hetmem_context *ctx,
 		       struct hetmem_cmd_stats *stats)
 {
 	bool whole = stats->flags & HETMEM_STATS_CONTEXT;
@@ -481,12 +481,13 @@ int hetmem_range_stats(struct hetmem_context *ctx, unsigned long addr,
 	struct hetmem_range *range;
 	int ret = 0;
 
+	if (whole && stats->start)
+		return -EINVAL;
 	spin_lock(&ctx->lock);
 	if (whole) {
-		stats->start = 0;
 		stats->end = TASK_SIZE_MAX;
 	} else {
-		range = hetmem_range_first(ctx, addr, addr);
+		range = hetmem_range_first(ctx, stats->start, stats->start);
 		if (!range) {
 			ret = -ENOENT;
 			goto out;

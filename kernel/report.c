@@ -223,6 +223,9 @@ int hetmem_residency(struct hetmem_context *ctx, struct mm_struct *mm,
 	struct hetmem_walk walk;
 	int ret, err;
 
+	if (cmd->kinds >> (HETMEM_FOREIGN + 1) ||
+	    cmd->nr_totals > HETMEM_MAX_TOTALS)
+		return -EINVAL;
 	report = kzalloc(sizeof(*report), GFP_KERNEL_ACCOUNT);
 	if (!report)
 		return -ENOMEM;

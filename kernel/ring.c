@@ -224,9 +224,9 @@ void hetmem_ring_wake(struct hetmem_context *ctx)
 		hetmem_eventfd_signal(ring->eventfd);
 }
 
-__poll_t hetmem_ring_poll(struct hetmem_context *ctx, struct file *file,
-			  poll_table *wait)
+__poll_t hetmem_ring_poll(struct file *file, poll_table *wait)
 {
+	struct hetmem_context *ctx = file->private_data;
 	struct hetmem_ring *ring;
 
 	poll_wait(file, &ctx->wait, wait);
