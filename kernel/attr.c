@@ -3,10 +3,8 @@
  * SET_ATTR and GET_ATTR: what userspace wants of a context or of a tracked
  * range. context->lock protects all of it.
  */
-#include <linux/export.h>
 #include <linux/mm.h>
 
-#include <linux/hetmem_device.h>
 #include "hetmem.h"
 
 /* HETMEM_LOC(HETMEM_HOST, any), a device, or 0 for no preference. */
@@ -46,13 +44,31 @@ static bool hetmem_attr_is_context(u32 attr)
 	return attr == HETMEM_ATTR_SHAREABLE || attr == HETMEM_ATTR_ALLOW_HINTS;
 }
 
+/*
+ * Where the attribute of @ctx, or of its range at @addr, is kept, NULL if there
+ * is no such range. context->lock is held.
+ */
+static u32 *hetmem_attr_find(struct hetmem_context *ctx, u32 attr,
+			     unsigned long addr)
+{
+	struct hetmem_range *range;
+
+	if (attr == HETMEM_ATTR_SHAREABLE)
+		return &ctx->shareable;
+	if (attr == HETMEM_ATTR_ALLOW_HINTS)
+		return &ctx->allow_hints;
+	range = hetmem_range_first(ctx, addr, addr);
+	if (!range)
+		return NULL;
+	return attr == HETMEM_ATTR_NO_THRASH ? &range->no_thrash :
+					       &range->preferred;
+}
+
 /* Both commands: @set says which. */
 int hetmem_attr(struct hetmem_context *ctx, struct hetmem_cmd_attr *cmd,
 		bool set)
 {
-	struct hetmem_range *range = NULL;
-	u64 value = 0;
-	int ret = 0;
+	u32 *value;
 
 	if (!hetmem_attr_valid(cmd->attr, set ? cmd->value : 0))
 		return -EINVAL;
@@ -60,51 +76,11 @@ int hetmem_attr(struct hetmem_context *ctx, struct hetmem_cmd_attr *cmd,
 		return -EINVAL;
 
 	spin_lock(&ctx->lock);
-	if (!hetmem_attr_is_context(cmd->attr)) {
-		range = hetmem_range_first(ctx, cmd->start, cmd->start);
-		if (!range) {
-			ret = -ENOENT;
-			goto out;
-		}
-	}
-	switch (cmd->attr) {
-	case HETMEM_ATTR_SHAREABLE:
-		if (set)
-			WRITE_ONCE(ctx->shareable, cmd->value);
-		value = ctx->shareable;
-		break;
-	case HETMEM_ATTR_ALLOW_HINTS:
-		if (set)
-			WRITE_ONCE(ctx->allow_hints, cmd->value);
-		value = ctx->allow_hints;
-		break;
-	case HETMEM_ATTR_NO_THRASH:
-		if (set)
-			range->no_thrash = cmd->value;
-		value = range->no_thrash;
-		break;
-	case HETMEM_ATTR_PREFERRED:
-		if (set)
-			range->preferred = cmd->value;
-		value = range->preferred;
-		break;
-	}
-	cmd->value = value;
-out:
+	value = hetmem_attr_find(ctx, cmd->attr, cmd->start);
+	if (value && set)
+		WRITE_ONCE(*value, cmd->value);
+	else if (value)
+		cmd->value = *value;
 	spin_unlock(&ctx->lock);
-	return ret;
-}
-
-/* For hetmem_device_preferred(): what the range at @addr prefers, or 0. */
-u32 hetmem_range_preferred(struct hetmem_context *ctx, unsigned long addr)
-{
-	struct hetmem_range *range;
-	u32 location = 0;
-
-	spin_lock(&ctx->lock);
-	range = hetmem_range_first(ctx, addr, addr);
-	if (range)
-		location = range->preferred;
-	spin_unlock(&ctx->lock);
-	return location;
+	return value ? 0 : -ENOENT;
 }

@@ -155,6 +155,12 @@ struct hetmem_context *hetmem_context_open(void)
 	ctx = kzalloc(sizeof(*ctx), GFP_KERNEL_ACCOUNT);
 	if (!ctx)
 		return ERR_PTR(-ENOMEM);
+	ctx->thrash = kvcalloc(1 << HETMEM_THRASH_BITS, sizeof(*ctx->thrash),
+			       GFP_KERNEL_ACCOUNT);
+	if (!ctx->thrash) {
+		kfree(ctx);
+		return ERR_PTR(-ENOMEM);
+	}
 	spin_lock_init(&ctx->hints_lock);
 	INIT_LIST_HEAD(&ctx->hints);
 	/* Before the first callback, which may be traced. */
@@ -165,10 +171,6 @@ struct hetmem_context *hetmem_context_open(void)
 	ctx->ranges = RB_ROOT_CACHED;
 	hetmem_pin_init(ctx);
 	ctx->mm = current->mm;
-
-	ret = hetmem_thrash_init(ctx);
-	if (ret)
-		goto free;
 
 	ret = mmu_interval_notifier_insert(&ctx->notifier, ctx->mm, 0,
 					   TASK_SIZE_MAX, &hetmem_notifier_ops);
@@ -188,7 +190,7 @@ remove:
 	mmu_interval_notifier_remove(&ctx->notifier);
 free:
 	put_pid(ctx->opener);
-	hetmem_thrash_free(ctx);
+	kvfree(ctx->thrash);
 	kfree(ctx);
 	return ERR_PTR(ret);
 }
@@ -201,11 +203,11 @@ void hetmem_context_close(struct hetmem_context *ctx)
 	hetmem_pin_drop_all(ctx);
 	hetmem_range_del_all(ctx);
 	hetmem_ring_free(ctx);
-	hetmem_thrash_free(ctx);
 	hetmem_user_put(ctx->user);
 	hetmem_total_add(HETMEM_TOTAL_CONTEXTS, -1);
 	put_pid(ctx->opener);
 	mmdrop(ctx->mm);
+	kvfree(ctx->thrash);
 	kfree(ctx);
 }
 
@@ -311,13 +313,19 @@ int hetmem_context_list(struct hetmem_cmd_list *cmd)
 u32 hetmem_device_preferred(const struct mm_struct *mm, unsigned long addr)
 {
 	struct hetmem_context *ctx;
+	struct hetmem_range *range;
 	u32 location = 0;
 	int idx;
 
 	idx = hetmem_contexts_enter();
 	for (ctx = hetmem_context_next(mm, NULL); ctx && !location;
-	     ctx = hetmem_context_next(mm, ctx))
-		location = hetmem_range_preferred(ctx, addr);
+	     ctx = hetmem_context_next(mm, ctx)) {
+		spin_lock(&ctx->lock);
+		range = hetmem_range_first(ctx, addr, addr);
+		if (range)
+			location = range->preferred;
+		spin_unlock(&ctx->lock);
+	}
 	hetmem_contexts_leave(idx);
 	return location;
 }

@@ -225,11 +225,6 @@ unsigned int hetmem_device_owners(void **owners)
 	return nr;
 }
 
-u32 hetmem_device_caps(const struct hetmem_device *dev)
-{
-	return dev->desc.caps;
-}
-
 /* Under hetmem_device_lock(); else as hetmem_device_ops has it. */
 int hetmem_device_to_device(struct hetmem_device *dev,
 			    struct vm_area_struct *vma, unsigned long start,

@@ -37,21 +37,17 @@ struct hetmem_tokens {
 	spinlock_t lock;	/* serializes adding */
 	unsigned int nr;
 	unsigned int max;
-	const void **tokens;
+	const void *tokens[HETMEM_MAX_POOLS];
 };
 
-static const void *hetmem_owner_tokens[HETMEM_MAX_LEARNED];
 static struct hetmem_tokens hetmem_owners = {
 	.lock = __SPIN_LOCK_UNLOCKED(hetmem_owners.lock),
-	.max = ARRAY_SIZE(hetmem_owner_tokens),
-	.tokens = hetmem_owner_tokens,
+	.max = HETMEM_MAX_LEARNED,
 };
 
-static const void *hetmem_pool_tokens[HETMEM_MAX_POOLS];
 static struct hetmem_tokens hetmem_pool_numbers = {
 	.lock = __SPIN_LOCK_UNLOCKED(hetmem_pool_numbers.lock),
-	.max = ARRAY_SIZE(hetmem_pool_tokens),
-	.tokens = hetmem_pool_tokens,
+	.max = HETMEM_MAX_POOLS,
 };
 
 /**

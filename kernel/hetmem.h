@@ -32,7 +32,6 @@ struct device;
 struct file;
 struct hetmem_device;
 struct hetmem_ring;
-struct hetmem_thrash;
 struct mm_struct;
 struct page;
 struct pid_namespace;
@@ -68,18 +67,17 @@ struct vm_area_struct;
 #define HETMEM_MAX_LEARNED	16
 #define HETMEM_MAX_OWNERS	(HETMEM_MAX_DEVICES + HETMEM_MAX_LEARNED)
 
-/* Counters of a range, or of a whole context. */
-struct hetmem_counters {
-	u64 notified[HETMEM_NOTIFY_NR];
-	u64 to_device;
-	u64 to_host;
-	u64 failed;
-};
-
 enum hetmem_counter {
 	HETMEM_COUNT_TO_DEVICE,
 	HETMEM_COUNT_TO_HOST,
 	HETMEM_COUNT_FAILED,
+	HETMEM_COUNT_NR,
+};
+
+/* Counters of a range, or of a whole context. */
+struct hetmem_counters {
+	u64 notified[HETMEM_NOTIFY_NR];
+	u64 pages[HETMEM_COUNT_NR];
 };
 
 /* What one user may have; set through sysfs. */
@@ -122,6 +120,16 @@ static inline void hetmem_total_add(enum hetmem_total_nr what, s64 nr)
 	this_cpu_add(hetmem_totals.nr[what], nr);
 }
 
+/* A block that may go back and forth; see the top of thrash.c. */
+#define HETMEM_THRASH_BITS	9
+struct hetmem_thrash_slot {
+	unsigned long block;
+	unsigned long since;
+	u32 count;
+	u32 location;
+	u8 what;
+};
+
 /**
  * struct hetmem_user - a user who has contexts
  * @node: in the table of users
@@ -163,7 +171,7 @@ struct hetmem_binding {
  * @nr_pinned: pages in them
  * @pin_next: jiffies, when @pin_work looks at them
  * @pin_work: drops the ones that have ended
- * @thrash: slots for blocks that go back and forth
+ * @thrash: 1 << HETMEM_THRASH_BITS slots for blocks that go back and forth
  * @shareable: queries from other address spaces are allowed
  * @allow_hints: hints from other address spaces are allowed
  * @total: counters of all memory of @mm, tracked or not
@@ -195,9 +203,9 @@ struct hetmem_context {
 	unsigned long nr_pinned;
 	unsigned long pin_next;
 	struct delayed_work pin_work;
-	struct hetmem_thrash *thrash;
-	bool shareable;
-	bool allow_hints;
+	struct hetmem_thrash_slot *thrash;
+	u32 shareable;
+	u32 allow_hints;
 	struct hetmem_counters total;
 	struct hlist_node by_mm;
 	u64 id;
@@ -250,7 +258,7 @@ struct hetmem_range {
 	unsigned long moving;
 	u64 thrashed;
 	u32 preferred;
-	bool no_thrash;
+	u32 no_thrash;
 };
 
 /* The block of a range that @addr, which lies in the range, is in. */
@@ -326,8 +334,6 @@ int hetmem_pin_range(struct hetmem_context *ctx, unsigned long start,
 /* thrash.c */
 extern unsigned int hetmem_thrash_count;
 extern unsigned int hetmem_thrash_window_ms;
-int hetmem_thrash_init(struct hetmem_context *ctx);
-void hetmem_thrash_free(struct hetmem_context *ctx);
 void hetmem_thrash_seen(struct hetmem_context *ctx, struct hetmem_range *range,
 			unsigned long start, unsigned long last, u8 what,
 			u32 location, bool bounce);
@@ -335,7 +341,6 @@ void hetmem_thrash_seen(struct hetmem_context *ctx, struct hetmem_range *range,
 /* attr.c */
 int hetmem_attr(struct hetmem_context *ctx, struct hetmem_cmd_attr *cmd,
 		bool set);
-u32 hetmem_range_preferred(struct hetmem_context *ctx, unsigned long addr);
 
 /* hint.c */
 void hetmem_hints_fail(struct hetmem_context *ctx);
@@ -467,7 +472,6 @@ struct hetmem_device *hetmem_device_find(u32 id);
 u32 hetmem_device_location(const struct page *page);
 bool hetmem_owner_is_registered(const void *owner);
 unsigned int hetmem_device_owners(void **owners);
-u32 hetmem_device_caps(const struct hetmem_device *dev);
 int hetmem_device_to_device(struct hetmem_device *dev,
 			    struct vm_area_struct *vma, unsigned long start,
 			    unsigned long end);

@@ -360,22 +360,6 @@ const struct mmu_interval_notifier_ops hetmem_notifier_ops = {
 	.invalidate = hetmem_invalidate,
 };
 
-static void hetmem_counters_add(struct hetmem_counters *count,
-				enum hetmem_counter what, u64 nr_pages)
-{
-	switch (what) {
-	case HETMEM_COUNT_TO_DEVICE:
-		count->to_device += nr_pages;
-		break;
-	case HETMEM_COUNT_TO_HOST:
-		count->to_host += nr_pages;
-		break;
-	case HETMEM_COUNT_FAILED:
-		count->failed += nr_pages;
-		break;
-	}
-}
-
 /*
  * A registered device's word on where pages of a block are now. That pages were
  * dropped it does not tell, and what it tells REFRESH may have seen before: the
@@ -444,14 +428,13 @@ void hetmem_range_count(struct hetmem_context *ctx, unsigned long start,
 	struct hetmem_range *range;
 
 	spin_lock(&ctx->lock);
-	hetmem_counters_add(&ctx->total, what, (last - start + 1) >> PAGE_SHIFT);
+	ctx->total.pages[what] += (last - start + 1) >> PAGE_SHIFT;
 	for (range = hetmem_range_first(ctx, start, last); range;
 	     range = hetmem_range_next(range, start, last)) {
 		unsigned long from = max(start, range->node.start);
 		unsigned long to = min(last, range->node.last);
 
-		hetmem_counters_add(&range->count, what,
-				    (to - from + 1) >> PAGE_SHIFT);
+		range->count.pages[what] += (to - from + 1) >> PAGE_SHIFT;
 		if (what != HETMEM_COUNT_FAILED)
 			hetmem_range_moved(ctx, range, from, to, what,
 					   location);
@@ -503,9 +486,9 @@ int hetmem_range_stats(struct hetmem_context *ctx,
 	memcpy(stats->notified, count->notified, sizeof(stats->notified));
 	stats->notified[HETMEM_NOTIFY_RELEASE] =
 		ctx->total.notified[HETMEM_NOTIFY_RELEASE];
-	stats->to_device = count->to_device;
-	stats->to_host = count->to_host;
-	stats->failed = count->failed;
+	stats->to_device = count->pages[HETMEM_COUNT_TO_DEVICE];
+	stats->to_host = count->pages[HETMEM_COUNT_TO_HOST];
+	stats->failed = count->pages[HETMEM_COUNT_FAILED];
 out:
 	spin_unlock(&ctx->lock);
 	return ret;

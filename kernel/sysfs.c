@@ -72,31 +72,22 @@ static ssize_t hetmem_setting_store(struct device *device,
 }
 
 #define HETMEM_SETTING(_name, _value, _min, _max)			\
-	static struct hetmem_setting hetmem_setting_##_name = {		\
+	(&((struct hetmem_setting) {					\
 		.attr = __ATTR(_name, 0644, hetmem_setting_show,	\
 			       hetmem_setting_store),			\
 		.value = (_value),					\
 		.min = (_min),						\
 		.max = (_max),						\
-	}
-
-HETMEM_SETTING(max_contexts, &hetmem_caps.max_contexts, 1, 65536);
-HETMEM_SETTING(max_ranges, &hetmem_caps.max_ranges, 1, 1U << 22);
-HETMEM_SETTING(max_blocks, &hetmem_caps.max_blocks, 1, 1U << 26);
-HETMEM_SETTING(max_ring_entries, &hetmem_caps.max_ring_entries,
-	       HETMEM_RING_MIN, HETMEM_RING_MAX);
-HETMEM_SETTING(max_hints, &hetmem_caps.max_hints, 1, 65536);
-HETMEM_SETTING(max_pins, &hetmem_caps.max_pins, 1, 1U << 20);
-HETMEM_SETTING(count, &hetmem_thrash_count, 2, 1000000);
-HETMEM_SETTING(window_ms, &hetmem_thrash_window_ms, 1, 3600000);
+	}).attr.attr)
 
 static struct attribute *hetmem_caps_attrs[] = {
-	&hetmem_setting_max_contexts.attr.attr,
-	&hetmem_setting_max_ranges.attr.attr,
-	&hetmem_setting_max_blocks.attr.attr,
-	&hetmem_setting_max_ring_entries.attr.attr,
-	&hetmem_setting_max_hints.attr.attr,
-	&hetmem_setting_max_pins.attr.attr,
+	HETMEM_SETTING(max_contexts, &hetmem_caps.max_contexts, 1, 65536),
+	HETMEM_SETTING(max_ranges, &hetmem_caps.max_ranges, 1, 1U << 22),
+	HETMEM_SETTING(max_blocks, &hetmem_caps.max_blocks, 1, 1U << 26),
+	HETMEM_SETTING(max_ring_entries, &hetmem_caps.max_ring_entries,
+		       HETMEM_RING_MIN, HETMEM_RING_MAX),
+	HETMEM_SETTING(max_hints, &hetmem_caps.max_hints, 1, 65536),
+	HETMEM_SETTING(max_pins, &hetmem_caps.max_pins, 1, 1U << 20),
 	NULL
 };
 
@@ -106,8 +97,8 @@ static const struct attribute_group hetmem_caps_group = {
 };
 
 static struct attribute *hetmem_thrash_attrs[] = {
-	&hetmem_setting_count.attr.attr,
-	&hetmem_setting_window_ms.attr.attr,
+	HETMEM_SETTING(count, &hetmem_thrash_count, 2, 1000000),
+	HETMEM_SETTING(window_ms, &hetmem_thrash_window_ms, 1, 3600000),
 	NULL
 };
 
@@ -132,35 +123,23 @@ static ssize_t hetmem_statistic_show(struct device *device,
 }
 
 #define HETMEM_STATISTIC(_name, _what)					\
-	static struct hetmem_statistic hetmem_statistic_##_name = {	\
+	(&((struct hetmem_statistic) {					\
 		.attr = __ATTR(_name, 0444, hetmem_statistic_show, NULL), \
-		.what = (_what),					\
-	}
-
-HETMEM_STATISTIC(contexts, HETMEM_TOTAL_CONTEXTS);
-HETMEM_STATISTIC(ranges, HETMEM_TOTAL_RANGES);
-HETMEM_STATISTIC(callbacks, HETMEM_TOTAL_CALLBACKS);
-HETMEM_STATISTIC(decodes, HETMEM_TOTAL_DECODES);
-HETMEM_STATISTIC(pages_to_device, HETMEM_TOTAL_TO_DEVICE);
-HETMEM_STATISTIC(pages_to_host, HETMEM_TOTAL_TO_HOST);
-HETMEM_STATISTIC(pages_failed, HETMEM_TOTAL_FAILED);
-HETMEM_STATISTIC(events, HETMEM_TOTAL_EVENTS);
-HETMEM_STATISTIC(events_dropped, HETMEM_TOTAL_EVENTS_DROPPED);
-HETMEM_STATISTIC(thrashed, HETMEM_TOTAL_THRASHED);
-HETMEM_STATISTIC(hints, HETMEM_TOTAL_HINTS);
+		.what = HETMEM_TOTAL_##_what,				\
+	}).attr.attr)
 
 static struct attribute *hetmem_stats_attrs[] = {
-	&hetmem_statistic_contexts.attr.attr,
-	&hetmem_statistic_ranges.attr.attr,
-	&hetmem_statistic_callbacks.attr.attr,
-	&hetmem_statistic_decodes.attr.attr,
-	&hetmem_statistic_pages_to_device.attr.attr,
-	&hetmem_statistic_pages_to_host.attr.attr,
-	&hetmem_statistic_pages_failed.attr.attr,
-	&hetmem_statistic_events.attr.attr,
-	&hetmem_statistic_events_dropped.attr.attr,
-	&hetmem_statistic_thrashed.attr.attr,
-	&hetmem_statistic_hints.attr.attr,
+	HETMEM_STATISTIC(contexts, CONTEXTS),
+	HETMEM_STATISTIC(ranges, RANGES),
+	HETMEM_STATISTIC(callbacks, CALLBACKS),
+	HETMEM_STATISTIC(decodes, DECODES),
+	HETMEM_STATISTIC(pages_to_device, TO_DEVICE),
+	HETMEM_STATISTIC(pages_to_host, TO_HOST),
+	HETMEM_STATISTIC(pages_failed, FAILED),
+	HETMEM_STATISTIC(events, EVENTS),
+	HETMEM_STATISTIC(events_dropped, EVENTS_DROPPED),
+	HETMEM_STATISTIC(thrashed, THRASHED),
+	HETMEM_STATISTIC(hints, HINTS),
 	NULL
 };
 

@@ -18,24 +18,9 @@
 #include <linux/hash.h>
 #include <linux/jiffies.h>
 #include <linux/mm.h>
-#include <linux/slab.h>
 
 #include "hetmem.h"
 #include "trace.h"
-
-#define HETMEM_THRASH_BITS	9
-
-struct hetmem_thrash_slot {
-	unsigned long block;
-	unsigned long since;
-	u32 count;
-	u32 location;
-	u8 what;
-};
-
-struct hetmem_thrash {
-	struct hetmem_thrash_slot slots[1 << HETMEM_THRASH_BITS];
-};
 
 /* Set by the administrator; see sysfs.c. */
 unsigned int hetmem_thrash_count = 8;
@@ -43,17 +28,6 @@ unsigned int hetmem_thrash_window_ms = 1000;
 
 /* More is a driver's sweep over a range, not a block that thrashes. */
 #define HETMEM_THRASH_MAX_BLOCKS	64
-
-int hetmem_thrash_init(struct hetmem_context *ctx)
-{
-	ctx->thrash = kvzalloc(sizeof(*ctx->thrash), GFP_KERNEL_ACCOUNT);
-	return ctx->thrash ? 0 : -ENOMEM;
-}
-
-void hetmem_thrash_free(struct hetmem_context *ctx)
-{
-	kvfree(ctx->thrash);
-}
 
 static void hetmem_thrash_tell(struct hetmem_context *ctx,
 			       struct hetmem_range *range,
@@ -85,7 +59,7 @@ static void hetmem_thrash_block(struct hetmem_context *ctx,
 	unsigned long window = msecs_to_jiffies(window_ms);
 	struct hetmem_thrash_slot *slot;
 
-	slot = &ctx->thrash->slots[hash_long(block, HETMEM_THRASH_BITS)];
+	slot = &ctx->thrash[hash_long(block, HETMEM_THRASH_BITS)];
 	if (slot->block != block || time_after(jiffies, slot->since + window)) {
 		/* The first direction that is seen is no change of it. */
 		slot->count = bounce && slot->block == block &&
