@@ -255,7 +255,7 @@ static void hetmem_context_describe(const struct hetmem_context *ctx,
 		entry->flags |= HETMEM_LIST_SHAREABLE;
 	if (READ_ONCE(ctx->allow_hints))
 		entry->flags |= HETMEM_LIST_ALLOW_HINTS;
-	if (READ_ONCE(ctx->executor))
+	if (READ_ONCE(ctx->roles))
 		entry->flags |= HETMEM_LIST_EXECUTOR;
 }
 

@@ -149,7 +149,6 @@ struct hetmem_user {
 /* A device that userspace has named, see BIND_DEVICE. */
 struct hetmem_binding {
 	u32 location;
-	bool executor;
 	u8 uuid[16];
 };
 
@@ -179,7 +178,7 @@ struct hetmem_binding {
  * @id: differs from that of every other context there ever was
  * @user: the opener, as whom several contexts may count together
  * @hints_lock: protects what follows; see the top of hint.c
- * @executor: it has a role: hints can be told to it
+ * @roles: a bit for each of @bindings: it is executor for this device
  * @hints: told and not answered
  * @nr_hints: how many they are
  * @limited: the last one was refused because of an advisory limit
@@ -211,7 +210,7 @@ struct hetmem_context {
 	u64 id;
 	struct hetmem_user *user;
 	spinlock_t hints_lock;	/* outside of context->lock */
-	bool executor;
+	unsigned long roles;
 	struct list_head hints;
 	unsigned int nr_hints;
 	bool limited;

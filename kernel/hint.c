@@ -193,39 +193,34 @@ void hetmem_hints_fail(struct hetmem_context *ctx)
 {
 	struct hetmem_hint *hint, *next;
 	LIST_HEAD(ended);
-	unsigned int i;
 
 	spin_lock(&ctx->hints_lock);
-	for (i = 0; i < ctx->nr_bindings; i++)
-		ctx->bindings[i].executor = false;
-	WRITE_ONCE(ctx->executor, false);
+	WRITE_ONCE(ctx->roles, 0);
 	list_for_each_entry_safe(hint, next, &ctx->hints, node)
 		hetmem_hint_take(ctx, hint, &ended);
 	spin_unlock(&ctx->hints_lock);
 	hetmem_hints_finish(&ended, -EOWNERDEAD, 0);
 }
 
-static struct hetmem_binding *hetmem_binding_find(struct hetmem_context *ctx,
-						  u32 location)
+/* Which of @ctx's bindings @location is, the first unused one if none. */
+static unsigned int hetmem_binding_find(const struct hetmem_context *ctx,
+					u32 location)
 {
 	unsigned int i;
 
 	for (i = 0; i < ctx->nr_bindings; i++) {
 		if (ctx->bindings[i].location == location)
-			return &ctx->bindings[i];
+			break;
 	}
-	return NULL;
+	return i;
 }
 
-static bool hetmem_executes(struct hetmem_context *ctx, u32 location)
+static bool hetmem_executes(const struct hetmem_context *ctx, u32 location)
 {
-	struct hetmem_binding *binding;
-
 	/* To the host, whoever can move anything. */
 	if (HETMEM_LOC_KIND(location) == HETMEM_HOST)
-		return true;
-	binding = hetmem_binding_find(ctx, location);
-	return binding && binding->executor;
+		return ctx->roles;
+	return ctx->roles & BIT(hetmem_binding_find(ctx, location));
 }
 
 /*
@@ -239,10 +234,10 @@ static struct hetmem_context *hetmem_executor_lock(const struct mm_struct *mm,
 
 	for (ctx = hetmem_context_next(mm, NULL); ctx;
 	     ctx = hetmem_context_next(mm, ctx)) {
-		if (!READ_ONCE(ctx->executor))
+		if (!READ_ONCE(ctx->roles))
 			continue;
 		spin_lock(&ctx->hints_lock);
-		if (ctx->executor && hetmem_executes(ctx, location)) {
+		if (hetmem_executes(ctx, location)) {
 			/* For sparse, which follows no condition. */
 			__release(&ctx->hints_lock);
 			return ctx;
@@ -250,17 +245,6 @@ static struct hetmem_context *hetmem_executor_lock(const struct mm_struct *mm,
 		spin_unlock(&ctx->hints_lock);
 	}
 	return NULL;
-}
-
-/* Whether @ctx is executor for any device; its hints_lock is held. */
-static void hetmem_executor_update(struct hetmem_context *ctx)
-{
-	bool executor = false;
-	unsigned int i;
-
-	for (i = 0; i < ctx->nr_bindings; i++)
-		executor |= ctx->bindings[i].executor;
-	WRITE_ONCE(ctx->executor, executor);
 }
 
 static bool hetmem_is_device(u32 location)
@@ -289,29 +273,28 @@ static int hetmem_bind(struct hetmem_context *ctx,
 		       struct hetmem_cmd_bind_device *cmd)
 {
 	struct hetmem_binding *binding;
+	unsigned int i;
 	int ret = 0;
 
 	spin_lock(&ctx->hints_lock);
-	binding = hetmem_binding_find(ctx, cmd->location);
+	i = hetmem_binding_find(ctx, cmd->location);
+	binding = &ctx->bindings[i];
 	if (cmd->flags & HETMEM_BIND_GET) {
-		if (binding)
+		if (i < ctx->nr_bindings)
 			memcpy(cmd->uuid, binding->uuid, sizeof(cmd->uuid));
 		else
 			ret = -ENOENT;
-		goto out;
-	}
-	if (!binding) {
-		if (ctx->nr_bindings == ARRAY_SIZE(ctx->bindings)) {
-			ret = -ENOSPC;
-			goto out;
-		}
-		binding = &ctx->bindings[ctx->nr_bindings++];
+	} else if (i == ARRAY_SIZE(ctx->bindings)) {
+		ret = -ENOSPC;
+	} else {
+		ctx->nr_bindings = max(ctx->nr_bindings, i + 1);
 		binding->location = cmd->location;
+		memcpy(binding->uuid, cmd->uuid, sizeof(binding->uuid));
+		if (cmd->flags & HETMEM_BIND_EXECUTOR)
+			WRITE_ONCE(ctx->roles, ctx->roles | BIT(i));
+		else
+			WRITE_ONCE(ctx->roles, ctx->roles & ~BIT(i));
 	}
-	memcpy(binding->uuid, cmd->uuid, sizeof(binding->uuid));
-	binding->executor = cmd->flags & HETMEM_BIND_EXECUTOR;
-	hetmem_executor_update(ctx);
-out:
 	spin_unlock(&ctx->hints_lock);
 	return ret;
 }

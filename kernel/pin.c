@@ -40,6 +40,7 @@
  * @expires: jiffies
  * @making: pages are being pinned
  * @nr: pages from node.start on
+ * @held: of them, those whose reference was not dropped
  * @gone: a bit a page: its pin has ended
  * @pages: the pages; NULL where the reference was dropped
  */
@@ -49,6 +50,7 @@ struct hetmem_pin {
 	unsigned long expires;
 	bool making;
 	unsigned int nr;
+	unsigned int held;
 	DECLARE_BITMAP(gone, HETMEM_BLOCK_PAGES);
 	struct page *pages[];
 };
@@ -117,6 +119,7 @@ static unsigned int hetmem_pin_reap(struct hetmem_pin *pin,
 		batch[nr++] = pin->pages[i];
 		pin->pages[i] = NULL;
 	}
+	pin->held -= nr;
 	return nr;
 }
 
@@ -149,6 +152,7 @@ static unsigned int hetmem_pin_collect(struct hetmem_context *ctx,
 		    bitmap_full(pin->gone, pin->nr)) {
 			interval_tree_remove(&pin->node, &ctx->pins);
 			ctx->nr_pins--;
+			WRITE_ONCE(ctx->nr_pinned, ctx->nr_pinned - pin->held);
 			list_add_tail(&pin->ended, list);
 			continue;
 		}
@@ -162,13 +166,6 @@ static unsigned int hetmem_pin_collect(struct hetmem_context *ctx,
 			*from = max(*from, pin->node.start);
 			break;
 		}
-	}
-	list_for_each_entry(pin, list, ended) {
-		unsigned int i;
-
-		for (i = 0, dropped = 0; i < pin->nr; i++)
-			dropped += !!pin->pages[i];
-		WRITE_ONCE(ctx->nr_pinned, ctx->nr_pinned - dropped);
 	}
 	return nr;
 }
@@ -355,6 +352,7 @@ static bool hetmem_pin_made(struct hetmem_context *ctx, struct hetmem_pin *pin,
 	pin->making = false;
 	if (nr) {
 		pin->nr = nr;
+		pin->held = nr;
 		pin->node.last = pin->node.start +
 				 ((unsigned long)nr << PAGE_SHIFT) - 1;
 		interval_tree_insert(&pin->node, &ctx->pins);

@@ -163,31 +163,19 @@ static struct hetmem_device *hetmem_device_of(struct kobject *kobj)
 	return container_of(kobj, struct hetmem_device, kobj);
 }
 
-static ssize_t name_show(struct kobject *kobj, struct kobj_attribute *attr,
-			 char *buf)
-{
-	return sysfs_emit(buf, "%s\n", hetmem_device_of(kobj)->name);
+#define HETMEM_DEVICE_SHOW(_name, _format, _value)			\
+static ssize_t _name##_show(struct kobject *kobj,			\
+			    struct kobj_attribute *attr, char *buf)	\
+{									\
+	struct hetmem_device *dev = hetmem_device_of(kobj);		\
+									\
+	return sysfs_emit(buf, _format "\n", _value);			\
 }
 
-static ssize_t capacity_show(struct kobject *kobj, struct kobj_attribute *attr,
-			     char *buf)
-{
-	return sysfs_emit(buf, "%llu\n", hetmem_device_of(kobj)->desc.capacity);
-}
-
-static ssize_t used_show(struct kobject *kobj, struct kobj_attribute *attr,
-			 char *buf)
-{
-	return sysfs_emit(buf, "%llu\n",
-			  hetmem_device_used(hetmem_device_of(kobj)));
-}
-
-static ssize_t limit_show(struct kobject *kobj, struct kobj_attribute *attr,
-			  char *buf)
-{
-	return sysfs_emit(buf, "%llu\n",
-			  READ_ONCE(hetmem_device_of(kobj)->limit));
-}
+HETMEM_DEVICE_SHOW(name, "%s", dev->name)
+HETMEM_DEVICE_SHOW(capacity, "%llu", dev->desc.capacity)
+HETMEM_DEVICE_SHOW(used, "%llu", hetmem_device_used(dev))
+HETMEM_DEVICE_SHOW(limit, "%llu", READ_ONCE(dev->limit))
 
 static ssize_t limit_store(struct kobject *kobj, struct kobj_attribute *attr,
 			   const char *buf, size_t count)
