@@ -43,7 +43,7 @@ static void set_addr(struct block *b, uint64_t addr)
 struct block *hm_block_new(struct pool *p, uint64_t addr, uint64_t units,
 			   unsigned int zone)
 {
-	uint32_t id = hm_table_get(&p->blocks);
+	uint32_t id = hm_name_get(p, 0);
 	struct block *b = block_at(p, id);
 
 	if (!id) {
@@ -66,12 +66,14 @@ struct block *hm_block_new(struct pool *p, uint64_t addr, uint64_t units,
 static void put(struct pool *p, struct block *b)
 {
 	set_state(b, BLOCK_NONE);
-	hm_table_put(&p->blocks, block_id(p, b));
+	/* Nobody who is led astray in the hash takes it for what it was. */
+	set_addr(b, 0);
+	hm_name_put(p, block_id(p, b));
 }
 
 struct block *hm_block_cut(struct pool *p, struct block *b, uint64_t units)
 {
-	uint32_t id = hm_table_get(&p->blocks);
+	uint32_t id = hm_name_get(p, 0);
 	struct block *rest = block_at(p, id);
 
 	if (!id) {
@@ -94,6 +96,38 @@ struct block *hm_block_cut(struct pool *p, struct block *b, uint64_t units)
 	edge(p, b);
 	edge(p, rest);
 	return rest;
+}
+
+struct block *hm_block_rehome(struct pool *p, const struct pool_stream *s,
+			      struct block *b)
+{
+	struct block *n;
+	uint32_t id;
+
+	if (hm_name_home(p, block_id(p, b)) == s->s.index)
+		return b;
+	id = hm_name_get(p, s->s.index);
+	if (!id)
+		return b;
+	n = block_at(p, id);
+	set_addr(n, b->addr);
+	n->units = b->units;
+	n->slack = b->slack;
+	n->prev = b->prev;
+	n->next = b->next;
+	n->left = b->left;
+	n->right = b->right;
+	n->stream = b->stream;
+	n->pos = b->pos;
+	__atomic_store_n(&n->flags, b->flags, __ATOMIC_RELAXED);
+	set_state(n, BLOCK_BUSY);
+	if (n->prev)
+		block_at(p, n->prev)->next = id;
+	if (n->next)
+		block_at(p, n->next)->prev = id;
+	edge(p, n);
+	put(p, b);
+	return n;
 }
 
 void hm_block_link(struct pool *p, struct block *b, struct block *next)
@@ -190,68 +224,6 @@ struct block *hm_block_release(struct pool *p, struct block *b)
 	set_state(b, BLOCK_FREE);
 	hm_arena_add(p, arena_of(p, b), b);
 	return b;
-}
-
-/* All of a bin, but for what may stay, in front of @list. */
-static uint32_t detach_bin(struct pool *p, struct pool_stream *s,
-			   unsigned int i, uint64_t keep, uint32_t list)
-{
-	uint32_t id;
-
-	while ((id = s->cache[i]) && s->cached > keep) {
-		struct block *b = block_at(p, id);
-
-		s->cache[i] = b->right;
-		s->cached -= block_bytes(b);
-		b->right = list;
-		list = id;
-	}
-	return list;
-}
-
-/* A list of cached blocks that @s has no more; large ones first. */
-static uint32_t detach(struct pool *p, struct pool_stream *s, uint64_t keep)
-{
-	uint32_t list = 0;
-	unsigned int i, bit;
-
-	stream_lock(s);
-	for (i = MAP_WORDS; i-- && s->cached > keep;) {
-		while (s->cache_map[i] && s->cached > keep) {
-			bit = 63 - __builtin_clzll(s->cache_map[i]);
-			list = detach_bin(p, s, i * 64 + bit, keep, list);
-			if (!s->cache[i * 64 + bit])
-				s->cache_map[i] &= ~(1ULL << bit);
-		}
-	}
-	stream_unlock(s);
-	return list;
-}
-
-void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep)
-{
-	uint64_t bytes = 0;
-	uint32_t id, next;
-
-	for (id = detach(p, s, keep); id; id = next) {
-		struct block *b = block_at(p, id);
-
-		next = b->right;
-		bytes += block_bytes(b);
-		hm_hash_remove(p, b);
-		set_state(b, BLOCK_BUSY);
-		hm_block_release(p, b);
-	}
-	if (bytes)
-		hm_pool_record(p, s, bytes);
-}
-
-void hm_pool_flush(struct pool *p)
-{
-	unsigned int i, nr = __atomic_load_n(&p->order.nr, __ATOMIC_ACQUIRE);
-
-	for (i = 0; i < nr; i++)
-		hm_stream_flush(p, stream_at(p, i), 0);
 }
 
 /* The blocks of an arena that are complete, one after the other. */

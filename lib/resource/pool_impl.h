@@ -23,6 +23,14 @@
  * first, and is held while the driver is called. Of a live block everything
  * but state, flags and uses is constant. The hash is read without a lock:
  * whoever finds nothing looks again under pool->lock.
+ *
+ * The cached path is to take no lock and write no cache line that threads with
+ * other streams use. A stream's lock, cache and counters are its own. Of those
+ * that use a stream, the thread that allocated on it last owns it; others that
+ * free on it put the block on its list of remote frees, without the lock,
+ * which whoever has the lock takes as a whole when the cache lacks a block, is
+ * emptied, or its counters are read: such a free counts from then on. The
+ * descriptors of cached blocks are of cache lines that belong to the stream.
  */
 #ifndef HETMEM_RESOURCE_POOL_IMPL_H
 #define HETMEM_RESOURCE_POOL_IMPL_H
@@ -119,30 +127,48 @@ struct arena {
 
 /**
  * struct pool_stream - what the pool keeps of a stream
- * @lock: see the top
+ * @owner: the thread that allocated on it last, or its memory of streams
+ * @graph: the capture under way on it, whose memory is taken instead
  * @cache: by units: list of cached blocks; NULL until the first
- * @cache_map: bit: there was something; @cached: bytes in it
+ * @remote: list of BUSY blocks that other threads freed; @left: units up to
+ *	the end of the list
+ * @returned: of @excess, by frees on other streams
+ * @lock: see the top
+ * @cache_map: bit: the list has blocks; @cached: bytes in all
+ * @excess: units of live small blocks that were not asked for; @room: how
+ *	many there may be
  * @requested, @allocs, @frees: what was done on this stream
  * @published: of @requested, in the pool's; @high: the most since then
- * @unrecorded, @unrecorded_bytes: freed behind the last event
+ * @unrecorded_bytes: freed behind the last event
  * @arenas: see the top
- * @graph: the capture under way on it, whose memory is taken instead
+ * @ids: list of names of descriptors for it; @fresh, @fresh_end: never used
  */
 struct pool_stream {
 	struct hm_stream s;
-	int lock;
+	/* Read by all who use the stream, seldom written. */
+	const void *owner __attribute__((aligned(64)));
+	struct graph *graph;
 	uint32_t *cache;
-	uint64_t cache_map[MAP_WORDS];
+	/* Written by those that do not own it. */
+	uint32_t remote __attribute__((aligned(64)));
+	int64_t returned;
+	/* Written by its owner at each allocation and free. */
+	int lock __attribute__((aligned(64)));
 	uint64_t cached;
+	int64_t excess;
+	int64_t room;
 	int64_t requested;
-	int64_t published;
 	int64_t high;
 	uint64_t allocs;
 	uint64_t frees;
-	uint64_t unrecorded;
+	uint64_t cache_map[MAP_WORDS];
+	/* With pool->lock. */
+	int64_t published;
 	uint64_t unrecorded_bytes;
 	struct arena arenas[NR_ZONES];
-	struct graph *graph;
+	uint32_t ids;
+	uint32_t fresh;
+	uint32_t fresh_end;
 };
 
 /**
@@ -207,7 +233,8 @@ struct source {
  * struct pool - one pool
  * @next: of all that work in a forked child
  * @opt: options, defaults filled in
- * @blocks, @uses: tables
+ * @blocks, @uses: tables; @homes: of the names of blocks, in batches: the
+ *	streams that they are for
  * @hash: of LIVE and CACHED blocks by address; @hash_nr: in it
  * @reserved: bytes held; @requested: by published changes
  * @source: where runs come from, @vm or @regions is its own
@@ -228,6 +255,7 @@ struct pool {
 	struct hm_order order;
 	struct table blocks;
 	struct table uses;
+	uint16_t *homes;
 	struct hash *hash;
 	uint32_t hash_nr;
 	uint32_t pending;
@@ -283,6 +311,12 @@ static inline struct pool_stream *stream_at(const struct pool *p,
 	return (struct pool_stream *)p->order.streams[index];
 }
 
+/* Units of a small block that were not asked for: its cache had no better. */
+static inline uint32_t block_excess(const struct block *b)
+{
+	return block_zone(b) ? 0 : b->slack >> UNIT_SHIFT;
+}
+
 static inline uint8_t block_state(const struct block *b)
 {
 	return __atomic_load_n(&b->state, __ATOMIC_ACQUIRE);
@@ -293,8 +327,20 @@ static inline void set_state(struct block *b, enum block_state state)
 	__atomic_store_n(&b->state, state, __ATOMIC_RELEASE);
 }
 
+/* pool_cache.c: the cached path. Without pool->lock where not said otherwise. */
+
+int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
+		  hetmem_stream stream, void **ptr);
+int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t size,
+		 hetmem_stream stream);
 /* Waits for a stream's lock. */
 void hm_pool_spin(struct pool_stream *s);
+/* Remote frees to the cache; with @s's lock. */
+void hm_stream_collect(struct pool *p, struct pool_stream *s);
+/* Cached blocks of @s to its arena until @keep bytes are left. pool->lock. */
+void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep);
+/* All cached blocks to their arenas. pool->lock. */
+void hm_pool_flush(struct pool *p);
 
 static inline void stream_lock(struct pool_stream *s)
 {
@@ -314,8 +360,13 @@ void hm_table_free(struct table *t);
 /* A zeroed entry, 0: there is no more memory. */
 uint32_t hm_table_get(struct table *t);
 void hm_table_put(struct table *t, uint32_t id);
-/* Whether so many can be had. */
-bool hm_table_has(const struct table *t, uint32_t nr);
+
+/* The names of blocks: one for @home, which is a stream's index, or 0. */
+int hm_names_init(struct pool *p);
+void hm_names_free(struct pool *p);
+uint32_t hm_name_get(struct pool *p, unsigned int home);
+void hm_name_put(struct pool *p, uint32_t id);
+unsigned int hm_name_home(const struct pool *p, uint32_t id);
 
 int hm_hash_init(struct pool *p);
 void hm_hash_free(struct pool *p);
@@ -357,10 +408,9 @@ void hm_block_delete(struct pool *p, struct block *b);
 void hm_block_join(struct pool *p, struct block *b, struct block *n);
 /* Is the tag's use known to be complete? */
 bool hm_block_done(const struct pool *p, const struct block *b);
-/* Cached blocks of @s to its arena until @keep bytes are left. */
-void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep);
-/* All cached blocks to their arenas. */
-void hm_pool_flush(struct pool *p);
+/* The BUSY block @b, in no list, by a descriptor whose cache line is @s's. */
+struct block *hm_block_rehome(struct pool *p, const struct pool_stream *s,
+			      struct block *b);
 /* What is complete to the host's arena, where neighbours merge. */
 void hm_pool_settle(struct pool *p);
 

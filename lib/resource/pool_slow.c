@@ -12,6 +12,11 @@
 
 /* How many blocks of another stream are looked at for a complete one. */
 #define PROBES		8
+/* Units that a stream's small blocks may have in excess; and more, by pool. */
+#define EXCESS_UNITS	((1 << 20) >> UNIT_SHIFT)
+#define EXCESS_SHARE	1024
+/* What a stream keeps cached before the pool looks elsewhere. */
+#define CACHE_KEPT	((uint64_t)8 << 20)
 /* A rest of a large block that is not worth a descriptor. */
 #define SMALLEST_REST	((4 << 10) >> UNIT_SHIFT)
 
@@ -19,7 +24,13 @@ void hm_pool_publish(struct pool *p, struct pool_stream *s)
 {
 	int64_t high;
 
+	/* A pool that sleeps has empty caches. */
+	if (!p->cache_max)
+		hm_stream_flush(p, s, 0);
 	stream_lock(s);
+	if (p->cache_max)
+		hm_stream_collect(p, s);
+	s->room = EXCESS_UNITS + (p->reserved >> UNIT_SHIFT) / EXCESS_SHARE;
 	high = p->requested + (s->high - s->published);
 	p->requested += s->requested - s->published;
 	s->published = s->requested;
@@ -179,6 +190,18 @@ struct block *hm_pool_find_or_grow(struct pool *p, struct pool_stream *s,
 
 	if (b)
 		return b;
+	/*
+	 * What is cached is worth some memory: a stream whose cache is emptied
+	 * whenever it lacks a size would hardly ever find one.
+	 */
+	if (!zone && !p->whole) {
+		hm_stream_flush(p, s, CACHE_KEPT);
+		b = find(p, s, zone, units);
+		if (!b && !p->source->grow(p, s, zone, units))
+			b = find(p, s, zone, units);
+		if (b)
+			return b;
+	}
 	hm_pool_flush(p);
 	if (p->order.seen > 1)
 		hm_pool_poll(p);
@@ -187,7 +210,10 @@ struct block *hm_pool_find_or_grow(struct pool *p, struct pool_stream *s,
 	if (b)
 		return b;
 	*err = p->source->grow(p, s, zone, units);
-	return *err ? NULL : find(p, s, zone, units);
+	b = *err ? NULL : find(p, s, zone, units);
+	if (!b && !*err)
+		*err = hm_error(-ENOMEM, "what was made is not for this stream");
+	return b;
 }
 
 /* The stream whose oldest use in sight is under way, and where that ends. */
@@ -274,12 +300,16 @@ static int explain(struct pool *p, size_t size, int err, uint64_t waited)
 void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
 		  size_t size)
 {
+	/* One that will be cached, when there is somebody to keep apart from. */
+	if (b->units < NR_BINS && p->order.seen > 1)
+		b = hm_block_rehome(p, s, b);
 	b->slack = block_bytes(b) - size;
 	b->left = 0;
 	b->stream = s->s.index;
 	b->pos = s->s.serial;
 	hm_hash_add(p, b);
 	stream_lock(s);
+	s->excess += block_excess(b);
 	s->requested += size;
 	if (s->requested > s->high)
 		s->high = s->requested;
@@ -387,6 +417,7 @@ int hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct block *b)
 	}
 	hm_hash_remove(p, b);
 	stream_lock(s);
+	s->excess -= block_excess(b);
 	b->stream = s->s.index;
 	/* Behind a retired stream's end there is nothing. */
 	b->pos = !s->s.index ? 0 : s->s.retired ? s->s.pos :

@@ -11,7 +11,7 @@
 #include "resource/region_use.h"
 #include "resource/stream_impl.h"
 
-__thread struct hm_stream_key hm_stream_keys[HM_STREAM_KEYS];
+__thread struct hm_stream_key hm_stream_keys[HM_STREAM_SETS][HM_STREAM_WAYS];
 
 uint64_t hm_now(void)
 {

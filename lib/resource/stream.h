@@ -127,9 +127,11 @@ struct hm_stream_key {
 	struct hm_stream *stream;
 };
 
-#define HM_STREAM_KEYS	8
+#define HM_STREAM_SETS	16
+#define HM_STREAM_WAYS	2
 
-extern __thread struct hm_stream_key hm_stream_keys[HM_STREAM_KEYS];
+extern __thread struct hm_stream_key
+	hm_stream_keys[HM_STREAM_SETS][HM_STREAM_WAYS];
 
 /* 0, -ENOMEM, or what the driver says of @device's context. */
 int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
@@ -143,13 +145,20 @@ void hm_order_destroy(struct hm_order *o, bool forget);
 int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 		     struct hm_stream **stream);
 
-static inline struct hm_stream_key *hm_stream_key(const struct hm_order *o,
+/* The set in which the thread remembers @handle, the last used first. */
+static inline struct hm_stream_key *hm_stream_set(const struct hm_order *o,
 						  hetmem_stream handle)
 {
-	uintptr_t h = (uintptr_t)handle;
+	uint64_t h = (uintptr_t)handle + o->serial;
 
-	return &hm_stream_keys[(h ^ h >> 6 ^ h >> 12 ^ o->serial) %
-			       HM_STREAM_KEYS];
+	return hm_stream_keys[h * 0x9e3779b97f4a7c15ULL >> 32 &
+			      (HM_STREAM_SETS - 1)];
+}
+
+static inline bool hm_stream_is(const struct hm_stream_key *key,
+				const struct hm_order *o, hetmem_stream handle)
+{
+	return key->handle == handle && key->order == o->serial;
 }
 
 /*
@@ -160,10 +169,12 @@ static inline struct hm_stream_key *hm_stream_key(const struct hm_order *o,
 static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
 				struct hm_stream **stream)
 {
-	const struct hm_stream_key *key = hm_stream_key(o, handle);
+	const struct hm_stream_key *key = hm_stream_set(o, handle);
 	unsigned long long id;
 
-	if (hm_unlikely(key->handle != handle || key->order != o->serial ||
+	if (!hm_stream_is(key, o, handle))
+		key++;
+	if (hm_unlikely(!hm_stream_is(key, o, handle) ||
 			key->epoch != __atomic_load_n(&o->epoch,
 						      __ATOMIC_ACQUIRE)))
 		return hm_stream_lookup(o, handle, stream);

@@ -178,10 +178,20 @@ static struct hm_stream *add(struct hm_order *o)
 	return s;
 }
 
+/* For this thread; what it used before in the same set is the next to go. */
+static void remember(const struct hm_order *o, const struct hm_stream_key *key)
+{
+	struct hm_stream_key *set = hm_stream_set(o, key->handle);
+
+	if (!hm_stream_is(&set[0], o, key->handle) &&
+	    !hm_stream_is(&set[1], o, key->handle))
+		set[1] = set[0];
+	set[hm_stream_is(&set[1], o, key->handle)] = *key;
+}
+
 int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 		     struct hm_stream **stream)
 {
-	struct hm_stream_key *key = hm_stream_key(o, handle);
 	struct hm_stream *s;
 	uint64_t id = 0, epoch;
 	CUcontext ctx;
@@ -221,10 +231,10 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 		__atomic_store_n(&o->seen, o->seen + 1, __ATOMIC_RELAXED);
 	}
 	pthread_mutex_unlock(o->lock);
-	*key = (struct hm_stream_key){
+	remember(o, &(struct hm_stream_key){
 		.order = o->serial, .handle = handle, .id = id,
 		.epoch = epoch, .stream = s,
-	};
+	});
 	*stream = s;
 	return 0;
 }

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The cached path: a stream keeps what was freed on it, up to a limit, by
+ * size. Such a block comes back on the same stream for a request of its size,
+ * or one that is somewhat smaller: without a lock that another stream takes,
+ * without a system call, and without a call of the driver but for the stream's
+ * id. Everything else is pool_slow.c.
+ */
+#include <sched.h>
+#include <stdlib.h>
+
+#include "driver/check.h"
+#include "resource/pool_impl.h"
+
+/* A cached block may be larger than what is asked for by this part of that. */
+#define FIT_SHARE	1
+/* Remote frees that are this part of a full cache are collected at once. */
+#define REMOTE_SHARE	4
+
+void hm_pool_spin(struct pool_stream *s)
+{
+	unsigned int i;
+
+	do {
+		for (i = 0; i < 100 && __atomic_load_n(&s->lock,
+						__ATOMIC_RELAXED); i++)
+			__builtin_ia32_pause();
+		if (i == 100)
+			sched_yield();
+	} while (__atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQUIRE));
+}
+
+static uint64_t cache_max(const struct pool *p)
+{
+	return __atomic_load_n(&p->cache_max, __ATOMIC_RELAXED);
+}
+
+/*
+ * The list for @units, or if that is empty the next that may serve: sizes that
+ * come once each would find nothing otherwise. 0: none has blocks.
+ */
+static uint32_t fit(const struct pool_stream *s, uint32_t units)
+{
+	uint32_t word = units / 64, last = units + units / FIT_SHARE, bin;
+	uint64_t bits = s->cache_map[word] >> units % 64;
+
+	if (bits & 1)
+		return units;
+	if (last >= NR_BINS)
+		last = NR_BINS - 1;
+	bin = units;
+	if (!bits) {
+		do {
+			if (++word > last / 64)
+				return 0;
+			bits = s->cache_map[word];
+		} while (!bits);
+		bin = word * 64;
+	}
+	bin += __builtin_ctzll(bits);
+	if (bin > last || s->excess + bin - units + __atomic_load_n(
+				&s->returned, __ATOMIC_RELAXED) > s->room)
+		return 0;
+	return bin;
+}
+
+/* With the lock, as what follows: a block for @units, or NULL. */
+static struct block *pop(struct pool *p, struct pool_stream *s, uint32_t units)
+{
+	uint32_t bin = fit(s, units);
+	struct block *b;
+
+	if (hm_unlikely(!bin))
+		return NULL;
+	b = block_at(p, s->cache[bin]);
+	s->cache[bin] = b->right;
+	if (!b->right)
+		s->cache_map[bin / 64] &= ~(1ULL << bin % 64);
+	s->cached -= (uint64_t)bin << UNIT_SHIFT;
+	s->excess += bin - units;
+	return b;
+}
+
+/* What is in excess is of the stream that it was allocated on. */
+static void return_excess(struct pool *p, struct pool_stream *s,
+			  const struct block *b)
+{
+	uint32_t excess = block_excess(b);
+
+	if (b->stream == s->s.index)
+		s->excess -= excess;
+	else if (excess && !(b->flags & BLOCK_GRAPH))
+		__atomic_fetch_sub(&stream_at(p, b->stream)->returned, excess,
+				   __ATOMIC_RELAXED);
+}
+
+/* A BUSY block that is freed on @s. */
+static void push(struct pool *p, struct pool_stream *s, struct block *b)
+{
+	uint64_t bytes = block_bytes(b);
+
+	return_excess(p, s, b);
+	/* Behind a retired stream's end there is nothing. */
+	b->pos = hm_unlikely(s->s.retired) ? s->s.pos : hm_stream_step(&s->s);
+	b->right = s->cache[b->units];
+	s->cache[b->units] = block_id(p, b);
+	s->cache_map[b->units / 64] |= 1ULL << b->units % 64;
+	s->cached += bytes;
+	s->requested -= bytes - b->slack;
+	s->frees++;
+	b->stream = s->s.index;
+	set_state(b, BLOCK_CACHED);
+}
+
+void hm_stream_collect(struct pool *p, struct pool_stream *s)
+{
+	uint32_t id, next;
+
+	if (!__atomic_load_n(&s->remote, __ATOMIC_RELAXED))
+		return;
+	id = __atomic_exchange_n(&s->remote, 0, __ATOMIC_ACQUIRE);
+	for (; id; id = next) {
+		next = block_at(p, id)->right;
+		push(p, s, block_at(p, id));
+	}
+}
+
+static int get(struct hetmem_resource *res, size_t size, size_t align,
+	       hetmem_stream stream, void **ptr)
+{
+	struct pool *p = to_pool(res);
+	struct pool_stream *s;
+	uint32_t units;
+	struct block *b;
+	int err;
+
+	err = p->host && stream == HETMEM_STREAM_HOST ? 0 :
+		hm_check_owner(res->hm);
+	if (!err)
+		err = hm_stream_get(&p->order, stream,
+				    (struct hm_stream **)&s);
+	if (hm_unlikely(err))
+		return err;
+	if (size > SMALL_MAX || align > UNIT ||
+	    hm_unlikely(__atomic_load_n(&s->graph, __ATOMIC_RELAXED)))
+		return hm_pool_alloc_slow(p, s, size, align, ptr);
+	units = (size + UNIT - 1) >> UNIT_SHIFT;
+	if (hm_unlikely(__atomic_load_n(&s->owner, __ATOMIC_RELAXED) !=
+			hm_stream_keys))
+		__atomic_store_n(&s->owner, hm_stream_keys, __ATOMIC_RELAXED);
+	stream_lock(s);
+	b = pop(p, s, units);
+	/* A pool that sleeps gives out nothing that was cached. */
+	if (hm_unlikely(!b) && cache_max(p)) {
+		hm_stream_collect(p, s);
+		b = pop(p, s, units);
+	}
+	if (hm_unlikely(!b)) {
+		stream_unlock(s);
+		return hm_pool_alloc_slow(p, s, size, align, ptr);
+	}
+	b->slack = block_bytes(b) - size;
+	b->stream = s->s.index;
+	b->pos = s->s.serial;
+	b->left = 0;
+	s->requested += size;
+	if (s->requested > s->high)
+		s->high = s->requested;
+	s->allocs++;
+	*ptr = (void *)(uintptr_t)b->addr;
+	set_state(b, BLOCK_LIVE);
+	stream_unlock(s);
+	return 0;
+}
+
+int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
+		  hetmem_stream stream, void **ptr)
+{
+	int err = get(res, size, align, stream, ptr);
+
+	if (hm_unlikely(hm_check_enabled) && !err)
+		hm_pool_tell_alloc(to_pool(res), *ptr, size, stream);
+	return err;
+}
+
+/*
+ * LIVE to BUSY. Two threads that free one block at the same time are told
+ * apart in check mode only: an atomic exchange is a third of what a free costs.
+ */
+static bool to_busy(const struct pool *p, struct block *b)
+{
+	uint8_t state = BLOCK_LIVE;
+
+	if (hm_unlikely(p->opt.check))
+		return __atomic_compare_exchange_n(&b->state, &state,
+				BLOCK_BUSY, false, __ATOMIC_ACQ_REL,
+				__ATOMIC_RELAXED);
+	if (hm_unlikely(block_state(b) != BLOCK_LIVE))
+		return false;
+	set_state(b, BLOCK_BUSY);
+	return true;
+}
+
+/*
+ * A reader of the hash may be led astray, to nothing or to what has been the
+ * block; whoever looks under the lock is not.
+ */
+static __attribute__((noinline))
+struct block *find_again(struct pool *p, void *ptr)
+{
+	struct block *b;
+
+	pthread_mutex_lock(&p->lock);
+	b = hm_block_find_locked(p, (uintptr_t)ptr);
+	pthread_mutex_unlock(&p->lock);
+	if (b && to_busy(p, b))
+		return b;
+	hm_error(-EINVAL, b ? "free: %p was freed already" :
+		 "free: %p is not the beginning of a live block", ptr);
+	return NULL;
+}
+
+/* A live block that is the caller's now, or NULL and why. */
+static struct block *claim(struct pool *p, void *ptr, size_t size)
+{
+	struct block *b = hm_block_find(p, (uintptr_t)ptr);
+	uint64_t asked;
+
+	if (hm_unlikely(!b || !to_busy(p, b))) {
+		b = find_again(p, ptr);
+		if (!b)
+			return NULL;
+	}
+	asked = block_bytes(b) - b->slack;
+	if (hm_unlikely(size && size != asked)) {
+		set_state(b, BLOCK_LIVE);
+		hm_error(-EINVAL, "free: %p has %llu bytes, not %zu", ptr,
+			 (unsigned long long)asked, size);
+		return NULL;
+	}
+	return b;
+}
+
+/* To the owner of @s; false: that is the caller, or there is too much. */
+static bool push_remote(struct pool *p, struct pool_stream *s, struct block *b)
+{
+	uint32_t head, units, id = block_id(p, b);
+
+	if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == hm_stream_keys ||
+	    !__atomic_load_n(&s->cache, __ATOMIC_RELAXED))
+		return false;
+	head = __atomic_load_n(&s->remote, __ATOMIC_RELAXED);
+	do {
+		/* Of a list that is taken meanwhile this is anything. */
+		units = b->units + (head ? __atomic_load_n(
+			&block_at(p, head)->left, __ATOMIC_RELAXED) : 0);
+		if ((uint64_t)units << UNIT_SHIFT >
+		    cache_max(p) / REMOTE_SHARE)
+			return false;
+		b->right = head;
+		__atomic_store_n(&b->left, units, __ATOMIC_RELAXED);
+	} while (!__atomic_compare_exchange_n(&s->remote, &head, id, true,
+					      __ATOMIC_RELEASE,
+					      __ATOMIC_RELAXED));
+	return true;
+}
+
+static bool push_own(struct pool *p, struct pool_stream *s, struct block *b)
+{
+	bool pushed = false;
+
+	stream_lock(s);
+	if (s->cache && s->cached + block_bytes(b) <= cache_max(p) &&
+	    !s->s.retired) {
+		push(p, s, b);
+		pushed = true;
+	}
+	stream_unlock(s);
+	return pushed;
+}
+
+/* Not on the cached path: there is no cache yet, or it is full. */
+static void make_cache(struct pool *p, struct pool_stream *s)
+{
+	uint32_t *cache;
+
+	if (!cache_max(p))
+		return;
+	pthread_mutex_lock(&p->lock);
+	if (s->cache) {
+		hm_stream_flush(p, s, cache_max(p) / 2);
+	} else {
+		cache = calloc(NR_BINS, sizeof(*cache));
+		stream_lock(s);
+		__atomic_store_n(&s->cache, cache, __ATOMIC_RELEASE);
+		stream_unlock(s);
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t size,
+		 hetmem_stream stream)
+{
+	struct pool *p = to_pool(res);
+	struct pool_stream *s = NULL;
+	struct block *b;
+	int err;
+
+	err = p->host && stream == HETMEM_STREAM_HOST ? 0 :
+		hm_check_owner(res->hm);
+	if (!err && stream != HETMEM_STREAM_UNKNOWN)
+		err = hm_stream_get(&p->order, stream,
+				    (struct hm_stream **)&s);
+	if (hm_unlikely(err))
+		return err;
+	b = claim(p, ptr, size);
+	if (hm_unlikely(!b))
+		return -EINVAL;
+	if (hm_unlikely(hm_check_enabled) && !(b->flags & BLOCK_GRAPH))
+		hm_pool_tell_free(p, b, stream);
+	if (!s || b->units >= NR_BINS ||
+	    __atomic_load_n(&b->flags, __ATOMIC_RELAXED) & ~BLOCK_ZONE ||
+	    __atomic_load_n(&s->graph, __ATOMIC_RELAXED))
+		return hm_pool_free_slow(p, s, b);
+	if (push_remote(p, s, b) || push_own(p, s, b))
+		return 0;
+	make_cache(p, s);
+	return push_own(p, s, b) ? 0 : hm_pool_free_slow(p, s, b);
+}
+
+/* All of a list, but for what may stay, in front of @list. */
+static uint32_t detach_bin(struct pool *p, struct pool_stream *s,
+			   unsigned int i, uint64_t keep, uint32_t list)
+{
+	uint32_t id;
+
+	while ((id = s->cache[i]) && s->cached > keep) {
+		struct block *b = block_at(p, id);
+
+		s->cache[i] = b->right;
+		s->cached -= block_bytes(b);
+		b->right = list;
+		list = id;
+	}
+	if (!id)
+		s->cache_map[i / 64] &= ~(1ULL << i % 64);
+	return list;
+}
+
+/* A list of cached blocks that @s has no more; large ones first. */
+static uint32_t detach(struct pool *p, struct pool_stream *s, uint64_t keep)
+{
+	uint32_t list = 0;
+	unsigned int i, bit;
+
+	stream_lock(s);
+	hm_stream_collect(p, s);
+	for (i = MAP_WORDS; i-- && s->cached > keep;) {
+		while (s->cache_map[i] && s->cached > keep) {
+			bit = 63 - __builtin_clzll(s->cache_map[i]);
+			list = detach_bin(p, s, i * 64 + bit, keep, list);
+		}
+	}
+	stream_unlock(s);
+	return list;
+}
+
+void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep)
+{
+	uint64_t bytes = 0;
+	uint32_t id, next;
+
+	for (id = detach(p, s, keep); id; id = next) {
+		struct block *b = block_at(p, id);
+
+		next = b->right;
+		bytes += block_bytes(b);
+		hm_hash_remove(p, b);
+		set_state(b, BLOCK_BUSY);
+		hm_block_release(p, b);
+	}
+	if (bytes)
+		hm_pool_record(p, s, bytes);
+}
+
+void hm_pool_flush(struct pool *p)
+{
+	unsigned int i, nr = __atomic_load_n(&p->order.nr, __ATOMIC_ACQUIRE);
+
+	for (i = 0; i < nr; i++)
+		hm_stream_flush(p, stream_at(p, i), 0);
+}
