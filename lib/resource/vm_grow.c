@@ -10,11 +10,13 @@
 #include "resource/vm.h"
 
 /* A new handle is at most this part of what the pool has, rounded down. */
-#define HANDLE_SHARE	96
+#define HANDLE_SHARE	128
 /* Or at most this part of what is missing, up to so many bytes. */
-#define BLOCK_SHARE	8
-#define EARLY_BYTES	((uint64_t)16 << 20)
-/* What is made at once is at least this part. */
+#define BLOCK_SHARE	4
+#define EARLY_BYTES	((uint64_t)8 << 20)
+/* Up to so many of the largest handles are made whole: others will need it. */
+#define WHOLE_HANDLES	2
+/* Of more, what is made is rounded up to this part of the pool. */
 #define GROWTH_SHARE	1024
 
 static uint32_t power_below(uint64_t n)
@@ -49,13 +51,19 @@ static uint32_t handle_pages(const struct pool *p, uint32_t want)
 	return want < most ? power_below(want) : at_least_one(most);
 }
 
-/* What to grow by, so that a pool does not have thousands of handles. */
+/*
+ * What to grow by, so that a pool does not have thousands of handles: several
+ * small requests share one, the end of a large one has handles that fit it.
+ */
 static uint32_t round_growth(const struct pool *p, uint32_t want)
 {
 	const struct vm *v = p->vm;
-	uint32_t unit = p->opt.handle ? p->opt.handle >> v->shift :
-		at_least_one(power_below(v->pages / GROWTH_SHARE));
+	uint32_t unit = power_below(v->pages / HANDLE_SHARE);
 
+	if (want > WHOLE_HANDLES * unit)
+		unit = at_least_one(power_below(v->pages / GROWTH_SHARE));
+	if (p->opt.handle)
+		unit = p->opt.handle >> v->shift;
 	return (want + unit - 1) & ~(unit - 1);
 }
 
