@@ -222,9 +222,13 @@ static void borrow(unsigned int index, CUstream s)
 		wait_for(&from->ready, s);
 		if (good(hetmem_record_stream(res, from->p, s)))
 			count(&made.uses);
-		/* Freed on the stream it is from, by us. */
+		/*
+		 * Freed by us: on our stream, which is behind its uses, or on
+		 * the one it is from, which does not know of ours.
+		 */
 		count(&made.cross);
-		release(from->p, from->size, from->stream);
+		release(from->p, from->size,
+			from->size % 2 ? s : from->stream);
 		from->full = false;
 	}
 	pthread_mutex_unlock(&from->lock);
