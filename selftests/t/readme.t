@@ -1,11 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
-# The example of README.md: compiled as printed, against what `make install` installs.
+# The examples of README.md: compiled as printed, against what `make install` installs.
 . "$(dirname "$0")/tap.sh"
 
-# block TEXT: the indented or fenced code block that begins with a line like TEXT.
-awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' README.md >"$tmp/example.c"
+# Each block of C becomes a file; the first is the example, the second the pool.
+awk -v to="$tmp" '
+	/^```c$/ { on = ++nr; next }
+	/^```$/ { on = 0 }
+	on { print >(to (nr == 1 ? "/example.c" : nr == 2 ? "/pool.c" : "/more.c")) }' README.md
+pool_command=$(sed -n 's/^    \(gcc .*pool\.c.*\)/\1/p' README.md)
+pool_run=$(sed -n 's/^    \(HETMEM_RESOURCE=.*\)/\1/p' README.md)
 command=$(sed -n 's/^    \(gcc .*example\.c.*\)/\1/p' README.md)
 body=$(sed -n '/^{/,/^}/p' "$tmp/example.c" | grep -c '[^[:space:]{}]')
 
@@ -19,6 +24,16 @@ check 'the example compiles as printed, without a warning' \
 	sh -c "cd '$tmp' && $command -Wall -Wextra -Werror"
 check 'it runs' "$tmp/example"
 also 'and prints something' test -s "$tmp/out"
+export HETMEM_DRIVER=soft
+check 'there is one of the allocator' grep -q hetmem_resource_create "$tmp/pool.c"
+also 'and no other' test ! -e "$tmp/more.c"
+check 'it compiles as printed, without a warning' \
+	sh -c "cd '$tmp' && $pool_command -Wall -Wextra -Werror"
+check 'it runs' "$tmp/pool"
+also 'and says what it had' grep -qE '^10485760 bytes at most, [0-9]+ held$' "$tmp/out"
+check 'with the resource that the environment names, as printed' sh -c "cd '$tmp' && $pool_run"
+also 'which writes what it was asked for' test "$(grep -cE ',(allocate|free),0x[0-9a-f]+,10485760,0$' "$tmp/trace.csv")" -eq 2
+check 'which can be replayed' build/hetmem replay "$tmp/trace.csv"
 cat >"$tmp/pc.c" <<'EOF'
 #include <hetmem.h>
 int main(void) { struct hetmem *hm; return hetmem_open(&hm, 0); }

@@ -39,6 +39,7 @@ empty 'no file is longer than 600 lines' sh -c \
 empty 'no line ends in blanks' sh -c \
 	"grep -vE 'COPYING|\.gz$' '$tmp/files' | xargs grep -nE '[[:blank:]]+$'"
 
+empty 'every test can be run' find selftests/t -name '*.t' ! -perm -111
 xargs grep -lE '^#!/bin/(ba)?sh|^# shellcheck shell=' <"$tmp/files" >"$tmp/scripts"
 check 'shellcheck' sh -c "xargs shellcheck -x -P SCRIPTDIR -e SC1091,SC2016 <'$tmp/scripts'"
 
