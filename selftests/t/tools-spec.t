@@ -67,7 +67,8 @@ run spec "$spec"
 shown=$(sed -n '/^    \$ hetmem spec/{n;s/^ *//;s/, \.\.\.$//;p}' $page)
 [ "$status" -eq 2 ] && [ -n "$shown" ] && grep -qF -- "$shown" "$tmp/err"
 judge 'the error of the page'
-for spec in $(sed -nE "s/^  hetmem spec '(.*)'$/\1/p" "$tmp/help"); do
+mapfile -t shown < <(sed -nE "s/^  hetmem spec '(.*)'$/\1/p" "$tmp/help")
+for spec in "${shown[@]}"; do
 	run spec "$spec"
 	[ "$status" -eq 0 ]
 	judge "the help's $spec"
@@ -87,16 +88,16 @@ examples()
 		tr -d '`' | grep -vE '\.\.\.|PROVIDER|=[,)]|\(R\)' |
 		sed 's/=N/=0/; s/^vmm.*/pool(&)/' | sort -u
 }
-refused() { examples | grep -E '^pool\((pool|stats)\('; }
+not_to_be() { examples | grep -E '^pool\((pool|stats)\('; }
 wrong()
 {
-	examples | grep -vxF "$(refused)" | while read -r spec; do
+	examples | grep -vxF "$(not_to_be)" | while read -r spec; do
 		build/hetmem spec "$spec" >/dev/null 2>"$tmp/why" || { echo "$spec"; cat "$tmp/why"; }
 	done
-	refused | while read -r spec; do
+	not_to_be | while read -r spec; do
 		! build/hetmem spec "$spec" >/dev/null 2>&1 || echo "$spec is not refused"
 	done
 }
 empty 'the examples of the pages are specs' wrong
-also 'of which there are some' test "$(examples | wc -l)" -ge 8 -a "$(refused | wc -l)" -eq 2
+also 'of which there are some' test "$(examples | wc -l)" -ge 8 -a "$(not_to_be | wc -l)" -eq 2
 done_testing

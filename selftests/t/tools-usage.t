@@ -140,4 +140,16 @@ status=$?
 [ $status -eq 1 ] && [ "$(wc -l <"$tmp/err")" -eq 1 ]
 judge 'output that cannot be written is a failure'
 
+# The manual has every command, and every benchmark.
+unmentioned()
+{
+	{
+		build/hetmem --help
+		build/hetmem bench --help
+	} | sed -nE 's/^  ([a-z]+) .*/\1/p' | while read -r name; do
+		grep -qE "^\.(Cm|Ss hetmem)( .*)? $name( |$)|^\.Cm $name" Documentation/man/hetmem.1 ||
+			echo "$name"
+	done
+}
+empty 'the manual has every command and benchmark' unmentioned
 done_testing
