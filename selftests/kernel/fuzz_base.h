@@ -89,6 +89,10 @@ struct board {
 
 static struct board *board;
 
+/* What all processes have from the first one, which leaves it alone. */
+#define INHERITED_SIZE	(64 * 4096)
+static char *inherited;
+
 /*
  * Something is wrong: the first to say so is heard, and the process ends
  * with a status that its parent knows.

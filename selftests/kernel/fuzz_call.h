@@ -90,8 +90,9 @@ static void pick_range(struct fuzzer *f, uint64_t *start, uint64_t *end)
 		*end = one_in(r, 4) ? 0x7ffffffff000 : FUZZ_BASE + 64 * GiB;
 		return;
 	case 1:				/* code and data of the program */
-		base = (uintptr_t)(one_in(r, 2) ? (void *)pick_range :
-				   (void *)&board) & ~(page_size() - 1);
+		base = (uintptr_t)(one_in(r, 3) ? (void *)pick_range :
+				   one_in(r, 2) ? (void *)&board : inherited) &
+		       ~(page_size() - 1);
 		pages = 16;
 		break;
 	case 2:				/* the stack */

@@ -192,4 +192,51 @@ static void world_operate(const struct world *world, struct random *r)
 	}
 }
 
+static void run_on(unsigned int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	sched_setaffinity(0, sizeof(set), &set);
+}
+
+/*
+ * A process that ends long after the others, as a worker's child can that was
+ * just made when the worker was killed. It leaves pages on a device: some that
+ * it has locked, some that it shares. Until then it has the context of @hm.
+ */
+static void leave_late(int hm)
+{
+	struct hetmem_cmd_migrate cmd;
+	struct emu e;
+
+	run_on(0);
+	if (!fork()) {
+		run_on(1);
+		usleep(3500000);
+		mlock(inherited, INHERITED_SIZE / 4);
+		if (!emu_open(&e, 0))
+			hm_migrate(hm_open(), inherited, INHERITED_SIZE, e.loc,
+				   &cmd);
+		_exit(0);
+	}
+	close(hm);
+}
+
+/*
+ * What nobody has left on a device goes. A page that was locked waits in a batch
+ * of some CPU when its last process has gone. And a page that two processes
+ * share moves for both: what others had from this one stays until it is touched.
+ */
+static void take_back(void)
+{
+	struct hetmem_cmd_migrate cmd;
+	int fd = hm_open();
+
+	write_text("/proc/sys/vm/drop_caches", "1");
+	hm_migrate(fd, NULL, 0x7ffffffff000, ANY_HOST, &cmd);
+	close(fd);
+}
+
 #endif /* FUZZ_WORLD_H */
