@@ -137,11 +137,21 @@ int bench_streams(int argc, char **argv)
  */
 #define QUEUE	256
 
+struct handed {
+	void *block;
+	size_t size;
+};
+
+/*
+ * Each end remembers how far the other one was, and looks again when that is
+ * not enough: what is measured is not the queue.
+ */
 struct queue {
-	void *blocks[QUEUE];
-	size_t sizes[QUEUE];
+	struct handed handed[QUEUE];
 	uint64_t head __attribute__((aligned(64)));
+	uint64_t seen_tail;
 	uint64_t tail __attribute__((aligned(64)));
+	uint64_t seen_head;
 };
 
 struct crew {
@@ -180,11 +190,14 @@ static bool take_one(struct crew *c, struct member *m)
 	const struct member *from =
 		&c->members[(m->index + c->nr - 1) % c->nr];
 	uint64_t head = m->in.head;
+	struct handed *h = &m->in.handed[head % QUEUE];
 
-	if (head == __atomic_load_n(&m->in.tail, __ATOMIC_ACQUIRE))
+	if (head == m->in.seen_tail)
+		m->in.seen_tail = __atomic_load_n(&m->in.tail,
+						  __ATOMIC_ACQUIRE);
+	if (head == m->in.seen_tail)
 		return false;
-	free_one(c, m->in.blocks[head % QUEUE], m->in.sizes[head % QUEUE],
-		 from->work.streams[0]);
+	free_one(c, h->block, h->size, from->work.streams[0]);
 	__atomic_store_n(&m->in.head, head + 1, __ATOMIC_RELEASE);
 	return true;
 }
@@ -198,10 +211,11 @@ static void give_one(struct crew *c, struct member *m, size_t size)
 	void *p = NULL;
 
 	/* 16 live ones for each thread: no further ahead. */
-	while (tail - __atomic_load_n(&to->head, __ATOMIC_ACQUIRE) >=
-	       BENCH_LIVE)
-		if (!take_one(c, m))
+	while (tail - to->seen_head >= BENCH_LIVE) {
+		to->seen_head = __atomic_load_n(&to->head, __ATOMIC_ACQUIRE);
+		if (tail - to->seen_head >= BENCH_LIVE && !take_one(c, m))
 			sched_yield();
+	}
 	if (c->res) {
 		m->failures += !!hetmem_alloc(c->res, size, 0, stream, &p);
 	} else {
@@ -209,8 +223,7 @@ static void give_one(struct crew *c, struct member *m, size_t size)
 							    stream);
 		p = (void *)(uintptr_t)ptr;
 	}
-	to->blocks[tail % QUEUE] = p;
-	to->sizes[tail % QUEUE] = size;
+	to->handed[tail % QUEUE] = (struct handed){ p, size };
 	__atomic_store_n(&to->tail, tail + 1, __ATOMIC_RELEASE);
 }
 

@@ -8,12 +8,14 @@
  */
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "driver/check.h"
 #include "resource/pool_impl.h"
 
 /* A cached block may be larger than what is asked for by this part of that. */
 #define FIT_SHARE	1
+#define CACHE_BYTES	((NR_BINS * sizeof(uint32_t) + 63) & ~(size_t)63)
 /* Remote frees that are this part of a full cache are collected at once. */
 #define REMOTE_SHARE	4
 
@@ -58,8 +60,7 @@ static uint32_t fit(const struct pool_stream *s, uint32_t units)
 		bin = word * 64;
 	}
 	bin += __builtin_ctzll(bits);
-	if (bin > last || s->excess + bin - units + __atomic_load_n(
-				&s->returned, __ATOMIC_RELAXED) > s->room)
+	if (bin > last || s->excess + bin - units > s->room)
 		return 0;
 	return bin;
 }
@@ -116,12 +117,18 @@ void hm_stream_collect(struct pool *p, struct pool_stream *s)
 {
 	uint32_t id, next;
 
+	if (__atomic_load_n(&s->returned, __ATOMIC_RELAXED))
+		s->excess += __atomic_exchange_n(&s->returned, 0,
+						 __ATOMIC_RELAXED);
 	if (!__atomic_load_n(&s->remote, __ATOMIC_RELAXED))
 		return;
 	id = __atomic_exchange_n(&s->remote, 0, __ATOMIC_ACQUIRE);
 	for (; id; id = next) {
-		next = block_at(p, id)->right;
-		push(p, s, block_at(p, id));
+		struct block *b = block_at(p, id);
+
+		prefetch_block(b);
+		next = b->right;
+		push(p, s, b);
 	}
 }
 
@@ -290,7 +297,10 @@ static void make_cache(struct pool *p, struct pool_stream *s)
 	if (s->cache) {
 		hm_stream_flush(p, s, cache_max(p) / 2);
 	} else {
-		cache = calloc(NR_BINS, sizeof(*cache));
+		/* In cache lines of its own. */
+		cache = aligned_alloc(64, CACHE_BYTES);
+		if (cache)
+			memset(cache, 0, CACHE_BYTES);
 		stream_lock(s);
 		__atomic_store_n(&s->cache, cache, __ATOMIC_RELEASE);
 		stream_unlock(s);

@@ -183,11 +183,11 @@ struct graph {
 	struct arena arenas[NR_ZONES];
 };
 
-/* Heads of chains. One that was outgrown is kept: somebody may read it. */
+/* pool_hash.c. One that was outgrown is kept: somebody may read it. */
 struct hash {
 	struct hash *old;
 	unsigned int bits;
-	uint32_t heads[];
+	uint32_t heads[] __attribute__((aligned(64)));
 };
 
 struct pool;
@@ -311,6 +311,19 @@ static inline struct pool_stream *stream_at(const struct pool *p,
 	return (struct pool_stream *)p->order.streams[index];
 }
 
+/* The block's descriptor, which is about to be written to. */
+static inline void prefetch_block(const struct block *b)
+{
+#ifdef __x86_64__
+	/* Both cache lines that it may be in, at once to be written to. */
+	__asm__ ("prefetchw %0" : : "m" (b->addr));
+	__asm__ ("prefetchw %0" : : "m" (b->pos));
+#else
+	__builtin_prefetch(&b->addr, 1);
+	__builtin_prefetch(&b->pos, 1);
+#endif
+}
+
 /* Units of a small block that were not asked for: its cache had no better. */
 static inline uint32_t block_excess(const struct block *b)
 {
@@ -353,7 +366,7 @@ static inline void stream_unlock(struct pool_stream *s)
 	__atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE);
 }
 
-/* pool_table.c: metadata. All with pool->lock, but hm_block_find(). */
+/* pool_table.c: metadata. All with pool->lock. */
 
 int hm_table_init(struct table *t, uint32_t size, uint32_t link, uint32_t max);
 void hm_table_free(struct table *t);
@@ -368,6 +381,8 @@ uint32_t hm_name_get(struct pool *p, unsigned int home);
 void hm_name_put(struct pool *p, uint32_t id);
 unsigned int hm_name_home(const struct pool *p, uint32_t id);
 
+/* pool_hash.c: with pool->lock, but hm_block_find(). */
+
 int hm_hash_init(struct pool *p);
 void hm_hash_free(struct pool *p);
 void hm_hash_add(struct pool *p, struct block *b);
@@ -375,6 +390,7 @@ void hm_hash_remove(struct pool *p, struct block *b);
 /* The block that begins there and is LIVE or CACHED; without a lock. */
 struct block *hm_block_find(const struct pool *p, uint64_t addr);
 struct block *hm_block_find_locked(const struct pool *p, uint64_t addr);
+
 uint64_t hm_pool_metadata(const struct pool *p);
 
 /* pool_arena.c: with pool->lock. */

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The pool's metadata: tables of descriptors, and the hash that finds a block
- * by its address.
- *
- * The hash is read without a lock. Descriptors never go away and keep their
- * chain when they leave it, so that a reader always reads a descriptor; it
- * may be led astray, which ends after some steps with nothing found, and is
- * never led to a block that is not at the address it asked for.
+ * The pool's metadata: tables of descriptors, whose names are indices. The
+ * descriptors of blocks never go away, see pool_hash.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +9,6 @@
 
 #include "resource/pool_impl.h"
 
-#define FIRST_BITS	10
-#define MAX_STEPS	64
 #define MAX_BLOCKS	(1U << 24)
 #define BATCH		64
 #define HOMES_BYTES	(MAX_BLOCKS / BATCH * sizeof(uint16_t))
@@ -140,109 +133,6 @@ void hm_name_put(struct pool *p, uint32_t id)
 	s->ids = id;
 }
 
-static uint32_t slot_of(const struct hash *h, uint64_t addr)
-{
-	return (addr >> UNIT_SHIFT) * 0x9e3779b97f4a7c15ULL >> (64 - h->bits);
-}
-
-static struct hash *new_hash(unsigned int bits, struct hash *old)
-{
-	struct hash *h = calloc(1, sizeof(*h) + (sizeof(uint32_t) << bits));
-
-	if (h) {
-		h->bits = bits;
-		h->old = old;
-	}
-	return h;
-}
-
-int hm_hash_init(struct pool *p)
-{
-	p->hash = new_hash(FIRST_BITS, NULL);
-	return p->hash ? 0 : hm_error(-ENOMEM, "pool: no host memory");
-}
-
-void hm_hash_free(struct pool *p)
-{
-	struct hash *h, *old;
-
-	for (h = p->hash; h; h = old) {
-		old = h->old;
-		free(h);
-	}
-	p->hash = NULL;
-}
-
-static void push(struct pool *p, struct hash *h, struct block *b)
-{
-	uint32_t *head = &h->heads[slot_of(h, b->addr)];
-
-	__atomic_store_n(&b->chain, *head, __ATOMIC_RELAXED);
-	__atomic_store_n(head, block_id(p, b), __ATOMIC_RELEASE);
-}
-
-/* Without memory the chains get longer, which is slow and not wrong. */
-static void grow(struct pool *p)
-{
-	struct hash *old = p->hash, *h = new_hash(old->bits + 1, old);
-	uint32_t i, id, next;
-
-	if (!h)
-		return;
-	for (i = 0; i < 1U << old->bits; i++) {
-		for (id = old->heads[i]; id; id = next) {
-			next = block_at(p, id)->chain;
-			push(p, h, block_at(p, id));
-		}
-	}
-	__atomic_store_n(&p->hash, h, __ATOMIC_RELEASE);
-}
-
-void hm_hash_add(struct pool *p, struct block *b)
-{
-	if (p->hash_nr >> 1 >> p->hash->bits)
-		grow(p);
-	push(p, p->hash, b);
-	p->hash_nr++;
-}
-
-void hm_hash_remove(struct pool *p, struct block *b)
-{
-	uint32_t *link = &p->hash->heads[slot_of(p->hash, b->addr)];
-	uint32_t id = block_id(p, b);
-
-	while (*link != id)
-		link = &block_at(p, *link)->chain;
-	__atomic_store_n(link, b->chain, __ATOMIC_RELEASE);
-	p->hash_nr--;
-}
-
-struct block *hm_block_find(const struct pool *p, uint64_t addr)
-{
-	const struct hash *h = __atomic_load_n(&p->hash, __ATOMIC_ACQUIRE);
-	uint32_t id = __atomic_load_n(&h->heads[slot_of(h, addr)],
-				      __ATOMIC_ACQUIRE);
-	unsigned int steps;
-
-	for (steps = 0; id && steps < MAX_STEPS; steps++) {
-		struct block *b = block_at(p, id);
-
-		if (__atomic_load_n(&b->addr, __ATOMIC_RELAXED) == addr)
-			return b;
-		id = __atomic_load_n(&b->chain, __ATOMIC_ACQUIRE);
-	}
-	return NULL;
-}
-
-struct block *hm_block_find_locked(const struct pool *p, uint64_t addr)
-{
-	uint32_t id = p->hash->heads[slot_of(p->hash, addr)];
-
-	while (id && block_at(p, id)->addr != addr)
-		id = block_at(p, id)->chain;
-	return id ? block_at(p, id) : NULL;
-}
-
 uint64_t hm_pool_metadata(const struct pool *p)
 {
 	uint64_t bytes = sizeof(*p) + (uint64_t)p->blocks.nr * p->blocks.size +
@@ -251,8 +141,10 @@ uint64_t hm_pool_metadata(const struct pool *p)
 	const struct hash *h;
 	unsigned int i, zone;
 
+	/* Of those that were outgrown the edges are left. */
 	for (h = p->hash; h; h = h->old)
-		bytes += sizeof(*h) + (sizeof(uint32_t) << h->bits);
+		bytes += sizeof(*h) + (h == p->hash ?
+				       sizeof(uint32_t) << h->bits : 4096);
 	bytes += HM_MAX_STREAMS * sizeof(void *);
 	for (i = 0; i < p->order.nr; i++) {
 		const struct pool_stream *s = stream_at(p, i);
