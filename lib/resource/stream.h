@@ -128,7 +128,7 @@ struct hm_stream_key {
 };
 
 #define HM_STREAM_SETS	16
-#define HM_STREAM_WAYS	2
+#define HM_STREAM_WAYS	4
 
 extern __thread struct hm_stream_key
 	hm_stream_keys[HM_STREAM_SETS][HM_STREAM_WAYS];
@@ -145,7 +145,7 @@ void hm_order_destroy(struct hm_order *o, bool forget);
 int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 		     struct hm_stream **stream);
 
-/* The set in which the thread remembers @handle, the last used first. */
+/* The set in which the thread remembers @handle, the last looked up first. */
 static inline struct hm_stream_key *hm_stream_set(const struct hm_order *o,
 						  hetmem_stream handle)
 {
@@ -170,9 +170,10 @@ static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
 				struct hm_stream **stream)
 {
 	const struct hm_stream_key *key = hm_stream_set(o, handle);
+	const struct hm_stream_key *last = key + HM_STREAM_WAYS - 1;
 	unsigned long long id;
 
-	if (!hm_stream_is(key, o, handle))
+	while (!hm_stream_is(key, o, handle) && key < last)
 		key++;
 	if (hm_unlikely(!hm_stream_is(key, o, handle) ||
 			key->epoch != __atomic_load_n(&o->epoch,

@@ -178,15 +178,16 @@ static struct hm_stream *add(struct hm_order *o)
 	return s;
 }
 
-/* For this thread; what it used before in the same set is the next to go. */
+/* For this thread; of the same set what was looked up longest ago goes. */
 static void remember(const struct hm_order *o, const struct hm_stream_key *key)
 {
 	struct hm_stream_key *set = hm_stream_set(o, key->handle);
+	int i = 0;
 
-	if (!hm_stream_is(&set[0], o, key->handle) &&
-	    !hm_stream_is(&set[1], o, key->handle))
-		set[1] = set[0];
-	set[hm_stream_is(&set[1], o, key->handle)] = *key;
+	while (i < HM_STREAM_WAYS - 1 && !hm_stream_is(&set[i], o, key->handle))
+		i++;
+	memmove(set + 1, set, i * sizeof(*set));
+	set[0] = *key;
 }
 
 int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
