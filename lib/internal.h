@@ -28,6 +28,16 @@
 
 #define hm_unlikely(x)	__builtin_expect(!!(x), 0)
 
+/* Between two looks at a lock that another CPU is about to give away. */
+static inline void hm_cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
 /*
  * A device of the module that is none of the driver's has this added to its
  * id where an ordinal is expected; hetmem_prefetch() takes it back.

@@ -26,7 +26,7 @@ void hm_pool_spin(struct pool_stream *s)
 	do {
 		for (i = 0; i < 100 && __atomic_load_n(&s->lock,
 						__ATOMIC_RELAXED); i++)
-			__builtin_ia32_pause();
+			hm_cpu_relax();
 		if (i == 100)
 			sched_yield();
 	} while (__atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQUIRE));

@@ -33,6 +33,9 @@ spdx()
 empty 'every file names its licence' spdx
 empty 'no version number decides what is compiled' sh -c \
 	'grep -rnE "(LINUX_VERSION_CODE|KERNEL_VERSION|RHEL_RELEASE)" kernel include lib tools'
+# The library runs on Grace, too: what one processor has stands in a header, with an #if.
+empty "no file of the library is one processor's" sh -c \
+	'grep -rnE "__builtin_(ia32|arm)_|immintrin|_mm_pause" lib tools --include="*.c"'
 # The public interfaces are one header each, and most of it is what documents them.
 empty 'no file is longer than 600 lines' sh -c \
 	"grep -E '\.(c|h)$|\.t$' '$tmp/files' | grep -vE '^include/(uapi/|hetmem\.h)' | xargs wc -l | awk '\$2 != \"total\" && \$1 > 600'"
