@@ -159,9 +159,10 @@ static void cross_stream(const char *provider, size_t size)
 	drv->cuStreamDestroy(b);
 }
 
+/* The first wait is to be in vain; the last must not be on a busy machine. */
 static void host_wait(const char *provider)
 {
-	struct hm_pool_options opt = { .max = 32 * MIB, .wait_ms = 30 };
+	struct hm_pool_options opt = { .max = 32 * MIB, .wait_ms = 500 };
 	CUstream a = new_stream();
 	void *p, *q = NULL;
 
@@ -173,7 +174,7 @@ static void host_wait(const char *provider)
 	   "%s: memory in use is waited for, not for ever", provider);
 	ok(strstr(hetmem_last_error(), "waited"), "%s: it says: %s", provider,
 	   hetmem_last_error());
-	ok(pool_stats().host_wait_ns >= 20000000, "%s: and counts", provider);
+	ok(pool_stats().host_wait_ns >= 400000000, "%s: and counts", provider);
 	q = get(20 * MIB, a);
 	put(q, 0, a);
 	open_gate();
