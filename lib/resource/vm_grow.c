@@ -10,14 +10,14 @@
 #include "resource/vm.h"
 
 /* A new handle is at most this part of what the pool has, rounded down. */
-#define HANDLE_SHARE	96
+#define HANDLE_SHARE	136
 /* Or at most this part of what is missing, up to so many bytes. */
-#define BLOCK_SHARE	4
-#define EARLY_BYTES	((uint64_t)8 << 20)
+#define BLOCK_SHARE	6
+#define EARLY_BYTES	((uint64_t)16 << 20)
 /* Up to so many of the largest handles are made whole: others will need it. */
 #define WHOLE_HANDLES	6
 /* Of more, what is made is rounded up to this part of the pool. */
-#define GROWTH_SHARE	512
+#define GROWTH_SHARE	1024
 
 static uint32_t power_below(uint64_t n)
 {
