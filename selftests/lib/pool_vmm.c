@@ -411,11 +411,10 @@ static void many_handles(void)
 
 #define EATEN	70000
 
-/* All the mappings that the process may have, but for @left. */
-static unsigned int eat_mappings(void **eaten, unsigned int left)
+/* All the mappings that the process may have, but for @left. @nr are eaten. */
+static unsigned int eat_mappings(void **eaten, unsigned int nr,
+				 unsigned int left)
 {
-	unsigned int nr = 0;
-
 	while (nr < EATEN) {
 		eaten[nr] = mmap(NULL, 4096, nr % 2 ? PROT_READ : PROT_NONE,
 				 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -446,14 +445,15 @@ static void mapping_limit(void)
 		p[i] = get(2 * MIB, NULL);
 		memset(p[i], i, 2 * MIB);
 	}
-	nr = eat_mappings(eaten, 6);
+	nr = eat_mappings(eaten, 0, 6);
 	ok(nr > 1000 && nr < EATEN, "the process has all its mappings");
 	for (i = 0; i < 64; i += 2) {
 		put(p[i], 2 * MIB, NULL);
 		p[i] = NULL;
 	}
-	/* Each hole that is unmapped is two more. */
+	/* Each hole that is unmapped is two more; or it joins another one. */
 	hetmem_trim(pool, 0, &freed);
+	nr = eat_mappings(eaten, nr, 6);
 	for (i = 0; i < 64; i += 2) {
 		err = hetmem_alloc(pool, (2 + i) * MIB, 0, NULL, &p[i]);
 		failed += !!err;
