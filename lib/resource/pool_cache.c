@@ -115,7 +115,7 @@ static void push(struct pool *p, struct pool_stream *s, struct block *b)
 
 void hm_stream_collect(struct pool *p, struct pool_stream *s)
 {
-	uint32_t id, next;
+	uint32_t id, next, units = 0;
 
 	if (__atomic_load_n(&s->returned, __ATOMIC_RELAXED))
 		s->excess += __atomic_exchange_n(&s->returned, 0,
@@ -128,8 +128,10 @@ void hm_stream_collect(struct pool *p, struct pool_stream *s)
 
 		prefetch_block(b);
 		next = b->right;
+		units += b->units;
 		push(p, s, b);
 	}
+	__atomic_sub_fetch(&s->remote_units, units, __ATOMIC_RELAXED);
 }
 
 static int get(struct hetmem_resource *res, size_t size, size_t align,
@@ -251,21 +253,20 @@ static struct block *claim(struct pool *p, void *ptr, size_t size)
 /* To the owner of @s; false: that is the caller, or there is too much. */
 static bool push_remote(struct pool *p, struct pool_stream *s, struct block *b)
 {
-	uint32_t head, units, id = block_id(p, b);
+	uint32_t head, id = block_id(p, b), units = b->units;
 
 	if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == hm_stream_keys ||
 	    !__atomic_load_n(&s->cache, __ATOMIC_RELAXED))
 		return false;
+	if ((uint64_t)__atomic_add_fetch(&s->remote_units, units,
+					 __ATOMIC_RELAXED) << UNIT_SHIFT >
+	    cache_max(p) / REMOTE_SHARE) {
+		__atomic_sub_fetch(&s->remote_units, units, __ATOMIC_RELAXED);
+		return false;
+	}
 	head = __atomic_load_n(&s->remote, __ATOMIC_RELAXED);
 	do {
-		/* Of a list that is taken meanwhile this is anything. */
-		units = b->units + (head ? __atomic_load_n(
-			&block_at(p, head)->left, __ATOMIC_RELAXED) : 0);
-		if ((uint64_t)units << UNIT_SHIFT >
-		    cache_max(p) / REMOTE_SHARE)
-			return false;
 		b->right = head;
-		__atomic_store_n(&b->left, units, __ATOMIC_RELAXED);
 	} while (!__atomic_compare_exchange_n(&s->remote, &head, id, true,
 					      __ATOMIC_RELEASE,
 					      __ATOMIC_RELAXED));

@@ -130,8 +130,8 @@ struct arena {
  * @owner: the thread that allocated on it last, or its memory of streams
  * @graph: the capture under way on it, whose memory is taken instead
  * @cache: by units: list of cached blocks; NULL until the first
- * @remote: list of BUSY blocks that other threads freed; @left: units up to
- *	the end of the list
+ * @remote: list of BUSY blocks that other threads freed; @remote_units: of
+ *	them and of those that are about to be there
  * @returned: of @excess, by frees on other streams
  * @lock: see the top
  * @cache_map: bit: the list has blocks; @cached: bytes in all
@@ -151,6 +151,7 @@ struct pool_stream {
 	uint32_t *cache;
 	/* Written by those that do not own it. */
 	uint32_t remote __attribute__((aligned(64)));
+	uint32_t remote_units;
 	int64_t returned;
 	/* Written by its owner at each allocation and free. */
 	int lock __attribute__((aligned(64)));
