@@ -57,6 +57,8 @@ static void pool_destroy(struct hetmem_resource *res)
 
 	if (p->host)
 		hm_pool_fork_remove(p);
+	if (!forget)
+		hm_pool_collect(p);
 	for (i = 1; !forget && i < p->order.nr; i++) {
 		struct hm_stream *s = p->order.streams[i];
 

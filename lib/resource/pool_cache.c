@@ -83,8 +83,8 @@ static struct block *pop(struct pool *p, struct pool_stream *s, uint32_t units)
 }
 
 /* What is in excess is of the stream that it was allocated on. */
-static void return_excess(struct pool *p, struct pool_stream *s,
-			  const struct block *b)
+void hm_pool_return_excess(struct pool *p, struct pool_stream *s,
+			   const struct block *b)
 {
 	uint32_t excess = block_excess(b);
 
@@ -100,9 +100,8 @@ static void push(struct pool *p, struct pool_stream *s, struct block *b)
 {
 	uint64_t bytes = block_bytes(b);
 
-	return_excess(p, s, b);
-	/* Behind a retired stream's end there is nothing. */
-	b->pos = hm_unlikely(s->s.retired) ? s->s.pos : hm_stream_step(&s->s);
+	hm_pool_return_excess(p, s, b);
+	b->pos = stream_next_pos(&s->s);
 	b->right = s->cache[b->units];
 	s->cache[b->units] = block_id(p, b);
 	s->cache_map[b->units / 64] |= 1ULL << b->units % 64;
@@ -132,6 +131,23 @@ void hm_stream_collect(struct pool *p, struct pool_stream *s)
 		push(p, s, b);
 	}
 	__atomic_sub_fetch(&s->remote_units, units, __ATOMIC_RELAXED);
+}
+
+/*
+ * A remote free has no position in its stream before it is collected: until
+ * then an event, or that all is complete, says nothing of it.
+ */
+void hm_pool_collect(struct pool *p)
+{
+	unsigned int i;
+
+	for (i = 0; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		stream_lock(s);
+		hm_stream_collect(p, s);
+		stream_unlock(s);
+	}
 }
 
 static int get(struct hetmem_resource *res, size_t size, size_t align,

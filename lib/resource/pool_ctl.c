@@ -71,6 +71,7 @@ static int retire(struct pool *p, const struct hm_ctl_stream *arg)
 	int err;
 
 	pthread_mutex_lock(&p->lock);
+	hm_pool_collect(p);
 	err = hm_stream_retire(&p->order, arg->stream, &s);
 	if (!err && s)
 		hm_stream_flush(p, (struct pool_stream *)s, 0);
@@ -178,24 +179,31 @@ static int reserve(struct pool *p, struct hm_ctl_reserve *arg)
 	return err;
 }
 
-/* What is more than was wanted, but for a block with room of its own. */
-static void cut_rest(struct pool *p, struct block *b, uint64_t units)
+/*
+ * To @units, and what is more than that is cut off, but for a block with room
+ * of its own. Of one that was large enough the rest may be in use.
+ */
+static int enlarge(struct pool *p, struct pool_stream *s, struct block *b,
+		   uint64_t units)
 {
+	int err = p->source->enlarge(p, s, b, units);
 	struct block *rest;
 
-	if (b->units <= units || b->flags & BLOCK_RESERVE)
-		return;
+	if (err || b->units <= units || b->flags & BLOCK_RESERVE)
+		return err;
 	rest = hm_block_cut(p, b, units);
-	if (!rest)
-		return;
-	rest->stream = 0;
-	rest->pos = 0;
-	hm_block_release(p, rest);
+	if (rest) {
+		rest->stream = 0;
+		rest->pos = 0;
+		hm_block_release(p, rest);
+	}
+	return 0;
 }
 
 static int grow(struct pool *p, const struct hm_ctl_grow *arg)
 {
 	uint64_t units = (arg->size + UNIT - 1) >> UNIT_SHIFT, asked, more = 0;
+	int64_t excess;
 	struct pool_stream *s;
 	struct block *b;
 	int err;
@@ -210,6 +218,7 @@ static int grow(struct pool *p, const struct hm_ctl_grow *arg)
 	pthread_mutex_lock(&p->lock);
 	b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
 	asked = b ? block_bytes(b) - b->slack : 0;
+	excess = b ? block_excess(b) : 0;
 	if (!b || block_state(b) != BLOCK_LIVE)
 		err = hm_error(-EINVAL, "grow: %p is not the beginning of a live block",
 			       arg->ptr);
@@ -222,9 +231,8 @@ static int grow(struct pool *p, const struct hm_ctl_grow *arg)
 	else if (p->asleep)
 		err = hm_error(-EBUSY, "the pool is asleep: hetmem_wake()");
 	else if (units > b->units)
-		err = p->source->enlarge(p, s, b, units);
+		err = enlarge(p, s, b, units);
 	if (!err) {
-		cut_rest(p, b, units);
 		more = arg->size - asked;
 		stream_lock(s);
 		s->requested += more;
@@ -235,6 +243,9 @@ static int grow(struct pool *p, const struct hm_ctl_grow *arg)
 	} else if (b && block_state(b) == BLOCK_LIVE) {
 		b->slack = block_bytes(b) - asked;
 	}
+	if (b && block_state(b) == BLOCK_LIVE && !(b->flags & BLOCK_GRAPH))
+		__atomic_fetch_add(&stream_at(p, b->stream)->returned,
+				   block_excess(b) - excess, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&p->lock);
 	if (hm_unlikely(hm_check_enabled) && more)
 		hm_pool_tell_alloc(p, (char *)arg->ptr + asked, more,

@@ -312,6 +312,15 @@ static inline struct pool_stream *stream_at(const struct pool *p,
 	return (struct pool_stream *)p->order.streams[index];
 }
 
+/*
+ * The position of what is freed on @s. Behind the event of a retired stream
+ * there is nothing; one that was lost has none.
+ */
+static inline uint64_t stream_next_pos(struct hm_stream *s)
+{
+	return hm_unlikely(s->retired && !s->lost) ? s->pos : hm_stream_step(s);
+}
+
 /* The block's descriptor, which is about to be written to. */
 static inline void prefetch_block(const struct block *b)
 {
@@ -351,6 +360,11 @@ int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t size,
 void hm_pool_spin(struct pool_stream *s);
 /* Remote frees to the cache; with @s's lock. */
 void hm_stream_collect(struct pool *p, struct pool_stream *s);
+/* The same of all streams, before one is asked whether it is at its end. pool->lock. */
+void hm_pool_collect(struct pool *p);
+/* With the stream's lock: @b, which is freed on @s, wastes nothing any more. */
+void hm_pool_return_excess(struct pool *p, struct pool_stream *s,
+			   const struct block *b);
 /* Cached blocks of @s to its arena until @keep bytes are left. pool->lock. */
 void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep);
 /* All cached blocks to their arenas. pool->lock. */

@@ -158,7 +158,7 @@ void hm_block_pend(struct pool *p, struct block *b)
 		}
 		/* A use counts as a free: an event must be behind it. */
 		stream_lock(ps);
-		u->pos = s->retired ? s->pos : hm_stream_step(s);
+		u->pos = stream_next_pos(s);
 		stream_unlock(ps);
 		link = &u->next;
 	}

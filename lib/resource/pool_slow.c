@@ -397,7 +397,11 @@ static void let_go(struct pool *p, struct block *b)
 {
 	if (b->flags & BLOCK_RESERVE)
 		p->source->unreserve(p, b);
-	if (b->flags & BLOCK_GRAPH && hm_graph_by_index(p, b->right))
+	/* Released while this free waited for the lock: an ordinary block. */
+	if (b->flags & BLOCK_GRAPH && !hm_graph_by_index(p, b->right))
+		__atomic_store_n(&b->flags, b->flags & ~BLOCK_GRAPH,
+				 __ATOMIC_RELAXED);
+	if (b->flags & BLOCK_GRAPH)
 		hm_graph_free(p, b);
 	else if (b->flags & (BLOCK_USED | BLOCK_EXPORTED))
 		hm_block_pend(p, b);
@@ -417,11 +421,9 @@ int hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct block *b)
 	}
 	hm_hash_remove(p, b);
 	stream_lock(s);
-	s->excess -= block_excess(b);
+	hm_pool_return_excess(p, s, b);
 	b->stream = s->s.index;
-	/* Behind a retired stream's end there is nothing. */
-	b->pos = !s->s.index ? 0 : s->s.retired ? s->s.pos :
-		hm_stream_step(&s->s);
+	b->pos = s->s.index ? stream_next_pos(&s->s) : 0;
 	s->requested -= bytes - b->slack;
 	s->frees++;
 	stream_unlock(s);

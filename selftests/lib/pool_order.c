@@ -307,6 +307,90 @@ static void foreign_stream(const char *provider)
 	drv->cuDevicePrimaryCtxRelease(1);
 }
 
+struct remote_free {
+	void *ptr;
+	size_t size;
+	CUstream stream;
+};
+
+static void *free_remotely(void *arg)
+{
+	struct remote_free *r = arg;
+
+	put(r->ptr, r->size, r->stream);
+	return NULL;
+}
+
+/*
+ * Freed by another thread than the one that allocates there, and the stream is
+ * retired before anybody has collected it: the work behind it is still under way.
+ */
+static void retire_remote(const char *provider)
+{
+	const size_t size = 64 << 10;
+	CUstream a = new_stream(), b = new_stream();
+	struct remote_free r = { .size = size };
+	pthread_t thread;
+	void *p, *q;
+
+	make_pool(provider, NULL);
+	put(get(4 * size, a), 4 * size, a);
+	put(get(size, b), size, b);
+	is(hetmem_stream_retire(pool, b), 0, "%s: retire", provider);
+	drv->cuStreamDestroy(b);
+	drv->cuCtxSynchronize();
+	hetmem_poll(pool);
+	/* In the place of the one that has gone: its end is complete. */
+	b = new_stream();
+	put(get(size, b), size, b);
+	is(hetmem_stream_retire(pool, b), 0, "%s: again", provider);
+	drv->cuStreamDestroy(b);
+	drv->cuCtxSynchronize();
+	hetmem_poll(pool);
+	b = new_stream();
+	p = get(size, b);
+	close_gate(b);
+	r.ptr = p;
+	r.stream = b;
+	need(!pthread_create(&thread, NULL, free_remotely, &r), "a thread");
+	pthread_join(thread, NULL);
+	is(hetmem_stream_retire(pool, b), 0, "%s: with a remote free", provider);
+	nr_waits = 0;
+	q = get(size, a);
+	ok(q != p || nr_waits, "%s: what is under way is not complete", provider);
+	open_gate();
+	drv->cuCtxSynchronize();
+	put(q, size, a);
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
+/* A block that is larger than what was asked for is grown into itself. */
+static void grow_inside(void)
+{
+	CUstream a = new_stream(), b = new_stream();
+	char *p, *q;
+
+	make_pool("vmm", NULL);
+	put(get(MIB, b), MIB, b);
+	p = get(MIB, a);
+	close_gate(a);
+	put(p, MIB, a);
+	ok(get(MIB / 2, a) == p, "half of a block that is in use");
+	is(hetmem_grow(pool, p, MIB / 2 + 8192, a), 0, "grows in place");
+	nr_waits = 0;
+	q = get(MIB / 4, HETMEM_STREAM_HOST);
+	ok(q + MIB / 4 <= p || q >= p + MIB, "its rest is nobody else's");
+	open_gate();
+	drv->cuCtxSynchronize();
+	put(p, 0, a);
+	put(q, 0, HETMEM_STREAM_HOST);
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
 static void all(const char *provider)
 {
 	one_stream(provider, 700);
@@ -318,6 +402,7 @@ static void all(const char *provider)
 	recorded(provider, 3 * MIB);
 	retire(provider, false);
 	retire(provider, true);
+	retire_remote(provider);
 	destroyed_without(provider);
 	foreign_stream(provider);
 	is(device_used(), 0, "%s: nothing is left", provider);
@@ -334,6 +419,7 @@ int main(void)
 	hm->driver.cuEventQuery = count_query;
 	all("device");
 	all("vmm");
+	grow_inside();
 	close_soft();
 	return tap_end();
 }
