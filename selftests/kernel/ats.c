@@ -192,6 +192,8 @@ TEST_F(ats, listed_for_move_pages)
 	ASSERT_EQ(0, policy(self->p, self->size, MPOL_INTERLEAVE, 3, 0));
 	fill(self->p, self->size, 3);
 	ASSERT_EQ(0, no_numa_balancing(self->p, self->size));
+	/* What a scan had passed before is there again once it is touched. */
+	ASSERT_EQ(-1, mismatch(self->p, self->size, 3));
 	ASSERT_EQ(0, hm_ioctl(self->fd, HETMEM_IOC_MIGRATE, &cmd));
 	EXPECT_EQ(0, cmd.moved);
 	EXPECT_EQ(self->pages / 2, cmd.already);
