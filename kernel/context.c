@@ -273,8 +273,9 @@ int hetmem_context_list(struct hetmem_cmd_list *cmd)
 		return -EINVAL;
 	if (cmd->entry_size > PAGE_SIZE)
 		return -E2BIG;
-	/* More than there are need no memory. */
-	room = min_t(u64, cmd->nr, hetmem_total(HETMEM_TOTAL_CONTEXTS) + 16);
+	/* More than there are need no memory. The sum is not of one moment. */
+	room = min_t(u64, cmd->nr,
+		     max_t(s64, hetmem_total(HETMEM_TOTAL_CONTEXTS), 0) + 16);
 	entries = kvcalloc(room, sizeof(*entries), GFP_KERNEL_ACCOUNT);
 	if (!entries)
 		return -ENOMEM;

@@ -13,6 +13,7 @@
 #include <linux/err.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/nospec.h>
 #include <linux/slab.h>
 #include <linux/srcu.h>
 #include <linux/string.h>
@@ -43,6 +44,7 @@ struct hetmem_device *hetmem_device_find(u32 id)
 {
 	if (id >= HETMEM_MAX_DEVICES)
 		return NULL;
+	id = array_index_nospec(id, HETMEM_MAX_DEVICES);
 	return srcu_dereference(hetmem_devices[id], &hetmem_devices_srcu);
 }
 

@@ -25,6 +25,7 @@
 #include <linux/kstrtox.h>
 #include <linux/memremap.h>
 #include <linux/mm.h>
+#include <linux/nospec.h>
 #include <linux/range.h>
 #include <linux/sysfs.h>
 #include <linux/workqueue.h>
@@ -126,7 +127,7 @@ static int hetmem_pool_at(u32 location)
 	if (HETMEM_LOC_KIND(location) != HETMEM_FOREIGN ||
 	    index >= HETMEM_MAX_POOLS)
 		return -ENOENT;
-	return index;
+	return array_index_nospec(index, HETMEM_MAX_POOLS);
 }
 
 /* By the name of its directory, which we gave it. */
@@ -253,16 +254,20 @@ int hetmem_foreign_ask(struct hetmem_user *user, u32 location, u64 nr_pages)
 {
 	int i = hetmem_pool_at(location);
 	u64 limit;
+	s64 there;
 
 	if (i < 0)
 		return 0;
 	limit = READ_ONCE(hetmem_pools[i].limit);
-	if (atomic64_add_return(nr_pages, &user->foreign[i]) <=
-	    limit >> PAGE_SHIFT)
-		return 0;
-	atomic64_sub(nr_pages, &user->foreign[i]);
-	trace_hetmem_limit_hit("foreign/advisory_limit", limit);
-	return -EDQUOT;
+	there = atomic64_read(&user->foreign[i]);
+	do {
+		if (there + nr_pages > limit >> PAGE_SHIFT) {
+			trace_hetmem_limit_hit("foreign/advisory_limit", limit);
+			return -EDQUOT;
+		}
+	} while (!atomic64_try_cmpxchg(&user->foreign[i], &there,
+				       there + nr_pages));
+	return 0;
 }
 
 /* Such a hint has ended. */

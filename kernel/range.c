@@ -77,13 +77,18 @@ void hetmem_range_on_device(struct hetmem_context *ctx,
 {
 	struct hetmem_block *block = &range->blocks[i];
 
-	hetmem_foreign_seen(ctx->user, block->location,
-			    -(long)block->on_device);
-	range->on_device += (long)nr_pages - block->on_device;
-	block->on_device = nr_pages;
-	if (nr_pages)
+	long more = (long)nr_pages - block->on_device;
+
+	range->on_device += more;
+	/* In one go where it stays: who asks for room meanwhile looks. */
+	if (nr_pages && location != block->location) {
+		hetmem_foreign_seen(ctx->user, block->location,
+				    -(long)block->on_device);
 		block->location = location;
-	hetmem_foreign_seen(ctx->user, block->location, nr_pages);
+		more = nr_pages;
+	}
+	block->on_device = nr_pages;
+	hetmem_foreign_seen(ctx->user, block->location, more);
 }
 
 static void hetmem_range_free(struct hetmem_context *ctx,
@@ -466,6 +471,10 @@ int hetmem_range_stats(struct hetmem_context *ctx,
 
 	if (whole && stats->start)
 		return -EINVAL;
+	stats->on_device = 0;
+	stats->dirty_blocks = 0;
+	stats->as_of = 0;
+	stats->thrashed = 0;
 	spin_lock(&ctx->lock);
 	if (whole) {
 		stats->end = TASK_SIZE_MAX;

@@ -544,6 +544,16 @@ TEST_F(basic, stats_arguments)
 	EXPECT_EQ(-ENOENT, hm_stats(self->fd, self->p + HALF, &st));
 	EXPECT_EQ(-ENOENT, hm_stats(self->fd, self->p - page_size(), &st));
 	EXPECT_EQ(0, hm_stats_context(self->fd, &st));
+	/* What a context does not have is 0, whatever was there before. */
+	memset(&st, 0xff, sizeof(st));
+	st.size = sizeof(st);
+	st.flags = HETMEM_STATS_CONTEXT;
+	st.start = 0;
+	EXPECT_EQ(0, hm_ioctl(self->fd, HETMEM_IOC_STATS, &st));
+	EXPECT_EQ(0, st.on_device);
+	EXPECT_EQ(0, st.dirty_blocks);
+	EXPECT_EQ(0, st.as_of);
+	EXPECT_EQ(0, st.thrashed);
 	st.size = sizeof(st);
 	st.flags = 0;
 	st.start = KERNEL_ADDR;

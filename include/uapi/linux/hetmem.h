@@ -433,6 +433,8 @@ enum hetmem_notification {
  * @as_of: out, CLOCK_MONOTONIC in ns, when the last complete REFRESH began
  * @thrashed: out, how often a block of it was found to thrash
  *
+ * The last three, too, are 0 for a context.
+ *
  * With HETMEM_STATS_CONTEXT the whole context is meant, ranges that ended
  * and memory that is not tracked included; @start must be 0.
  *
