@@ -114,7 +114,7 @@ static int init_parts(struct pool *p)
 
 	err = hm_order_init(&p->order, p->res.hm, p->res.device,
 			    sizeof(struct pool_stream), p->opt.retired,
-			    p->opt.check, &p->lock);
+			    &p->lock);
 	if (err)
 		return err;
 	err = hm_names_init(p);

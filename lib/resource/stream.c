@@ -22,8 +22,7 @@ uint64_t hm_now(void)
 }
 
 int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
-		  size_t size, bool retired, bool check,
-		  pthread_mutex_t *lock)
+		  size_t size, bool retired, pthread_mutex_t *lock)
 {
 	static uint64_t serials;
 	int err;
@@ -33,7 +32,6 @@ int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
 	o->device = device;
 	o->size = size;
 	o->retired = retired;
-	o->check = check;
 	if (device >= 0) {
 		err = hm_device_context(hm, device, &o->ctx);
 		if (err)

@@ -89,7 +89,6 @@ struct hm_stream {
  * @device: whose context streams must be of, -1: of any
  * @ctx: that context
  * @retired: handles hold until hm_stream_retire()
- * @check: ask about capture whenever an event is recorded
  * @lock: the owner's
  * @size: bytes of what the user keeps of a stream, zeroed at first
  * @epoch: goes up with each retired stream, and as captures begin and end
@@ -105,7 +104,6 @@ struct hm_order {
 	int device;
 	CUcontext ctx;
 	bool retired;
-	bool check;
 	size_t size;
 	pthread_mutex_t *lock;
 	uint64_t epoch;
@@ -135,8 +133,7 @@ extern __thread struct hm_stream_key
 
 /* 0, -ENOMEM, or what the driver says of @device's context. */
 int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
-		  size_t size, bool retired, bool check,
-		  pthread_mutex_t *lock);
+		  size_t size, bool retired, pthread_mutex_t *lock);
 
 /* Frees all streams and, unless it is a forked child's, their events. */
 void hm_order_destroy(struct hm_order *o, bool forget);
