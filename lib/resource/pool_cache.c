@@ -16,7 +16,7 @@
 /* A cached block may be larger than what is asked for by this part of that. */
 #define FIT_SHARE	1
 #define CACHE_BYTES	((NR_BINS * sizeof(uint32_t) + 63) & ~(size_t)63)
-/* Remote frees that are this part of a full cache are collected at once. */
+/* Remote frees wait up to this part of a full cache; more take the lock. */
 #define REMOTE_SHARE	4
 
 void hm_pool_spin(struct pool_stream *s)
