@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include "driver/check.h"
+#include "device_memory.h"
 #include "soft_driver.h"
 
 #define G	((size_t)2 << 20)
@@ -16,16 +17,6 @@
 static CUstream a, b;
 static CUevent event;
 static CUdeviceptr va;
-
-static const CUmemAllocationProp prop = {
-	.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-	.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
-};
-
-static const CUmemAccessDesc rw = {
-	.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
-	.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-};
 
 static void *at(size_t offset)
 {

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "../kernel/hetmem_fd.h"
+#include "device_memory.h"
 #include "pool.h"
 
 static sigjmp_buf fault;
@@ -406,14 +407,16 @@ static void many_handles(void)
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED	1	/* they cannot do without mappings */
+#define SANITIZED	true	/* they cannot do without mappings */
+#else
+#define SANITIZED	false
 #endif
 
 #define EATEN	70000
 
 static bool can_eat_mappings(void)
 {
-	FILE *f = fopen("/proc/sys/vm/max_map_count", "r");
+	FILE *f = SANITIZED ? NULL : fopen("/proc/sys/vm/max_map_count", "r");
 	long max = 0;
 
 	if (f) {
@@ -451,10 +454,6 @@ static void mapping_limit(void)
 {
 	struct hm_pool_options opt = { .handle = 2 * MIB,
 				       .wait_ms = HM_POOL_NO_WAIT };
-	static const CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
-	};
 	static void *eaten[EATEN], *p[64];
 	CUmemGenericAllocationHandle between[32];
 	unsigned int i, nr, failed = 0, bad = 0;
@@ -522,9 +521,7 @@ int main(void)
 	export_import();
 	many_events();
 	many_handles();
-#ifndef SANITIZED
 	mapping_limit();
-#endif
 	close_soft();
 	return tap_end();
 }

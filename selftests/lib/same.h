@@ -10,6 +10,7 @@
 #ifndef HETMEM_SELFTESTS_SAME_H
 #define HETMEM_SELFTESTS_SAME_H
 
+#include "device_memory.h"
 #include "gpu_driver.h"
 
 #define G	((size_t)2 << 20)
@@ -31,16 +32,6 @@ static CUevent event;
 static CUdeviceptr va;
 static CUmemGenericAllocationHandle handle;
 static char *said;
-
-static const CUmemAllocationProp prop = {
-	.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-	.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
-};
-
-static const CUmemAccessDesc rw = {
-	.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
-	.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-};
 
 /* One more word of what the probe says. */
 __attribute__((format(printf, 1, 2)))

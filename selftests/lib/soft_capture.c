@@ -3,6 +3,7 @@
  * The soft driver's stream capture: what goes to a graph, who joins, what is
  * illegal meanwhile and for whom, and what a launch does.
  */
+#include "device_memory.h"
 #include "soft_driver.h"
 
 static CUstream a, b;
@@ -174,10 +175,6 @@ static CUresult other_thread(CUstreamCaptureMode mode)
 static void modes(void)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	const CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
-	};
 	CUmemGenericAllocationHandle h;
 	CUdeviceptr p;
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include "driver/soft.h"
+#include "device_memory.h"
 #include "soft_driver.h"
 
 static void nth_call(void)
@@ -163,10 +164,6 @@ static void pools(void)
 /* What a child that frees nothing says on stderr. */
 static void leaks(void)
 {
-	const CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
-	};
 	CUmemGenericAllocationHandle h;
 	char text[4096];
 	CUdeviceptr p;

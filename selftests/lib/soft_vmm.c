@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "device_memory.h"
 #include "soft_driver.h"
 
 #define G	((size_t)2 << 20)
@@ -36,16 +37,6 @@ static int touch_write(uintptr_t addr)
 		*(volatile unsigned char *)addr = 1;
 	return sig;
 }
-
-static const CUmemAllocationProp prop = {
-	.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-	.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
-};
-
-static const CUmemAccessDesc rw = {
-	.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
-	.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-};
 
 static void map_and_fault(void)
 {
