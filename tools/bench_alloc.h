@@ -70,6 +70,13 @@ void bench_pairs_add(struct bench_pairs *pairs, const struct bench_pair *row);
 /* Prints the rows, frees them and closes the library. The exit status. */
 int bench_end(struct bench_options *o, struct bench_pairs *pairs);
 
+/*
+ * The driver alone: a handle of @size made, mapped at @at, which is reserved,
+ * and made accessible, in ns; it is given back behind that. < 0: cannot.
+ */
+double bench_map_handle(const struct bench_options *o, CUdeviceptr at,
+			size_t size);
+
 /* Calls with one line on stderr when @spec cannot be made; NULL then. */
 struct hetmem_resource *bench_make(struct bench_options *o, const char *spec);
 

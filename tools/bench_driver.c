@@ -95,17 +95,7 @@ static void stream_ids(struct bench_options *o, struct bench_pairs *pairs,
 static void handle_calls(struct bench_options *o, struct bench_pairs *pairs,
 			 size_t size)
 {
-	struct hm_driver *d = &o->hm->driver;
-	CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = { CU_MEM_LOCATION_TYPE_DEVICE,
-			      o->hm->devices[0].handle },
-	};
-	CUmemAccessDesc access = {
-		.location = prop.location,
-		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-	};
-	CUmemGenericAllocationHandle handle;
+	const struct hm_driver *d = o->drv;
 	uint64_t ns[TIME_CALLS];
 	bool good = true;
 	CUdeviceptr at;
@@ -115,15 +105,8 @@ static void handle_calls(struct bench_options *o, struct bench_pairs *pairs,
 	    d->cuMemAddressReserve(&at, size, 0, 0, 0))
 		return;
 	time_calls_begin(o->hm);
-	for (i = 0; good && i < ROUNDS; i++) {
-		good = !d->cuMemCreate(&handle, size, &prop, 0);
-		if (!good)
-			break;
-		good = !d->cuMemMap(at, size, 0, handle, 0) &&
-			!d->cuMemSetAccess(at, size, &access, 1);
-		d->cuMemUnmap(at, size);
-		d->cuMemRelease(handle);
-	}
+	for (i = 0; good && i < ROUNDS; i++)
+		good = bench_map_handle(o, at, size) >= 0;
 	time_calls_end(o->hm, ns);
 	d->cuMemAddressFree(at, size);
 	for (i = 0; good && i < time_calls_nr(); i++)

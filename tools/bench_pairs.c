@@ -29,6 +29,33 @@ uint64_t bench_now(void)
 	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
 }
 
+double bench_map_handle(const struct bench_options *o, CUdeviceptr at,
+			size_t size)
+{
+	const struct hm_driver *d = o->drv;
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = { CU_MEM_LOCATION_TYPE_DEVICE,
+			      o->hm->devices[0].handle },
+	};
+	const CUmemAccessDesc access = {
+		.location = prop.location,
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	};
+	CUmemGenericAllocationHandle handle;
+	uint64_t start = bench_now(), ns;
+	bool good;
+
+	if (d->cuMemCreate(&handle, size, &prop, 0))
+		return -1;
+	good = !d->cuMemMap(at, size, 0, handle, 0) &&
+		!d->cuMemSetAccess(at, size, &access, 1);
+	ns = bench_now() - start;
+	d->cuMemUnmap(at, size);
+	d->cuMemRelease(handle);
+	return good ? (double)ns : -1;
+}
+
 static void fill_sizes(void)
 {
 	unsigned int seed = 1, i;

@@ -33,34 +33,15 @@ static double median(double *ns, int nr)
 static double driver_maps(struct bench_options *o, size_t size)
 {
 	const struct hm_driver *d = o->drv;
-	CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = { CU_MEM_LOCATION_TYPE_DEVICE,
-			      o->hm->devices[0].handle },
-	};
-	CUmemAccessDesc access = {
-		.location = prop.location,
-		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-	};
-	CUmemGenericAllocationHandle handle;
 	CUdeviceptr at;
-	uint64_t start, ns;
-	bool good;
+	double ns;
 
 	if (!d->cuMemAddressReserve || !d->cuMemCreate ||
 	    d->cuMemAddressReserve(&at, size, 0, 0, 0))
 		return -1;
-	start = bench_now();
-	good = !d->cuMemCreate(&handle, size, &prop, 0);
-	if (good) {
-		good = !d->cuMemMap(at, size, 0, handle, 0) &&
-			!d->cuMemSetAccess(at, size, &access, 1);
-		ns = bench_now() - start;
-		d->cuMemUnmap(at, size);
-		d->cuMemRelease(handle);
-	}
+	ns = bench_map_handle(o, at, size);
 	d->cuMemAddressFree(at, size);
-	return good ? (double)ns : -1;
+	return ns;
 }
 
 /* Counts what happens between the two, once, if there is a @row for it. */
