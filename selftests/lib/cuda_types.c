@@ -55,9 +55,11 @@
 	X(CUmemPoolProps, win32SecurityAttributes) \
 	X(CUmemPoolProps, maxSize)
 
-/* What cuda.h has from 12.3, 12.5 on. */
-#define MEMBERS_12050							\
-	X(CUmemPoolProps, usage) X(CUmemPoolProps, reserved)
+/*
+ * What cuda.h has from 12.3, 12.6 on. CUmemPoolProps.reserved becomes members
+ * from 13.4 on: that all of it is as large as ours is compared above.
+ */
+#define MEMBERS_12060	X(CUmemPoolProps, usage)
 
 #define ENUMERATORS_12030						\
 	X(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) \
@@ -184,7 +186,15 @@
 	X(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND) \
 	X(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
 
-#if HAVE_CUDA_H
+#if HAVE_CUDA_H && CUDA_VERSION < 12020
+
+static int compare(void)
+{
+	printf("# SKIP cuda.h is older than 12.2\n");
+	return 1;
+}
+
+#elif HAVE_CUDA_H
 
 /* With the toolkit's own types, signatures compare as they are. */
 #define HETMEM_DRIVER_CUDA_TYPES_H
@@ -204,9 +214,9 @@ HM_DRIVER_CALLS_13(X)
 #define X(name)	typedef name real_##name;
 TYPES STRUCTS
 #undef X
-#if CUDA_VERSION < 12050
-#undef MEMBERS_12050
-#define MEMBERS_12050
+#if CUDA_VERSION < 12060
+#undef MEMBERS_12060
+#define MEMBERS_12060
 #endif
 #if CUDA_VERSION < 12030
 #define KNOWN_12030
@@ -246,7 +256,7 @@ static int compare(void)
 		       offsetof(real_##type, member) &&			\
 		       sizeof(((type *)0)->member) ==			\
 		       sizeof(((real_##type *)0)->member), #type "." #member);
-	MEMBERS MEMBERS_12050
+	MEMBERS MEMBERS_12060
 #undef X
 	return 1;
 }
@@ -306,8 +316,12 @@ static void complete(void)
 
 int main(void)
 {
-	ok(compare(), HAVE_CUDA_H ? "compared with cuda.h by the compiler" :
-	   "sizes of the ABI");
+	ok(compare(), "%s", HAVE_CUDA_H ?
+	   "compared with cuda.h by the compiler" : "sizes of the ABI");
+#if HAVE_CUDA_H
+	printf("# cuda.h is of %d.%d\n", CUDA_VERSION / 1000,
+	       CUDA_VERSION % 1000 / 10);
+#endif
 	complete();
 	return tap_end();
 }

@@ -59,6 +59,19 @@ check 'its structs are the same for 32 and 64 bits' diff "$tmp/layout32" "$tmp/l
 check 'all of them were compared' sh -c "[ \$(grep -c sizeof '$tmp/layout.c') -eq \$(cat \
 	include/uapi/linux/hetmem*.h | grep -c '^struct .* {') ]"
 
+# The driver's ABI is the same in all of CUDA 12.2 to 13: each cuda.h that is installed,
+# the toolkits', Python's and what the environment names.
+for cuda in /usr/include /usr/local/cuda*/include ${HETMEM_CUDA_INCLUDE:-} \
+	    $(python3 -m site 2>/dev/null | sed -n "s|^ *'\(/.*-packages\)',|\1/nvidia/*/include|p"); do
+	[ -r "$cuda/cuda.h" ] || continue
+	version=$(sed -n 's/^#define CUDA_VERSION *//p' "$cuda/cuda.h")
+	check "cuda.h of $version: compared" gcc -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Wshadow \
+		-Werror -Iinclude -Iinclude/uapi -Ilib -isystem "$cuda" -o "$tmp/cuda-types" \
+		selftests/lib/cuda_types.c
+	also 'by the compiler, and completely' sh -c "'$tmp/cuda-types' >'$tmp/out' &&
+		grep -q 'compared with cuda.h' '$tmp/out'"
+done
+
 check 'make install' make install DESTDIR="$tmp/root" PREFIX=/usr
 for file in usr/lib/libhetmem.so usr/lib/libhetmem.a usr/lib/pkgconfig/hetmem.pc \
 	    usr/include/hetmem.h usr/include/linux/hetmem.h usr/bin/hetmem \
