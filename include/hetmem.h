@@ -396,7 +396,8 @@ int hetmem_resource_create(struct hetmem *hm, const char *spec,
  * The current resource of @device (-1: the host's), for those who are not
  * told another: set by hetmem_resource_set_current(), else made when it is
  * first asked for, as hetmem_resource_create() makes it with a spec of NULL
- * ("pool(host)" for the host), and destroyed by hetmem_close().
+ * ("pool(host)" for the host), on @device where that spec says none, and
+ * destroyed by hetmem_close().
  * -ENODEV no such device, and what creating it can fail with.
  */
 int hetmem_resource_current(struct hetmem *hm, int device,

@@ -116,27 +116,60 @@ static int build_stack(struct hetmem *hm, const struct hm_spec *spec,
 	return err;
 }
 
+/* Where a device is meant and none is said, it is @device. */
+static void preset_device(struct hm_spec *spec, int device)
+{
+	const struct hm_param *params = spec->kind->params;
+	int i;
+
+	for (i = 0; params[i].name; i++)
+		if (params[i].preset && !strcmp(params[i].name, "device") &&
+		    !spec->values[i].given)
+			spec->values[i].number = device;
+	for (i = 0; i < spec->nr_children; i++)
+		preset_device(spec->children[i], device);
+}
+
+/* @text as a user wrote it, NULL: in the environment, or not at all. */
+static int create(struct hetmem *hm, const char *text, int device,
+		  struct hetmem_resource **res)
+{
+	bool environment = !text;
+	struct hm_spec *spec;
+	char why[512];
+	int err;
+
+	if (!text)
+		text = getenv("HETMEM_RESOURCE");
+	if (!text || !*text) {
+		text = DEFAULT_SPEC;
+		environment = false;
+	}
+	err = hm_check_owner(hm);
+	if (err)
+		return err;
+	err = hm_spec_parse(text, &spec);
+	if (err) {
+		snprintf(why, sizeof(why), "%s", hetmem_last_error());
+		return environment ? hm_error(err, "HETMEM_RESOURCE: %s", why) :
+			err;
+	}
+	preset_device(spec, device);
+	err = build_stack(hm, spec, res);
+	hm_spec_free(spec);
+	return err;
+}
+
 int hetmem_resource_create(struct hetmem *hm, const char *text,
 			   struct hetmem_resource **out)
 {
 	struct hetmem_resource *res;
-	struct hm_spec *spec;
 	int err;
 
 	if (!hm || !out)
 		return hm_error(-EINVAL, "resource_create: %s is NULL",
 				hm ? "res" : "hm");
-	if (!text)
-		text = getenv("HETMEM_RESOURCE");
-	if (!text || !*text)
-		text = DEFAULT_SPEC;
-	err = hm_check_owner(hm);
-	if (!err)
-		err = hm_spec_parse(text, &spec);
-	if (err)
-		return err;
-	err = build_stack(hm, spec, &res);
-	hm_spec_free(spec);
+	err = create(hm, text, 0, &res);
 	if (!err)
 		*out = res;
 	return err;
@@ -150,24 +183,6 @@ static int check_device(struct hetmem *hm, const char *what, int device)
 		return hm_error(-ENODEV, "%s: no device %d: there are %d", what,
 				device, hm->nr_devices);
 	return 0;
-}
-
-/*
- * The default for @device: a spec of the user's that names no device has
- * the preset of 0, so only the default spec is told another.
- */
-static int create_current(struct hetmem *hm, int device,
-			  struct hetmem_resource **res)
-{
-	const char *user = getenv("HETMEM_RESOURCE");
-	char text[64];
-
-	if (device < 0)
-		return hetmem_resource_create(hm, HOST_SPEC, res);
-	if (user && *user)
-		return hetmem_resource_create(hm, user, res);
-	snprintf(text, sizeof(text), DEFAULT_SPEC "(device=%d)", device);
-	return hetmem_resource_create(hm, text, res);
 }
 
 int hetmem_resource_current(struct hetmem *hm, int device,
@@ -186,7 +201,8 @@ int hetmem_resource_current(struct hetmem *hm, int device,
 	pthread_mutex_unlock(&hm->lock);
 	if (*out)
 		return 0;
-	err = create_current(hm, device, &made);
+	err = device < 0 ? create(hm, HOST_SPEC, 0, &made) :
+		create(hm, NULL, device, &made);
 	if (err)
 		return err;
 	/* Another thread may have been faster. */

@@ -365,7 +365,7 @@ const struct hm_kind hm_kinds[] = {
 		  .help = "of all live blocks, as they were asked for" }),
 	ADAPTOR(log, 1, 1, "writes every call down",
 		{ .name = "file", .type = HM_PARAM_TEXT, .required = true,
-		  .help = "to write; %p is the process's id" },
+		  .help = "to write; %p: the process's id; %n: the log's number in it" },
 		{ "full", HM_PARAM_SWITCH, "off", NULL,
 		  "also what orders streams" }),
 	ADAPTOR(retry, 1, 1, "tries again when there is no memory",

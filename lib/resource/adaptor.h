@@ -42,7 +42,11 @@ int hm_statistics_create(struct hetmem_resource *upstream,
 int hm_limit_create(struct hetmem_resource *upstream, uint64_t max,
 		    struct hetmem_resource **res);
 
-/* log.c: every call a line of @file; @full: also what orders streams. */
+/*
+ * log.c: every call a line of @file, in which %p is the process's id and %n
+ * the log's number in it; @full: also what orders streams. -EBUSY: another log
+ * of this process writes that file.
+ */
 int hm_log_create(struct hetmem_resource *upstream, const char *file,
 		  bool full, struct hetmem_resource **res);
 

@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,6 +35,7 @@
 
 /**
  * struct log - the adaptor
+ * @device, @inode: of the file
  * @lock: its own lock protects what follows
  * @fd: -1 once it cannot be written
  * @error: why
@@ -45,6 +47,8 @@ struct log {
 	unsigned int generation;
 	uint64_t start;
 	struct log *next;
+	dev_t device;
+	ino_t inode;
 	struct hm_blocks *lock;
 	int fd;
 	int error;
@@ -52,9 +56,13 @@ struct log {
 	char buffer[BUFFER];
 };
 
-/* All logs, for the end of the process. Taken before a log's own lock. */
+/*
+ * All logs, for the end of the process, and how many there ever were. Taken
+ * before a log's own lock.
+ */
 static pthread_mutex_t logs_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct log *logs;
+static unsigned int nr_logs;
 
 static uint64_t microseconds(void)
 {
@@ -268,14 +276,15 @@ static const struct hm_resource_ops log_ops = {
 	.destroy = log_destroy,
 };
 
-/* @file with every %p as the process's id. False: too long. */
-static bool expand(const char *file, char *path, size_t len)
+/* @file with its %p and %n, see adaptor.h. False: too long. */
+static bool expand(const char *file, unsigned int nr, char *path, size_t len)
 {
 	size_t n = 0;
 
 	for (; *file && n < len; file++) {
-		if (file[0] == '%' && file[1] == 'p') {
-			n += snprintf(path + n, len - n, "%d", (int)getpid());
+		if (file[0] == '%' && (file[1] == 'p' || file[1] == 'n')) {
+			n += snprintf(path + n, len - n, "%d", file[1] == 'p' ?
+				      (int)getpid() : (int)nr);
 			file++;
 		} else {
 			path[n++] = *file;
@@ -287,29 +296,53 @@ static bool expand(const char *file, char *path, size_t len)
 	return true;
 }
 
+/* The one of this process that writes the same file. With the lock of all. */
+static bool is_written(const struct log *l)
+{
+	const struct log *other;
+
+	for (other = logs; other; other = other->next)
+		if (is_writer(other) && other->device == l->device &&
+		    other->inode == l->inode)
+			return true;
+	return false;
+}
+
+/* With the lock of all. */
+static int open_file(struct log *l, const char *file)
+{
+	char path[PATH_MAX];
+	struct stat st;
+	int err;
+
+	if (!expand(file, nr_logs + 1, path, sizeof(path)))
+		return hm_error(-ENAMETOOLONG, "log: %s: too long", file);
+	l->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	if (l->fd < 0 || fstat(l->fd, &st))
+		return hm_error(-errno, "log: %s: %s", path, strerror(errno));
+	if (!S_ISREG(st.st_mode))
+		return 0;
+	l->device = st.st_dev;
+	l->inode = st.st_ino;
+	err = is_written(l) ? EBUSY : ftruncate(l->fd, 0) ? errno : 0;
+	if (err == EBUSY)
+		return hm_error(-EBUSY, "log: %s: another log of this process writes it: put %%n into file= for its number",
+				path);
+	return err ? hm_error(-err, "log: %s: %s", path, strerror(err)) : 0;
+}
+
 int hm_log_create(struct hetmem_resource *upstream, const char *file,
 		  bool full, struct hetmem_resource **res)
 {
-	char path[PATH_MAX];
-	struct log *l;
+	struct log *l = calloc(1, sizeof(*l));
 	int err;
 
-	if (!expand(file, path, sizeof(path)))
-		return hm_error(-ENAMETOOLONG, "log: %s: too long", file);
-	l = calloc(1, sizeof(*l));
 	if (!l)
 		return hm_error(-ENOMEM, "log: no memory");
 	l->lock = hm_blocks_new();
 	if (!l->lock) {
 		free(l);
 		return -ENOMEM;
-	}
-	l->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	if (l->fd < 0) {
-		err = hm_error(-errno, "log: %s: %s", path, strerror(errno));
-		hm_blocks_free(l->lock, NULL, NULL);
-		free(l);
-		return err;
 	}
 	l->full = full;
 	l->generation = hm_generation();
@@ -318,9 +351,20 @@ int hm_log_create(struct hetmem_resource *upstream, const char *file,
 			   "Thread,Time,Action,Pointer,Size,Stream\n");
 	hm_adaptor_init(&l->resource, &log_ops, upstream);
 	pthread_mutex_lock(&logs_lock);
-	l->next = logs;
-	logs = l;
+	err = open_file(l, file);
+	if (!err) {
+		nr_logs++;
+		l->next = logs;
+		logs = l;
+	}
 	pthread_mutex_unlock(&logs_lock);
-	*res = &l->resource;
-	return 0;
+	if (!err) {
+		*res = &l->resource;
+		return 0;
+	}
+	if (l->fd >= 0)
+		close(l->fd);
+	hm_blocks_free(l->lock, NULL, NULL);
+	free(l);
+	return err;
 }

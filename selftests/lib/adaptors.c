@@ -302,6 +302,36 @@ static void test_fixed(void)
 				  &res), -EOPNOTSUPP, "fixed: comm=on of host memory");
 }
 
+/* Two do not write one file, of which there is still what was. */
+static void test_two_logs(const char *path, int fd)
+{
+	struct hetmem_resource *res, *second = NULL;
+	char spec[160], numbered[80] = "";
+	off_t size;
+
+	snprintf(spec, sizeof(spec), "log(pool(host),file=%s)", path);
+	res = make(spec);
+	is(hetmem_resource_create(hm, spec, &second), -EBUSY,
+	   "log: of a file that is written");
+	ok(strstr(hetmem_last_error(), "%n"), "log: says what helps");
+	hetmem_free(res, get(res, 9, HOST), 9, HOST);
+	hetmem_resource_destroy(res);
+	size = lseek(fd, 0, SEEK_END);
+	ok(size > 60 && size < 200, "log: is whole");
+	snprintf(spec, sizeof(spec), "log(pool(host),file=%s-%%n)", path);
+	res = make(spec);
+	second = make(spec);
+	hetmem_resource_destroy(res);
+	hetmem_resource_destroy(second);
+	for (size = 1; size < 9; size++) {
+		snprintf(numbered, sizeof(numbered), "%s-%d", path, (int)size);
+		if (!unlink(numbered))
+			break;
+	}
+	snprintf(numbered, sizeof(numbered), "%s-%d", path, (int)size + 1);
+	is(unlink(numbered), 0, "log: one after the other has a number");
+}
+
 static void test_log(void)
 {
 	char text[4096] = "", path[] = "/tmp/hetmem-log-XXXXXX", spec[160];
@@ -330,6 +360,7 @@ static void test_log(void)
 	   strstr(text, ",wait,0x7,0,") && strstr(text, ",sync,0x0,0,1844") &&
 	   strstr(text, ",free,") && strstr(text, ",retire,0x0,0,"),
 	   "log: every row");
+	test_two_logs(path, fd);
 	close(fd);
 	unlink(path);
 	is(hetmem_resource_create(hm, "log(pool(host),file=/nonexistent/x)", &res),
@@ -362,11 +393,37 @@ static void test_current(void)
 	hetmem_resource_destroy(r);
 	setenv("HETMEM_RESOURCE", "frob", 1);
 	is(hetmem_resource_create(hm, NULL, &r), -EINVAL, "create: nonsense there");
+	ok(strstr(hetmem_last_error(), "HETMEM_RESOURCE: ") &&
+	   strstr(hetmem_last_error(), "character 1"), "create: says where");
 	unsetenv("HETMEM_RESOURCE");
 	is(hetmem_resource_create(hm, "pool(vmm(device=9))", &r), -ENODEV,
 	   "create: no such device");
 	is(hetmem_resource_create(hm, "device-pool(device=9)", &r), -ENODEV,
 	   "create: by name, neither");
+}
+
+/* Where a block of the current resource of device 1 is, by the environment. */
+static void test_current_device(const char *spec, int want)
+{
+	struct hetmem_params params = {
+		.size = sizeof(params), .driver = "soft", .module_path = "",
+	};
+	struct hetmem_resource *r = NULL;
+	struct hetmem *other;
+	int device = -1;
+	void *p;
+
+	setenv("HETMEM_RESOURCE", spec, 1);
+	need(!hetmem_open(&other, &params), "a library");
+	is(hetmem_resource_current(other, 1, &r), 0, "current of 1: %s", spec);
+	p = r ? get(r, MB, HOST) : NULL;
+	is(drv->cuPointerGetAttribute(&device,
+				      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+				      (uintptr_t)p), 0, "current of 1: a block");
+	is(device, want, "current of 1: of device %d", want);
+	hetmem_free(r, p, MB, HOST);
+	hetmem_close(other);
+	unsetenv("HETMEM_RESOURCE");
 }
 
 /* Bounce buffers that a transport registers once. */
@@ -455,6 +512,7 @@ static void test_reserve(void)
 int main(void)
 {
 	setenv("HETMEM_SOFT_CHECK", "1", 0);
+	setenv("HETMEM_SOFT_DEVICES", "2", 1);
 	open_soft("");
 	need(!drv->cuStreamCreate(&a, CU_STREAM_NON_BLOCKING) &&
 	     !drv->cuStreamCreate(&b, CU_STREAM_NON_BLOCKING), "streams");
@@ -468,6 +526,11 @@ int main(void)
 	test_fixed();
 	test_log();
 	test_current();
+	test_current_device("", 1);
+	test_current_device("stats(device-pool(max=50%))", 1);
+	test_current_device("limit(fallback(fixed(device,size=2M,count=2),pool(vmm)),max=1G)", 1);
+	test_current_device("pool(async)", 1);
+	test_current_device("fallback(pool(vmm(device=0)),pool(vmm))", 0);
 	test_bounce();
 	test_default();
 	test_reserve();
