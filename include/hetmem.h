@@ -473,7 +473,10 @@ struct hetmem_block {
 	size_t usable;
 };
 
-/* The block that @ptr is in, which may be interior. -ENOENT: not ours. */
+/*
+ * The block that @ptr is in, which may be interior: a pool looks through its
+ * blocks for that one. -ENOENT: not ours.
+ */
 int hetmem_owns(struct hetmem_resource *res, const void *ptr,
 		struct hetmem_block *block);
 

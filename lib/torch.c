@@ -99,43 +99,49 @@ void hetmem_torch_free(void *ptr, size_t size, int device,
 		complain("free");
 }
 
+/*
+ * PyTorch does not say whose a pointer is: that of whom a block begins there,
+ * else is around it. *@ptr is where it begins then, *@size what it has.
+ */
+static struct hetmem_resource *whose(void **ptr, size_t *size)
+{
+	struct hetmem_resource *res;
+	int i, first;
+
+	for (first = 1; first >= 0; first--) {
+		for (i = 0; i < HM_MAX_DEVICES; i++) {
+			struct hm_ctl_owns owns = {
+				.ptr = *ptr, .first = first,
+			};
+
+			res = __atomic_load_n(&torch_resources[i],
+					      __ATOMIC_ACQUIRE);
+			if (!res || res->ops->ctl(res, HM_CTL_OWNS, &owns))
+				continue;
+			*ptr = owns.base;
+			if (size)
+				*size = owns.size;
+			return res;
+		}
+	}
+	return NULL;
+}
+
 void hetmem_torch_record_stream(void *ptr, hetmem_stream stream)
 {
 	struct hetmem_resource *res;
-	int i, err = -ENOENT;
+	void *base = ptr;
 
 	if (!ptr)
 		return;
-	/* PyTorch does not say whose it is. */
-	for (i = 0; i < HM_MAX_DEVICES; i++) {
-		struct hetmem_block block = { .size = sizeof(block) };
-
-		res = __atomic_load_n(&torch_resources[i], __ATOMIC_ACQUIRE);
-		if (!res || hetmem_owns(res, ptr, &block))
-			continue;
-		err = hetmem_record_stream(res, block.base, stream);
-		break;
-	}
-	if (err)
+	res = whose(&base, NULL);
+	if (!res || hetmem_record_stream(res, base, stream))
 		complain("record_stream");
 }
 
 void *hetmem_torch_base_alloc(void *ptr, size_t *size)
 {
-	struct hetmem_resource *res;
-	int i;
-
-	for (i = 0; i < HM_MAX_DEVICES; i++) {
-		struct hetmem_block block = { .size = sizeof(block) };
-
-		res = __atomic_load_n(&torch_resources[i], __ATOMIC_ACQUIRE);
-		if (!res || hetmem_owns(res, ptr, &block))
-			continue;
-		if (size)
-			*size = block.usable;
-		return block.base;
-	}
-	return NULL;
+	return whose(&ptr, size) ? ptr : NULL;
 }
 
 void hetmem_torch_init(int device_count)

@@ -411,8 +411,16 @@ static int guard_owns(struct guard *g, struct hm_ctl_owns *owns)
 {
 	struct hm_ctl_owns outer = *owns;
 	struct hm_known known;
-	int err = hm_ctl_upstream(&g->resource, HM_CTL_OWNS, &outer);
+	int err;
 
+	/* Where ours begins there is none of upstream's: its own is asked for. */
+	if (hm_blocks_find(g->blocks, owns->ptr, &known)) {
+		outer.ptr = (char *)known.ptr - (known.extra & ~FLAGS);
+		outer.first = true;
+	} else if (owns->first) {
+		return -ENOENT;
+	}
+	err = hm_ctl_upstream(&g->resource, HM_CTL_OWNS, &outer);
 	if (err)
 		return err;
 	if (!find_by_base(g, outer.base, &known) || owns->ptr < known.ptr ||

@@ -31,7 +31,10 @@ static int owns(struct pool *p, struct hm_ctl_owns *arg)
 	struct block *b;
 
 	pthread_mutex_lock(&p->lock);
-	b = hm_pool_find_live(p, (uintptr_t)arg->ptr);
+	b = arg->first ? hm_block_find_locked(p, (uintptr_t)arg->ptr) :
+		hm_pool_find_live(p, (uintptr_t)arg->ptr);
+	if (b && block_state(b) != BLOCK_LIVE)
+		b = NULL;
 	if (b) {
 		s = p->order.streams[b->stream];
 		arg->base = (void *)(uintptr_t)b->addr;

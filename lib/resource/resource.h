@@ -43,11 +43,14 @@ enum hm_ctl {
 };
 
 /*
- * Whose is the block that @ptr is in? Interior pointers are as good as the
- * first. 0, or -ENOENT: not this resource's.
+ * Whose is the block that @ptr is in? 0, or -ENOENT: not this resource's.
+ * Interior pointers are as good as the first, but of a pool they take a
+ * search; who only asks for a block that begins there says @first, and may
+ * be told of one that does not.
  */
 struct hm_ctl_owns {
 	const void *ptr;	/* in */
+	bool first;		/* in */
 	void *base;		/* out: as alloc returned it */
 	size_t size;		/* out: bytes that may be used */
 	hetmem_stream stream;	/* out: that it was allocated on, if known */

@@ -23,20 +23,20 @@ void hm_several_init(struct hm_several *several,
 }
 
 /*
- * Whose block begins at @ptr, or contains it if @interior. 0; -ENOENT; what
+ * Whose block begins at @ptr, or contains it if not @first. 0; -ENOENT; what
  * one of them failed with, such as -EOWNERDEAD, when none has it.
  */
-static int owner(struct hm_several *s, const void *ptr, bool interior,
+static int owner(struct hm_several *s, const void *ptr, bool first,
 		 struct hetmem_resource **up)
 {
 	int i, err, result = -ENOENT;
 
 	for (i = 0; i < s->nr; i++) {
-		struct hm_ctl_owns owns = { .ptr = ptr };
+		struct hm_ctl_owns owns = { .ptr = ptr, .first = first };
 
 		*up = s->upstreams[i];
 		err = (*up)->ops->ctl(*up, HM_CTL_OWNS, &owns);
-		if (!err && (interior || owns.base == ptr))
+		if (!err && (!first || owns.base == ptr))
 			return 0;
 		if (err && err != -ENOENT)
 			result = err;
@@ -50,7 +50,7 @@ int hm_several_free(struct hetmem_resource *self, void *ptr, size_t size,
 {
 	struct hm_several *s = (struct hm_several *)self;
 	struct hetmem_resource *up;
-	int err = owner(s, ptr, false, &up);
+	int err = owner(s, ptr, true, &up);
 
 	if (err == -ENOENT)
 		return hm_error(-EINVAL, "free: %p is not allocated from this %s",
@@ -139,11 +139,11 @@ static int reserve_of_first(struct hm_several *s, struct hm_ctl_reserve *arg)
 	return err;
 }
 
-static int ask_owner(struct hm_several *s, const void *ptr, enum hm_ctl op,
-		     void *arg)
+static int ask_owner(struct hm_several *s, const void *ptr, bool first,
+		     enum hm_ctl op, void *arg)
 {
 	struct hetmem_resource *up;
-	int err = owner(s, ptr, true, &up);
+	int err = owner(s, ptr, first, &up);
 
 	if (err == -ENOENT && op != HM_CTL_OWNS)
 		return hm_error(-EINVAL, "%p is not allocated from this %s",
@@ -154,22 +154,26 @@ static int ask_owner(struct hm_several *s, const void *ptr, enum hm_ctl op,
 int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct hm_several *s = (struct hm_several *)self;
+	const struct hm_ctl_owns *owns = arg;
 
 	switch (op) {
 	case HM_CTL_OWNS:
-		return ask_owner(s, ((struct hm_ctl_owns *)arg)->ptr, op, arg);
-	case HM_CTL_RECORD:
+		return ask_owner(s, owns->ptr, owns->first, op, arg);
 	case HM_CTL_PIN_COMM:
-		return ask_owner(s, ((struct hm_ctl_stream *)arg)->ptr, op,
-				 arg);
+		return ask_owner(s, ((struct hm_ctl_stream *)arg)->ptr, false,
+				 op, arg);
+	case HM_CTL_RECORD:
+		return ask_owner(s, ((struct hm_ctl_stream *)arg)->ptr, true,
+				 op, arg);
 	case HM_CTL_GROW:
-		return ask_owner(s, ((struct hm_ctl_grow *)arg)->ptr, op, arg);
+		return ask_owner(s, ((struct hm_ctl_grow *)arg)->ptr, true, op,
+				 arg);
 	case HM_CTL_SEGMENTS:
-		return ask_owner(s, ((struct hm_ctl_segments *)arg)->ptr, op,
-				 arg);
+		return ask_owner(s, ((struct hm_ctl_segments *)arg)->ptr,
+				 false, op, arg);
 	case HM_CTL_EXPORT:
-		return ask_owner(s, ((struct hm_ctl_export *)arg)->ptr, op,
-				 arg);
+		return ask_owner(s, ((struct hm_ctl_export *)arg)->ptr, true,
+				 op, arg);
 	case HM_CTL_STATS:
 		return sum_stats(s, arg);
 	case HM_CTL_TRIM:

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include "resource/adaptor.h"
 #include "soft_driver.h"
 
 #define KB	((size_t)1 << 10)
@@ -148,6 +149,53 @@ static void test_fallback(void)
 	is(hetmem_free(res, p, 800, HOST), 0, "fallback: home to the first");
 	is(hetmem_free(res, p, 800, HOST), -EINVAL, "fallback: once");
 	hetmem_resource_destroy(res);
+}
+
+/* A resource without memory, that counts searches for what is around a pointer. */
+static unsigned int searches;
+
+static int poor_alloc(struct hetmem_resource *self, size_t size, size_t align,
+		      hetmem_stream stream, void **ptr)
+{
+	return -ENOMEM;
+}
+
+static int poor_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
+{
+	const struct hm_ctl_owns *owns = arg;
+
+	searches += op == HM_CTL_OWNS && !owns->first;
+	return op == HM_CTL_OWNS ? -ENOENT : -EOPNOTSUPP;
+}
+
+static void poor_destroy(struct hetmem_resource *self)
+{
+}
+
+/* Who is not the owner is not made to look through all it has. */
+static void test_search(void)
+{
+	static const struct hm_resource_ops ops = {
+		.name = "poor", .alloc = poor_alloc, .ctl = poor_ctl,
+		.destroy = poor_destroy,
+	};
+	struct hetmem_resource poor = { .ops = &ops, .hm = hm, .device = 0 };
+	struct hetmem_resource *res, *up[2] = { &poor, make("pool(vmm)") };
+	struct hetmem_block block = { .size = sizeof(block) };
+	void *p;
+
+	need(!hm_fallback_create(up, 2, &res), "a fallback");
+	p = get(res, 1000, a);
+	hetmem_record_stream(res, p, b);
+	hetmem_grow(res, p, 1001, a);
+	is(hetmem_free(res, p, 1001, a), 0, "search: home");
+	is(hetmem_free(res, p, 1001, a), -EINVAL, "search: once");
+	is(searches, 0, "search: none, for what begins there");
+	p = get(res, 1000, a);
+	is(hetmem_owns(res, (char *)p + 1, &block), 0, "search: interior");
+	is(searches, 1, "search: one");
+	hetmem_free(res, p, 0, a);
+	hm_resource_put(res);
 }
 
 static void test_binning(void)
@@ -520,6 +568,7 @@ int main(void)
 	test_limit();
 	test_retry();
 	test_fallback();
+	test_search();
 	test_binning();
 	test_align();
 	test_guard();
