@@ -234,20 +234,23 @@ static int hetmem_move_now(struct hetmem_migration *m)
 
 /*
  * The driver of device @id is to move [start, end), with what is before it if
- * that is waiting too.
+ * that is waiting too. After an error nothing waits.
  */
 static int hetmem_move(struct hetmem_migration *m, u32 id, unsigned long start,
 		       unsigned long end)
 {
-	int ret = 0;
+	int ret;
 
-	if (m->end != start || m->id != id)
+	if (m->end != start || m->id != id) {
 		ret = hetmem_move_now(m);
+		if (ret)
+			return ret;
+	}
 	if (m->start == m->end)
 		m->start = start;
 	m->id = id;
 	m->end = end;
-	return ret;
+	return 0;
 }
 
 /* One address that cannot be faulted must not stop its neighbours. */
@@ -423,6 +426,11 @@ static int hetmem_migrate_span(struct hetmem_migration *m, unsigned long start)
 
 	do {
 		ret = hetmem_walk_step(&m->walk, end, m->cmd->end);
+		if (ret == -EBUSY && end > start) {
+			/* Moves what was looked at, and then fails. */
+			ret = 0;
+			break;
+		}
 		if (ret)
 			break;
 		arrived = hetmem_count_arrived(m);
@@ -447,9 +455,10 @@ static int hetmem_migrate_span(struct hetmem_migration *m, unsigned long start)
 	if (end == start)
 		return ret;
 
-	err = hetmem_move_now(m);
-	if (!ret)
-		ret = err;
+	if (ret)
+		m->start = m->end;
+	else
+		ret = hetmem_move_now(m);
 	m->no_memory = ret == -ENOMEM;
 	if (m->no_memory)
 		ret = 0;
