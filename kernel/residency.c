@@ -283,17 +283,26 @@ static unsigned long hetmem_pfns_repeat(const unsigned long *pfns,
 	return i;
 }
 
-/* Which of the traits @look_for the page of @pfn has, likewise. */
-static u8 hetmem_pfn_traits(unsigned long pfn, u8 look_for)
+/*
+ * How many of the @nr entries from @pfns on have the same of the traits that
+ * @walk looks for, as far as that is seen at a glance, and which. Pages of a
+ * device have none.
+ */
+static unsigned long hetmem_pfns_traits(const struct hetmem_walk *walk,
+					const unsigned long *pfns,
+					unsigned long nr, u8 *traits)
 {
-	struct page *page = hmm_pfn_to_page(pfn);
-	u8 traits = 0;
+	struct page *page = hmm_pfn_to_page(pfns[0]);
+	u8 found = 0;
 
+	if (is_zone_device_page(page))
+		return hetmem_pfns_alike(pfns, nr);
 	if (PageCompound(page))
-		traits |= HETMEM_TRAIT_PART;
+		found |= HETMEM_TRAIT_PART;
 	if (folio_test_ksm(page_folio(page)))
-		traits |= HETMEM_TRAIT_MERGED;
-	return traits & look_for;
+		found |= HETMEM_TRAIT_MERGED;
+	*traits = found & walk->look_for;
+	return 1;
 }
 
 /*
@@ -321,10 +330,9 @@ static void hetmem_walk_decode(struct hetmem_walk *walk)
 				   nr - i);
 			decodes++;
 		} else if (hetmem_pfn_is_page(pfns[0])) {
-			step = 1;
 			if (walk->look_for)
-				traits = hetmem_pfn_traits(pfns[0],
-							   walk->look_for);
+				step = hetmem_pfns_traits(walk, pfns, nr - i,
+							  &traits);
 			else
 				step = hetmem_pfns_alike(pfns, nr - i);
 			decodes += step;
