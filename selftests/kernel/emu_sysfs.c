@@ -5,8 +5,8 @@
  * device's driver is told.
  */
 #include "hetmem_emu_test.h"
-#include "hetmem_hint_test.h"
 #include "hetmem_modules.h"
+#include "hetmem_trace.h"
 
 FIXTURE(limit)
 {
@@ -186,6 +186,24 @@ TEST_F(limit, nothing)
 	/* The other device has a limit of its own. */
 	EXPECT_EQ(NR(MiB), to_device(self->hm, &self->rig.dev[1], p, MiB));
 	EXPECT_EQ(-1, mismatch(p, MiB, 1));
+	munmap(p, MiB);
+}
+
+TEST_F(limit, traced)
+{
+	struct hetmem_cmd_migrate cmd;
+	char *p;
+
+	if (!trace_possible())
+		SKIP(return, "kernel lacks tracefs");
+	p = map_filled(MiB, 1);
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, sysfs_set(self->limit, page_size() - 1));
+	ASSERT_EQ(0, trace_start());
+	EXPECT_EQ(-EDQUOT, hm_migrate(self->hm, p, MiB, self->dev->loc, &cmd));
+	trace_stop();
+	EXPECT_TRACED(1, "hetmem_limit_hit", "limit=devices/limit value=%zu\n",
+		      page_size() - 1);
 	munmap(p, MiB);
 }
 

@@ -4,7 +4,7 @@
  * that driver: its directory in sysfs, the advisory limit that bounds hints and
  * nothing else, and thrash counted in attempts. test_hmm plays the GPU.
  */
-#include "hetmem_hint_test.h"
+#include "hetmem_trace.h"
 #include "hetmem_abi.h"
 #include "hetmem_hmm_test.h"
 
@@ -202,6 +202,22 @@ TEST_F(limit, hints)
 	ASSERT_EQ(0, sysfs_write(self->limit, NO_LIMIT));
 	EXPECT_EQ(0, HINT(9, 20));
 	EXPECT_EQ(-1, mismatch(self->p, SIZE, 1));
+}
+
+TEST_F(limit, traced)
+{
+	struct hetmem_cmd_hint cmd;
+
+	if (!trace_possible())
+		SKIP(return, "kernel lacks tracefs");
+	ASSERT_EQ(0, sysfs_set(self->limit, 8 * page_size()));
+	ASSERT_EQ(0, trace_start());
+	EXPECT_EQ(-EDQUOT, HINT(0, 9));
+	trace_stop();
+	EXPECT_TRACED(1, "hetmem_limit_hit",
+		      "limit=foreign/advisory_limit value=%zu\n",
+		      8 * page_size());
+	EXPECT_EQ(0, trace_count("hetmem_hint", ""));
 }
 
 /* However a hint ends, what it asked for is given back. */

@@ -5,6 +5,10 @@
  */
 #include "hetmem_trace.h"
 
+#include <sys/resource.h>
+
+#include <linux/perf_event.h>
+
 #define SIZE	(16 * page_size())
 
 FIXTURE(trace)
@@ -143,6 +147,118 @@ TEST_F(trace, limit_hit)
 		      "limit=max_ring_entries value=32\n");
 	EXPECT_EQ(4, trace_count("hetmem_limit_hit", ""));
 	close(second);
+}
+
+/* Caps that root need not care about: of somebody else, with his own. */
+static void hit_limits_as_nobody(char *p)
+{
+	struct rlimit limit = { 2 * page_size(), 2 * page_size() };
+	struct hetmem_cmd_migrate cmd;
+	int fd;
+
+	CHILD_CHECK(!setrlimit(RLIMIT_MEMLOCK, &limit));
+	CHILD_CHECK(!become_nobody());
+	fd = hm_open();
+	CHILD_CHECK(fd >= 0);
+	CHILD_CHECK(hm_open() == -EDQUOT);
+	CHILD_CHECK(hm_pin(fd, p, SIZE, FOREVER_MS, 0, &cmd) == -EDQUOT);
+	CHILD_CHECK(!hm_pin(fd, p, page_size(), FOREVER_MS, 0, &cmd));
+	CHILD_CHECK(hm_pin(fd, p + page_size(), page_size(), FOREVER_MS, 0,
+			   &cmd) == -EDQUOT);
+	_exit(0);
+}
+
+TEST_F(trace, limit_hit_by_users)
+{
+	long contexts = sysfs_read("caps/max_contexts");
+	long pins = sysfs_read("caps/max_pins");
+	pid_t pid;
+
+	ASSERT_EQ(0, sysfs_set("caps/max_contexts", 1));
+	ASSERT_EQ(0, sysfs_set("caps/max_pins", 1));
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid)
+		hit_limits_as_nobody(self->p);
+	EXPECT_EQ(0, child_status(pid));
+	EXPECT_EQ(0, sysfs_set("caps/max_contexts", contexts));
+	EXPECT_EQ(0, sysfs_set("caps/max_pins", pins));
+	EXPECT_TRACED(1, "hetmem_limit_hit", "limit=max_contexts value=1\n");
+	EXPECT_TRACED(1, "hetmem_limit_hit", "limit=RLIMIT_MEMLOCK value=%zu\n",
+		      2 * page_size());
+	EXPECT_TRACED(1, "hetmem_limit_hit", "limit=max_pins value=1\n");
+	EXPECT_EQ(3, trace_count("hetmem_limit_hit", ""));
+}
+
+/* As perf opens a tracepoint: this process's, of one kind, with its fields. */
+static int perf_open(const char *event)
+{
+	struct perf_event_attr attr = {
+		.type = PERF_TYPE_TRACEPOINT,
+		.size = sizeof(attr),
+		.sample_period = 1,
+		.sample_type = PERF_SAMPLE_RAW,
+		.wakeup_events = 1,
+	};
+	char path[128];
+
+	snprintf(path, sizeof(path), TRACEFS "events/hetmem/%s/id", event);
+	attr.config = read_long(path);
+	return syscall(SYS_perf_event_open, &attr, 0, -1, -1,
+		       PERF_FLAG_FD_CLOEXEC);
+}
+
+/* Where @field of @event is in what a tracepoint gives; -1: it is not. */
+static int field_offset(const char *event, const char *field)
+{
+	char path[128], line[256], want[64], *at;
+	int offset = -1;
+	FILE *f;
+
+	snprintf(path, sizeof(path), TRACEFS "events/hetmem/%s/format", event);
+	snprintf(want, sizeof(want), " %s;", field);
+	f = fopen(path, "r");
+	while (f && fgets(line, sizeof(line), f)) {
+		at = strstr(line, want);
+		if (at && sscanf(at + strlen(want), " offset:%d", &offset) == 1)
+			break;
+	}
+	if (f)
+		fclose(f);
+	return offset;
+}
+
+TEST_F(trace, perf)
+{
+	const size_t map_size = 2 * page_size();
+	struct perf_event_mmap_page *map;
+	int fd = perf_open("hetmem_track"), at;
+	uint64_t value, count = 0;
+	struct sample {
+		struct perf_event_header header;
+		uint32_t size;
+		char raw[];
+	} *sample;
+
+	if (fd < 0 && errno == ENOSYS)
+		SKIP(return, "kernel lacks perf events");
+	ASSERT_LE(0, fd);
+	map = mmap(NULL, map_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	ASSERT_NE(MAP_FAILED, (void *)map);
+	ASSERT_EQ(0, hm_track(self->r.fd, self->p, SIZE));
+	ASSERT_EQ(0, hm_untrack(self->r.fd, self->p, SIZE));
+	ASSERT_EQ((ssize_t)sizeof(count), read(fd, &count, sizeof(count)));
+	EXPECT_EQ(1, count);
+	ASSERT_LT(0, __atomic_load_n(&map->data_head, __ATOMIC_ACQUIRE));
+	sample = (void *)((char *)map + page_size());
+	ASSERT_EQ(PERF_RECORD_SAMPLE, sample->header.type);
+	at = field_offset("hetmem_track", "end");
+	ASSERT_LT(0, at);
+	ASSERT_LE(at + sizeof(value), sample->size);
+	memcpy(&value, sample->raw + at, sizeof(value));
+	EXPECT_EQ(self->end, value);
+	munmap(map, map_size);
+	close(fd);
 }
 
 /* The fields of an event by name, in order, as perf and others see them. */
