@@ -323,25 +323,4 @@ TEST_F(refresh, huge)
 	EXPECT_EQ(0, self->cmd.walked_blocks);
 }
 
-/* A million blocks take their time, but not from who is killed. */
-TEST_F(refresh, killed)
-{
-	pid_t pid = fork();
-
-	ASSERT_GE(pid, 0);
-	if (!pid) {
-		int fd = hm_open();
-
-		CHILD_CHECK(fd >= 0 && !hm_track(fd, FAR, 1UL << 41));
-		for (;;) {
-			hm_refresh(fd, FAR, &self->cmd);
-			hm_untrack(fd, FAR, 1UL << 41);
-			hm_track(fd, FAR, 1UL << 41);
-		}
-	}
-	usleep(300000);
-	kill(pid, SIGKILL);
-	EXPECT_EQ(128 + SIGKILL, child_status(pid));
-}
-
 TEST_HARNESS_MAIN

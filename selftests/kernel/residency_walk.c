@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * RESIDENCY as a walk: how it stops, goes on, selects and totals; over a
- * whole address space; while the memory changes; and when it is killed.
+ * whole address space; and while the memory changes. When it is killed:
+ * killed.c.
  */
 #include "hetmem_mem.h"
 
 #include <pthread.h>
-#include <time.h>
 
 /*
  * Four blocks of 2 MiB in which every kind of run lies more than once,
@@ -338,6 +338,63 @@ TEST_F(walk, while_it_changes)
 	EXPECT_FALSE(c.failed);
 }
 
+/* The first or the last page of a block is there, never both. */
+static void *alternate(void *arg)
+{
+	struct changer *c = arg;
+	char *last = c->p + c->size - page_size();
+	volatile unsigned int i;
+	unsigned int n = 0;
+
+	while (!c->stop) {
+		char *p = n++ & 1 ? last : c->p;
+
+		*(volatile char *)p = 1;
+		for (i = n * 977 % 20000; i; i--)
+			;
+		if (madvise(p, page_size(), MADV_DONTNEED))
+			c->failed = true;
+	}
+	return NULL;
+}
+
+/* What is said of a block was so at one moment, though looking takes longer. */
+TEST_F(walk, of_one_moment)
+{
+	struct changer c = { .p = self->m.p + HUGE_SIZE, .size = HUGE_SIZE };
+	struct hetmem_total totals[4];
+	struct hetmem_cmd_residency cmd = {
+		.start = (uintptr_t)c.p, .end = (uintptr_t)c.p + c.size,
+		.totals = (uintptr_t)totals, .nr_totals = ARRAY_SIZE(totals),
+	};
+	int i, none = 0, one = 0, both = 0;
+	uint64_t there;
+	uint32_t j;
+
+	ASSERT_EQ(c.p, mmap(c.p, c.size, PROT_READ | PROT_WRITE, MAP_PRIVATE |
+			    MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	madvise(c.p, c.size, MADV_NOHUGEPAGE);
+	ASSERT_EQ(0, no_numa_balancing(c.p, c.size));
+	ASSERT_EQ(0, pthread_create(&c.thread, NULL, alternate, &c));
+	for (i = 0; i < test_rounds(20000); i++) {
+		if (hm_residency(self->fd, &cmd))
+			continue;
+		for (j = 0, there = 0; j < cmd.filled_totals; j++) {
+			if (HETMEM_LOC_KIND(totals[j].location) == HETMEM_HOST)
+				there += totals[j].pages;
+		}
+		none += !there;
+		one += there == 1;
+		both += there > 1;
+	}
+	c.stop = true;
+	pthread_join(c.thread, NULL);
+	EXPECT_FALSE(c.failed);
+	EXPECT_LT(0, one);
+	EXPECT_EQ(0, both);
+	TH_LOG("nothing there %d times, one page %d times", none, one);
+}
+
 /* Two threads on one context, each with its own walk. */
 static void *walk_again(void *arg)
 {
@@ -365,45 +422,6 @@ TEST_F(walk, threads)
 	for (i = 0; i < 3; i++) {
 		pthread_join(t[i], &bad);
 		EXPECT_EQ(NULL, bad);
-	}
-}
-
-/* A process that dies in the middle of a walk leaves nothing behind. */
-TEST_F(walk, killed)
-{
-	size_t size = 1UL << 40;
-	int round;
-
-	for (round = 0; round < test_rounds(24); round++) {
-		struct timespec nap = { .tv_nsec = 200000 * (round % 12) };
-		struct turns t;
-		pid_t pid;
-
-		ASSERT_EQ(0, turns_init(&t));
-		pid = fork();
-		ASSERT_GE(pid, 0);
-		if (!pid) {
-			struct hetmem_cmd_residency cmd = { 0 };
-			int fd = hm_open();
-			void *p = mmap(NULL, size, PROT_READ,
-				       MAP_PRIVATE | MAP_ANONYMOUS |
-				       MAP_NORESERVE, -1, 0);
-
-			CHILD_CHECK(fd >= 0 && p != MAP_FAILED);
-			turn_pass(t.to_parent[1]);
-			/* Half a million blocks to look at. */
-			cmd.start = (uintptr_t)p;
-			cmd.end = cmd.start + size;
-			for (;;)
-				CHILD_CHECK(!hm_residency(fd, &cmd));
-		}
-		turns_in_parent(&t);
-		EXPECT_TRUE(turn_wait(t.to_parent[0]));
-		nanosleep(&nap, NULL);
-		EXPECT_EQ(0, kill(pid, SIGKILL));
-		EXPECT_EQ(128 + SIGKILL, child_status(pid));
-		close(t.to_child[1]);
-		close(t.to_parent[0]);
 	}
 }
 
