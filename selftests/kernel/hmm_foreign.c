@@ -159,6 +159,80 @@ TEST_F(foreign, there_and_back)
 	EXPECT_FOUND(0, NO_LOC, 0, 0);
 }
 
+/*
+ * as_of is when REFRESH began: all that it found and told it told later, and
+ * what moves after as_of may not be in its counters.
+ */
+TEST_F(foreign, as_of)
+{
+	struct hetmem_cmd_refresh *cmd = &self->cmd;
+	struct hetmem_cmd_stats st;
+	uint64_t before, told = 0;
+	struct hetmem_event e;
+	int i;
+
+	for (i = 0; i < 50 && !told; i++) {
+		ASSERT_EQ(0, to_gpu(GPU, self->p, self->size, 1));
+		ring_drain(&self->r);
+		before = now_ns();
+		ASSERT_EQ(0, hm_refresh(self->fd, self->p, cmd));
+		EXPECT_LE(before, cmd->as_of);
+		/* Something else moved meanwhile: once more. */
+		for (; ring_next(&self->r, &e) && !cmd->dirty_blocks; told++) {
+			EXPECT_EQ(HETMEM_EVENT_TO_DEVICE, e.type);
+			EXPECT_LE(cmd->as_of, e.time);
+		}
+		ASSERT_EQ(0, hm_stats(self->fd, self->p, &st));
+		EXPECT_EQ(cmd->as_of, st.as_of);
+		ASSERT_EQ(0, from_gpu(GPU, self->p, self->size));
+		EXPECT_EQ(0, hm_refresh_all(self->fd, self->p, cmd));
+	}
+	EXPECT_LT(0, told);
+}
+
+/*
+ * A process that is killed while pages of the GPU are pulled back, or on their
+ * way there: what it shares with its parent stays what it was.
+ */
+TEST_F(foreign, killed)
+{
+	struct hetmem_cmd_migrate m;
+	int i;
+
+	for (i = 0; i < test_rounds(24); i++) {
+		struct turns t;
+		pid_t pid;
+
+		ASSERT_EQ(0, turns_init(&t));
+		pid = fork();
+		ASSERT_GE(pid, 0);
+		if (!pid) {
+			int fd = hm_open(), gpu = gpu_open(i & 1);
+
+			CHILD_CHECK(fd >= 0 && gpu >= 0);
+			CHILD_CHECK(!hm_track(fd, self->p, self->size));
+			turn_pass(t.to_parent[1]);
+			for (;;) {
+				CHILD_CHECK(!to_gpu(gpu, self->p, self->size,
+						    1));
+				hm_migrate(fd, self->p, self->size, ANY_HOST,
+					   &m);
+			}
+		}
+		turns_in_parent(&t);
+		EXPECT_TRUE(turn_wait(t.to_parent[0]));
+		usleep(700 * i);
+		EXPECT_EQ(0, kill(pid, SIGKILL));
+		EXPECT_EQ(128 + SIGKILL, child_status(pid));
+		close(t.to_child[1]);
+		close(t.to_parent[0]);
+		EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
+	}
+	ASSERT_EQ(0, hm_migrate(self->fd, self->p, self->size, ANY_HOST, &m));
+	EXPECT_EQ(NR(self->size), m.already + m.moved);
+	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
+}
+
 /* Each GPU has a location of its own, the same for everybody. */
 TEST_F(foreign, two_gpus)
 {
