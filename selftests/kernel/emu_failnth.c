@@ -1,168 +1,9 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Fault injection: the first allocation (or copy from or to the user) of a
- * command fails, then the second, and so on until none is left to fail.
- * Whatever fails, the command says so by an errno that it documents, or does
- * without; contents stay as they are and nothing is left. ktest asks kmemleak
- * when all is over.
+ * Fault injection, of what moves memory: opening, MIGRATE, and the emulated
+ * device's own. All other commands: emu_failnth_ask.c.
  */
-#include "hetmem_emu_test.h"
-#include "hetmem_ring.h"
-
-#include <sys/eventfd.h>
-
-#define FAIL_NTH	"/proc/thread-self/fail-nth"
-#define DEBUGFS		"/sys/kernel/debug/"
-#define STATS		"/sys/class/misc/hetmem/stats/"
-
-/* More than any command has. */
-#define NTH_MAX		2000
-
-FIXTURE(nth)
-{
-	struct rig rig;
-	int fail;		/* the file that says which */
-	char *p;
-	size_t size;
-	int fd;			/* what the call opened */
-	void *map;		/* or mapped */
-	struct ring ring;
-	int eventfd;
-	struct hetmem_run *runs;
-	unsigned int failed;	/* calls that said so */
-	unsigned int nth;
-};
-
-#define SEED	77
-
-static bool injection_possible(void)
-{
-	return !access(FAIL_NTH, W_OK) &&
-	       !write_text(DEBUGFS "failslab/ignore-gfp-wait", "N") &&
-	       !write_text(DEBUGFS "fail_page_alloc/ignore-gfp-wait", "N") &&
-	       !write_text(DEBUGFS "fail_page_alloc/ignore-gfp-highmem", "N") &&
-	       !write_text(DEBUGFS "fail_page_alloc/min-order", "0");
-}
-
-FIXTURE_SETUP(nth)
-{
-	if (!injection_possible())
-		SKIP(return, "kernel lacks fault injection");
-	/* Thousands of failures that are wanted need no line each. */
-	write_text(DEBUGFS "failslab/verbose", "0");
-	write_text(DEBUGFS "fail_page_alloc/verbose", "0");
-	write_text(DEBUGFS "fail_usercopy/verbose", "0");
-	ASSERT_EQ(0, rig_init(&self->rig));
-	self->fail = open(FAIL_NTH, O_RDWR | O_CLOEXEC);
-	ASSERT_GE(self->fail, 0);
-	self->size = 16 * page_size();
-	self->p = map_filled(self->size, SEED);
-	ASSERT_NE(NULL, self->p);
-	self->fd = -1;
-	self->eventfd = eventfd(0, EFD_CLOEXEC);
-	ASSERT_GE(self->eventfd, 0);
-	self->runs = malloc(HETMEM_REST_MIN * sizeof(*self->runs));
-	ASSERT_NE(NULL, self->runs);
-}
-
-FIXTURE_TEARDOWN(nth)
-{
-	EXPECT_EQ(-1, mismatch(self->p, self->size, SEED));
-	munmap(self->p, self->size);
-	free(self->runs);
-	close(self->eventfd);
-	close(self->fail);
-	EXPECT_EQ(0, rig_exit(&self->rig));
-	EXPECT_EQ(0, read_long(STATS "contexts"));
-	EXPECT_EQ(0, read_long(STATS "ranges"));
-}
-
-typedef FIXTURE_DATA(nth) nth_data;
-
-/* The next @nth possible failure of this thread is one. */
-static int arm(nth_data *d, unsigned int nth)
-{
-	char text[16];
-	int len = snprintf(text, sizeof(text), "%u", nth);
-
-	return pwrite(d->fail, text, len, 0) == len ? 0 : -errno;
-}
-
-/* Return: whether it has failed since. */
-static bool disarm(nth_data *d)
-{
-	char text[16] = "";
-	/* Copying the answer is itself what can fail. */
-	ssize_t n = pread(d->fail, text, sizeof(text) - 1, 0);
-	bool failed = n > 0 && atoi(text) == 0;
-
-	arm(d, 0);
-	return failed;
-}
-
-static bool may_return(int ret, const int *errors)
-{
-	if (!ret || ret == -ENOMEM || ret == -EFAULT)
-		return true;
-	for (; *errors; errors++)
-		if (ret == -*errors)
-			return true;
-	return false;
-}
-
-static const int no_errors[] = { 0 };
-
-/*
- * @call with each possible failure in turn, @undo after each; the one in
- * which nothing failed must succeed. Return: a fault's text, or NULL.
- */
-static const char *each_nth(nth_data *d, const char *name,
-			    int (*call)(nth_data *d),
-			    int (*undo)(nth_data *d, int ret),
-			    const int *errors)
-{
-	static char text[128];
-	bool failed = true;
-	int ret, err;
-
-	d->failed = 0;
-	for (d->nth = 1; failed && d->nth < NTH_MAX; d->nth++) {
-		if (arm(d, d->nth))
-			return "cannot arm";
-		ret = call(d);
-		failed = disarm(d);
-		d->failed += !!ret;
-		if (!may_return(ret, failed ? errors : no_errors) ||
-		    (ret && !failed)) {
-			snprintf(text, sizeof(text), "failure %u%s: %d",
-				 d->nth, failed ? "" : " (none)", ret);
-			return text;
-		}
-		err = undo ? undo(d, ret) : 0;
-		if (!err && mismatch(d->p, d->size, SEED) >= 0)
-			err = -EBADMSG;
-		if (err) {
-			snprintf(text, sizeof(text),
-				 "failure %u: %d, and then %d", d->nth, ret,
-				 err);
-			return text;
-		}
-	}
-	printf("# %s: %u possible failures, of which %u were told\n", name,
-	       d->nth - 2, d->failed);
-	if (failed)
-		return "there is no end";
-	return NULL;
-}
-
-#define EXPECT_EACH(call, undo, errors)					\
-	do {								\
-		const char *text_ = each_nth(self, #call, call, undo,	\
-					     errors);			\
-									\
-		EXPECT_EQ(NULL, text_)					\
-			TH_LOG("%s", text_);				\
-	} while (0)
+#include "hetmem_failnth.h"
 
 static int close_it(nth_data *d, int ret)
 {
@@ -210,167 +51,6 @@ TEST_F(nth, open_device)
 	static const int errors[] = { EINTR, ENFILE, 0 };
 
 	EXPECT_EACH(call_open_device, close_device, errors);
-	EXPECT_GT(self->failed, 0);
-}
-
-static int call_info(nth_data *d)
-{
-	struct hetmem_device_info devices[4];
-	struct hetmem_cmd_info cmd = {
-		.size = sizeof(cmd),
-		.devices = (uintptr_t)devices,
-		.device_size = sizeof(devices[0]),
-		.nr_devices = ARRAY_SIZE(devices),
-	};
-
-	return hm_ioctl(d->rig.fd, HETMEM_IOC_INFO, &cmd);
-}
-
-static int call_list(nth_data *d)
-{
-	struct hetmem_list_entry entries[4];
-	struct hetmem_cmd_list cmd = {
-		.size = sizeof(cmd),
-		.entries = (uintptr_t)entries,
-		.entry_size = sizeof(entries[0]),
-		.nr = ARRAY_SIZE(entries),
-	};
-
-	return hm_ioctl(d->rig.fd, HETMEM_IOC_LIST, &cmd);
-}
-
-static int call_stats(nth_data *d)
-{
-	struct hetmem_cmd_stats cmd;
-
-	return hm_stats(d->rig.fd, d->p, &cmd);
-}
-
-static int call_refresh(nth_data *d)
-{
-	struct hetmem_cmd_refresh cmd;
-
-	return hm_refresh(d->rig.fd, d->p, &cmd);
-}
-
-static int call_attr(nth_data *d)
-{
-	uint64_t value = 1;
-	int ret = hm_attr(d->rig.fd, true, d->p, HETMEM_ATTR_NO_THRASH, &value);
-
-	return ret ? ret : hm_attr(d->rig.fd, false, d->p,
-				   HETMEM_ATTR_NO_THRASH, &value);
-}
-
-static int call_bind(nth_data *d)
-{
-	struct hetmem_cmd_bind_device cmd = {
-		.size = sizeof(cmd),
-		.location = HETMEM_LOC(HETMEM_FOREIGN, 1),
-	};
-
-	return hm_ioctl(d->rig.fd, HETMEM_IOC_BIND_DEVICE, &cmd);
-}
-
-static int call_residency(nth_data *d)
-{
-	struct hetmem_total totals[8];
-	struct hetmem_cmd_residency cmd = {
-		.start = (uintptr_t)d->p,
-		.end = (uintptr_t)d->p + d->size,
-		.runs = (uintptr_t)d->runs,
-		.nr_runs = HETMEM_REST_MIN,
-		.totals = (uintptr_t)totals,
-		.nr_totals = ARRAY_SIZE(totals),
-	};
-
-	return hm_residency(d->rig.fd, &cmd);
-}
-
-static const int look_errors[] = { EBUSY, 0 };
-
-/* Commands that look and leave everything as it is. */
-TEST_F(nth, queries)
-{
-	ASSERT_EQ(0, hm_track(self->rig.fd, self->p, self->size));
-	ASSERT_LT(0, to_device(self->rig.fd, &self->rig.dev[0], self->p,
-			       self->size / 2));
-	EXPECT_EACH(call_info, NULL, no_errors);
-	EXPECT_EACH(call_list, NULL, no_errors);
-	EXPECT_GT(self->failed, 0);
-	EXPECT_EACH(call_stats, NULL, no_errors);
-	EXPECT_EACH(call_attr, NULL, no_errors);
-	EXPECT_EACH(call_bind, NULL, no_errors);
-	EXPECT_EACH(call_residency, NULL, look_errors);
-	EXPECT_GT(self->failed, 0);
-	EXPECT_EACH(call_refresh, NULL, look_errors);
-	EXPECT_GT(self->failed, 0);
-}
-
-/* A refused TRACK has tracked nothing. */
-static int untrack_it(nth_data *d, int ret)
-{
-	if (read_long(STATS "ranges") != !ret)
-		return -EBADMSG;
-	return ret ? 0 : hm_untrack(d->rig.fd, d->p, d->size);
-}
-
-static int call_track(nth_data *d)
-{
-	return hm_track(d->rig.fd, d->p, d->size);
-}
-
-TEST_F(nth, track)
-{
-	EXPECT_EACH(call_track, untrack_it, no_errors);
-	EXPECT_GT(self->failed, 0);
-}
-
-/* A context has one ring: each time another context. */
-static int call_ring(nth_data *d)
-{
-	struct hetmem_cmd_ring cmd = {
-		.size = sizeof(cmd),
-		.nr_entries = HETMEM_RING_MIN * 8,
-		.eventfd = d->eventfd,
-		.events = ALL_EVENTS,
-	};
-
-	return hm_ioctl(d->fd, HETMEM_IOC_RING, &cmd);
-}
-
-static int new_context(nth_data *d, int ret)
-{
-	close(d->fd);
-	d->fd = hm_open();
-	return d->fd < 0 ? d->fd : 0;
-}
-
-TEST_F(nth, ring)
-{
-	ASSERT_EQ(0, new_context(self, 0));
-	EXPECT_EACH(call_ring, new_context, no_errors);
-	EXPECT_GT(self->failed, 0);
-	close(self->fd);
-}
-
-static int call_mmap(nth_data *d)
-{
-	d->map = mmap(NULL, d->ring.size, PROT_READ | PROT_WRITE, MAP_SHARED,
-		      d->rig.fd, 0);
-	return d->map == MAP_FAILED ? -errno : 0;
-}
-
-static int unmap_it(nth_data *d, int ret)
-{
-	return ret ? 0 : munmap(d->map, d->ring.size);
-}
-
-TEST_F(nth, mmap)
-{
-	ASSERT_EQ(0, ring_make(self->rig.fd, HETMEM_RING_MIN * 64, ALL_EVENTS,
-			       -1, &self->ring.size));
-	EXPECT_EACH(call_mmap, unmap_it, no_errors);
 	EXPECT_GT(self->failed, 0);
 }
 
@@ -460,54 +140,6 @@ TEST_F(nth, pin)
 	EXPECT_GT(self->failed, 0);
 }
 
-static int call_hint(nth_data *d)
-{
-	struct hetmem_cmd_hint cmd = {
-		.size = sizeof(cmd),
-		.start = (uintptr_t)d->p,
-		.end = (uintptr_t)d->p + d->size,
-		.location = ANY_HOST,
-		.timeout_ms = HETMEM_HINT_TIMEOUT_MAX,
-		.reply_fd = d->rig.fd,
-	};
-
-	return hm_ioctl(d->rig.fd, HETMEM_IOC_HINT, &cmd);
-}
-
-/* Those that were asked are answered: no more than 16 can be under way. */
-static int complete_it(nth_data *d, int ret)
-{
-	struct hetmem_cmd_complete cmd = { .size = sizeof(cmd) };
-	struct hetmem_event e;
-
-	while (ring_next(&d->ring, &e)) {
-		cmd.id = e.data;
-		if (e.type == HETMEM_EVENT_HINT) {
-			ret = hm_ioctl(d->rig.fd, HETMEM_IOC_COMPLETE, &cmd);
-			if (ret)
-				return ret;
-		}
-	}
-	return 0;
-}
-
-TEST_F(nth, hint)
-{
-	struct hetmem_cmd_bind_device bind = {
-		.size = sizeof(bind),
-		.flags = HETMEM_BIND_EXECUTOR,
-		.location = HETMEM_LOC(HETMEM_FOREIGN, 1),
-	};
-
-	ASSERT_EQ(0, ring_open(self->rig.fd, HETMEM_RING_MIN * 16,
-			       EVENT_BIT(HINT) | EVENT_BIT(COMPLETED),
-			       &self->ring));
-	ASSERT_EQ(0, hm_ioctl(self->rig.fd, HETMEM_IOC_BIND_DEVICE, &bind));
-	EXPECT_EACH(call_hint, complete_it, no_errors);
-	EXPECT_GT(self->failed, 0);
-	ring_close(&self->ring);
-}
-
 static int call_access(nth_data *d, uint32_t op, uint32_t flags)
 {
 	char *buf = (char *)d->runs;
@@ -550,6 +182,13 @@ TEST_F(nth, access)
 	EXPECT_GT(self->failed, 0);
 }
 
+static int call_emu_info(nth_data *d)
+{
+	struct hetmem_emu_cmd_info info;
+
+	return emu_info(d->rig.dev[0].fd, &info);
+}
+
 static int call_evict(nth_data *d)
 {
 	return emu_evict(&d->rig.dev[0], d->size / page_size(), NULL);
@@ -559,6 +198,8 @@ TEST_F(nth, evict)
 {
 	ASSERT_EQ(0, back_to_device(self, 0));
 	EXPECT_EACH(call_evict, back_to_device, look_errors);
+	EXPECT_GT(self->failed, 0);
+	EXPECT_EACH(call_emu_info, NULL, no_errors);
 	EXPECT_GT(self->failed, 0);
 }
 
