@@ -162,11 +162,31 @@ static void op_access(struct victim *v)
 	}
 }
 
+static int set_limit(const struct emu *e, size_t limit)
+{
+	char path[64], text[32];
+
+	snprintf(path, sizeof(path), "/sys/class/misc/hetmem/devices/%u/limit",
+		 HETMEM_LOC_INDEX(e->loc));
+	snprintf(text, sizeof(text), "%zu", limit);
+	return write_text(path, text);
+}
+
 static void op_evict(struct victim *v)
 {
 	for (;;) {
 		to_device(v->fd, &v->dev, v->private, v->size);
 		emu_evict(&v->dev, v->size / page_size(), NULL);
+	}
+}
+
+/* The administrator's own: taking the limit away evicts what is there. */
+static void op_limit(struct victim *v)
+{
+	for (;;) {
+		to_device(v->fd, &v->dev, v->private, v->size);
+		set_limit(&v->dev, 0);
+		set_limit(&v->dev, v->dev.capacity);
 	}
 }
 
@@ -205,6 +225,7 @@ FIXTURE_VARIANT_ADD(kill, hint) { .op = op_hint };
 FIXTURE_VARIANT_ADD(kill, ring) { .op = op_ring };
 FIXTURE_VARIANT_ADD(kill, access) { .op = op_access };
 FIXTURE_VARIANT_ADD(kill, evict) { .op = op_evict };
+FIXTURE_VARIANT_ADD(kill, limit) { .op = op_limit };
 FIXTURE_VARIANT_ADD(kill, open) { .op = op_open };
 
 FIXTURE_SETUP(kill)
@@ -337,6 +358,7 @@ TEST_F(kill, anywhere)
 		ASSERT_EQ(NULL, wrong)
 			TH_LOG("kill %d: %s", i, wrong);
 	}
+	ASSERT_EQ(0, set_limit(&self->rig.dev[0], self->rig.dev[0].capacity));
 	/* A reference that is never dropped would hold a page here. */
 	EXPECT_EQ(self->size / page_size(),
 		  to_device(self->rig.fd, &self->rig.dev[0], self->v.private,
