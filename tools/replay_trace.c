@@ -55,6 +55,7 @@ struct reader {
 	struct live *live;	/* by block */
 	size_t live_room;
 	uint64_t requested;
+	size_t implied;		/* frees that were not logged */
 };
 
 static struct entry *probe(const struct map *m, uint64_t key)
@@ -194,8 +195,10 @@ static void add_alloc(struct reader *r, uint64_t ptr, size_t size,
 	struct entry *e = map_get(&r->blocks, ptr);
 	struct replay_step *s;
 
-	if (e->value != REPLAY_NONE)
+	if (e->value != REPLAY_NONE) {
 		free_block(r, e, r->live[e->value].stream, thread);
+		r->implied++;
+	}
 	s = add_step(r, REPLAY_ALLOC);
 	s->size = size;
 	s->stream = stream;
@@ -313,18 +316,50 @@ typedef gzFile trace_file;
 #define trace_open(path)	gzopen(path, "rbe")
 #define trace_line(f, buf, len)	gzgets(f, buf, len)
 #define trace_close(f)		gzclose(f)
+
+/* Why there are no more lines, NULL: that is all. */
+static const char *trace_error(trace_file f)
+{
+	int err;
+	const char *text = gzerror(f, &err);
+
+	return err == Z_OK ? NULL : err == Z_ERRNO ? strerror(errno) :
+		err == Z_BUF_ERROR ? "it ends too early: gzipped, and cut off" :
+		text;
+}
 #else
 typedef FILE *trace_file;
 #define trace_open(path)	fopen(path, "re")
 #define trace_line(f, buf, len)	fgets(buf, len, f)
 #define trace_close(f)		fclose(f)
+
+static const char *trace_error(trace_file f)
+{
+	return ferror(f) ? strerror(errno) : NULL;
+}
 #endif
+
+/* What is not as a trace should be, and may be meant so: no error. */
+static void tell_left_out(const struct reader *r)
+{
+	if (r->trace->ignored)
+		complain(EXIT_OK, "replay", "%s: %zu rows are of blocks that are not live: left out",
+			 r->path, r->trace->ignored);
+	if (r->implied)
+		complain(EXIT_OK, "replay", "%s: %zu blocks are allocated while they are live: freed before",
+			 r->path, r->implied);
+}
 
 static bool read_lines(struct reader *r, trace_file f)
 {
+	const char *why = NULL;
 	char line[MAX_LINE];
 
 	for (r->line = 1; trace_line(f, line, sizeof(line)); r->line++) {
+		/* Half a line may be wrong because there is no more. */
+		why = strchr(line, '\n') ? NULL : trace_error(f);
+		if (why)
+			break;
 		if (r->line == 1) {
 			if (!strncmp(line, "\x1f\x8b", 2))
 				return bad(r, "gzipped, and this was built without zlib");
@@ -334,8 +369,13 @@ static bool read_lines(struct reader *r, trace_file f)
 			return false;
 		}
 	}
+	if (!why)
+		why = trace_error(f);
+	if (why)
+		return bad(r, why);
 	if (!r->trace->blocks)
 		return bad(r, "the trace allocates nothing");
+	tell_left_out(r);
 	return true;
 }
 

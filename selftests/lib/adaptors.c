@@ -157,6 +157,11 @@ static unsigned int searches;
 static int poor_alloc(struct hetmem_resource *self, size_t size, size_t align,
 		      hetmem_stream stream, void **ptr)
 {
+	(void)self;
+	(void)size;
+	(void)align;
+	(void)stream;
+	(void)ptr;
 	return -ENOMEM;
 }
 
@@ -164,12 +169,14 @@ static int poor_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	const struct hm_ctl_owns *owns = arg;
 
+	(void)self;
 	searches += op == HM_CTL_OWNS && !owns->first;
 	return op == HM_CTL_OWNS ? -ENOENT : -EOPNOTSUPP;
 }
 
 static void poor_destroy(struct hetmem_resource *self)
 {
+	(void)self;
 }
 
 /* Who is not the owner is not made to look through all it has. */

@@ -69,11 +69,45 @@ run replay --json "$tmp/plain.csv" "$tmp/hex.csv" $traces/table.csv.gz
 ask 'plain, hexadecimal and with more columns: the same' \
 	'@rows == 3 && !grep { $_->{ratio} != $row->{ratio} || $_->{peak_requested} != $row->{peak_requested} } @rows'
 
+# Files that are none, or not all of one.
+header=Thread,Time,Action,Pointer,Size,Stream
+trace() { printf '%s\n' "$header" "$@" >"$tmp/some.csv"; }
+for part in 5000 20000; do
+	head -c $part $traces/table.csv.gz >"$tmp/part.csv.gz"
+	refused "the first $part bytes of a gzipped one" 'line [0-9]+: .*cut off' replay "$tmp/part.csv.gz"
+done
+zcat $traces/table.csv.gz | head -2000 | gzip >"$tmp/whole.csv.gz"
+head -c -9 "$tmp/whole.csv.gz" >"$tmp/part.csv.gz"
+refused 'one that lacks its checksum alone' 'cut off' replay "$tmp/part.csv.gz"
+refused 'a directory' 'Is a directory' replay "$tmp"
+refused 'no such file' 'No such file' replay "$tmp/none.csv"
+: >"$tmp/some.csv"
+refused 'an empty file' 'allocates nothing' replay "$tmp/some.csv"
+echo 'a,b,c' >"$tmp/some.csv"
+refused 'other columns' 'line 1: not the header' replay "$tmp/some.csv"
+for size in -5 99999999999999999999 18446744073709551615 5x ''; do
+	trace "1,2,allocate,0x10,$size,0"
+	refused "a size of '$size'" 'line 2: Size is not a number' replay "$tmp/some.csv"
+done
+trace '1,2,allocate,0x10,5,7f'
+refused 'a stream in letters' 'line 2: Stream is not a number' replay "$tmp/some.csv"
+trace '1,2,frobnicate,0x10,5,0'
+refused 'an action that is none' 'line 2: unknown action' replay "$tmp/some.csv"
+trace '1,2,allocate,0x10,5'
+refused 'a short row' 'line 2: a column is missing' replay "$tmp/some.csv"
+trace '1,2,allocate,0x10,5,0' '1,3,allocate,0x10,6,0' '1,4,free,0x10,6,0' '1,5,free,0x10,6,0' '1,6,free,0x20,1,0'
+run replay --json "$tmp/some.csv"
+ask 'frees that are not in the file, and too many of them' '$row->{events} == 4 && $row->{peak_requested} == 6 && $row->{failures} == 0'
+run replay "$tmp/some.csv"
+also 'are told' sh -c "grep -q '2 rows are of blocks that are not live' '$tmp/err' &&
+	grep -q '1 blocks are allocated while they are live' '$tmp/err'"
+
 run replay --json --spec device-pool --spec 'stats(pool(device))' --spec async $traces/table.csv.gz
 ask 'specs side by side' '@rows == 3 && $rows[1]{spec} eq "stats(pool(device))" && $rows[2]{driver_calls}{cuMemFreeAsync} > 0'
 ask 'none below what is requested' '!grep { $_->{ratio} < 1 } @rows'
 run replay --json --spec 'limit(device-pool,max=1G)' $traces/table.csv.gz
 ask 'failures are counted' '$row->{failures} > 0'
+ask 'and what failed was not had' '$row->{peak_requested} <= 1 << 30 && $row->{ratio} >= 1'
 
 for trace in pipeline workers; do
 	run replay --json $traces/$trace.csv.gz
