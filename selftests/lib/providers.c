@@ -3,7 +3,9 @@
  * The providers of whole regions over the soft driver: what they promise,
  * every driver call failing in turn, drivers that lack calls, fork.
  */
+#include <numaif.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "driver_calls.h"
@@ -289,6 +291,77 @@ static void pages(void)
 	munmap(p, 3 * 4096);
 }
 
+/* Whether the kernel knows of the mapping at @p that it may have huge pages. */
+static bool is_huge(const void *p)
+{
+	FILE *smaps = fopen("/proc/self/smaps", "r");
+	unsigned long from, to;
+	bool here = false, huge = false;
+	char line[512];
+
+	need(smaps, "smaps");
+	while (fgets(line, sizeof(line), smaps)) {
+		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+			here = (uintptr_t)p >= from && (uintptr_t)p < to;
+		else if (here && !strncmp(line, "VmFlags:", 8))
+			huge = strstr(line, " hg");
+	}
+	fclose(smaps);
+	return huge;
+}
+
+/* Pages that the threads of this process, or this one, made to be there. */
+static long faults(int who)
+{
+	struct rusage usage;
+
+	getrusage(who, &usage);
+	return usage.ru_minflt;
+}
+
+/* What pinned does beyond registering: huge pages, near the device, in threads. */
+static void pinned_pages(void)
+{
+	const size_t size = 64 * MIB;
+	struct hm_pinned_options options = { .threads = 4, .node = 1 };
+	unsigned long mask[16] = { 0 };
+	struct hm_provider *p;
+	long all, mine;
+	int mode = -1;
+	void *v;
+
+	need(!hm_pinned_provider(hm, 0, &options, &p), "pinned, on node 0");
+	all = faults(RUSAGE_SELF);
+	mine = faults(RUSAGE_THREAD);
+	need(!p->ops->alloc(p, size, NULL, &v), "64 MiB");
+	all = faults(RUSAGE_SELF) - all;
+	mine = faults(RUSAGE_THREAD) - mine;
+	is(present(v, size), size, "pinned: they are there");
+	ok(all >= 32 && mine < all * 3 / 4,
+	   "pinned: others made most of the pages: %ld of %ld", all - mine, all);
+	if (access("/sys/kernel/mm/transparent_hugepage", F_OK))
+		printf("# no huge pages in this kernel\n");
+	else
+		ok(is_huge(v), "pinned: huge ones, where there are some");
+	if (get_mempolicy(&mode, mask, 8 * sizeof(mask), v, MPOL_F_ADDR))
+		printf("# no memory nodes in this kernel\n");
+	else
+		ok(mode == MPOL_PREFERRED && mask[0] == 1,
+		   "pinned: from node 0: %d, %lx", mode, mask[0]);
+	is(p->ops->free(p, v, size, NULL), 0, "pinned: freed");
+	p->ops->destroy(p);
+	/* Not told, it is the node that the device is at. */
+	hm->devices[0].props.host_node = 0;
+	need(!hm_pinned_provider(hm, 0, NULL, &p) &&
+	     !p->ops->alloc(p, 2 * MIB, NULL, &v), "2 MiB");
+	if (mode >= 0)
+		ok(!get_mempolicy(&mode, mask, 8 * sizeof(mask), v,
+				  MPOL_F_ADDR) && mode == MPOL_PREFERRED,
+		   "pinned: the device's");
+	p->ops->free(p, v, 2 * MIB, NULL);
+	p->ops->destroy(p);
+}
+
 int main(void)
 {
 	size_t i;
@@ -303,6 +376,7 @@ int main(void)
 	streamed();
 	lacking();
 	pages();
+	pinned_pages();
 	close_soft();
 	return tap_end();
 }
