@@ -228,6 +228,9 @@ static int probe(struct vmm *v, const struct hm_vmm_options *options)
 		CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
 		return hm_error(-EOPNOTSUPP, "vmm: device %d or its driver has no virtual memory management",
 				v->p.device);
+	if (options && options->export &&
+	    !hm->driver.cuMemExportToShareableHandle)
+		return hm_error(-EOPNOTSUPP, "vmm: the driver does not export handles");
 	v->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
 	v->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	v->prop.location.id = hm->devices[v->p.device].handle;

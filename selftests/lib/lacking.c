@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Drivers that lack an optional call, one at a time: whatever resource is made
- * from a spec works all the same or says that it cannot. Each case is a process
- * of its own, over the soft driver with a hole in its table.
+ * from a spec works all the same, or is refused where it is made of that call.
+ * Each case is a process of its own, over the soft driver with a hole in its
+ * table.
  */
+#include <fnmatch.h>
 #include <sys/wait.h>
 
 #include "driver/calls.h"
@@ -15,7 +17,9 @@ static const char *const specs[] = {
 	"device", "managed", "async", "pinned", "system", "host",
 	"pool(device)", "pool(managed)", "pool(vmm)",
 	"pool(vmm,comm=on)", "pool(pinned)", "stats(pool(host))",
-	"device-pool", "unified",
+	"device-pool", "unified", "pool(vmm(export=fd))", "pool(async)",
+	"guard(pool(vmm))", "fixed(pool(vmm),size=4M,count=3)",
+	"log(retry(fallback(pool(vmm),pool(managed))),file=/dev/null,full=on)",
 };
 
 #define NR_SPECS	(sizeof(specs) / sizeof(specs[0]))
@@ -37,9 +41,42 @@ static const struct call calls[] = {
 
 #define NR_CALLS	(sizeof(calls) / sizeof(calls[0]))
 
+/* What is made of what: the calls as patterns, up to one that is NULL. */
+static const struct {
+	const char *spec;
+	const char *calls[10];
+} needs[] = {
+	{ "*pool(vmm*", { "cuMemGetAllocationGranularity", "cuMemAddress*",
+			  "cuMemCreate", "cuMemRelease", "cuMemMap",
+			  "cuMemUnmap", "cuMemSetAccess" } },
+	{ "*async*", { "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
+		       "cuMemPoolCreate", "cuMemPoolDestroy",
+		       "cuMemPoolSetAttribute", "cuMemPoolTrimTo" } },
+	{ "*export=fd*", { "cuMemExportToShareableHandle" } },
+};
+
+static bool may_refuse(const char *spec, const char *call)
+{
+	size_t i, j;
+
+	for (i = 0; call && i < sizeof(needs) / sizeof(needs[0]); i++)
+		for (j = 0; needs[i].calls[j]; j++)
+			if (!fnmatch(needs[i].spec, spec, 0) &&
+			    !fnmatch(needs[i].calls[j], call, 0))
+				return true;
+	return false;
+}
+
+static const char *lacks;
+
 /* 0, or the line that went wrong. */
 static int use(const char *spec)
 {
+	const bool unified = strstr(spec, "managed") || strstr(spec, "unified");
+	struct hetmem_moved moved = { .size = sizeof(moved) };
+	struct hetmem_segment seg[4];
+	CUgraph graph;
+	int fds[4];
 	struct hetmem_resource *res;
 	CUstream a, b;
 	void *p, *q;
@@ -50,6 +87,7 @@ static int use(const char *spec)
 	if (err) {
 		MUST(err == -EOPNOTSUPP);
 		MUST(hetmem_last_error()[0]);
+		MUST(may_refuse(spec, lacks));
 		return 0;
 	}
 	MUST(!drv->cuStreamCreate(&a, CU_STREAM_NON_BLOCKING) &&
@@ -61,10 +99,35 @@ static int use(const char *spec)
 	MUST(!hetmem_record_stream(res, q, b));
 	MUST(!drv->cuMemsetD8Async((uintptr_t)q, 1, 1000, b));
 	MUST(!hetmem_free(res, q, 0, HETMEM_STREAM_UNKNOWN));
+	/* Placement takes whichever of two versions there is. */
+	if (unified && !strstr(spec, "fallback")) {
+		MUST(!hetmem_prefetch(hm, p, 3 * MIB,
+				      HETMEM_LOC(HETMEM_DEVICE, 0), a, &moved));
+		MUST(!strcmp(moved.how, "driver"));
+	}
+	if (strstr(spec, "export=fd")) {
+		MUST(hetmem_export(res, p, fds, seg, 4) == 1);
+		close(fds[0]);
+	}
 	MUST(!hetmem_free(res, p, 3 * MIB, a));
+	/* They came together: who has one of them can be asked, too. */
+	if (drv->cuStreamBeginCapture && drv->cuStreamEndCapture &&
+	    drv->cuStreamIsCapturing &&
+	    drv->cuThreadExchangeStreamCaptureMode &&
+	    !hetmem_capture_begin(res, a, 1)) {
+		MUST(!drv->cuStreamBeginCapture(a,
+				CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+		MUST(!hetmem_alloc(res, MIB, 0, a, &p));
+		MUST(!hetmem_free(res, p, MIB, a));
+		MUST(!drv->cuStreamEndCapture(a, &graph));
+		MUST(!hetmem_capture_end(res, a, 1) &&
+		     !hetmem_capture_release(res, a, 1));
+		MUST(!drv->cuGraphDestroy || !drv->cuGraphDestroy(graph));
+	}
 	MUST(!hetmem_alloc(res, 2 * MIB, 0, b, &p));
 	MUST(!hetmem_free(res, p, 0, b));
 	MUST(!hetmem_stream_retire(res, a) && !hetmem_stream_retire(res, b));
+	MUST(!drv->cuCtxSynchronize());
 	MUST(!drv->cuStreamDestroy(a) && !drv->cuStreamDestroy(b));
 	MUST(!hetmem_poll(res));
 	MUST(!hetmem_trim(res, 0, NULL));
@@ -79,6 +142,7 @@ static int without(const struct call *call)
 	int line, bad = 0;
 	size_t i;
 
+	lacks = call ? call->name : NULL;
 	open_soft("");
 	if (call)
 		memcpy((char *)&hm->driver + call->offset, &none,
