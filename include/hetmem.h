@@ -367,6 +367,11 @@ ssize_t hetmem_list(struct hetmem *hm, struct hetmem_list_entry *entries,
  * used by the CPU at once. Before a stream is destroyed, whoever destroys it
  * calls hetmem_stream_retire().
  *
+ * HETMEM_STREAM_PER_THREAD is the calling thread's stream in every call, and a
+ * thread retires it before it ends. Where another thread is to be ordered
+ * behind it, the legacy stream is, which waits for all streams that were not
+ * made with CU_STREAM_NON_BLOCKING.
+ *
  * Threads: all functions may be called at any time on any thread, but for
  * hetmem_resource_destroy(), which must be the last use.
  */

@@ -1,11 +1,45 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The calling thread's context: the library makes a device's primary one
- * current where a call needs it, and puts back what the program had.
+ * The calling thread: its context, of which the library makes a device's primary
+ * one current where a call needs it, and puts back what the program had; and
+ * the handles of streams that mean a stream of the thread or of its context.
  */
 #include <errno.h>
 
 #include "internal.h"
+
+uint64_t hm_thread(void)
+{
+	static uint64_t nr;
+	static __thread uint64_t id;
+
+	if (!id)
+		id = __atomic_add_fetch(&nr, 1, __ATOMIC_RELAXED);
+	return id;
+}
+
+hetmem_stream hm_stream_here(hetmem_stream stream, uint64_t thread)
+{
+	return stream == HETMEM_STREAM_PER_THREAD && thread != hm_thread() ?
+		HETMEM_STREAM_LEGACY : stream;
+}
+
+CUresult hm_current_enter(const struct hm_driver *d, CUcontext ctx,
+			  CUcontext *before)
+{
+	CUresult res = d->cuCtxGetCurrent(before);
+
+	if (res || *before == ctx)
+		return res;
+	return d->cuCtxSetCurrent(ctx);
+}
+
+void hm_current_leave(const struct hm_driver *d, CUcontext ctx,
+		      CUcontext before)
+{
+	if (before != ctx)
+		d->cuCtxSetCurrent(before);
+}
 
 int hm_device_context(struct hetmem *hm, int device, CUcontext *ctx)
 {

@@ -164,6 +164,30 @@ int hm_device_context(struct hetmem *hm, int device, CUcontext *ctx);
 int hm_context_enter(struct hetmem *hm, int device, struct hm_context *saved);
 void hm_context_leave(struct hetmem *hm, const struct hm_context *saved);
 
+/* The same of any context, without the texts; @before is what was. */
+CUresult hm_current_enter(const struct hm_driver *d, CUcontext ctx,
+			  CUcontext *before);
+void hm_current_leave(const struct hm_driver *d, CUcontext ctx,
+		      CUcontext before);
+
+/* A number of the calling thread's, never used twice, not 0. */
+uint64_t hm_thread(void);
+
+/* Handles of a stream of the current context, or of the calling thread there. */
+static inline bool hm_stream_special(hetmem_stream stream)
+{
+	return !stream || stream == HETMEM_STREAM_LEGACY ||
+	       stream == HETMEM_STREAM_PER_THREAD;
+}
+
+/*
+ * What reaches the stream that @thread calls @stream from the calling thread,
+ * in the stream's context. Another thread's own stream has no handle here: the
+ * legacy stream stands for it, which is behind all that it was given and ahead
+ * of all that it will be.
+ */
+hetmem_stream hm_stream_here(hetmem_stream stream, uint64_t thread);
+
 /* names.c */
 
 /* Sets the thread's error text and returns @err. */

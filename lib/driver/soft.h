@@ -357,8 +357,6 @@ void hm_soft_fill_stream(struct hm_driver *d);
 void hm_soft_fill_event(struct hm_driver *d);
 /* The stream that @stream means, or NULL and why in *@res. */
 struct CUstream_st *hm_soft_stream(CUstream stream, CUresult *res);
-/* A number of the calling thread's, not 0. Needs no lock. */
-unsigned long long hm_soft_thread(void);
 /* Without the lock. Never NULL but for no memory. */
 struct soft_task *hm_soft_task(void);
 /* Consumes @task, but for the reference that @point (may be NULL) gets. */

@@ -144,7 +144,7 @@ CUresult hm_soft_unsafe(void)
 	if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
 		return CUDA_SUCCESS;
 	for (c = hm_soft_world->captures; c; c = c->next) {
-		bool mine = c->thread == hm_soft_thread();
+		bool mine = c->thread == hm_thread();
 
 		if (c->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
 		    (!mine && (c->mode != CU_STREAM_CAPTURE_MODE_GLOBAL ||
@@ -240,7 +240,7 @@ static CUresult begin(struct CUstream_st *s, CUstreamCaptureMode mode)
 	}
 	c->origin = s;
 	c->mode = mode;
-	c->thread = hm_soft_thread();
+	c->thread = hm_thread();
 	c->id = ++w->next_id;
 	c->next = w->captures;
 	w->captures = c;
@@ -279,7 +279,7 @@ static CUresult end(struct CUstream_st *s, CUgraph *graph)
 		return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
 	}
 	if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
-	    c->thread != hm_soft_thread())
+	    c->thread != hm_thread())
 		return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 	if (c->invalid)
 		res = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;

@@ -13,17 +13,6 @@
 
 #include "driver/soft.h"
 
-static unsigned long long nr_threads;
-static __thread unsigned long long thread_id;
-
-unsigned long long hm_soft_thread(void)
-{
-	if (!thread_id)
-		thread_id = __atomic_add_fetch(&nr_threads, 1,
-					       __ATOMIC_RELAXED);
-	return thread_id;
-}
-
 struct soft_task *hm_soft_task(void)
 {
 	struct soft_task *task = calloc(1, sizeof(*task));
@@ -175,9 +164,9 @@ static struct CUstream_st *per_thread(struct CUctx_st *ctx)
 	struct CUstream_st *s;
 
 	for (s = hm_soft_world->streams; s; s = s->next)
-		if (s->ctx == ctx && s->thread == hm_soft_thread() && s->live)
+		if (s->ctx == ctx && s->thread == hm_thread() && s->live)
 			return s;
-	return new_stream(ctx, true, hm_soft_thread());
+	return new_stream(ctx, true, hm_thread());
 }
 
 struct CUstream_st *hm_soft_stream(CUstream stream, CUresult *res)

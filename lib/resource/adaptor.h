@@ -104,13 +104,14 @@ void hm_several_destroy(struct hetmem_resource *self);
  * struct hm_known - one live block
  * @ptr: as the adaptor returned it, never NULL
  * @size: as it was asked for
- * @stream: it was allocated on
+ * @stream: it was allocated on, as @thread calls it, see hm_stream_here()
  * @extra: the adaptor's own
  */
 struct hm_known {
 	void *ptr;
 	size_t size;
 	hetmem_stream stream;
+	uint64_t thread;
 	uintptr_t extra;
 };
 

@@ -22,6 +22,12 @@
 
 #define USES	16
 
+/* A stream, as that thread calls it: see hm_stream_here(). */
+struct named {
+	hetmem_stream stream;
+	uint64_t thread;
+};
+
 /**
  * struct buffer - one of them
  * @next: in the list of those that are free, oldest first
@@ -34,11 +40,11 @@
 struct buffer {
 	struct buffer *next;
 	size_t size;
-	hetmem_stream stream;
+	struct named stream;
 	unsigned int nr_uses;
 	unsigned int nr_events;
 	unsigned int nr_made;
-	hetmem_stream uses[USES];
+	struct named uses[USES];
 	CUevent events[2 * USES + 2];
 };
 
@@ -71,6 +77,17 @@ static int enter(struct fixed *f, struct hm_context *saved)
 
 	return hm_context_enter(f->resource.hm, device < 0 ? 0 : device,
 				saved);
+}
+
+static hetmem_stream here(struct named n)
+{
+	return hm_stream_here(n.stream, n.thread);
+}
+
+/* Is it what the calling thread calls @stream? */
+static bool is_named(struct named n, hetmem_stream stream)
+{
+	return n.stream == stream && here(n) == stream;
 }
 
 /* Adds an event behind what was given to @stream. */
@@ -109,10 +126,10 @@ static int record_uses(struct fixed *f, struct buffer *b, hetmem_stream stream)
 	int err = 0;
 
 	if (stream == HETMEM_STREAM_UNKNOWN)
-		stream = b->stream;
+		stream = here(b->stream);
 	for (i = 0; !err && i < b->nr_uses; i++)
-		if (b->uses[i] != stream)
-			err = record(f, b, b->uses[i]);
+		if (!is_named(b->uses[i], stream))
+			err = record(f, b, here(b->uses[i]));
 	return err ? err : record(f, b, stream);
 }
 
@@ -172,7 +189,7 @@ static int take(struct fixed *f, size_t size, hetmem_stream stream,
 	if (!b->next)
 		f->last = p;
 	b->size = size;
-	b->stream = stream;
+	b->stream = (struct named){ stream, hm_thread() };
 	b->nr_uses = 0;
 	b->nr_events = 0;
 	*ptr = address(f, b);
@@ -298,7 +315,7 @@ static int fixed_owns(struct fixed *f, struct hm_ctl_owns *owns)
 		return -ENOENT;
 	owns->base = address(f, b);
 	owns->size = f->size;
-	owns->stream = b->stream;
+	owns->stream = here(b->stream);
 	return 0;
 }
 
@@ -310,15 +327,15 @@ static int fixed_record(struct fixed *f, const struct hm_ctl_stream *use)
 	if (!b)
 		return hm_error(-EINVAL, "record_stream: %p is not allocated from this fixed",
 				use->ptr);
-	if (use->stream == b->stream)
+	if (is_named(b->stream, use->stream))
 		return 0;
 	for (i = 0; i < b->nr_uses; i++)
-		if (b->uses[i] == use->stream)
+		if (is_named(b->uses[i], use->stream))
 			return 0;
 	if (b->nr_uses == USES)
 		return hm_error(-ENOSPC, "record_stream: %d streams are recorded",
 				USES);
-	b->uses[b->nr_uses++] = use->stream;
+	b->uses[b->nr_uses++] = (struct named){ use->stream, hm_thread() };
 	return 0;
 }
 
@@ -333,14 +350,14 @@ static int fixed_retire(struct fixed *f, hetmem_stream stream)
 
 		if (!b->size)
 			continue;
-		if (b->stream == stream) {
+		if (is_named(b->stream, stream)) {
 			err = record(f, b, stream);
 			if (err)
 				return err;
-			b->stream = HETMEM_STREAM_HOST;
+			b->stream.stream = HETMEM_STREAM_HOST;
 		}
 		for (j = 0; j < b->nr_uses; j++) {
-			if (b->uses[j] != stream)
+			if (!is_named(b->uses[j], stream))
 				continue;
 			err = record(f, b, stream);
 			if (err)

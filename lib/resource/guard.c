@@ -283,7 +283,8 @@ static int guard_alloc(struct hetmem_resource *self, size_t size,
 	struct hetmem_resource *up = self->upstream;
 	size_t front = align > ZONE ? align : ZONE, whole;
 	struct hm_known known = {
-		.size = size, .stream = stream, .extra = front,
+		.size = size, .stream = stream, .thread = hm_thread(),
+		.extra = front,
 	};
 	struct hm_context saved;
 	void *base;
@@ -378,7 +379,7 @@ static int guard_free(struct hetmem_resource *self, void *ptr, size_t size,
 	if (err)
 		return err;
 	if (stream == HETMEM_STREAM_UNKNOWN)
-		on = known.stream;
+		on = hm_stream_here(known.stream, known.thread);
 	front = known.extra & ~FLAGS;
 	err = enter(g, on, &saved);
 	if (!err) {
@@ -428,7 +429,7 @@ static int guard_owns(struct guard *g, struct hm_ctl_owns *owns)
 		return -ENOENT;
 	owns->base = known.ptr;
 	owns->size = known.size;
-	owns->stream = known.stream;
+	owns->stream = hm_stream_here(known.stream, known.thread);
 	return 0;
 }
 

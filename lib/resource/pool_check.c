@@ -34,7 +34,7 @@ static void tell_uses(struct pool *p, const struct block *b, size_t size)
 
 		if (s->s.serial == u->pos && !s->s.retired)
 			hm_check_free(p->res.hm, (void *)(uintptr_t)b->addr,
-				      size, s->s.handle);
+				      size, hm_stream_handle(&s->s));
 		id = u->next;
 	}
 }
@@ -53,7 +53,7 @@ void hm_pool_tell_free(struct pool *p, const struct block *b,
 	if (stream == HETMEM_STREAM_UNKNOWN) {
 		s = stream_at(p, b->stream);
 		stream = s->s.serial == b->pos && !s->s.retired ?
-			s->s.handle : HETMEM_STREAM_HOST;
+			hm_stream_handle(&s->s) : HETMEM_STREAM_HOST;
 	}
 	hm_check_free(p->res.hm, (void *)(uintptr_t)b->addr, size, stream);
 	tell_uses(p, b, size);

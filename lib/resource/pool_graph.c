@@ -120,7 +120,7 @@ static void give_up(struct pool *p, struct pool_stream *s, uint64_t pos,
 		    struct block *b)
 {
 	hm_check_free(p->res.hm, (void *)(uintptr_t)b->addr, block_bytes(b),
-		      s->s.handle);
+		      hm_stream_handle(&s->s));
 	__atomic_store_n(&b->flags, b->flags & ~BLOCK_GRAPH,
 			 __ATOMIC_RELEASE);
 	b->stream = s->s.index;

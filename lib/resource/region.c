@@ -248,13 +248,14 @@ static void tell_check(struct region *r, const struct block *b,
 	unsigned int i;
 
 	if (stream == HETMEM_STREAM_UNKNOWN)
-		stream = b->own.stream;
+		stream = hm_stream_here(b->own.stream, b->own.thread);
 	if (stream != HETMEM_STREAM_UNKNOWN)
 		hm_check_free(r->resource.hm, ptr, b->size, stream);
 	for (i = 0; i < b->nr_uses; i++)
 		if (b->uses[i].stream != HETMEM_STREAM_UNKNOWN)
 			hm_check_free(r->resource.hm, ptr, b->size,
-				      b->uses[i].stream);
+				      hm_stream_here(b->uses[i].stream,
+						     b->uses[i].thread));
 }
 
 /* Events that stand for a free that failed: later work is not before them. */
@@ -282,20 +283,19 @@ static int record_uses(struct region *r, struct block *b,
 	if (!region_has_streams(r))
 		return 0;
 	for (i = 0; i < b->nr_uses && !err; i++)
-		err = hm_use_record(hm, &b->uses[i], false);
+		err = hm_use_record(hm, &b->uses[i]);
 	if (err || stream == HETMEM_STREAM_HOST)
 		return err;
 	if (stream == HETMEM_STREAM_UNKNOWN) {
 		*at = b->own;
 		if (at->stream == HETMEM_STREAM_HOST && !at->event)
 			return 0;
-		if (at->stream == HETMEM_STREAM_PER_THREAD)
-			at->stream = HETMEM_STREAM_LEGACY;
+		at->stream = hm_stream_here(at->stream, at->thread);
 	} else {
 		err = hm_use_init(hm, r->resource.device, stream, at);
 	}
 	if (!err && !region_has(r, HM_PROVIDER_STREAMED))
-		err = hm_use_record(hm, at, true);
+		err = hm_use_record(hm, at);
 	return err;
 }
 
@@ -309,7 +309,7 @@ static int free_streamed(struct region *r, struct block *b,
 	int err = 0;
 
 	for (i = 0; i < b->nr_uses && !err; i++)
-		err = hm_use_order(hm, &b->uses[i], at->stream);
+		err = hm_use_order(hm, at, &b->uses[i]);
 	if (!err)
 		err = p->ops->free(p, b->base, b->base_size, at->stream);
 	if (err)

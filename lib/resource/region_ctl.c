@@ -8,6 +8,13 @@
 
 #include "resource/region_impl.h"
 
+/* Is it the stream that the calling thread calls @stream? */
+static bool is_named(const struct hm_use *use, hetmem_stream stream)
+{
+	return use->stream == stream &&
+	       hm_stream_here(use->stream, use->thread) == stream;
+}
+
 int region_record(struct region *r, const struct hm_ctl_stream *arg)
 {
 	struct hm_use use, *more;
@@ -29,7 +36,7 @@ int region_record(struct region *r, const struct hm_ctl_stream *arg)
 				arg->ptr);
 	}
 	for (i = 0; i < b->nr_uses; i++)
-		if (b->uses[i].stream == use.stream &&
+		if (is_named(&b->uses[i], use.stream) &&
 		    b->uses[i].ctx == use.ctx && !b->uses[i].event)
 			goto out;
 	more = realloc(b->uses, (b->nr_uses + 1) * sizeof(*more));
@@ -56,9 +63,9 @@ static void retire_use(struct retire *retire, struct hm_use *use)
 	struct hetmem *hm = retire->region->resource.hm;
 	int err;
 
-	if (use->event || use->stream != retire->stream || !use->ctx)
+	if (use->event || !is_named(use, retire->stream) || !use->ctx)
 		return;
-	err = hm_use_record(hm, use, false);
+	err = hm_use_record(hm, use);
 	if (err)
 		retire->err = err;
 	else
@@ -111,7 +118,7 @@ int region_owns(struct region *r, struct hm_ctl_owns *arg)
 	if (b) {
 		arg->base = (void *)b->range.start;
 		arg->size = b->range.end - b->range.start;
-		arg->stream = b->own.stream;
+		arg->stream = hm_stream_here(b->own.stream, b->own.thread);
 		err = 0;
 	}
 	region_unlock(r);

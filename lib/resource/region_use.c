@@ -6,12 +6,6 @@
 
 #include "resource/region_use.h"
 
-static bool is_special(hetmem_stream stream)
-{
-	return !stream || stream == HETMEM_STREAM_LEGACY ||
-	       stream == HETMEM_STREAM_PER_THREAD;
-}
-
 int hm_use_init(struct hetmem *hm, int device, hetmem_stream stream,
 		struct hm_use *use)
 {
@@ -19,8 +13,8 @@ int hm_use_init(struct hetmem *hm, int device, hetmem_stream stream,
 	CUcontext ctx = NULL;
 	CUresult res;
 
-	*use = (struct hm_use){ .stream = stream };
-	if (!is_special(stream) && d->cuStreamGetCtx) {
+	*use = (struct hm_use){ .stream = stream, .thread = hm_thread() };
+	if (!hm_stream_special(stream) && d->cuStreamGetCtx) {
 		res = d->cuStreamGetCtx(stream, &use->ctx);
 		return res ? hm_error(-EINVAL, "stream %p is none: %s", stream,
 				      hm_cuda_name(d, res)) : 0;
@@ -31,24 +25,6 @@ int hm_use_init(struct hetmem *hm, int device, hetmem_stream stream,
 	use->ctx = ctx;
 	return ctx ? 0 : hm_device_context(hm, device < 0 ? 0 : device,
 					   &use->ctx);
-}
-
-/* Makes the use's context current. */
-static CUresult enter(struct hetmem *hm, const struct hm_use *use,
-		      CUcontext *before)
-{
-	CUresult res = hm->driver.cuCtxGetCurrent(before);
-
-	if (res || *before == use->ctx)
-		return res;
-	return hm->driver.cuCtxSetCurrent(use->ctx);
-}
-
-static void leave(struct hetmem *hm, const struct hm_use *use,
-		  CUcontext before)
-{
-	if (before != use->ctx)
-		hm->driver.cuCtxSetCurrent(before);
 }
 
 /* Once more, should it fail: there is nobody to tell who could. */
@@ -81,31 +57,37 @@ static int record(struct hetmem *hm, struct hm_use *use, CUstream stream)
 	return 0;
 }
 
-int hm_use_record(struct hetmem *hm, struct hm_use *use, bool mine)
+int hm_use_record(struct hetmem *hm, struct hm_use *use)
 {
-	CUstream stream = use->stream;
+	const struct hm_driver *d = &hm->driver;
 	CUcontext before;
 	CUresult res;
 	int err;
 
 	if (use->event)
 		return 0;
-	if (!mine && stream == HETMEM_STREAM_PER_THREAD)
-		stream = HETMEM_STREAM_LEGACY;
-	res = enter(hm, use, &before);
+	res = hm_current_enter(d, use->ctx, &before);
 	if (res)
-		return hm_driver_error(&hm->driver, "cuCtxSetCurrent", res);
-	err = record(hm, use, stream);
-	leave(hm, use, before);
+		return hm_driver_error(d, "cuCtxSetCurrent", res);
+	err = record(hm, use, hm_stream_here(use->stream, use->thread));
+	hm_current_leave(d, use->ctx, before);
 	return err;
 }
 
 int hm_use_order(struct hetmem *hm, const struct hm_use *use,
-		 hetmem_stream stream)
+		 const struct hm_use *behind)
 {
-	CUresult res = hm->driver.cuStreamWaitEvent(stream, use->event, 0);
+	const struct hm_driver *d = &hm->driver;
+	CUcontext before;
+	CUresult res;
 
-	return res ? hm_driver_error(&hm->driver, "cuStreamWaitEvent", res) : 0;
+	res = hm_current_enter(d, use->ctx, &before);
+	if (res)
+		return hm_driver_error(d, "cuCtxSetCurrent", res);
+	res = d->cuStreamWaitEvent(hm_stream_here(use->stream, use->thread),
+				   behind->event, 0);
+	hm_current_leave(d, use->ctx, before);
+	return res ? hm_driver_error(d, "cuStreamWaitEvent", res) : 0;
 }
 
 bool hm_use_over(struct hetmem *hm, const struct hm_use *use, bool wait)

@@ -10,32 +10,31 @@
 /**
  * struct hm_use - a stream that uses memory
  * @stream: handle, valid until it is retired; HETMEM_STREAM_UNKNOWN then
+ * @thread: that named it, as hm_thread(): what CU_STREAM_PER_THREAD means
+ *	depends on it
  * @ctx: of it; what NULL and the like mean depends on it
  * @event: of its last work, once it is retired or the memory is freed
  */
 struct hm_use {
 	hetmem_stream stream;
+	uint64_t thread;
 	CUcontext ctx;
 	CUevent event;
 };
 
-/*
- * The use of the calling thread's @stream. The thread's own stream means
- * another one to another thread: later, only the legacy stream stands for it,
- * which waits for all of them. -EINVAL: no such stream.
- */
+/* The use of the calling thread's @stream. -EINVAL: no such stream. */
 int hm_use_init(struct hetmem *hm, int device, hetmem_stream stream,
 		struct hm_use *use);
 
 /*
- * Records where @use's stream is now, if it has no event yet. @mine: it is
- * the calling thread's. -EBUSY: it is being captured; -ENOMEM, -EIO.
+ * Records where @use's stream is now, if it has no event yet. -EBUSY: it is
+ * being captured; -ENOMEM, -EIO.
  */
-int hm_use_record(struct hetmem *hm, struct hm_use *use, bool mine);
+int hm_use_record(struct hetmem *hm, struct hm_use *use);
 
-/* Orders @stream, of the calling thread, behind @use's event. */
+/* Orders @use's stream behind the event of @behind. */
 int hm_use_order(struct hetmem *hm, const struct hm_use *use,
-		 hetmem_stream stream);
+		 const struct hm_use *behind);
 
 /* Is it known to be over? Waits for it if @wait, and it is. */
 bool hm_use_over(struct hetmem *hm, const struct hm_use *use, bool wait);

@@ -84,16 +84,41 @@ void hm_order_destroy(struct hm_order *o, bool forget)
 }
 
 /*
+ * What reaches @s from the calling thread, until leave(). Handles that are not
+ * special mean the same whatever context is current.
+ */
+static int enter(struct hm_order *o, const struct hm_stream *s,
+		 CUstream *here, CUcontext *before)
+{
+	CUresult res = CUDA_SUCCESS;
+
+	*here = hm_stream_handle(s);
+	*before = s->ctx;
+	if (hm_stream_special(s->handle))
+		res = hm_current_enter(&o->hm->driver, s->ctx, before);
+	return res ? hm_order_error(o, "cuCtxSetCurrent", res) : 0;
+}
+
+static void leave(struct hm_order *o, const struct hm_stream *s,
+		  CUcontext before)
+{
+	hm_current_leave(&o->hm->driver, s->ctx, before);
+}
+
+/*
  * Whether an event may be recorded or waited for. A handle that the driver
  * does not know any more was destroyed behind our back.
  */
-static int check_capture(struct hm_order *o, struct hm_stream *s)
+static int check_capture(struct hm_order *o, struct hm_stream *s,
+			 CUstream here)
 {
 	CUresult res;
 	int err;
 
 	o->calls++;
-	err = hm_stream_check(o->hm, s->handle, &res);
+	err = hm_stream_check(o->hm, here, &res);
+	if (res && !err && hm_stream_special(here))
+		return hm_order_error(o, "cuStreamIsCapturing", res);
 	if (res && !err) {
 		s->retired = true;
 		s->lost = true;
@@ -112,12 +137,12 @@ static int get_event(struct hm_order *o, struct hm_stream *s, CUevent *event)
 		*event = s->spare[--s->nr_spare];
 		return 0;
 	}
-	res = hm_stream_enter(o, s->ctx, &before);
+	res = hm_current_enter(&o->hm->driver, s->ctx, &before);
 	if (res)
 		return hm_order_error(o, "cuCtxSetCurrent", res);
 	o->calls++;
 	res = o->hm->driver.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
-	hm_stream_leave(o, s->ctx, before);
+	leave(o, s, before);
 	return res ? hm_order_error(o, "cuEventCreate", res) : 0;
 }
 
@@ -147,18 +172,14 @@ static int make_room(struct hm_stream *s)
 	return 0;
 }
 
-int hm_stream_record(struct hm_order *o, struct hm_stream *s)
+static int record(struct hm_order *o, struct hm_stream *s, CUstream here)
 {
 	uint64_t pos = hm_stream_pos(s);
 	CUevent event;
 	CUresult res;
 	int err;
 
-	if (s->recorded >= pos || s->done >= pos)
-		return 0;
-	if (s->lost)
-		return hm_error(-EAGAIN, "a stream was destroyed without hetmem_stream_retire()");
-	err = check_capture(o, s);
+	err = check_capture(o, s, here);
 	if (!err)
 		err = make_room(s);
 	if (!err)
@@ -166,7 +187,7 @@ int hm_stream_record(struct hm_order *o, struct hm_stream *s)
 	if (err)
 		return err;
 	o->calls++;
-	res = o->hm->driver.cuEventRecord(event, s->handle);
+	res = o->hm->driver.cuEventRecord(event, here);
 	if (res) {
 		s->spare[s->nr_spare++] = event;
 		return hm_order_error(o, "cuEventRecord", res);
@@ -175,6 +196,25 @@ int hm_stream_record(struct hm_order *o, struct hm_stream *s)
 		(struct hm_point){ event, pos };
 	s->recorded = pos;
 	return 0;
+}
+
+int hm_stream_record(struct hm_order *o, struct hm_stream *s)
+{
+	uint64_t pos = hm_stream_pos(s);
+	CUcontext before;
+	CUstream here;
+	int err;
+
+	if (s->recorded >= pos || s->done >= pos)
+		return 0;
+	if (s->lost)
+		return hm_error(-EAGAIN, "a stream was destroyed without hetmem_stream_retire()");
+	err = enter(o, s, &here, &before);
+	if (!err) {
+		err = record(o, s, here);
+		leave(o, s, before);
+	}
+	return err;
 }
 
 static void drop_first(struct hm_stream *s)
@@ -236,12 +276,39 @@ static int remember_wait(struct hm_stream *s, const struct hm_stream *of,
 	return 0;
 }
 
-int hm_stream_wait(struct hm_order *o, struct hm_stream *s,
-		   struct hm_stream *of, uint64_t pos)
+/* @of has been recorded at @pos or later. */
+static int wait_for(struct hm_order *o, struct hm_stream *s, CUstream here,
+		    struct hm_stream *of, uint64_t pos)
 {
 	struct hm_point *p = NULL;
 	unsigned int i;
 	CUresult res;
+	int err;
+
+	err = check_capture(o, s, here);
+	if (err)
+		return err;
+	/* The earliest that covers it; the loop ends: recorded >= pos. */
+	for (i = 0; i < of->nr; i++) {
+		p = &of->points[(of->first + i) % of->room];
+		if (p->pos >= pos)
+			break;
+	}
+	err = remember_wait(s, of, 0);
+	if (err)
+		return err;
+	o->calls++;
+	res = o->hm->driver.cuStreamWaitEvent(here, p->event, 0);
+	if (res)
+		return hm_order_error(o, "cuStreamWaitEvent", res);
+	return remember_wait(s, of, p->pos);
+}
+
+int hm_stream_wait(struct hm_order *o, struct hm_stream *s,
+		   struct hm_stream *of, uint64_t pos)
+{
+	CUcontext before;
+	CUstream here;
 	int err;
 
 	if (hm_stream_known(s, of) >= pos)
@@ -255,23 +322,12 @@ int hm_stream_wait(struct hm_order *o, struct hm_stream *s,
 		hm_stream_poll(o, of);
 		return of->done >= pos ? 0 : -EAGAIN;
 	}
-	err = check_capture(o, s);
-	if (err)
-		return err;
-	/* The earliest that covers it; the loop ends: recorded >= pos. */
-	for (i = 0; i < of->nr; i++) {
-		p = &of->points[(of->first + i) % of->room];
-		if (p->pos >= pos)
-			break;
+	err = enter(o, s, &here, &before);
+	if (!err) {
+		err = wait_for(o, s, here, of, pos);
+		leave(o, s, before);
 	}
-	err = remember_wait(s, of, 0);
-	if (err)
-		return err;
-	o->calls++;
-	res = o->hm->driver.cuStreamWaitEvent(s->handle, p->event, 0);
-	if (res)
-		return hm_order_error(o, "cuStreamWaitEvent", res);
-	return remember_wait(s, of, p->pos);
+	return err;
 }
 
 /* A context that was synchronized has nothing under way. */
@@ -280,11 +336,11 @@ static int sync_lost(struct hm_order *o, struct hm_stream *s)
 	CUcontext before;
 	CUresult res;
 
-	res = hm_stream_enter(o, s->ctx, &before);
+	res = hm_current_enter(&o->hm->driver, s->ctx, &before);
 	if (!res) {
 		o->calls++;
 		res = o->hm->driver.cuCtxSynchronize();
-		hm_stream_leave(o, s->ctx, before);
+		leave(o, s, before);
 	}
 	if (res)
 		return hm_order_error(o, "cuCtxSynchronize", res);

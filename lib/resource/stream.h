@@ -47,6 +47,7 @@ struct hm_point {
  * @id: of the driver; 0: not in use
  * @serial: never used twice, unlike index
  * @handle: of the driver, valid until it is retired
+ * @thread: that first named it so, as hm_thread()
  * @ctx: it lives in
  * @pos: of the last free
  * @recorded: position that the last event covers
@@ -55,7 +56,6 @@ struct hm_point {
  * @lost: destroyed without: only a synchronized context is known to be done
  * @points: recorded, not known to be complete, a ring: oldest at @first
  * @captured: is between the begin and the end of a capture
- * @thread: whose CU_STREAM_PER_THREAD it is, if it is one that is captured
  * @waited: by index of another stream: position of that one which this one
  *	is ordered behind
  */
@@ -64,6 +64,7 @@ struct hm_stream {
 	uint64_t id;
 	uint64_t serial;
 	hetmem_stream handle;
+	uint64_t thread;
 	CUcontext ctx;
 	uint64_t pos;
 	uint64_t recorded;
@@ -71,7 +72,6 @@ struct hm_stream {
 	bool retired;
 	bool lost;
 	bool captured;
-	pthread_t thread;
 	struct hm_point *points;
 	unsigned int first;
 	unsigned int nr;
@@ -193,6 +193,12 @@ void hm_stream_captured(struct hm_order *o, struct hm_stream *s,
 static inline struct hm_stream *hm_stream_host(const struct hm_order *o)
 {
 	return o->streams[0];
+}
+
+/* What reaches it from the calling thread, in its context. */
+static inline hetmem_stream hm_stream_handle(const struct hm_stream *s)
+{
+	return hm_stream_here(s->handle, s->thread);
 }
 
 /* Up to which position of @of the stream @s is known to be behind it. */

@@ -21,29 +21,6 @@ struct hm_stream *hm_stream_new(struct hm_order *o)
 	return s;
 }
 
-CUresult hm_stream_enter(struct hm_order *o, CUcontext ctx,
-			 CUcontext *before)
-{
-	const struct hm_driver *d = &o->hm->driver;
-	CUresult res = d->cuCtxGetCurrent(before);
-
-	if (res || *before == ctx)
-		return res;
-	return d->cuCtxSetCurrent(ctx);
-}
-
-void hm_stream_leave(struct hm_order *o, CUcontext ctx, CUcontext before)
-{
-	if (before != ctx)
-		o->hm->driver.cuCtxSetCurrent(before);
-}
-
-static bool is_special(hetmem_stream handle)
-{
-	return !handle || handle == HETMEM_STREAM_LEGACY ||
-	       handle == HETMEM_STREAM_PER_THREAD;
-}
-
 int hm_stream_check(const struct hetmem *hm, hetmem_stream handle,
 		    CUresult *res)
 {
@@ -60,20 +37,31 @@ int hm_stream_check(const struct hetmem *hm, hetmem_stream handle,
 			handle);
 }
 
+/*
+ * For a driver that tells no ids: NULL is the legacy stream, and each thread's
+ * own is another one. 0 is none, and the last one is the host's.
+ */
+static uint64_t id_by_handle(hetmem_stream handle)
+{
+	if (handle == HETMEM_STREAM_PER_THREAD)
+		return 1ULL << 63 | hm_thread();
+	return (uintptr_t)(handle ? handle : HETMEM_STREAM_LEGACY);
+}
+
 /* Whose stream is it, and of which context? */
 static int identify(struct hm_order *o, hetmem_stream handle, uint64_t *id,
 		    CUcontext *ctx)
 {
 	const struct hm_driver *d = &o->hm->driver;
-	bool special = is_special(handle) && o->ctx;
-	unsigned long long asked = (uintptr_t)handle;
+	bool special = hm_stream_special(handle) && o->ctx;
+	unsigned long long asked = id_by_handle(handle);
 	CUcontext before = NULL;
 	CUresult res;
 	int err;
 
 	*ctx = o->ctx;
 	if (special) {
-		res = hm_stream_enter(o, o->ctx, &before);
+		res = hm_current_enter(d, o->ctx, &before);
 		if (res)
 			return hm_order_error(o, "cuCtxSetCurrent", res);
 	}
@@ -85,7 +73,7 @@ static int identify(struct hm_order *o, hetmem_stream handle, uint64_t *id,
 	else if (!err && !res && !*ctx)
 		res = d->cuCtxGetCurrent(ctx);
 	if (special)
-		hm_stream_leave(o, o->ctx, before);
+		hm_current_leave(d, o->ctx, before);
 	if (err)
 		return err;
 	if (res)
@@ -117,7 +105,7 @@ static struct hm_stream *find(const struct hm_order *o, hetmem_stream handle,
 			return s;
 		/* The handle is used again: that one was destroyed. */
 		if (s->id && s->handle == handle && !s->retired &&
-		    !is_special(handle)) {
+		    !hm_stream_special(handle)) {
 			s->retired = true;
 			s->lost = true;
 		}
@@ -135,8 +123,7 @@ static struct hm_stream *find_captured(const struct hm_order *o,
 		struct hm_stream *s = o->streams[i];
 
 		if (s->captured && s->handle == handle &&
-		    (handle != HETMEM_STREAM_PER_THREAD ||
-		     pthread_equal(s->thread, pthread_self())))
+		    hm_stream_here(handle, s->thread) == handle)
 			return s;
 	}
 	return NULL;
@@ -146,7 +133,6 @@ void hm_stream_captured(struct hm_order *o, struct hm_stream *s,
 			bool captured)
 {
 	s->captured = captured;
-	s->thread = pthread_self();
 	__atomic_store_n(&o->nr_captured,
 			 captured ? o->nr_captured + 1 : o->nr_captured - 1,
 			 __ATOMIC_RELEASE);
@@ -224,6 +210,7 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 			return o->nr == HM_MAX_STREAMS ? -EMFILE : -ENOMEM;
 		}
 		s->handle = handle;
+		s->thread = hm_thread();
 		s->ctx = ctx;
 		s->retired = false;
 		s->lost = false;
@@ -232,11 +219,14 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 		__atomic_store_n(&o->seen, o->seen + 1, __ATOMIC_RELAXED);
 	}
 	pthread_mutex_unlock(o->lock);
+	*stream = s;
+	/* What it means may change with the current context, unasked. */
+	if (o->retired && !o->ctx && hm_stream_special(handle))
+		return 0;
 	remember(o, &(struct hm_stream_key){
 		.order = o->serial, .handle = handle, .id = id,
 		.epoch = epoch, .stream = s,
 	});
-	*stream = s;
 	return 0;
 }
 

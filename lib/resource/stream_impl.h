@@ -16,11 +16,6 @@ static inline int hm_order_error(const struct hm_order *o, const char *call,
 /* A new one, at the end of the table, in which it is not yet; NULL. */
 struct hm_stream *hm_stream_new(struct hm_order *o);
 
-/* Makes @ctx current; the special handles mean a stream of what is. */
-CUresult hm_stream_enter(struct hm_order *o, CUcontext ctx,
-			 CUcontext *before);
-void hm_stream_leave(struct hm_order *o, CUcontext ctx, CUcontext before);
-
 /*
  * -EBUSY: @handle is captured, or waits for what is: neither its id may be
  * asked for nor an event be recorded. 0: it is not, or *@res is what the

@@ -167,6 +167,7 @@ static const struct {
 	{ "streams", test_streams },
 	{ "cross-stream", test_cross_stream },
 	{ "retire", test_retire },
+	{ "a thread's own stream", test_own_stream },
 	{ "threads", test_threads },
 	{ "exhaustion", test_exhaustion },
 	{ "fork", test_fork },

@@ -266,6 +266,86 @@ static void test_retire(void)
 	}
 }
 
+/*
+ * What CU_STREAM_PER_THREAD means to one thread, another one must not take for
+ * its own: blocks that were allocated there or recorded there.
+ */
+struct own {
+	pthread_barrier_t given;
+	pthread_barrier_t freed;
+	size_t size;
+	void *recorded;
+	void *allocated;
+};
+
+static void *use_own(void *arg)
+{
+	struct hm_context saved;
+	struct own *o = arg;
+
+	o->allocated = NULL;
+	if (expect(!hm_context_enter(hm, 0, &saved)) &&
+	    same(hetmem_alloc(res, o->size, 0, CU_STREAM_PER_THREAD,
+			      &o->allocated), 0)) {
+		fill(o->allocated, o->size, 7, CU_STREAM_PER_THREAD);
+		same(hetmem_record_stream(res, o->recorded,
+					  CU_STREAM_PER_THREAD), 0);
+		fill(o->recorded, o->size, 8, CU_STREAM_PER_THREAD);
+	}
+	pthread_barrier_wait(&o->given);
+	pthread_barrier_wait(&o->freed);
+	same(hetmem_stream_retire(res, CU_STREAM_PER_THREAD), 0);
+	return NULL;
+}
+
+static void reuse(size_t size, hetmem_stream s)
+{
+	void *p[3];
+	int i, nr;
+
+	for (nr = 0; nr < 3; nr++) {
+		if (!same(hetmem_alloc(res, size, 0, s, &p[nr]), 0))
+			break;
+		fill(p[nr], size, nr, s);
+	}
+	for (i = 0; i < nr; i++) {
+		expect(holds(p[i], size, i, s));
+		same(hetmem_free(res, p[i], size, s), 0);
+	}
+}
+
+static void test_own_stream(void)
+{
+	struct own o = { .size = largest() / 4 };
+	pthread_t thread;
+	int i;
+
+	if (row->flags & CPU_ONLY)
+		return;
+	pthread_barrier_init(&o.given, NULL, 2);
+	pthread_barrier_init(&o.freed, NULL, 2);
+	for (i = 0; i < 2; i++) {
+		hetmem_stream s = i ? streams[0] : CU_STREAM_PER_THREAD;
+
+		if (!same(hetmem_alloc(res, o.size, 0, s, &o.recorded), 0))
+			break;
+		fill(o.recorded, o.size, 6, s);
+		same(drv->cuStreamSynchronize(s), 0);
+		pthread_create(&thread, NULL, use_own, &o);
+		pthread_barrier_wait(&o.given);
+		same(hetmem_free(res, o.recorded, o.size, s), 0);
+		if (o.allocated)
+			same(hetmem_free(res, o.allocated, 0,
+					 HETMEM_STREAM_UNKNOWN), 0);
+		reuse(o.size, s);
+		pthread_barrier_wait(&o.freed);
+		pthread_join(thread, NULL);
+	}
+	same(hetmem_stream_retire(res, CU_STREAM_PER_THREAD), 0);
+	pthread_barrier_destroy(&o.given);
+	pthread_barrier_destroy(&o.freed);
+}
+
 struct worker {
 	pthread_t thread;
 	int index;

@@ -92,6 +92,18 @@ static int use(const char *spec)
 	}
 	MUST(!drv->cuStreamCreate(&a, CU_STREAM_NON_BLOCKING) &&
 	     !drv->cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+	/* Handles that are numbers, of streams that must not be confused. */
+	MUST(!hetmem_alloc(res, 700, 0, NULL, &p));
+	MUST(!hetmem_alloc(res, 700, 0, CU_STREAM_PER_THREAD, &q));
+	MUST(!drv->cuMemsetD8Async((uintptr_t)p, 1, 700, NULL));
+	MUST(!drv->cuMemsetD8Async((uintptr_t)q, 1, 700,
+				   CU_STREAM_PER_THREAD));
+	MUST(!hetmem_free(res, p, 0, HETMEM_STREAM_UNKNOWN));
+	MUST(!hetmem_free(res, q, 0, HETMEM_STREAM_UNKNOWN));
+	MUST(!hetmem_alloc(res, 700, 0, a, &p));
+	MUST(!hetmem_alloc(res, 700, 0, a, &q));
+	MUST(!hetmem_free(res, p, 0, a));
+	MUST(!hetmem_free(res, q, 0, a));
 	err = hetmem_alloc(res, 3 * MIB, 0, a, &p);
 	MUST(!err);
 	MUST(!drv->cuMemsetD8Async((uintptr_t)p, 1, 3 * MIB, a));

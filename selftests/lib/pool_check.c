@@ -25,6 +25,8 @@ struct worker {
 };
 
 static CUcontext context;
+/* Each worker's first stream is its thread's own. */
+static bool own_streams;
 
 static unsigned int roll(struct worker *w, unsigned int n)
 {
@@ -95,7 +97,7 @@ static void give(struct worker *w, struct held *h)
 /* A stream of which blocks are still held goes, another comes. */
 static void exchange(struct worker *w)
 {
-	unsigned int i = roll(w, NR_STREAMS), j;
+	unsigned int i = own_streams + roll(w, NR_STREAMS - own_streams), j;
 	CUstream old = w->streams[i];
 
 	for (j = 0; j < NR_BLOCKS; j++)
@@ -115,6 +117,10 @@ static void *work(void *arg)
 	drv->cuCtxSetCurrent(context);
 	for (i = 0; i < NR_STREAMS; i++)
 		drv->cuStreamCreate(&w->streams[i], CU_STREAM_NON_BLOCKING);
+	if (own_streams) {
+		drv->cuStreamDestroy(w->streams[0]);
+		w->streams[0] = CU_STREAM_PER_THREAD;
+	}
 	for (i = 0; i < w->rounds; i++) {
 		h = &w->blocks[roll(w, NR_BLOCKS)];
 		if (h->ptr)
@@ -133,7 +139,8 @@ static void *work(void *arg)
 			give(w, &w->blocks[i]);
 	for (i = 0; i < NR_STREAMS; i++) {
 		w->bad += !!hetmem_stream_retire(pool, w->streams[i]);
-		drv->cuStreamDestroy(w->streams[i]);
+		if (w->streams[i] != CU_STREAM_PER_THREAD)
+			drv->cuStreamDestroy(w->streams[i]);
 	}
 	return NULL;
 }
@@ -173,6 +180,9 @@ int main(void)
 	run("vmm", 1, 4000);
 	run("device", 3, 800);
 	run("vmm", 3, 1500);
+	own_streams = true;
+	run("device", 3, 400);
+	run("vmm", 3, 800);
 	close_soft();
 	return tap_end();
 }

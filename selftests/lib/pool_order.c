@@ -307,6 +307,97 @@ static void foreign_stream(const char *provider)
 	drv->cuDevicePrimaryCtxRelease(1);
 }
 
+/*
+ * What a thread frees on its own stream has the handle of another stream
+ * wherever else it is looked at.
+ */
+static CUcontext context;
+
+static void *free_held_up(void *arg)
+{
+	void **p = arg;
+
+	drv->cuCtxSetCurrent(context);
+	*p = get(3 * MIB, CU_STREAM_PER_THREAD);
+	close_gate(CU_STREAM_PER_THREAD);
+	put(*p, 3 * MIB, CU_STREAM_PER_THREAD);
+	return NULL;
+}
+
+static void threads_own(const char *provider, CUstream by)
+{
+	struct hm_pool_options opt = { .max = 32 * MIB, .wait_ms = 50 };
+	pthread_t thread;
+	void *p, *q;
+
+	make_pool(provider, &opt);
+	drv->cuCtxGetCurrent(&context);
+	put(get(512, by), 512, by);
+	need(!pthread_create(&thread, NULL, free_held_up, &p), "a thread");
+	pthread_join(thread, NULL);
+	nr_waits = 0;
+	q = get(3 * MIB, by);
+	ok(q == p, "%s, on %p: what another thread freed on its own stream",
+	   provider, by);
+	is(nr_waits, 1, "%s, on %p: behind an event", provider, by);
+	ok(is_held_up(by), "%s, on %p: of that thread", provider, by);
+	open_gate();
+	ok(gets_through(by), "%s, on %p: until it is complete", provider, by);
+	put(q, 0, by);
+	is(hetmem_resource_destroy(pool), 0, "%s, on %p: nothing is left",
+	   provider, by);
+}
+
+/* What NULL means depends on the context, which the pool's need not be. */
+static void no_context(const char *provider)
+{
+	struct hm_pool_options opt = { .max = 32 * MIB, .wait_ms = 50 };
+	CUstream a = new_stream();
+	CUcontext before;
+	void *p, *q;
+
+	make_pool(provider, &opt);
+	drv->cuCtxGetCurrent(&before);
+	put(get(512, a), 512, a);
+	close_gate(a);
+	p = get(3 * MIB, a);
+	put(p, 3 * MIB, a);
+	drv->cuCtxSetCurrent(NULL);
+	q = get(3 * MIB, NULL);
+	ok(q == p, "%s: no context: another stream's", provider);
+	put(q, 0, NULL);
+	q = get(3 * MIB, a);
+	put(q, 0, a);
+	drv->cuCtxSetCurrent(before);
+	open_gate();
+	ok(gets_through(NULL), "%s: no context: in order", provider);
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+}
+
+/* A driver that tells no ids: handles that are numbers are streams, too. */
+static void no_ids(const char *provider, CUstream first)
+{
+	struct hm_pool_options opt = { .max = 32 * MIB, .wait_ms = 50 };
+	CUstream a = new_stream();
+	void *p, *q;
+
+	hm->driver.cuStreamGetId = NULL;
+	make_pool(provider, &opt);
+	p = get(3 * MIB, first);
+	close_gate(first);
+	put(p, 3 * MIB, first);
+	q = get(3 * MIB, a);
+	ok(q == p, "%s, on %p: no ids: another stream's", provider, first);
+	ok(is_held_up(a), "%s, on %p: no ids: is ordered", provider, first);
+	open_gate();
+	put(q, 0, a);
+	is(hetmem_resource_destroy(pool), 0, "%s, on %p: no ids: nothing left",
+	   provider, first);
+	hm->driver.cuStreamGetId = real.cuStreamGetId;
+	drv->cuStreamDestroy(a);
+}
+
 struct remote_free {
 	void *ptr;
 	size_t size;
@@ -393,6 +484,8 @@ static void grow_inside(void)
 
 static void all(const char *provider)
 {
+	CUstream other = new_stream();
+
 	one_stream(provider, 700);
 	one_stream(provider, 3 * MIB);
 	cross_stream(provider, 3 * MIB);
@@ -405,6 +498,12 @@ static void all(const char *provider)
 	retire_remote(provider);
 	destroyed_without(provider);
 	foreign_stream(provider);
+	threads_own(provider, CU_STREAM_PER_THREAD);
+	threads_own(provider, other);
+	no_context(provider);
+	no_ids(provider, NULL);
+	no_ids(provider, CU_STREAM_PER_THREAD);
+	drv->cuStreamDestroy(other);
 	is(device_used(), 0, "%s: nothing is left", provider);
 }
 
