@@ -154,11 +154,34 @@ struct queue {
 	uint64_t seen_head;
 };
 
+/*
+ * The least that gives a block back to whom it is from: equal blocks that say
+ * nothing, a list of one's own, and one where others put theirs. What handing
+ * over takes here, any allocator pays.
+ */
+struct equal {
+	struct equal *next;
+	uint64_t touched;
+} __attribute__((aligned(64)));
+
+#define EQUALS	(4 * BENCH_LIVE)
+
+struct equals {
+	struct equal all[EQUALS];
+	struct equal *own;
+	struct equal *back __attribute__((aligned(64)));
+};
+
+/*
+ * @res: NULL: the driver's cuMemAllocAsync(), or with @equal blocks that are
+ *	no memory
+ */
 struct crew {
 	struct bench_options *o;
 	struct hetmem_resource *res;
 	int nr;
 	bool hand_over;
+	bool equal;
 	uint64_t pairs;
 	struct bench_pair *count;
 	int finished;
@@ -174,21 +197,76 @@ struct member {
 	int failures;
 	struct bench_thread work;
 	struct queue in;
+	struct equals equals;
 };
 
-static void free_one(struct crew *c, void *p, size_t size, CUstream stream)
+static void equals_init(struct equals *e)
 {
-	if (c->res)
+	int i;
+
+	for (i = 0; i < EQUALS; i++) {
+		e->all[i].next = e->own;
+		e->own = &e->all[i];
+	}
+}
+
+/* There are more of them than are on their way at any time. */
+static void *equal_get(struct equals *e)
+{
+	struct equal *b;
+
+	if (!e->own)
+		e->own = __atomic_exchange_n(&e->back, NULL, __ATOMIC_ACQUIRE);
+	b = e->own;
+	e->own = b->next;
+	b->touched++;
+	return b;
+}
+
+static void equal_put(struct equals *e, struct equal *b)
+{
+	struct equal *head = __atomic_load_n(&e->back, __ATOMIC_RELAXED);
+
+	b->touched++;
+	do {
+		b->next = head;
+	} while (!__atomic_compare_exchange_n(&e->back, &head, b, true,
+					      __ATOMIC_RELEASE,
+					      __ATOMIC_RELAXED));
+}
+
+static void free_one(struct crew *c, struct member *from, void *p, size_t size)
+{
+	CUstream stream = from->work.streams[0];
+
+	if (c->equal)
+		equal_put(&from->equals, p);
+	else if (c->res)
 		hetmem_free(c->res, p, size, stream);
 	else
 		c->o->drv->cuMemFreeAsync((uintptr_t)p, stream);
 }
 
+static void *alloc_one(struct crew *c, struct member *m, size_t size)
+{
+	CUstream stream = m->work.streams[0];
+	CUdeviceptr ptr = 0;
+	void *p = NULL;
+
+	if (c->equal)
+		return equal_get(&m->equals);
+	if (c->res) {
+		m->failures += !!hetmem_alloc(c->res, size, 0, stream, &p);
+		return p;
+	}
+	m->failures += !!c->o->drv->cuMemAllocAsync(&ptr, size, stream);
+	return (void *)(uintptr_t)ptr;
+}
+
 /* Frees what the one before has allocated, on its stream. */
 static bool take_one(struct crew *c, struct member *m)
 {
-	const struct member *from =
-		&c->members[(m->index + c->nr - 1) % c->nr];
+	struct member *from = &c->members[(m->index + c->nr - 1) % c->nr];
 	uint64_t head = m->in.head;
 	struct handed *h = &m->in.handed[head % QUEUE];
 
@@ -197,7 +275,7 @@ static bool take_one(struct crew *c, struct member *m)
 						  __ATOMIC_ACQUIRE);
 	if (head == m->in.seen_tail)
 		return false;
-	free_one(c, h->block, h->size, from->work.streams[0]);
+	free_one(c, from, h->block, h->size);
 	__atomic_store_n(&m->in.head, head + 1, __ATOMIC_RELEASE);
 	return true;
 }
@@ -205,10 +283,7 @@ static bool take_one(struct crew *c, struct member *m)
 static void give_one(struct crew *c, struct member *m, size_t size)
 {
 	struct queue *to = &c->members[(m->index + 1) % c->nr].in;
-	CUstream stream = m->work.streams[0];
 	uint64_t tail = to->tail;
-	CUdeviceptr ptr = 0;
-	void *p = NULL;
 
 	/* 16 live ones for each thread: no further ahead. */
 	while (tail - to->seen_head >= BENCH_LIVE) {
@@ -216,14 +291,8 @@ static void give_one(struct crew *c, struct member *m, size_t size)
 		if (tail - to->seen_head >= BENCH_LIVE && !take_one(c, m))
 			sched_yield();
 	}
-	if (c->res) {
-		m->failures += !!hetmem_alloc(c->res, size, 0, stream, &p);
-	} else {
-		m->failures += !!c->o->drv->cuMemAllocAsync(&ptr, size,
-							    stream);
-		p = (void *)(uintptr_t)ptr;
-	}
-	to->handed[tail % QUEUE] = (struct handed){ p, size };
+	to->handed[tail % QUEUE] =
+		(struct handed){ alloc_one(c, m, size), size };
 	__atomic_store_n(&to->tail, tail + 1, __ATOMIC_RELEASE);
 }
 
@@ -265,10 +334,47 @@ static void *member_main(void *arg)
 	return NULL;
 }
 
+/* Nanoseconds of a thread for a pair, the mean of all. < 0: it failed. */
+static double run_crew(struct crew *c)
+{
+	int i, failures = 0;
+	double ns = 0;
+
+	/* Each on cache lines of its own. */
+	c->members = aligned_alloc(64, c->nr * sizeof(*c->members));
+	if (!c->members)
+		return -1;
+	memset(c->members, 0, c->nr * sizeof(*c->members));
+	c->finished = 0;
+	pthread_barrier_init(&c->start, NULL, c->nr);
+	for (i = 0; i < c->nr; i++) {
+		struct member *m = &c->members[i];
+
+		m->crew = c;
+		m->index = i;
+		equals_init(&m->equals);
+		failures += !bench_thread_init(&m->work, c->o, c->res, 1);
+	}
+	for (i = 0; i < c->nr; i++)
+		if (pthread_create(&c->members[i].thread, NULL, member_main,
+				   &c->members[i]))
+			exit(complain(EXIT_FAILED, "bench",
+				      "cannot start %d threads", c->nr));
+	for (i = 0; i < c->nr; i++) {
+		pthread_join(c->members[i].thread, NULL);
+		ns += (double)c->members[i].ns / c->pairs / c->nr;
+		failures += c->members[i].failures;
+	}
+	for (i = 0; i < c->nr; i++)
+		bench_thread_end(&c->members[i].work);
+	pthread_barrier_destroy(&c->start);
+	free(c->members);
+	return failures ? -1 : ns;
+}
+
 /*
- * Nanoseconds of a thread for a pair, the mean of all. < 0: it failed. With
- * @count, the system calls of a thread that only allocates and frees; one that
- * hands over gives its core away when it has to wait.
+ * With @count, the system calls of a thread that only allocates and frees; one
+ * that hands over gives its core away when it has to wait.
  */
 static double measure_threads(struct bench_options *o,
 			      struct hetmem_resource *res, int nr,
@@ -278,48 +384,21 @@ static double measure_threads(struct bench_options *o,
 	struct crew c = { .o = o, .res = res, .nr = nr,
 			  .hand_over = hand_over, .pairs = pairs,
 			  .count = count };
-	int i, failures = 0;
-	double ns = 0;
 
-	/* Each on cache lines of its own. */
-	c.members = aligned_alloc(64, nr * sizeof(*c.members));
-	if (!c.members)
-		return -1;
-	memset(c.members, 0, nr * sizeof(*c.members));
-	pthread_barrier_init(&c.start, NULL, nr);
-	for (i = 0; i < nr; i++) {
-		c.members[i].crew = &c;
-		c.members[i].index = i;
-		failures += !bench_thread_init(&c.members[i].work, o, res, 1);
-	}
-	for (i = 0; i < nr; i++)
-		if (pthread_create(&c.members[i].thread, NULL, member_main,
-				   &c.members[i]))
-			exit(complain(EXIT_FAILED, "bench",
-				      "cannot start %d threads", nr));
-	for (i = 0; i < nr; i++) {
-		pthread_join(c.members[i].thread, NULL);
-		ns += (double)c.members[i].ns / pairs / nr;
-		failures += c.members[i].failures;
-	}
-	for (i = 0; i < nr; i++)
-		bench_thread_end(&c.members[i].work);
-	pthread_barrier_destroy(&c.start);
-	free(c.members);
-	return failures ? -1 : ns;
+	return run_crew(&c);
 }
 
 /* As many pairs as take about a fifth of a second, but no more than that. */
-static uint64_t enough(struct bench_options *o, struct hetmem_resource *res,
-		       int nr, bool hand_over)
+static uint64_t enough(struct crew c)
 {
 	double ns;
 
-	if (!res && !o->drv->cuMemAllocAsync)
-		return 0;
-	ns = measure_threads(o, res, nr, hand_over, 500, NULL);
-	if (ns > 0 && ns < 20000)
-		ns = measure_threads(o, res, nr, hand_over, 5000, NULL);
+	c.pairs = 500;
+	ns = run_crew(&c);
+	if (ns > 0 && ns < 20000) {
+		c.pairs = 5000;
+		ns = run_crew(&c);
+	}
 	if (ns <= 0 || ns > 200000)
 		return 1000;
 	return 200e6 / ns < 1000000 ? 200e6 / ns : 1000000;
@@ -328,12 +407,14 @@ static uint64_t enough(struct bench_options *o, struct hetmem_resource *res,
 /* Calls of all threads for a pair, system calls of one of them. */
 static void count_threads(struct bench_options *o,
 			  struct hetmem_resource *res, bool hand_over,
-			  struct bench_pair *row)
+			  uint64_t pairs, struct bench_pair *row)
 {
+	if (pairs > BENCH_COUNTED)
+		pairs = BENCH_COUNTED;
 	row->counted = (uint64_t)row->threads *
-		(BENCH_COUNTED + (hand_over ? 0 : BENCH_SIZES));
+		(pairs + (hand_over ? 0 : BENCH_SIZES));
 	row->calls_known = count_calls_begin(o->hm);
-	measure_threads(o, res, row->threads, hand_over, BENCH_COUNTED, row);
+	measure_threads(o, res, row->threads, hand_over, pairs, row);
 	count_calls_end(o->hm, row->calls);
 }
 
@@ -350,15 +431,33 @@ static void run_threads(struct bench_options *o, struct bench_pairs *pairs,
 	snprintf(row.spec, sizeof(row.spec), "%s", spec);
 	row.what = hand_over ? "another thread frees" : "own streams";
 	/* The first makes what the second finds warm. */
-	ours = enough(o, res, nr, hand_over);
-	theirs = enough(o, NULL, nr, hand_over);
+	ours = enough((struct crew){ .o = o, .res = res, .nr = nr,
+				     .hand_over = hand_over });
+	theirs = !o->drv->cuMemAllocAsync ? 0 :
+		enough((struct crew){ .o = o, .nr = nr,
+				      .hand_over = hand_over });
 	row.ns = measure_threads(o, res, nr, hand_over, ours, NULL) / 2;
 	row.peer_ns = !o->drv->cuMemAllocAsync ? -1 :
 		measure_threads(o, NULL, nr, hand_over, theirs, NULL) / 2 +
 		measure_threads(o, NULL, nr, hand_over, theirs, NULL) / 2;
 	row.ns += measure_threads(o, res, nr, hand_over, ours, NULL) / 2;
-	count_threads(o, res, hand_over, &row);
+	count_threads(o, res, hand_over, ours, &row);
 	hetmem_resource_destroy(res);
+	bench_pairs_add(pairs, &row);
+}
+
+/* Handing over by itself: what the queues and the blocks' way back take. */
+static void run_equals(struct bench_options *o, struct bench_pairs *pairs,
+		       int nr)
+{
+	struct crew c = { .o = o, .nr = nr, .hand_over = true, .equal = true };
+	struct bench_pair row = { .what = "handed over, no allocator",
+				  .threads = nr, .peer_ns = -1,
+				  .system_calls = -1 };
+
+	c.pairs = enough(c);
+	row.ns = run_crew(&c) / 2;
+	row.ns += run_crew(&c) / 2;
 	bench_pairs_add(pairs, &row);
 }
 
@@ -368,8 +467,9 @@ int bench_threads(int argc, char **argv)
 	int i, nr, status = bench_begin(&o, argc, argv,
 		"Usage: hetmem bench threads [--spec SPEC]... [--threads MOST] [--driver DRIVER]\n"
 		"                            [--json]\n"
-		"1 to 16 threads, each with its own stream and core; and threads that free\n"
-		"what another one allocated.", presets);
+		"1 to 16 threads, each with its own stream and core; threads that free what\n"
+		"another one allocated; and what handing over takes by itself, with blocks\n"
+		"that are no memory.", presets);
 	struct bench_pairs *pairs;
 
 	if (status >= 0)
@@ -382,5 +482,7 @@ int bench_threads(int argc, char **argv)
 		for (nr = 2; nr <= o.max_threads; nr *= 2)
 			run_threads(&o, pairs, o.specs[i], nr, true);
 	}
+	for (nr = 2; nr <= o.max_threads; nr *= 2)
+		run_equals(&o, pairs, nr);
 	return bench_end(&o, pairs);
 }

@@ -171,16 +171,58 @@ struct hetmem_resource *bench_make(struct bench_options *o, const char *spec)
 	return NULL;
 }
 
+/* The first CPU of the core that @cpu is of; itself where nobody says. */
+static int core_of(int cpu)
+{
+	char path[96];
+	int first = cpu;
+	FILE *f;
+
+	snprintf(path, sizeof(path),
+		 "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list",
+		 cpu);
+	f = fopen(path, "r");
+	if (f) {
+		if (fscanf(f, "%d", &first) != 1)
+			first = cpu;
+		fclose(f);
+	}
+	return first;
+}
+
+/* Those of @all that nobody shares a core with, and how many they are. */
+static int one_of_each(const cpu_set_t *all, cpu_set_t *ones)
+{
+	cpu_set_t cores;
+	int cpu;
+
+	CPU_ZERO(&cores);
+	CPU_ZERO(ones);
+	for (cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (!CPU_ISSET(cpu, all) || CPU_ISSET(core_of(cpu), &cores))
+			continue;
+		CPU_SET(core_of(cpu), &cores);
+		CPU_SET(cpu, ones);
+	}
+	return CPU_COUNT(ones);
+}
+
 void bench_own_core(int index)
 {
-	cpu_set_t all, one;
-	int cpu, nr;
+	cpu_set_t all, ones, one;
+	int cpu, nr, cores;
 
 	if (sched_getaffinity(0, sizeof(all), &all))
 		return;
+	cores = one_of_each(&all, &ones);
 	nr = index % CPU_COUNT(&all);
+	/* More threads than cores: the others' second halves. */
+	if (nr >= cores) {
+		nr -= cores;
+		CPU_XOR(&ones, &ones, &all);
+	}
 	for (cpu = 0; cpu < CPU_SETSIZE; cpu++)
-		if (CPU_ISSET(cpu, &all) && !nr--)
+		if (CPU_ISSET(cpu, &ones) && !nr--)
 			break;
 	CPU_ZERO(&one);
 	CPU_SET(cpu, &one);
