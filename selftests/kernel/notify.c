@@ -320,6 +320,44 @@ TEST_F(notify, two_contexts)
 	EXPECT_EQ(2, SEEN(UNMAP));
 }
 
+/* What a process without a context does at the same addresses calls nobody. */
+TEST_F(notify, others_pay_nothing)
+{
+	static const char callbacks[] =
+		"/sys/class/misc/hetmem/stats/callbacks";
+	const int rounds = 1000;
+	long before, after;
+	struct turns t;
+	pid_t pid;
+	int i;
+
+	ASSERT_EQ(0, turns_init(&t));
+	pid = fork();
+	ASSERT_GE(pid, 0);
+	if (!pid) {
+		turns_in_child(&t);
+		CHILD_CHECK(turn_wait(t.to_child[0]));
+		for (i = 0; i < rounds; i++) {
+			*(volatile char *)PAGE(i % PAGES) = 1;
+			CHILD_CHECK(!madvise(PAGE(i % PAGES), page_size(),
+					     MADV_DONTNEED));
+		}
+		_exit(0);
+	}
+	turns_in_parent(&t);
+	before = read_long(callbacks);
+	ASSERT_LE(0, before);
+	turn_pass(t.to_child[1]);
+	EXPECT_EQ(0, child_status(pid));
+	after = read_long(callbacks);
+	/* What the kernel does to the parent's memory meanwhile is not that. */
+	EXPECT_GT(rounds / 2, after - before);
+	EXPECT_EQ(0, SEEN(UNMAP));
+	EXPECT_EQ(-1, mismatch(self->p, SIZE, 1));
+	close(t.to_child[1]);
+	close(t.to_parent[0]);
+}
+
 /* The owner ends while somebody holds its context: that is counted too. */
 static void owner_ends(struct __test_metadata *_metadata, bool by_exec)
 {
