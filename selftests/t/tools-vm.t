@@ -12,6 +12,13 @@ mkdir -p $modules build/log
 check 'the modules build' selftests/vm/build-modules $kernel $modules
 head -c 64M /dev/urandom >"$tmp/input"
 
+# The guide's recipe for tracefs, as printed: what comes before the demonstration that it
+# looks at, and what comes behind.
+sed -n '/^## With tracefs/,/^## With perf/s/^    # //p' Documentation/tracing.md >"$tmp/recipe"
+check 'the recipe looks at the demonstration' grep -q '^hetmem demo' "$tmp/recipe"
+sed '/^hetmem demo/,$d' "$tmp/recipe" >"$tmp/before.sh"
+sed '/^cd /p; 1,/^hetmem demo/d' "$tmp/recipe" >"$tmp/behind.sh"
+
 # begin NAME and end, around what belongs together; the status of the last command.
 cat >"$tmp/guest.sh" <<'EOS'
 try() { echo "BEGIN $1"; shift; "$@" 2>&1; echo "END $?"; }
@@ -33,7 +40,9 @@ try no-file hetmem demo --file /none
 try no-regular-file hetmem demo --file /dev
 try short hetmem demo --file /bin/hetmem
 try fails env HETMEM_SOFT_FAIL=cuMemsetD8Async:1 hetmem demo --file /input
+sh -e /before.sh
 try demo hetmem demo --file /input
+try trace sh /behind.sh
 
 # Somebody else changes a byte while the device reads, slowly.
 HETMEM_SOFT_DELAY=cuMemcpyAsync:300ms hetmem demo --file /input >/tmp/out 2>&1 &
@@ -50,6 +59,7 @@ try corrupted sh -c "cat /tmp/out; exit $status"
 EOS
 selftests/vm/run -k $kernel -B $modules -p 'hetmem_emu=capacity_mb=48' -t 300 -m 1536 \
 	-L build/log/tools-vm -f "$hetmem:/bin/hetmem" -f "$tmp/input:/input" \
+	-f "$tmp/before.sh:/before.sh" -f "$tmp/behind.sh:/behind.sh" \
 	-f "$tmp/guest.sh:/guest.sh" -- sh /guest.sh >"$tmp/all" 2>"$tmp/err" </dev/null
 check 'the guest came to its end' grep -q '^BEGIN corrupted' "$tmp/all"
 check 'and its kernel has nothing to say' sh -c \
@@ -76,5 +86,10 @@ done
 gives fails 1 'demo: a driver that fails' 'overwrites .*: cuMemsetD8Async: CUDA_ERROR_UNKNOWN'
 gives demo 0 'demo: a file larger than the device' '^All contents verified' \
 	'device 0: 12288 pages \(48 MiB\)' 'oversubscribed' 'evicted' '24576 pages right'
+gives trace 0 'the recipe for tracefs shows it' \
+	' hetmem_track: opener=[0-9]+ range=0x[0-9a-f]+-0x[0-9a-f]+ result=0$' \
+	' hetmem_migrate_begin: opener=[0-9]+ range=.* location=0x30000 flags=0x0$' \
+	' hetmem_migrate_end: .* moved=[1-9][0-9]* already=[0-9]+ not_moved=0 why=0x0 result=0$' \
+	'^\{ type: +5 \} hitcount: +[1-9]'
 gives corrupted 1 'demo: wrong contents are found' 'the device read something else'
 done_testing
