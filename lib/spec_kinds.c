@@ -63,6 +63,9 @@ static int make_async(struct hetmem *hm, const struct hm_spec *spec,
 		.max = hm_spec_bytes(spec, "max", total),
 	};
 
+	/* To be told from one that was not given. */
+	if (hm_spec_value(spec, "threshold")->text && !options.threshold)
+		options.threshold = 1;
 	return hm_async_provider(hm, device, &options, provider);
 }
 

@@ -238,9 +238,13 @@ static struct hm_stream *oldest(struct pool *p, uint64_t *pos)
 	return NULL;
 }
 
-/* Waits until there is what is missing; NULL: there is nothing to wait for. */
+/*
+ * Waits until there is what is missing; NULL: there is nothing to wait for.
+ * *@last: the stream that was waited for last.
+ */
 static struct block *wait_for(struct pool *p, struct pool_stream *s,
-			      unsigned int zone, uint64_t units, int *err)
+			      unsigned int zone, uint64_t units, int *err,
+			      struct hm_stream **last)
 {
 	uint64_t deadline, pos;
 	struct hm_stream *of;
@@ -250,6 +254,7 @@ static struct block *wait_for(struct pool *p, struct pool_stream *s,
 		return NULL;
 	deadline = hm_now() + p->opt.wait_ms * 1000000ULL;
 	while ((of = oldest(p, &pos))) {
+		*last = of;
 		if (hm_stream_sync(&p->order, of, pos, deadline))
 			return NULL;
 		p->source->poll(p);
@@ -286,15 +291,20 @@ static struct block *trim_to(struct pool *p, struct block *b, uint64_t addr,
 	return b;
 }
 
-static int explain(struct pool *p, size_t size, int err, uint64_t waited)
+/* @on: what was waited for, the last of it; NULL: nothing. */
+static int explain(struct pool *p, size_t size, int err, uint64_t waited,
+		   const struct hm_stream *on)
 {
-	char reason[256];
+	char reason[256], wait[80] = "";
 
 	snprintf(reason, sizeof(reason), "%s", hetmem_last_error());
+	if (on)
+		snprintf(wait, sizeof(wait), ", waited %llu ms, at last for memory in use on stream %llu",
+			 (unsigned long long)waited / 1000000,
+			 (unsigned long long)on->id);
 	return hm_error(err, "alloc of %zu bytes: %s; %llu bytes held, %lld live%s",
 			size, reason, (unsigned long long)p->reserved,
-			(long long)p->requested, waited ?
-			", waited for memory in use on other streams" : "");
+			(long long)p->requested, wait);
 }
 
 void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
@@ -320,7 +330,8 @@ void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
 }
 
 static struct block *find_for(struct pool *p, struct pool_stream *s,
-			      unsigned int zone, uint64_t units, int *err)
+			      unsigned int zone, uint64_t units, int *err,
+			      struct hm_stream **waited)
 {
 	struct block *b;
 
@@ -336,7 +347,7 @@ static struct block *find_for(struct pool *p, struct pool_stream *s,
 		return hm_graph_find(p, s, zone, units, err);
 	b = hm_pool_find_or_grow(p, s, zone, units, err);
 	if (!b && *err == -ENOMEM)
-		b = wait_for(p, s, zone, units, err);
+		b = wait_for(p, s, zone, units, err, waited);
 	return b;
 }
 
@@ -359,6 +370,7 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
 {
 	const size_t whole = p->provider->granularity;
 	unsigned int zone = size > SMALL_MAX || p->whole;
+	struct hm_stream *waited = NULL;
 	uint64_t units, room, wait_ns;
 	struct block *b = NULL;
 	int err = -ENOMEM;
@@ -376,13 +388,13 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
 			units = ((size + whole - 1) & ~(whole - 1)) >>
 				UNIT_SHIFT;
 		room = units + (p->whole ? 0 : (align - UNIT) >> UNIT_SHIFT);
-		b = find_for(p, s, zone, room, &err);
+		b = find_for(p, s, zone, room, &err, &waited);
 		if (b)
 			b = fit(p, b, units, align);
 	}
 	if (!b) {
 		p->failed++;
-		err = explain(p, size, err, p->order.wait_ns - wait_ns);
+		err = explain(p, size, err, p->order.wait_ns - wait_ns, waited);
 		pthread_mutex_unlock(&p->lock);
 		return err;
 	}

@@ -153,6 +153,35 @@ static void trim(void)
 	put(p, MIB, NULL);
 }
 
+/* What is to be kept stays, and min= whatever is asked for. */
+static void trim_keeps(void)
+{
+	struct hm_pool_options opt = { .min = 8 * MIB };
+	size_t freed = 0;
+	uint64_t held;
+	void *p[32];
+	int i;
+
+	make_pool(provider, &opt);
+	for (i = 0; i < 32; i++)
+		p[i] = get(2 * MIB, NULL);
+	for (i = 0; i < 32; i++)
+		put(p[i], 0, NULL);
+	drv->cuCtxSynchronize();
+	held = pool_stats().reserved;
+	is(hetmem_trim(pool, 32 * MIB, &freed), 0, "%s: trim to 32 MiB",
+	   provider);
+	is(held - pool_stats().reserved, freed, "%s: says what", provider);
+	held = pool_stats().reserved;
+	ok(held >= 32 * MIB && held < 48 * MIB, "%s: keeps them: %llu",
+	   provider, (unsigned long long)held);
+	is(hetmem_trim(pool, 0, &freed), 0, "%s: trim to nothing", provider);
+	held = pool_stats().reserved;
+	ok(held >= 8 * MIB && held < 24 * MIB, "%s: keeps min=: %llu",
+	   provider, (unsigned long long)held);
+	hetmem_resource_destroy(pool);
+}
+
 static void limits(void)
 {
 	struct hm_pool_options opt = { .max = 32 * MIB, .min = 8 * MIB };
@@ -248,6 +277,7 @@ static void all(const char *name)
 	trim();
 	is(hetmem_resource_destroy(pool), 0, "%s: all was freed", name);
 	is(device_used(), 0, "%s: nothing is left", name);
+	trim_keeps();
 	limits();
 	decay();
 	destroy_live();

@@ -122,6 +122,31 @@ static void one_stream(const char *provider, size_t size)
 	drv->cuStreamDestroy(a);
 }
 
+/* Streams record now and then, not at each free. */
+static void record_rarely(const char *provider)
+{
+	struct hm_pool_options opt = { .cache = 512 };
+	CUstream a = new_stream(), b = new_stream();
+	int i;
+
+	make_pool(provider, &opt);
+	put(get(512, a), 512, a);
+	put(get(512, b), 512, b);
+	nr_records = 0;
+	for (i = 0; i < 640; i++)
+		put(get(1024, a), 1024, a);
+	ok(nr_records >= 5 && nr_records <= 10, "%s: %u events for 640 frees",
+	   provider, nr_records);
+	nr_records = 0;
+	for (i = 0; i < 40; i++)
+		put(get(16 * MIB, a), 16 * MIB, a);
+	ok(nr_records >= 5 && nr_records <= 14,
+	   "%s: %u events for 40 frees of 640 MiB", provider, nr_records);
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
 static void cross_stream(const char *provider, size_t size)
 {
 	struct hm_pool_options opt = { .max = 64 * MIB, .wait_ms = 50 };
@@ -164,7 +189,9 @@ static void host_wait(const char *provider)
 {
 	struct hm_pool_options opt = { .max = 32 * MIB, .wait_ms = 500 };
 	CUstream a = new_stream();
+	unsigned long long id = 0;
 	void *p, *q = NULL;
+	char says[64];
 
 	make_pool(provider, &opt);
 	p = get(24 * MIB, a);
@@ -172,7 +199,10 @@ static void host_wait(const char *provider)
 	put(p, 24 * MIB, a);
 	is(hetmem_alloc(pool, 20 * MIB, 0, HETMEM_STREAM_HOST, &q), -ENOMEM,
 	   "%s: memory in use is waited for, not for ever", provider);
-	ok(strstr(hetmem_last_error(), "waited"), "%s: it says: %s", provider,
+	drv->cuStreamGetId(a, &id);
+	snprintf(says, sizeof(says), "memory in use on stream %llu", id);
+	ok(strstr(hetmem_last_error(), "waited ") &&
+	   strstr(hetmem_last_error(), says), "%s: it says: %s", provider,
 	   hetmem_last_error());
 	ok(pool_stats().host_wait_ns >= 400000000, "%s: and counts", provider);
 	q = get(20 * MIB, a);
@@ -488,6 +518,7 @@ static void all(const char *provider)
 
 	one_stream(provider, 700);
 	one_stream(provider, 3 * MIB);
+	record_rarely(provider);
 	cross_stream(provider, 3 * MIB);
 	cross_stream(provider, 20 * MIB);
 	host_wait(provider);

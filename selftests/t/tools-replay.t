@@ -117,6 +117,13 @@ for trace in pipeline workers; do
 done
 run replay --json --work lag=500 $traces/table.csv.gz
 ask 'streams that lag' '$row->{failures} == 0 && $row->{driver_calls}{cuLaunchHostFunc} > 0'
+# The CPU gets what a stream that lags has freed, when that is done with it.
+trace '1,2,allocate,0x10,25165824,1' '1,3,free,0x10,25165824,1' \
+	'1,4,allocate,0x20,20971520,18446744073709551615' '1,5,free,0x20,20971520,18446744073709551615'
+run replay --json --work lag=100000 --spec 'pool(vmm,max=32M)' "$tmp/some.csv"
+ask 'is waited for' '$row->{failures} == 0 && $row->{host_wait_ms} > 20'
+run replay --json --spec 'pool(vmm,max=32M)' "$tmp/some.csv"
+ask 'and not without a lag' '$row->{failures} == 0 && $row->{host_wait_ms} < 20'
 
 HETMEM_SOFT_CHECK=1 run replay --json $traces/gnn.csv.gz
 ask 'in check mode: nothing is given out too early' '$row->{failures} == 0'
