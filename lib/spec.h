@@ -22,6 +22,7 @@
 
 enum hm_param_type {
 	HM_PARAM_SIZE,		/* bytes: 4096, 64K, 1.5GiB */
+	HM_PARAM_POWER,		/* the same, a power of two */
 	HM_PARAM_SHARE,		/* the same, or a part of all there is: 90% */
 	HM_PARAM_NUMBER,	/* 0, 1, 2, ... */
 	HM_PARAM_TIME,		/* 100us, 5ms, 1s; as nanoseconds */

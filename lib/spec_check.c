@@ -59,13 +59,15 @@ static int check(const char *text, const struct hm_spec *spec)
 	const struct hm_kind *kind = spec->kind;
 	int i, err;
 
+	/* At its ')', or where "(...)" should follow. */
 	if (spec->nr_children < kind->min_children)
-		return hm_spec_error(text, spec->end ? spec->end - 1 : 0,
+		return hm_spec_error(text, text[spec->end - 1] == ')' ?
+				     spec->end - 1 : spec->end,
 				     kind->class == HM_KIND_POOL ?
 				     "%s needs a provider, as in pool(vmm)" :
 				     kind->min_children == 1 ?
 				     "%s needs a resource below it" :
-				     "%s needs %d resources below it",
+				     "%s needs %d resources below it, at least",
 				     kind->name, kind->min_children);
 	if (kind->class == HM_KIND_POOL) {
 		err = check_pool(text, spec);

@@ -300,7 +300,7 @@ static int expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 #define POOL_PARAMS							\
 	{ "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold" },	\
 	{ "min", HM_PARAM_SHARE, NULL, NULL, "held from the start" },	\
-	{ "handle", HM_PARAM_SIZE, NULL, NULL,				\
+	{ "handle", HM_PARAM_POWER, NULL, NULL,				\
 	  "size of handles; not given: grows with the pool" },		\
 	{ "reserve", HM_PARAM_SIZE, NULL, NULL, "addresses to reserve" }, \
 	{ "wait", HM_PARAM_TIME, NULL, NULL,				\
@@ -380,7 +380,7 @@ const struct hm_kind hm_kinds[] = {
 		{ .name = "at", .type = HM_PARAM_TEXT, .required = true,
 		  .help = "largest size of each but the last: 64K/1M" }),
 	ADAPTOR(align, 1, 1, "larger alignment",
-		{ .name = "align", .type = HM_PARAM_SIZE, .required = true,
+		{ .name = "align", .type = HM_PARAM_POWER, .required = true,
 		  .help = "a power of two" },
 		{ "min", HM_PARAM_SIZE, "0", NULL, "of blocks from that size" }),
 	ADAPTOR(guard, 1, 1, "red zones and poison",

@@ -110,6 +110,12 @@ int hm_value_parse(const struct hm_param *param, const char *text,
 		snprintf(why, len, "a size like 4096, 64K, 1.5GiB%s",
 			 param->type == HM_PARAM_SHARE ? ", or 90%" : "");
 		break;
+	case HM_PARAM_POWER:
+		good = parse_scaled(text, size_units, true, &value->number) &&
+		       value->number <= PTRDIFF_MAX && value->number &&
+		       !(value->number & (value->number - 1));
+		snprintf(why, len, "a power of two like 4K, 2M");
+		break;
 	case HM_PARAM_NUMBER:
 		good = parse_scaled(text, none, false, &value->number) &&
 		       value->number <= INT32_MAX;

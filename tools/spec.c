@@ -78,6 +78,8 @@ static const char *type_text(const struct hm_param *param)
 	switch (param->type) {
 	case HM_PARAM_SIZE:
 		return "size";
+	case HM_PARAM_POWER:
+		return "size, a power of two";
 	case HM_PARAM_SHARE:
 		return "size or %";
 	case HM_PARAM_NUMBER:

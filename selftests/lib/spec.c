@@ -82,10 +82,12 @@ static void test_grammar(void)
 
 static void test_stacks(void)
 {
-	refuses("stats", 5, "needs a resource");
+	refuses("stats", 6, "needs a resource");
 	refuses("stats()", 7, "needs a resource");
-	refuses("pool", 4, "needs a provider");
-	refuses("fallback(host)", 14, "needs 2");
+	refuses("pool", 5, "needs a provider");
+	refuses("pool(vmm,handle=3M)", 17, "a power of two");
+	refuses("align(host,align=0)", 18, "a power of two");
+	refuses("fallback(host)", 14, "needs 2 resources below it, at least");
 	refuses("limit(host)", 1, "needs max=");
 	refuses("pool(pool(device))", 6, "cannot be given back in parts");
 	refuses("pool(stats(device))", 6, "cannot be given back in parts");
@@ -125,6 +127,9 @@ static void test_values(void)
 	value("2T", HM_PARAM_SIZE, true, 2ULL << 40, false);
 	value("7B", HM_PARAM_SIZE, true, 7, false);
 	value("0.001K", HM_PARAM_SIZE, true, 1, false);
+	value("64K", HM_PARAM_POWER, true, 65536, false);
+	value("3M", HM_PARAM_POWER, false, 0, false);
+	value("0", HM_PARAM_POWER, false, 0, false);
 	value("64KB", HM_PARAM_SIZE, false, 0, false);
 	value("-1", HM_PARAM_SIZE, false, 0, false);
 	value("1.", HM_PARAM_SIZE, false, 0, false);

@@ -180,6 +180,7 @@ static void pinned(void)
 
 /* A resource whose calls are counted, and written down before they are made. */
 static unsigned int allocs, polls, trims;
+static int fails_with = -ENOMEM;
 static struct hetmem_resource *logged;
 static char block[16];
 
@@ -191,7 +192,7 @@ static int fake_alloc(struct hetmem_resource *self, size_t size, size_t align,
 	(void)align;
 	allocs++;
 	if (!logged)
-		return hm_error(-ENOMEM, "there is none");
+		return hm_error(fails_with, "there is none");
 	hetmem_log_edge(logged, HETMEM_EDGE_RECORD, (void *)1, stream);
 	*ptr = block;
 	return 0;
@@ -240,6 +241,23 @@ static void retry(void)
 	ok(polls == 3 && trims == 3, "retry: takes back what is done, gives back what is cached");
 	ok((to.tv_sec - from.tv_sec) * 1000000000LL + to.tv_nsec -
 	   from.tv_nsec >= 60000000, "retry: wait=");
+	hm_resource_put(res);
+}
+
+/* Only who has no memory is passed over: what is wrong is wrong for all. */
+static void fallback(void)
+{
+	struct hetmem_resource fake = { .ops = &fake_ops, .hm = hm };
+	struct hetmem_resource *up[2] = { &fake, make("pool(host)") }, *res;
+	void *p = NULL;
+
+	need(!hm_fallback_create(up, 2, &res), "a fallback");
+	fails_with = -EBUSY;
+	is(hetmem_alloc(res, 1, 0, HOST, &p), -EBUSY, "fallback: an error");
+	ok(!p, "fallback: is none of the second's");
+	fails_with = -ENOMEM;
+	is(hetmem_alloc(res, 1, 0, HOST, &p), 0, "fallback: no memory is");
+	hetmem_free(res, p, 1, HOST);
 	hm_resource_put(res);
 }
 
@@ -304,6 +322,7 @@ int main(void)
 	async();
 	pinned();
 	retry();
+	fallback();
 	log_order();
 	poison();
 	close_soft();
