@@ -10,7 +10,7 @@
 
 /* Never touched; looking at all of it takes minutes, of TRACKED seconds. */
 #define SIZE	(32UL << 40)
-#define TRACKED	(2UL << 40)
+#define TRACKED	(1UL << 40)
 
 /* What the command was told, and says; in shared memory. */
 struct killed_in {
@@ -130,7 +130,7 @@ TEST_F_TIMEOUT(killed, in_the_middle, 120)
 		if (!pid)
 			call(self->k, variant->nr, variant->size, &t);
 		turns_in_parent(&t);
-		EXPECT_TRUE(turn_wait(t.to_parent[0]));
+		ASSERT_TRUE(turn_wait(t.to_parent[0]));
 		usleep(2000 * round);
 		EXPECT_EQ(0, kill(pid, SIGKILL));
 		EXPECT_EQ(128 + SIGKILL, child_status(pid));
