@@ -514,7 +514,5 @@ void hm_vm_edge(struct pool *p, const struct block *b);
 /* Where in a free block @units are best: at its beginning or its end. */
 uint64_t hm_vm_place(const struct pool *p, const struct block *b,
 		     uint64_t units);
-/* Pages of handles that are wholly in [@start, @end). */
-uint32_t hm_vm_whole(const struct pool *p, uint64_t start, uint64_t end);
 
 #endif /* HETMEM_RESOURCE_POOL_IMPL_H */

@@ -26,21 +26,39 @@ void hm_vm_edge(struct pool *p, const struct block *b)
 		v->tail[page_of(v, block_end(b) - 1)] = block_id(p, b);
 }
 
-uint32_t hm_vm_whole(const struct pool *p, uint64_t start, uint64_t end)
+/* The first page from @page on that a handle begins with. */
+static uint32_t boundary_from(const struct vm *v, uint32_t page)
+{
+	const struct mapping *m = mapping_at(v, v->map[page]);
+
+	return m->page == page ? page :
+		m->page + handle_at(v, m->handle)->pages;
+}
+
+/* The last page up to @page that a handle ends before. */
+static uint32_t boundary_to(const struct vm *v, uint32_t page)
+{
+	const struct mapping *m = mapping_at(v, v->map[page - 1]);
+
+	return m->page + handle_at(v, m->handle)->pages == page ? page :
+		m->page;
+}
+
+/*
+ * Pages of handles that are wholly in [@start, @end): a run has no holes, all
+ * between the outer boundaries are.
+ */
+static uint32_t whole(const struct pool *p, uint64_t start, uint64_t end)
 {
 	const struct vm *v = p->vm;
-	uint32_t page = page_of(v, start + (1ULL << v->shift) - 1);
-	uint32_t last = page_of(v, end), pages = 0;
+	uint32_t first = page_of(v, start + (1ULL << v->shift) - 1);
+	uint32_t last = page_of(v, end);
 
-	while (page < last) {
-		const struct mapping *m = mapping_at(v, v->map[page]);
-		uint32_t next = m->page + handle_at(v, m->handle)->pages;
-
-		if (m->page == page && next <= last)
-			pages += next - page;
-		page = next;
-	}
-	return pages;
+	if (first >= last)
+		return 0;
+	first = boundary_from(v, first);
+	last = boundary_to(v, last);
+	return first < last ? last - first : 0;
 }
 
 uint64_t hm_vm_place(const struct pool *p, const struct block *b,
@@ -48,8 +66,8 @@ uint64_t hm_vm_place(const struct pool *p, const struct block *b,
 {
 	uint64_t bytes = units << UNIT_SHIFT, end = block_end(b);
 
-	return hm_vm_whole(p, b->addr + bytes, end) >=
-	       hm_vm_whole(p, b->addr, end - bytes) ? b->addr : end - bytes;
+	return whole(p, b->addr + bytes, end) >=
+	       whole(p, b->addr, end - bytes) ? b->addr : end - bytes;
 }
 
 uint32_t hm_vm_holes(const struct vm *v, uint32_t page, uint32_t want)
