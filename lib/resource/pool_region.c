@@ -163,7 +163,7 @@ static size_t regions_trim(struct pool *p, uint64_t keep)
 			if (!can_go(p, b, keep))
 				continue;
 			r = find_region(l, b->addr);
-			if (r->pinned || put_region(p, r, HETMEM_STREAM_LEGACY))
+			if (r->pinned || put_region(p, r, HETMEM_STREAM_HOST))
 				continue;
 			freed += r->bytes;
 			*r = l->regions[--l->nr];
@@ -204,9 +204,9 @@ static void regions_destroy(struct pool *p, bool forget)
 
 	for (i = 0; !forget && i < p->regions->nr; i++)
 		if (put_region(p, &p->regions->regions[i],
-			       HETMEM_STREAM_LEGACY))
+			       HETMEM_STREAM_HOST))
 			put_region(p, &p->regions->regions[i],
-				   HETMEM_STREAM_LEGACY);
+				   HETMEM_STREAM_HOST);
 	free(p->regions->regions);
 	free(p->regions);
 	p->regions = NULL;
