@@ -32,6 +32,7 @@ struct device;
 struct file;
 struct hetmem_device;
 struct hetmem_ring;
+struct hetmem_walk;
 struct mm_struct;
 struct page;
 struct pid_namespace;
@@ -327,8 +328,8 @@ void hetmem_pin_unmapped(struct hetmem_context *ctx, unsigned long start,
 			 unsigned long last);
 bool hetmem_pin_at(struct hetmem_context *ctx, unsigned long addr,
 		   unsigned long *end);
-int hetmem_pin_range(struct hetmem_context *ctx, unsigned long start,
-		     unsigned long end, unsigned int timeout_ms);
+int hetmem_pin_walk(struct hetmem_context *ctx, struct hetmem_walk *walk,
+		    struct hetmem_cmd_migrate *cmd, unsigned long start);
 
 /* thrash.c */
 extern unsigned int hetmem_thrash_count;
@@ -396,6 +397,11 @@ struct hetmem_piece {
 #define HETMEM_TRAIT_PART	BIT(0)	/* of a large folio */
 #define HETMEM_TRAIT_MERGED	BIT(1)	/* by KSM */
 
+/* Mappings that hetmem leaves alone. */
+#define HETMEM_WHY_LEAVE (HETMEM_WHY_HUGETLB | HETMEM_WHY_SPECIAL |	\
+			  HETMEM_WHY_UFFD | HETMEM_WHY_NOT_READABLE |	\
+			  HETMEM_WHY_UNMAPPED)
+
 /**
  * struct hetmem_walk - finding out where pages are, step by step
  * @mm: whose; the caller holds a reference to its users
@@ -410,6 +416,7 @@ struct hetmem_piece {
  * @vma_end: of the mapping that the last step looked into
  * @why: HETMEM_WHY_*, of the mapping that the last step looked at
  * @look_for: traits to tell pages apart by
+ * @shared: with @look_for: other address spaces have pages of the last step
  * @nr: pieces of the last step
  */
 struct hetmem_walk {
@@ -424,6 +431,7 @@ struct hetmem_walk {
 	unsigned long vma_end;
 	u32 why;
 	u8 look_for;
+	bool shared;
 	unsigned int nr;
 };
 

@@ -33,6 +33,7 @@
  * @nid: node wanted on the host, or NUMA_NO_NODE
  * @max_span: bytes that may be moved between two looks, but for one step
  * @no_memory: the driver of the last span had no room
+ * @forks: see hetmem_forks(); when the look at the span began
  * @id: of the device whose driver is going to move [@start, @end)
  * @start: equal to @end: nothing
  * @end: grows until something else comes
@@ -44,15 +45,14 @@ struct hetmem_migration {
 	int nid;
 	unsigned long max_span;
 	bool no_memory;
+	unsigned int forks;
 	u32 id;
 	unsigned long start;
 	unsigned long end;
 };
 
-/* Mappings that hetmem leaves alone. */
-#define HETMEM_WHY_LEAVE (HETMEM_WHY_HUGETLB | HETMEM_WHY_SPECIAL |	\
-			  HETMEM_WHY_UFFD | HETMEM_WHY_NOT_READABLE |	\
-			  HETMEM_WHY_UNMAPPED)
+/* How often the look at a span may become too old before it was used. */
+#define HETMEM_SPAN_TRIES	8
 
 static bool hetmem_to_host(const struct hetmem_migration *m)
 {
@@ -68,14 +68,26 @@ static bool hetmem_to_host(const struct hetmem_migration *m)
  * Merged pages are in other mappings, too: where one process of two that share
  * a page since a fork lets KSM merge, it is merged for both. KSM's reverse
  * mapping leads to that process and to its children, not to its parent. So a
- * step's merged pages are left out of what a driver is given. One that is
- * shared and becomes merged between that look and its unmapping we cannot
- * keep out: KSM does it under the other process's locks.
+ * step's merged pages are left out of what a driver is given.
+ *
+ * Between that look and the driver's call a page that is the process's own
+ * cannot become merged: not in a mapping that KSM may not merge, unless a
+ * fork shares it, which hetmem_forks() tells. One that is shared can, under
+ * the other process's locks, and we cannot keep it out. So a step with such
+ * a page is the last of its span, and a driver that took its time before it
+ * unmapped anything has us look again: what is left is the time from the end
+ * of one step to its move.
  */
 static bool hetmem_leaves(const struct hetmem_migration *m, u32 why)
 {
 	return (why & HETMEM_WHY_LEAVE) ||
 	       ((why & HETMEM_WHY_MERGEABLE) && !hetmem_to_host(m));
+}
+
+/* Changes with every fork of @mm, and while one is under way. */
+static unsigned int hetmem_forks(const struct mm_struct *mm)
+{
+	return raw_read_seqcount(&mm->write_protect_seq);
 }
 
 static bool hetmem_has_arrived(const struct hetmem_migration *m, u32 location)
@@ -188,7 +200,8 @@ static int hetmem_count_left(struct hetmem_migration *m)
 
 /*
  * Has @dev's driver move [start, end). A mapping that has changed since it
- * was looked at is left; the second look reports it.
+ * was looked at is left; the second look reports it. Return: what the driver
+ * does; -EAGAIN also if a fork has made the look worthless.
  */
 static int hetmem_call_driver(struct hetmem_migration *m,
 			      struct hetmem_device *dev, unsigned long start,
@@ -206,8 +219,10 @@ static int hetmem_call_driver(struct hetmem_migration *m,
 		if (hetmem_to_host(m))
 			ret = hetmem_device_to_host(dev, vma, start, end,
 						    m->nid);
-		else
+		else if (hetmem_forks(mm) == m->forks)
 			ret = hetmem_device_to_device(dev, vma, start, end);
+		else
+			ret = -EAGAIN;
 	}
 	mmap_read_unlock(mm);
 	return ret;
@@ -347,57 +362,9 @@ static int hetmem_step_account(struct hetmem_migration *m, unsigned long start,
 }
 
 /*
- * Holds [start, end) on the host. Pages that cannot be held are left out: a
- * hole ends what one call of hetmem_pin_range() does, so it is passed by.
- */
-static int hetmem_step_pin(struct hetmem_migration *m, unsigned long start,
-			   unsigned long end)
-{
-	int ret;
-
-	while (start < end) {
-		ret = hetmem_pin_range(m->ctx, start, end, m->cmd->timeout_ms);
-		if (ret < 0 && ret != -EFAULT)
-			return ret;
-		if (ret > 0)
-			m->cmd->pinned += ret;
-		start += (unsigned long)max(ret, 1) << PAGE_SHIFT;
-		if (fatal_signal_pending(current))
-			return -EINTR;
-	}
-	return 0;
-}
-
-/* Holds what of [start, end) is mapped and may be read. */
-static int hetmem_migrate_pin(struct hetmem_migration *m, unsigned long start,
-			      unsigned long end)
-{
-	unsigned long at, next;
-	unsigned int i;
-	int ret;
-
-	for (; start < end; start = m->walk.end) {
-		ret = hetmem_walk_step(&m->walk, start, end);
-		if (ret)
-			return ret;
-		if (m->walk.why & HETMEM_WHY_LEAVE)
-			continue;
-		for (i = 0, at = start; i < m->walk.nr; i++, at = next) {
-			next = hetmem_piece_end(&m->walk, i, at);
-			if (HETMEM_LOC_KIND(m->walk.pieces[i].location) !=
-			    HETMEM_HOST)
-				continue;
-			ret = hetmem_step_pin(m, at, next);
-			if (ret)
-				return ret;
-		}
-	}
-	return 0;
-}
-
-/*
  * Whether the next step may be moved with the last one. Huge pages, and what
- * may become one, are a driver's business block by block.
+ * may become one, are a driver's business block by block. Shared pages do not
+ * wait.
  */
 static bool hetmem_step_goes_on(const struct hetmem_migration *m)
 {
@@ -405,7 +372,7 @@ static bool hetmem_step_goes_on(const struct hetmem_migration *m)
 	bool any = false;
 	unsigned int i;
 
-	if (walk->end == walk->vma_end)
+	if (walk->end == walk->vma_end || walk->shared)
 		return false;
 	for (i = 0; i < walk->nr; i++) {
 		if (walk->pieces[i].order)
@@ -416,6 +383,33 @@ static bool hetmem_step_goes_on(const struct hetmem_migration *m)
 	return any;
 }
 
+/*
+ * Goes on where a look had become too old, each step by itself. Where that
+ * happens again and again the rest is left.
+ */
+static int hetmem_span_again(struct hetmem_migration *m, unsigned long start,
+			     unsigned long end)
+{
+	unsigned int tries = 0;
+	int ret = 0;
+
+	while (!ret && start < end && tries < HETMEM_SPAN_TRIES) {
+		m->forks = hetmem_forks(m->walk.mm);
+		ret = hetmem_walk_step(&m->walk, start, end);
+		if (!ret)
+			ret = hetmem_step_to_device(m);
+		if (!ret)
+			ret = hetmem_move_now(m);
+		if (!ret) {
+			start = m->walk.end;
+		} else if (ret == -EAGAIN) {
+			ret = 0;
+			tries++;
+		}
+	}
+	return ret;
+}
+
 /* Looks at a span from @start on, moves it, and counts. */
 static int hetmem_migrate_span(struct hetmem_migration *m, unsigned long start)
 {
@@ -424,6 +418,7 @@ static int hetmem_migrate_span(struct hetmem_migration *m, unsigned long start)
 	bool goes_on;
 	int ret, err;
 
+	m->forks = hetmem_forks(m->walk.mm);
 	do {
 		ret = hetmem_walk_step(&m->walk, end, m->cmd->end);
 		if (ret == -EBUSY && end > start) {
@@ -459,6 +454,8 @@ static int hetmem_migrate_span(struct hetmem_migration *m, unsigned long start)
 		m->start = m->end;
 	else
 		ret = hetmem_move_now(m);
+	if (ret == -EAGAIN && !hetmem_to_host(m))
+		ret = hetmem_span_again(m, start, end);
 	m->no_memory = ret == -ENOMEM;
 	if (m->no_memory)
 		ret = 0;
@@ -556,7 +553,7 @@ int hetmem_migrate(struct hetmem_context *ctx, struct mm_struct *mm,
 			break;
 		ret = hetmem_migrate_span(&m, start);
 		if (!ret && (cmd->flags & HETMEM_MIGRATE_PIN))
-			ret = hetmem_migrate_pin(&m, start, cmd->walk_end);
+			ret = hetmem_pin_walk(ctx, &m.walk, cmd, start);
 		if (ret)
 			break;
 		if (fatal_signal_pending(current)) {

@@ -366,21 +366,14 @@ static bool hetmem_pin_made(struct hetmem_context *ctx, struct hetmem_pin *pin,
 	return nr;
 }
 
-/**
- * hetmem_pin_range - hold pages of the caller on the host
- * @ctx: of the caller
- * @start: page-aligned
- * @end: page-aligned, at most a block behind
- * @timeout_ms: for how long
- *
- * What is pinned already is pinned a second time. Pages that are not there
- * are faulted in.
- *
- * Return: pages pinned, fewer if one cannot be, or a negative errno:
- * -EDQUOT RLIMIT_MEMLOCK or caps/max_pins, -EFAULT none can be, -ENOMEM, -EINTR.
+/*
+ * Holds [@start, @end), at most a block, for a time. What is pinned already is
+ * pinned a second time. Pages that are not there are faulted in. Return: pages
+ * pinned, fewer if one cannot be, or a negative errno: -EFAULT none can be,
+ * others as hetmem_pin_walk() has them.
  */
-int hetmem_pin_range(struct hetmem_context *ctx, unsigned long start,
-		     unsigned long end, unsigned int timeout_ms)
+static int hetmem_pin_range(struct hetmem_context *ctx, unsigned long start,
+			    unsigned long end, unsigned int timeout_ms)
 {
 	unsigned int nr = (end - start) >> PAGE_SHIFT;
 	struct hetmem_pin *pin;
@@ -411,4 +404,61 @@ int hetmem_pin_range(struct hetmem_context *ctx, unsigned long start,
 free:
 	kvfree(pin);
 	return ret;
+}
+
+/* A hole ends what one call of hetmem_pin_range() does, so it is passed by. */
+static int hetmem_pin_piece(struct hetmem_context *ctx,
+			    struct hetmem_cmd_migrate *cmd,
+			    unsigned long start, unsigned long end)
+{
+	int ret;
+
+	while (start < end) {
+		ret = hetmem_pin_range(ctx, start, end, cmd->timeout_ms);
+		if (ret < 0 && ret != -EFAULT)
+			return ret;
+		if (ret > 0)
+			cmd->pinned += ret;
+		start += (unsigned long)max(ret, 1) << PAGE_SHIFT;
+		if (fatal_signal_pending(current))
+			return -EINTR;
+	}
+	return 0;
+}
+
+/**
+ * hetmem_pin_walk - hold what is mapped, may be read, and is on the host
+ * @ctx: of the caller
+ * @walk: of the caller's memory
+ * @cmd: whose pages are held from @start to its walk_end, for its timeout, and
+ *	counted there; those that cannot be are left out
+ * @start: page-aligned
+ *
+ * Return: 0, or -EDQUOT RLIMIT_MEMLOCK or caps/max_pins, -EBUSY, -ENOMEM,
+ * -EINTR.
+ */
+int hetmem_pin_walk(struct hetmem_context *ctx, struct hetmem_walk *walk,
+		    struct hetmem_cmd_migrate *cmd, unsigned long start)
+{
+	unsigned long at, next;
+	unsigned int i;
+	int ret;
+
+	for (; start < cmd->walk_end; start = walk->end) {
+		ret = hetmem_walk_step(walk, start, cmd->walk_end);
+		if (ret)
+			return ret;
+		if (walk->why & HETMEM_WHY_LEAVE)
+			continue;
+		for (i = 0, at = start; i < walk->nr; i++, at = next) {
+			next = hetmem_piece_end(walk, i, at);
+			if (HETMEM_LOC_KIND(walk->pieces[i].location) !=
+			    HETMEM_HOST)
+				continue;
+			ret = hetmem_pin_piece(ctx, cmd, at, next);
+			if (ret)
+				return ret;
+		}
+	}
+	return 0;
 }

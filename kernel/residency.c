@@ -284,25 +284,42 @@ static unsigned long hetmem_pfns_repeat(const unsigned long *pfns,
 }
 
 /*
+ * Whether another address space has the page too, or may have it from swap.
+ * What is exclusive becomes shared by fork() only.
+ */
+static bool hetmem_page_is_shared(struct page *page)
+{
+	struct folio *folio = page_folio(page);
+
+	if (!PageAnon(page) || PageAnonExclusive(page))
+		return false;
+	return folio_test_large(folio) || folio_test_swapcache(folio) ||
+	       atomic_read(&folio->_mapcount) > 0;
+}
+
+/*
  * How many of the @nr entries from @pfns on have the same of the traits that
  * @walk looks for, as far as that is seen at a glance, and which. Pages of a
  * device have none.
  */
-static unsigned long hetmem_pfns_traits(const struct hetmem_walk *walk,
+static unsigned long hetmem_pfns_traits(struct hetmem_walk *walk,
 					const unsigned long *pfns,
 					unsigned long nr, u8 *traits)
 {
 	struct page *page = hmm_pfn_to_page(pfns[0]);
+	unsigned long i, alike = 1;
 	u8 found = 0;
 
 	if (is_zone_device_page(page))
-		return hetmem_pfns_alike(pfns, nr);
-	if (PageCompound(page))
+		alike = hetmem_pfns_alike(pfns, nr);
+	else if (PageCompound(page))
 		found |= HETMEM_TRAIT_PART;
 	if (folio_test_ksm(page_folio(page)))
 		found |= HETMEM_TRAIT_MERGED;
 	*traits = found & walk->look_for;
-	return 1;
+	for (i = 0; i < alike && !walk->shared; i++)
+		walk->shared = hetmem_page_is_shared(hmm_pfn_to_page(pfns[i]));
+	return alike;
 }
 
 /*
@@ -367,6 +384,7 @@ static int hetmem_walk_try(struct hetmem_walk *walk, unsigned long start,
 		return -EINTR;
 
 	walk->start = start;
+	walk->shared = false;
 	vma = find_vma(walk->mm, start);
 	if (!vma || vma->vm_start > start) {
 		walk->end = vma ? min(end, vma->vm_start) : end;

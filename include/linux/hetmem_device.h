@@ -43,12 +43,14 @@ struct vm_area_struct;
  * VM_MERGEABLE, and a moment ago no page of the range was merged by KSM;
  * before it moves pages of its own accord a driver has to look for all that
  * itself. They may sleep, must not wait for user space, and return early on a
- * fatal signal.
+ * fatal signal. A moment is short: a driver that has evicted pages does not go
+ * on with to_device, but returns -EAGAIN and is called again for what is left,
+ * up to eight times.
  *
  * Return: 0, also when some or all pages did not move (hetmem looks for
- * itself where they are), -ENOMEM if there was no room (on the device after
- * evicting, or on the host), -EINTR on a fatal signal, another negative
- * errno if the device failed.
+ * itself where they are), -ENOMEM if there was no room (on the device nor by
+ * evicting, or on the host), -EAGAIN of to_device, -EINTR on a fatal signal,
+ * another negative errno if the device failed.
  */
 struct hetmem_device_ops {
 	struct module *owner;

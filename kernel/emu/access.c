@@ -93,18 +93,14 @@ static const struct mmu_interval_notifier_ops emu_access_ops = {
  */
 int emu_access_prepare(struct mm_struct *mm)
 {
-	struct emu_access *access;
+	struct emu_access access = {};
 	int ret;
 
-	access = kzalloc(sizeof(*access), GFP_KERNEL_ACCOUNT);
-	if (!access)
-		return -ENOMEM;
-	spin_lock_init(&access->lock);
-	ret = mmu_interval_notifier_insert(&access->notifier, mm, 0, PAGE_SIZE,
+	spin_lock_init(&access.lock);
+	ret = mmu_interval_notifier_insert(&access.notifier, mm, 0, PAGE_SIZE,
 					   &emu_access_ops);
 	if (!ret)
-		mmu_interval_notifier_remove(&access->notifier);
-	kfree(access);
+		mmu_interval_notifier_remove(&access.notifier);
 	return ret == -EINTR ? -ERESTARTNOINTR : ret;
 }
 
@@ -468,7 +464,7 @@ static bool emu_unless_changed(struct emu_access *access, unsigned long seq,
 /* Return: 0, or a negative errno with the piece's memory as it was. */
 static int emu_access_piece(struct emu_access *access, u64 *faults)
 {
-	unsigned int tries, brought = 0;
+	unsigned int tries, rooms = 0, brought = 0;
 	bool faulted = false, faulted_in = false;
 	enum emu_step step;
 	unsigned long seq;
@@ -500,6 +496,12 @@ static int emu_access_piece(struct emu_access *access, u64 *faults)
 			emu_count(access->dev, EMU_DEVICE_FAULTS, 1);
 		}
 		ret = emu_device_fault(access, step == EMU_STEP_BRING);
+		/* Making room took its time: what is merged may have changed. */
+		if (ret == -EAGAIN) {
+			ret = -EBUSY;
+			if (++rooms < EMU_MOVE_ROUNDS)
+				continue;
+		}
 		if (step == EMU_STEP_BRING)
 			brought++;
 		else
@@ -572,27 +574,23 @@ static int emu_access_all(struct emu_access *access,
 int emu_access(struct emu_device *dev, struct mm_struct *mm,
 	       struct hetmem_emu_cmd_access *cmd)
 {
-	struct emu_access *access;
-	int ret = -ENOMEM;
+	struct emu_access access = {
+		.dev = dev,
+		.mm = mm,
+		.op = cmd->op,
+		.write = cmd->op != HETMEM_EMU_READ,
+		.migrate = cmd->flags & HETMEM_EMU_MIGRATE,
+		.value = cmd->value,
+	};
+	int ret;
 
-	access = kzalloc(sizeof(*access), GFP_KERNEL_ACCOUNT);
-	if (!access)
-		return -ENOMEM;
-	spin_lock_init(&access->lock);
-	access->dev = dev;
-	access->mm = mm;
-	access->op = cmd->op;
-	access->write = cmd->op != HETMEM_EMU_READ;
-	access->migrate = cmd->flags & HETMEM_EMU_MIGRATE;
-	access->value = cmd->value;
+	spin_lock_init(&access.lock);
 	if (cmd->op == HETMEM_EMU_READ || cmd->op == HETMEM_EMU_WRITE) {
-		access->bounce = kvmalloc(EMU_PIECE_SIZE, GFP_KERNEL_ACCOUNT);
-		if (!access->bounce)
-			goto out;
+		access.bounce = kvmalloc(EMU_PIECE_SIZE, GFP_KERNEL_ACCOUNT);
+		if (!access.bounce)
+			return -ENOMEM;
 	}
-	ret = emu_access_all(access, cmd);
-	kvfree(access->bounce);
-out:
-	kfree(access);
+	ret = emu_access_all(&access, cmd);
+	kvfree(access.bounce);
 	return ret;
 }

@@ -79,8 +79,8 @@
 #define EMU_HUGE_SIZE		(EMU_HUGE << PAGE_SHIFT)
 
 /*
- * How often a migration that found the device full makes room and goes on.
- * Each round fails only if somebody else was faster.
+ * How often who found the device full makes room and tries again. Each round
+ * fails only if somebody else was faster.
  */
 #define EMU_MOVE_ROUNDS		8
 

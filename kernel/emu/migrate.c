@@ -4,9 +4,10 @@
  * with mmap_lock held for reading; see emu.h for the locks.
  *
  * A migration that finds no room moves what fits, lets go of every page, has
- * others evicted and goes on. How many pages need room is known only once
- * they are locked (holes count, what is there already does not), and nothing
- * may be evicted then; so only a full device pays for a second round.
+ * others evicted and is begun anew by its caller, who looks for merged pages
+ * first. How many pages need room is known only once they are locked (holes
+ * count, what is there already does not), and nothing may be evicted then; so
+ * only a full device pays for a second round.
  *
  * A range that is what one PMD maps is asked for COMPOUND: if one huge page is
  * there, or nothing at all, it comes as a single entry, and moves whole or not
@@ -279,9 +280,9 @@ static long emu_move_in_round(struct emu_device *dev, struct migrate_vma *args,
  * @start: page-aligned
  * @end: page-aligned, at most HETMEM_DEVICE_SPAN behind, inside @vma
  *
- * Return: 0, also if some pages could not move; -ENOSPC if there was no room
- * for some, -ENOMEM, -EINTR on a fatal signal, or what migrate_vma_setup()
- * says.
+ * Return: 0, also if some pages could not move; -EAGAIN if there was no room for
+ * some and now there is, unless others take it; -ENOSPC if there was none,
+ * -ENOMEM, -EINTR on a fatal signal, or what migrate_vma_setup() says.
  */
 int emu_move_in(struct emu_device *dev, struct vm_area_struct *vma,
 		unsigned long start, unsigned long end)
@@ -301,8 +302,7 @@ int emu_move_in(struct emu_device *dev, struct vm_area_struct *vma,
 			  MIGRATE_VMA_SELECT_DEVICE_PRIVATE : 0),
 	};
 	unsigned long nr = (end - start) >> PAGE_SHIFT;
-	unsigned long room, *pfns;
-	unsigned int round = 0;
+	unsigned long room, made, *pfns;
 	long ret;
 
 	pfns = kvmalloc_array(2 * nr, sizeof(*pfns), GFP_KERNEL);
@@ -328,18 +328,18 @@ int emu_move_in(struct emu_device *dev, struct vm_area_struct *vma,
 			ret = -EINTR;
 			break;
 		}
-		if (++round == EMU_MOVE_ROUNDS) {
-			ret = -ENOSPC;
+		made = emu_make_room(dev, ret - room, &spare);
+		room += made;
+		if (made) {
+			ret = -EAGAIN;
 			break;
 		}
-		room += emu_make_room(dev, ret - room, &spare);
-		if (!room) {
+		if (!room || !(args.flags & HETMEM_SELECT_COMPOUND)) {
 			ret = -ENOSPC;
 			break;
 		}
 		/* Less than a huge page needs: what there is, for single ones. */
-		if (room < ret)
-			args.flags &= ~HETMEM_SELECT_COMPOUND;
+		args.flags &= ~HETMEM_SELECT_COMPOUND;
 	}
 	emu_unreserve(dev, room);
 	kvfree(pfns);

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Spans: small pages of one mapping move to the host many blocks at a time,
- * and what lies in between (another mapping, a hole, pages that are there
- * already, a caller who wants a list) ends a span and loses nothing. A
- * driver's migration sends one MIGRATE notification, which tells how many
- * there were.
+ * Spans: small pages of one mapping move many blocks at a time, and what lies
+ * in between (another mapping, a hole, pages that are there already, a caller
+ * who wants a list, towards a device pages that another process has) ends a
+ * span and loses nothing. A driver's migration sends one MIGRATE notification,
+ * which tells how many there were.
  */
 #include "hetmem_emu_test.h"
+#include "hetmem_modules.h"
+
+#include <pthread.h>
 
 FIXTURE(span)
 {
@@ -41,19 +44,25 @@ FIXTURE_TEARDOWN(span)
 
 #define MIDDLE	(self->p + self->size / 2)
 
-/* Migrations that a driver does for one MIGRATE of everything to the host. */
-static long migrations(int hm, void *p, size_t size,
-		       struct hetmem_cmd_migrate *cmd)
+/* Migrations that a driver does for one MIGRATE of everything to @loc. */
+static long migrations_to(int hm, void *p, size_t size, uint32_t loc,
+			  struct hetmem_cmd_migrate *cmd)
 {
 	struct hetmem_cmd_stats before, after;
 	int ret = hm_stats_context(hm, &before);
 
 	if (!ret)
-		ret = hm_migrate(hm, p, size, ANY_HOST, cmd);
+		ret = hm_migrate(hm, p, size, loc, cmd);
 	if (!ret)
 		ret = hm_stats_context(hm, &after);
 	return ret ? ret : (long)(after.notified[HETMEM_NOTIFY_MIGRATE] -
 				  before.notified[HETMEM_NOTIFY_MIGRATE]);
+}
+
+static long migrations(int hm, void *p, size_t size,
+		       struct hetmem_cmd_migrate *cmd)
+{
+	return migrations_to(hm, p, size, ANY_HOST, cmd);
 }
 
 TEST_F(span, one_mapping)
@@ -135,6 +144,132 @@ TEST_F(span, with_a_list)
 	EXPECT_EQ(0, cmd.filled_rest);
 	EXPECT_LE(3, after.notified[HETMEM_NOTIFY_MIGRATE] -
 		     before.notified[HETMEM_NOTIFY_MIGRATE]);
+	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
+}
+
+#define BLOCKS	4
+
+/* Towards a device a span is an eighth of it: this one is large enough. */
+FIXTURE(large)
+{
+	struct module emu;
+	struct rig rig;
+	uint32_t loc;
+	int hm;
+	char *map, *p;
+	size_t size;
+};
+
+FIXTURE_SETUP(large)
+{
+	struct module large = { .name = "hetmem_emu" };
+
+	self->emu.name = large.name;
+	module_params(&self->emu);
+	ASSERT_GT(sizeof(large.params),
+		  snprintf(large.params, sizeof(large.params),
+			   "%scapacity_mb=%zu", self->emu.params,
+			   8 * BLOCKS * HUGE_SIZE / MiB));
+	ASSERT_EQ(0, module_unload(large.name));
+	ASSERT_EQ(0, module_load(&large));
+	ASSERT_EQ(0, rig_init(&self->rig));
+	self->hm = self->rig.fd;
+	self->loc = self->rig.dev->loc;
+	self->size = BLOCKS * HUGE_SIZE;
+	self->map = map_filled(self->size + HUGE_SIZE, 1);
+	ASSERT_NE(NULL, self->map);
+	self->p = (char *)(((uintptr_t)self->map + HUGE_SIZE - 1) &
+			   -HUGE_SIZE);
+	fill(self->p, self->size, 1);
+}
+
+FIXTURE_TEARDOWN(large)
+{
+	munmap(self->map, self->size + HUGE_SIZE);
+	EXPECT_EQ(0, rig_exit(&self->rig));
+	EXPECT_EQ(0, module_unload("hetmem_emu"));
+	EXPECT_EQ(0, module_load(&self->emu));
+}
+
+/*
+ * What a process shares with another one may be merged for it, behind its
+ * back: between the look at such a page and its move nothing else is done.
+ */
+TEST_F(large, shared_pages_do_not_wait)
+{
+	struct hetmem_cmd_migrate cmd;
+	char *shared = self->p + HUGE_SIZE + 7 * page_size();
+	struct turns t;
+	pid_t pid;
+
+	EXPECT_EQ(1, migrations_to(self->hm, self->p, self->size, self->loc,
+				   &cmd));
+	EXPECT_EQ(1, migrations(self->hm, self->p, self->size, &cmd));
+	ASSERT_EQ(0, turns_init(&t));
+	pid = fork();
+	ASSERT_GE(pid, 0);
+	if (!pid) {
+		turns_in_child(&t);
+		turn_wait(t.to_child[0]);
+		_exit(mismatch(self->p, self->size, 1) >= 0);
+	}
+	turns_in_parent(&t);
+	EXPECT_EQ(BLOCKS, migrations_to(self->hm, self->p, self->size,
+					self->loc, &cmd));
+	EXPECT_EQ(1, migrations(self->hm, self->p, self->size, &cmd));
+	/* All but one are copied: the block of that one ends a span. */
+	fill(self->p, shared - self->p, 2);
+	fill(shared + page_size(),
+	     self->size - (shared - self->p) - page_size(), 2);
+	EXPECT_EQ(2, migrations_to(self->hm, self->p, self->size, self->loc,
+				   &cmd));
+	EXPECT_EQ(1, migrations(self->hm, self->p, self->size, &cmd));
+	/* The other one's way to share it ends. */
+	turn_pass(t.to_child[1]);
+	EXPECT_EQ(0, child_status(pid));
+	EXPECT_EQ(1, migrations_to(self->hm, self->p, self->size, self->loc,
+				   &cmd));
+	EXPECT_EQ(-1, mismatch_at(shared, page_size(), 1, shared - self->p));
+	close(t.to_child[1]);
+	close(t.to_parent[0]);
+}
+
+static void *fork_until(void *arg)
+{
+	int *end = arg;
+	pid_t pid;
+
+	while (!__atomic_load_n(end, __ATOMIC_RELAXED)) {
+		pid = fork();
+		if (!pid)
+			_exit(0);
+		if (pid < 0 || child_status(pid))
+			return arg;
+	}
+	return NULL;
+}
+
+/* A fork makes what was looked at worthless, and not what was asked for. */
+TEST_F(large, forks_meanwhile)
+{
+	struct hetmem_cmd_migrate cmd;
+	uint64_t moved = 0;
+	int i, end = 0;
+	pthread_t forker;
+	void *failed;
+
+	ASSERT_EQ(0, pthread_create(&forker, NULL, fork_until, &end));
+	for (i = 0; i < test_rounds(40); i++) {
+		EXPECT_EQ(0, migrate_contended(self->hm, self->p, self->size,
+					       self->loc, &cmd));
+		moved += cmd.moved;
+		EXPECT_EQ(0, migrate_contended(self->hm, self->p, self->size,
+					       ANY_HOST, &cmd));
+	}
+	__atomic_store_n(&end, 1, __ATOMIC_RELAXED);
+	ASSERT_EQ(0, pthread_join(forker, &failed));
+	EXPECT_EQ(NULL, failed);
+	EXPECT_LT(0, moved);
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
 }
 
