@@ -26,6 +26,7 @@
  * of its address space has a role.
  */
 #include <linux/completion.h>
+#include <linux/cred.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/jiffies.h>
@@ -47,6 +48,7 @@
  * @id: by which the executor answers
  * @executor: in whose queue it is, NULL if in none
  * @asker: process
+ * @user: whose it is
  * @reply_mm: whose context is to be told; only compared
  * @reply: number of that context; 0: somebody waits for @done instead
  * @done: @result is valid
@@ -63,6 +65,7 @@ struct hetmem_hint {
 	u64 id;
 	struct hetmem_context *executor;
 	struct pid *asker;
+	kuid_t user;
 	const struct mm_struct *reply_mm;
 	u64 reply;
 	struct completion done;
@@ -327,18 +330,27 @@ int hetmem_bind_device(struct hetmem_context *ctx,
 	return ret;
 }
 
-/* Hints of @asker under way at @executor, whose hints_lock is held. */
-static unsigned int hetmem_hints_asked(const struct hetmem_context *executor,
-				       const struct pid *asker)
+/*
+ * Whether @hint's process and user may have one more of the @max hints under
+ * way at @executor, whose hints_lock is held. Half of them are for the user
+ * whose executor it is; of the others each may have as many as it leaves to
+ * the rest.
+ */
+static bool hetmem_hint_share(const struct hetmem_context *executor,
+			      const struct hetmem_hint *hint, unsigned int max)
 {
-	const struct hetmem_hint *hint;
-	unsigned int nr = 0;
+	unsigned int process = 0, user = 0, others = 0;
+	const kuid_t owner = executor->user->uid;
+	const struct hetmem_hint *other;
 
-	list_for_each_entry(hint, &executor->hints, node) {
-		if (hint->asker == asker)
-			nr++;
+	list_for_each_entry(other, &executor->hints, node) {
+		process += other->asker == hint->asker;
+		user += uid_eq(other->user, hint->user);
+		others += !uid_eq(other->user, owner);
 	}
-	return nr;
+	return process < HETMEM_HINT_ASKED_MAX &&
+	       (uid_eq(hint->user, owner) ||
+		user + others < DIV_ROUND_UP(max, 2));
 }
 
 /*
@@ -394,7 +406,7 @@ static int hetmem_hint_queue(struct hetmem_context *executor,
 		trace_hetmem_limit_hit("max_hints", max);
 		return -EAGAIN;
 	}
-	if (hetmem_hints_asked(executor, hint->asker) >= HETMEM_HINT_ASKED_MAX)
+	if (!hetmem_hint_share(executor, hint, max))
 		return -EAGAIN;
 	ret = hetmem_hint_limit(executor, hint);
 	if (ret)
@@ -430,6 +442,7 @@ hetmem_hint_alloc(const struct hetmem_cmd_hint *cmd)
 	hint->end = cmd->end;
 	hint->location = cmd->location;
 	hint->asker = get_pid(task_tgid(current));
+	hint->user = current_euid();
 	return hint;
 }
 

@@ -301,6 +301,52 @@ TEST_F(sysfs, max_hints)
 	close(r.fd);
 }
 
+/* Hints of a process of user @uid, which ends, that @executor is told of. */
+static unsigned int hints_of(uid_t uid, const char *p, struct ring *executor)
+{
+	struct ring r = { .fd = -1 };
+	pid_t pid = fork();
+	int ret;
+
+	if (!pid) {
+		CHILD_CHECK(!setresuid(uid, uid, uid));
+		r.fd = hm_open();
+		CHILD_CHECK(r.fd >= 0);
+		CHILD_CHECK(!ring_make(&r, r.fd, 64, EVENT(COMPLETED)));
+		do {
+			ret = hm_hint(executor->fd, p, SIZE, GPU(0),
+				      FOREVER_MS, r.fd, NULL);
+		} while (!ret);
+		CHILD_CHECK(ret == -EAGAIN);
+		_exit(0);
+	}
+	if (pid < 0 || child_status(pid))
+		return -1;
+	return ring_count(executor, HETMEM_EVENT_HINT, NULL);
+}
+
+/* Nobody can keep others from asking, and all of them not its own user. */
+TEST_F(sysfs, max_hints_of_a_user)
+{
+	struct ring r;
+
+	if (geteuid())
+		SKIP(return, "needs root");
+	ASSERT_EQ(0, sysfs_set("caps/max_hints", 16));
+	ASSERT_LE(0, executor_open(&r, GPU(0), 64));
+	ASSERT_EQ(0, hm_set_attr(r.fd, NULL, HETMEM_ATTR_ALLOW_HINTS, 1));
+	EXPECT_EQ(4U, hints_of(1001, self->p, &r));
+	/* Whichever of its processes asks. */
+	EXPECT_EQ(0U, hints_of(1001, self->p, &r));
+	EXPECT_EQ(2U, hints_of(1002, self->p, &r));
+	EXPECT_EQ(1U, hints_of(1003, self->p, &r));
+	EXPECT_EQ(0U, hints_of(1002, self->p, &r));
+	EXPECT_EQ(9U, hints_of(0, self->p, &r));
+	EXPECT_EQ(0U, hints_of(0, self->p, &r));
+	munmap(r.header, r.size);
+	close(r.fd);
+}
+
 /* Pins, not pages: each hole begins a new one. */
 TEST_F(sysfs, max_pins)
 {

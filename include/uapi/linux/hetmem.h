@@ -710,7 +710,9 @@ struct hetmem_cmd_bind_device {
  * Errors: -EPERM; -ENXIO there is no executor, or @reply_fd has no ring with
  * COMPLETED; -EBADF @reply_fd is no context of the caller; -EAGAIN the
  * executor's ring or its queue (max_hints) is full, or the calling process
- * has HETMEM_HINT_ASKED_MAX hints under way there; -EDQUOT it is more than
+ * has HETMEM_HINT_ASKED_MAX hints under way there, or its user its share of
+ * max_hints (of half of them, which the users have that are not the executor's,
+ * each as many as it leaves to the rest); -EDQUOT it is more than
  * foreign/N/advisory_limit of sysfs leaves room for, to the user whose context
  * the executor is; -ETIMEDOUT; -EOWNERDEAD
  * the executor's address space or its context has gone; -EINTR any signal. After
