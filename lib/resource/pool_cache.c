@@ -112,17 +112,19 @@ static void push(struct pool *p, struct pool_stream *s, struct block *b)
 	set_state(b, BLOCK_CACHED);
 }
 
-void hm_stream_collect(struct pool *p, struct pool_stream *s)
+/* What is on the list; then it is @empty: of this stream, or closed. */
+static void collect(struct pool *p, struct pool_stream *s, uint64_t empty)
 {
 	uint32_t id, next, units = 0;
+	uint64_t head;
 
 	if (__atomic_load_n(&s->returned, __ATOMIC_RELAXED))
 		s->excess += __atomic_exchange_n(&s->returned, 0,
 						 __ATOMIC_RELAXED);
-	if (!__atomic_load_n(&s->remote, __ATOMIC_RELAXED))
+	if (__atomic_load_n(&s->remote, __ATOMIC_RELAXED) == empty)
 		return;
-	id = __atomic_exchange_n(&s->remote, 0, __ATOMIC_ACQUIRE);
-	for (; id; id = next) {
+	head = __atomic_exchange_n(&s->remote, empty, __ATOMIC_ACQ_REL);
+	for (id = head == REMOTE_CLOSED ? 0 : head; id; id = next) {
 		struct block *b = block_at(p, id);
 
 		prefetch_block(b);
@@ -133,10 +135,11 @@ void hm_stream_collect(struct pool *p, struct pool_stream *s)
 	__atomic_sub_fetch(&s->remote_units, units, __ATOMIC_RELAXED);
 }
 
-/*
- * A remote free has no position in its stream before it is collected: until
- * then an event, or that all is complete, says nothing of it.
- */
+void hm_stream_collect(struct pool *p, struct pool_stream *s)
+{
+	collect(p, s, s->s.retired ? REMOTE_CLOSED : s->s.serial << 32);
+}
+
 void hm_pool_collect(struct pool *p)
 {
 	unsigned int i;
@@ -150,10 +153,35 @@ void hm_pool_collect(struct pool *p)
 	}
 }
 
+/*
+ * A remote free has no position in its stream before it is collected: until
+ * then an event, or that all is complete, says nothing of it.
+ */
+void hm_stream_close(struct pool *p, struct pool_stream *s)
+{
+	stream_lock(s);
+	collect(p, s, REMOTE_CLOSED);
+	stream_unlock(s);
+}
+
+static __attribute__((noinline))
+int get_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
+	     size_t size, size_t align, hetmem_stream stream, void **ptr)
+{
+	int err = hm_pool_lock(p, stream, epoch, &s);
+
+	if (!err) {
+		err = hm_pool_alloc_slow(p, s, size, align, ptr);
+		pthread_mutex_unlock(&p->lock);
+	}
+	return err;
+}
+
 static int get(struct hetmem_resource *res, size_t size, size_t align,
 	       hetmem_stream stream, void **ptr)
 {
 	struct pool *p = to_pool(res);
+	uint64_t epoch = pool_epoch(p);
 	struct pool_stream *s;
 	uint32_t units;
 	struct block *b;
@@ -168,21 +196,21 @@ static int get(struct hetmem_resource *res, size_t size, size_t align,
 		return err;
 	if (size > SMALL_MAX || align > UNIT ||
 	    hm_unlikely(__atomic_load_n(&s->graph, __ATOMIC_RELAXED)))
-		return hm_pool_alloc_slow(p, s, size, align, ptr);
+		return get_slow(p, s, epoch, size, align, stream, ptr);
 	units = (size + UNIT - 1) >> UNIT_SHIFT;
 	if (hm_unlikely(__atomic_load_n(&s->owner, __ATOMIC_RELAXED) !=
 			hm_stream_keys))
 		__atomic_store_n(&s->owner, hm_stream_keys, __ATOMIC_RELAXED);
 	stream_lock(s);
-	b = pop(p, s, units);
+	b = hm_unlikely(epoch != pool_epoch(p)) ? NULL : pop(p, s, units);
 	/* A pool that sleeps gives out nothing that was cached. */
-	if (hm_unlikely(!b) && cache_max(p)) {
+	if (hm_unlikely(!b) && cache_max(p) && epoch == pool_epoch(p)) {
 		hm_stream_collect(p, s);
 		b = pop(p, s, units);
 	}
 	if (hm_unlikely(!b)) {
 		stream_unlock(s);
-		return hm_pool_alloc_slow(p, s, size, align, ptr);
+		return get_slow(p, s, epoch, size, align, stream, ptr);
 	}
 	b->slack = block_bytes(b) - size;
 	b->stream = s->s.index;
@@ -266,36 +294,49 @@ static struct block *claim(struct pool *p, void *ptr, size_t size)
 	return b;
 }
 
-/* To the owner of @s; false: that is the caller, or there is too much. */
-static bool push_remote(struct pool *p, struct pool_stream *s, struct block *b)
+/*
+ * To the owner of @s; false: that is the caller, or there is too much, or @s
+ * may be retired.
+ */
+static bool push_remote(struct pool *p, struct pool_stream *s, uint64_t epoch,
+			struct block *b)
 {
-	uint32_t head, id = block_id(p, b), units = b->units;
+	uint32_t id = block_id(p, b), units = b->units;
+	uint64_t head, serial;
 
 	if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == hm_stream_keys ||
 	    !__atomic_load_n(&s->cache, __ATOMIC_RELAXED))
 		return false;
+	head = __atomic_load_n(&s->remote, __ATOMIC_ACQUIRE);
+	serial = head >> 32;
+	if (hm_unlikely(head == REMOTE_CLOSED || epoch != pool_epoch(p)))
+		return false;
 	if ((uint64_t)__atomic_add_fetch(&s->remote_units, units,
 					 __ATOMIC_RELAXED) << UNIT_SHIFT >
-	    cache_max(p) / REMOTE_SHARE) {
-		__atomic_sub_fetch(&s->remote_units, units, __ATOMIC_RELAXED);
-		return false;
-	}
-	head = __atomic_load_n(&s->remote, __ATOMIC_RELAXED);
+	    cache_max(p) / REMOTE_SHARE)
+		goto not;
 	do {
+		if (hm_unlikely(head >> 32 != serial))
+			goto not;
 		b->right = head;
-	} while (!__atomic_compare_exchange_n(&s->remote, &head, id, true,
+	} while (!__atomic_compare_exchange_n(&s->remote, &head,
+					      serial << 32 | id, true,
 					      __ATOMIC_RELEASE,
 					      __ATOMIC_RELAXED));
 	return true;
+not:
+	__atomic_sub_fetch(&s->remote_units, units, __ATOMIC_RELAXED);
+	return false;
 }
 
-static bool push_own(struct pool *p, struct pool_stream *s, struct block *b)
+static bool push_own(struct pool *p, struct pool_stream *s, uint64_t epoch,
+		     struct block *b)
 {
 	bool pushed = false;
 
 	stream_lock(s);
 	if (s->cache && s->cached + block_bytes(b) <= cache_max(p) &&
-	    !s->s.retired) {
+	    epoch == pool_epoch(p) && !s->s.retired) {
 		push(p, s, b);
 		pushed = true;
 	}
@@ -325,10 +366,31 @@ static void make_cache(struct pool *p, struct pool_stream *s)
 	pthread_mutex_unlock(&p->lock);
 }
 
+/* Also where the stream is not what it was; if that has gone, nothing is done. */
+static __attribute__((noinline))
+int put_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
+	     hetmem_stream stream, struct block *b)
+{
+	int err = 0;
+
+	if (s)
+		err = hm_pool_lock(p, stream, epoch, &s);
+	else
+		pthread_mutex_lock(&p->lock);
+	if (err) {
+		set_state(b, BLOCK_LIVE);
+		return err;
+	}
+	hm_pool_free_slow(p, s, b);
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}
+
 int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t size,
 		 hetmem_stream stream)
 {
 	struct pool *p = to_pool(res);
+	uint64_t epoch = pool_epoch(p);
 	struct pool_stream *s = NULL;
 	struct block *b;
 	int err;
@@ -348,11 +410,12 @@ int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t size,
 	if (!s || b->units >= NR_BINS ||
 	    __atomic_load_n(&b->flags, __ATOMIC_RELAXED) & ~BLOCK_ZONE ||
 	    __atomic_load_n(&s->graph, __ATOMIC_RELAXED))
-		return hm_pool_free_slow(p, s, b);
-	if (push_remote(p, s, b) || push_own(p, s, b))
+		return put_slow(p, s, epoch, stream, b);
+	if (push_remote(p, s, epoch, b) || push_own(p, s, epoch, b))
 		return 0;
 	make_cache(p, s);
-	return push_own(p, s, b) ? 0 : hm_pool_free_slow(p, s, b);
+	return push_own(p, s, epoch, b) ? 0 :
+		put_slow(p, s, epoch, stream, b);
 }
 
 /* All of a list, but for what may stay, in front of @list. */

@@ -50,14 +50,16 @@ static int owns(struct pool *p, struct hm_ctl_owns *arg)
 
 static int record(struct pool *p, const struct hm_ctl_stream *arg)
 {
+	uint64_t epoch = pool_epoch(p);
 	struct pool_stream *s;
 	struct block *b;
 	int err;
 
 	err = hm_stream_get(&p->order, arg->stream, (struct hm_stream **)&s);
+	if (!err)
+		err = hm_pool_lock(p, arg->stream, epoch, &s);
 	if (err)
 		return err;
-	pthread_mutex_lock(&p->lock);
 	b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
 	if (!b || block_state(b) != BLOCK_LIVE)
 		err = hm_error(-EINVAL, "record_stream: %p is not the beginning of a live block",
@@ -75,10 +77,13 @@ static int retire(struct pool *p, const struct hm_ctl_stream *arg)
 	int err;
 
 	pthread_mutex_lock(&p->lock);
-	hm_pool_collect(p);
-	err = hm_stream_retire(&p->order, arg->stream, &s);
-	if (!err && s)
-		hm_stream_flush(p, (struct pool_stream *)s, 0);
+	err = hm_stream_end(&p->order, arg->stream, &s);
+	if (!err && s) {
+		hm_stream_close(p, (struct pool_stream *)s);
+		err = hm_stream_retire(&p->order, s);
+		if (!err)
+			hm_stream_flush(p, (struct pool_stream *)s, 0);
+	}
 	pthread_mutex_unlock(&p->lock);
 	return err;
 }
@@ -158,6 +163,7 @@ static int segments(struct pool *p, struct hm_ctl_segments *arg)
 
 static int reserve(struct pool *p, struct hm_ctl_reserve *arg)
 {
+	uint64_t epoch = pool_epoch(p);
 	struct pool_stream *s;
 	struct block *b;
 	int err;
@@ -167,9 +173,10 @@ static int reserve(struct pool *p, struct hm_ctl_reserve *arg)
 	if (arg->reserve > PTRDIFF_MAX / 2)
 		return hm_error(-ENOMEM, "alloc_reserve: more than there can be");
 	err = hm_stream_get(&p->order, arg->stream, (struct hm_stream **)&s);
+	if (!err)
+		err = hm_pool_lock(p, arg->stream, epoch, &s);
 	if (err)
 		return err;
-	pthread_mutex_lock(&p->lock);
 	err = p->asleep ? hm_error(-EBUSY, "the pool is asleep: hetmem_wake()") :
 		p->source->reserve(p, (arg->size + UNIT - 1) >> UNIT_SHIFT,
 				   (arg->reserve + UNIT - 1) >> UNIT_SHIFT, &b);
@@ -207,6 +214,7 @@ static int enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 static int grow(struct pool *p, const struct hm_ctl_grow *arg)
 {
 	uint64_t units = (arg->size + UNIT - 1) >> UNIT_SHIFT, asked, more = 0;
+	uint64_t epoch = pool_epoch(p);
 	int64_t excess;
 	struct pool_stream *s;
 	struct block *b;
@@ -217,9 +225,10 @@ static int grow(struct pool *p, const struct hm_ctl_grow *arg)
 	if (arg->size > PTRDIFF_MAX || units > UINT32_MAX / 2)
 		return hm_error(-ENOMEM, "grow: more than there can be");
 	err = hm_stream_get(&p->order, arg->stream, (struct hm_stream **)&s);
+	if (!err)
+		err = hm_pool_lock(p, arg->stream, epoch, &s);
 	if (err)
 		return err;
-	pthread_mutex_lock(&p->lock);
 	b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
 	asked = b ? block_bytes(b) - b->slack : 0;
 	excess = b ? block_excess(b) : 0;

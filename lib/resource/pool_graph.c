@@ -183,14 +183,16 @@ static void set_graph(struct pool *p, struct pool_stream *s, struct graph *g)
 int hm_graph_ctl(struct pool *p, enum hm_ctl op,
 		 const struct hm_ctl_capture *arg)
 {
+	uint64_t epoch = pool_epoch(p);
 	struct pool_stream *s;
 	struct graph *g;
 	int err;
 
 	err = hm_stream_get(&p->order, arg->stream, (struct hm_stream **)&s);
+	if (!err)
+		err = hm_pool_lock(p, arg->stream, epoch, &s);
 	if (err)
 		return err;
-	pthread_mutex_lock(&p->lock);
 	g = by_id(p, arg->id);
 	switch (op) {
 	case HM_CTL_CAPTURE_BEGIN:

@@ -31,6 +31,14 @@
  * which whoever has the lock takes as a whole when the cache lacks a block, is
  * emptied, or its counters are read: such a free counts from then on. The
  * descriptors of cached blocks are of cache lines that belong to the stream.
+ *
+ * A stream may be retired, and its place another's, between its being looked
+ * up and its lock. Whoever retires one first changes the order's epoch, then
+ * takes the stream's lock and closes its remote list; all others read the
+ * epoch, look up, and read the epoch again once they have the lock or know what
+ * the list begins with. Where it has changed they look up again. So what is freed
+ * on a stream before its end is recorded is covered by that event, and what is
+ * freed later is not said to be.
  */
 #ifndef HETMEM_RESOURCE_POOL_IMPL_H
 #define HETMEM_RESOURCE_POOL_IMPL_H
@@ -46,6 +54,7 @@
 #define NR_BINS		((SMALL_MAX >> UNIT_SHIFT) + 1)
 #define MAP_WORDS	((NR_BINS + 63) / 64)
 #define NR_ZONES	2
+#define REMOTE_CLOSED	UINT64_MAX
 
 enum block_state {
 	BLOCK_NONE,
@@ -130,8 +139,9 @@ struct arena {
  * @owner: the thread that allocated on it last, or its memory of streams
  * @graph: the capture under way on it, whose memory is taken instead
  * @cache: by units: list of cached blocks; NULL until the first
- * @remote: list of BUSY blocks that other threads freed; @remote_units: of
- *	them and of those that are about to be there
+ * @remote: list of BUSY blocks that other threads freed, below the serial of
+ *	the stream that it is of, or REMOTE_CLOSED; @remote_units: of them and of
+ *	those that are about to be there
  * @returned: of @excess, by frees on other streams
  * @lock: see the top
  * @cache_map: bit: the list has blocks; @cached: bytes in all
@@ -150,7 +160,7 @@ struct pool_stream {
 	struct graph *graph;
 	uint32_t *cache;
 	/* Written by those that do not own it. */
-	uint32_t remote __attribute__((aligned(64)));
+	uint64_t remote __attribute__((aligned(64)));
 	uint32_t remote_units;
 	int64_t returned;
 	/* Written by its owner at each allocation and free. */
@@ -321,6 +331,12 @@ static inline uint64_t stream_next_pos(struct hm_stream *s)
 	return hm_unlikely(s->retired && !s->lost) ? s->pos : hm_stream_step(s);
 }
 
+/* Has a stream come to its end, or a capture begun or ended, meanwhile? */
+static inline uint64_t pool_epoch(const struct pool *p)
+{
+	return __atomic_load_n(&p->order.epoch, __ATOMIC_ACQUIRE);
+}
+
 /* The block's descriptor, which is about to be written to. */
 static inline void prefetch_block(const struct block *b)
 {
@@ -362,6 +378,8 @@ void hm_pool_spin(struct pool_stream *s);
 void hm_stream_collect(struct pool *p, struct pool_stream *s);
 /* The same of all streams, before one is asked whether it is at its end. pool->lock. */
 void hm_pool_collect(struct pool *p);
+/* The same of one that is about to be retired, and of no more. pool->lock. */
+void hm_stream_close(struct pool *p, struct pool_stream *s);
 /* With the stream's lock: @b, which is freed on @s, wastes nothing any more. */
 void hm_pool_return_excess(struct pool *p, struct pool_stream *s,
 			   const struct block *b);
@@ -447,6 +465,13 @@ void hm_pool_settle(struct pool *p);
 
 /* pool_order.c: blocks and streams. With pool->lock. */
 
+/*
+ * Takes pool->lock with *@s, looked up for @stream after @epoch was read,
+ * being that stream still or another that was looked up. Else an error.
+ */
+int hm_pool_lock(struct pool *p, hetmem_stream stream, uint64_t epoch,
+		 struct pool_stream **s);
+
 /* Asks the driver how far the streams are; retired ones come to an end. */
 bool hm_pool_poll(struct pool *p);
 /* A BUSY block whose uses are a list is PENDING, or FREE. */
@@ -458,13 +483,13 @@ int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s);
 /* Frees that are enough for an event. */
 void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes);
 
-/* pool_slow.c: with pool->lock where not said otherwise. */
+/* pool_slow.c: with pool->lock. */
 
 int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
 		       size_t align, void **ptr);
 /* A BUSY block that was live; @s: NULL if the stream is not known. */
-int hm_pool_free_slow(struct pool *p, struct pool_stream *s,
-		      struct block *b);
+void hm_pool_free_slow(struct pool *p, struct pool_stream *s,
+		       struct block *b);
 /* What @s may use, made if need be; BUSY, or NULL and *@err. */
 struct block *hm_pool_find_or_grow(struct pool *p, struct pool_stream *s,
 				   unsigned int zone, uint64_t units,

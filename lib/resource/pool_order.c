@@ -11,6 +11,23 @@
 /* Or this part of the pool, if that is more. */
 #define RECORD_SHARE	16
 
+int hm_pool_lock(struct pool *p, hetmem_stream stream, uint64_t epoch,
+		 struct pool_stream **s)
+{
+	int err;
+
+	pthread_mutex_lock(&p->lock);
+	while (hm_unlikely(epoch != p->order.epoch)) {
+		epoch = p->order.epoch;
+		pthread_mutex_unlock(&p->lock);
+		err = hm_stream_get(&p->order, stream, (struct hm_stream **)s);
+		if (err)
+			return err;
+		pthread_mutex_lock(&p->lock);
+	}
+	return 0;
+}
+
 void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes)
 {
 	if (p->order.seen <= 1 || !s->s.index || s->s.retired)

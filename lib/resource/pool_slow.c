@@ -378,7 +378,6 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
 	if (p->whole && align > whole)
 		return hm_error(-EINVAL, "alloc: exportable memory is aligned to %zu",
 				whole);
-	pthread_mutex_lock(&p->lock);
 	wait_ns = p->order.wait_ns;
 	if (size > PTRDIFF_MAX) {
 		hm_error(err, "more than there can be");
@@ -394,13 +393,10 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, size_t size,
 	}
 	if (!b) {
 		p->failed++;
-		err = explain(p, size, err, p->order.wait_ns - wait_ns, waited);
-		pthread_mutex_unlock(&p->lock);
-		return err;
+		return explain(p, size, err, p->order.wait_ns - wait_ns, waited);
 	}
 	*ptr = (void *)(uintptr_t)b->addr;
 	hm_pool_give(p, s, b, size);
-	pthread_mutex_unlock(&p->lock);
 	return 0;
 }
 
@@ -421,11 +417,11 @@ static void let_go(struct pool *p, struct block *b)
 		hm_block_release(p, b);
 }
 
-int hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct block *b)
+void hm_pool_free_slow(struct pool *p, struct pool_stream *s,
+		       struct block *b)
 {
 	uint64_t bytes = block_bytes(b);
 
-	pthread_mutex_lock(&p->lock);
 	if (!s) {
 		s = stream_at(p, b->stream);
 		if (s->s.serial != b->pos || !s->s.id)
@@ -443,6 +439,4 @@ int hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct block *b)
 	let_go(p, b);
 	hm_pool_record(p, s, bytes);
 	hm_pool_decay(p);
-	pthread_mutex_unlock(&p->lock);
-	return 0;
 }

@@ -254,10 +254,14 @@ int hm_stream_sync(struct hm_order *o, struct hm_stream *s, uint64_t pos,
 
 /*
  * @handle will be destroyed. Its stream is put in *@stream, NULL if there is
- * none. -EIO its end could not be recorded, -EINVAL.
+ * none. From now on @epoch tells whoever looked a stream up before to do so
+ * again, which waits for the lock; then hm_stream_retire(). -EINVAL, -EBUSY.
  */
-int hm_stream_retire(struct hm_order *o, hetmem_stream handle,
-		     struct hm_stream **stream);
+int hm_stream_end(struct hm_order *o, hetmem_stream handle,
+		  struct hm_stream **stream);
+
+/* Its end is now. -EIO it could not be recorded, and the stream goes on. */
+int hm_stream_retire(struct hm_order *o, struct hm_stream *s);
 
 /*
  * A retired stream that is complete: its index may be another's. Nothing of

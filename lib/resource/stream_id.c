@@ -230,10 +230,9 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 	return 0;
 }
 
-int hm_stream_retire(struct hm_order *o, hetmem_stream handle,
-		     struct hm_stream **stream)
+int hm_stream_end(struct hm_order *o, hetmem_stream handle,
+		  struct hm_stream **stream)
 {
-	struct hm_stream *s;
 	uint64_t id;
 	CUcontext ctx;
 	int err;
@@ -244,18 +243,21 @@ int hm_stream_retire(struct hm_order *o, hetmem_stream handle,
 	err = identify(o, handle, &id, &ctx);
 	if (err)
 		return err;
-	s = find(o, handle, id);
-	if (!s)
-		return 0;
+	*stream = find(o, handle, id);
+	if (*stream)
+		__atomic_add_fetch(&o->epoch, 1, __ATOMIC_ACQ_REL);
+	return 0;
+}
+
+int hm_stream_retire(struct hm_order *o, struct hm_stream *s)
+{
 	/*
 	 * Uses of blocks that are freed later, on other streams, are the
 	 * caller's to order; what was freed here is what the event covers.
 	 */
-	err = hm_stream_record(o, s);
-	if (err)
-		return err;
-	s->retired = true;
-	__atomic_add_fetch(&o->epoch, 1, __ATOMIC_RELEASE);
-	*stream = s;
-	return 0;
+	int err = hm_stream_record(o, s);
+
+	if (!err)
+		s->retired = true;
+	return err;
 }

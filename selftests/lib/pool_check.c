@@ -27,6 +27,8 @@ struct worker {
 static CUcontext context;
 /* Each worker's first stream is its thread's own. */
 static bool own_streams;
+/* The last one all share. It is retired, and given work again, at any time. */
+static CUstream shared;
 
 static unsigned int roll(struct worker *w, unsigned int n)
 {
@@ -71,8 +73,12 @@ static void give(struct worker *w, struct held *h)
 {
 	CUstream other = w->streams[roll(w, NR_STREAMS)];
 	hetmem_stream on = h->stream;
+	unsigned int how = roll(w, 5);
 
-	switch (roll(w, 5)) {
+	/* Frees that name a stream count from then on, whatever was retired. */
+	if (shared && (on == shared || other == shared))
+		how = how < 3 ? 0 : 4;
+	switch (how) {
 	case 0:			/* moves to another stream */
 		follow(other, h->stream);
 		kernel(w, h, other);
@@ -97,8 +103,12 @@ static void give(struct worker *w, struct held *h)
 /* A stream of which blocks are still held goes, another comes. */
 static void exchange(struct worker *w)
 {
-	unsigned int i = own_streams + roll(w, NR_STREAMS - own_streams), j;
+	const unsigned int nr = NR_STREAMS - own_streams - !!shared;
+	unsigned int i = own_streams + roll(w, nr), j;
 	CUstream old = w->streams[i];
+
+	if (shared)
+		w->bad += !!hetmem_stream_retire(pool, shared);
 
 	for (j = 0; j < NR_BLOCKS; j++)
 		if (w->blocks[j].ptr && w->blocks[j].stream == old)
@@ -121,6 +131,10 @@ static void *work(void *arg)
 		drv->cuStreamDestroy(w->streams[0]);
 		w->streams[0] = CU_STREAM_PER_THREAD;
 	}
+	if (shared) {
+		drv->cuStreamDestroy(w->streams[NR_STREAMS - 1]);
+		w->streams[NR_STREAMS - 1] = shared;
+	}
 	for (i = 0; i < w->rounds; i++) {
 		h = &w->blocks[roll(w, NR_BLOCKS)];
 		if (h->ptr)
@@ -129,7 +143,7 @@ static void *work(void *arg)
 			take(w, h);
 		if (!roll(w, 40))
 			w->bad += !!hetmem_poll(pool);
-		if (!roll(w, 200))
+		if (!roll(w, shared ? 20 : 200))
 			exchange(w);
 		if (!roll(w, 300))
 			w->bad += !!hetmem_trim(pool, 0, NULL);
@@ -139,7 +153,8 @@ static void *work(void *arg)
 			give(w, &w->blocks[i]);
 	for (i = 0; i < NR_STREAMS; i++) {
 		w->bad += !!hetmem_stream_retire(pool, w->streams[i]);
-		if (w->streams[i] != CU_STREAM_PER_THREAD)
+		if (w->streams[i] != CU_STREAM_PER_THREAD &&
+		    w->streams[i] != shared)
 			drv->cuStreamDestroy(w->streams[i]);
 	}
 	return NULL;
@@ -183,6 +198,11 @@ int main(void)
 	own_streams = true;
 	run("device", 3, 400);
 	run("vmm", 3, 800);
+	own_streams = false;
+	drv->cuStreamCreate(&shared, CU_STREAM_NON_BLOCKING);
+	run("device", 3, 800);
+	run("vmm", 3, 1500);
+	drv->cuStreamDestroy(shared);
 	close_soft();
 	return tap_end();
 }

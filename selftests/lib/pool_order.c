@@ -3,99 +3,7 @@
  * The pool and streams: who may have what was freed where, while a stream is
  * held up by a host function that waits for a gate.
  */
-#include "pool.h"
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
-static bool is_open;
-static int passed;
-static unsigned int nr_records, nr_waits, nr_queries;
-static struct hm_driver real;
-
-static CUresult count_record(CUevent event, CUstream stream)
-{
-	__atomic_add_fetch(&nr_records, 1, __ATOMIC_RELAXED);
-	return real.cuEventRecord(event, stream);
-}
-
-static CUresult count_wait(CUstream stream, CUevent event, unsigned int flags)
-{
-	__atomic_add_fetch(&nr_waits, 1, __ATOMIC_RELAXED);
-	return real.cuStreamWaitEvent(stream, event, flags);
-}
-
-static CUresult count_query(CUevent event)
-{
-	__atomic_add_fetch(&nr_queries, 1, __ATOMIC_RELAXED);
-	return real.cuEventQuery(event);
-}
-
-static void wait_for_gate(void *unused)
-{
-	(void)unused;
-	pthread_mutex_lock(&lock);
-	while (!is_open)
-		pthread_cond_wait(&opened, &lock);
-	pthread_mutex_unlock(&lock);
-}
-
-static void pass(void *unused)
-{
-	(void)unused;
-	__atomic_add_fetch(&passed, 1, __ATOMIC_SEQ_CST);
-}
-
-static void close_gate(CUstream stream)
-{
-	pthread_mutex_lock(&lock);
-	is_open = false;
-	pthread_mutex_unlock(&lock);
-	need(!drv->cuLaunchHostFunc(stream, wait_for_gate, NULL),
-	     "a stream waits");
-}
-
-static void open_gate(void)
-{
-	pthread_mutex_lock(&lock);
-	is_open = true;
-	pthread_cond_broadcast(&opened);
-	pthread_mutex_unlock(&lock);
-}
-
-/* Whether work that is given to the stream now gets done within that time. */
-static bool is_done_in(CUstream stream, unsigned int ms)
-{
-	const struct timespec nap = { .tv_nsec = 1000000 };
-	int before = __atomic_load_n(&passed, __ATOMIC_SEQ_CST);
-	unsigned int i;
-
-	need(!drv->cuLaunchHostFunc(stream, pass, NULL), "work");
-	for (i = 0; i < ms; i++) {
-		if (__atomic_load_n(&passed, __ATOMIC_SEQ_CST) != before)
-			return true;
-		nanosleep(&nap, NULL);
-	}
-	return false;
-}
-
-static bool is_held_up(CUstream stream)
-{
-	return !is_done_in(stream, 20);
-}
-
-/* However busy the machine is. */
-static bool gets_through(CUstream stream)
-{
-	return is_done_in(stream, 20000);
-}
-
-static CUstream new_stream(void)
-{
-	CUstream s;
-
-	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "a stream");
-	return s;
-}
+#include "pool_gate.h"
 
 static void one_stream(const char *provider, size_t size)
 {
@@ -337,156 +245,6 @@ static void foreign_stream(const char *provider)
 	drv->cuDevicePrimaryCtxRelease(1);
 }
 
-/*
- * What a thread frees on its own stream has the handle of another stream
- * wherever else it is looked at.
- */
-static CUcontext context;
-
-static void *free_held_up(void *arg)
-{
-	void **p = arg;
-
-	drv->cuCtxSetCurrent(context);
-	*p = get(3 * MIB, CU_STREAM_PER_THREAD);
-	close_gate(CU_STREAM_PER_THREAD);
-	put(*p, 3 * MIB, CU_STREAM_PER_THREAD);
-	return NULL;
-}
-
-static void threads_own(const char *provider, CUstream by)
-{
-	struct hm_pool_options opt = { .max = 32 * MIB, .wait_ms = 50 };
-	pthread_t thread;
-	void *p, *q;
-
-	make_pool(provider, &opt);
-	drv->cuCtxGetCurrent(&context);
-	put(get(512, by), 512, by);
-	need(!pthread_create(&thread, NULL, free_held_up, &p), "a thread");
-	pthread_join(thread, NULL);
-	nr_waits = 0;
-	q = get(3 * MIB, by);
-	ok(q == p, "%s, on %p: what another thread freed on its own stream",
-	   provider, by);
-	is(nr_waits, 1, "%s, on %p: behind an event", provider, by);
-	ok(is_held_up(by), "%s, on %p: of that thread", provider, by);
-	open_gate();
-	ok(gets_through(by), "%s, on %p: until it is complete", provider, by);
-	put(q, 0, by);
-	is(hetmem_resource_destroy(pool), 0, "%s, on %p: nothing is left",
-	   provider, by);
-}
-
-/* What NULL means depends on the context, which the pool's need not be. */
-static void no_context(const char *provider)
-{
-	struct hm_pool_options opt = { .max = 32 * MIB, .wait_ms = 50 };
-	CUstream a = new_stream();
-	CUcontext before;
-	void *p, *q;
-
-	make_pool(provider, &opt);
-	drv->cuCtxGetCurrent(&before);
-	put(get(512, a), 512, a);
-	close_gate(a);
-	p = get(3 * MIB, a);
-	put(p, 3 * MIB, a);
-	drv->cuCtxSetCurrent(NULL);
-	q = get(3 * MIB, NULL);
-	ok(q == p, "%s: no context: another stream's", provider);
-	put(q, 0, NULL);
-	q = get(3 * MIB, a);
-	put(q, 0, a);
-	drv->cuCtxSetCurrent(before);
-	open_gate();
-	ok(gets_through(NULL), "%s: no context: in order", provider);
-	hetmem_resource_destroy(pool);
-	drv->cuStreamDestroy(a);
-}
-
-/* A driver that tells no ids: handles that are numbers are streams, too. */
-static void no_ids(const char *provider, CUstream first)
-{
-	struct hm_pool_options opt = { .max = 32 * MIB, .wait_ms = 50 };
-	CUstream a = new_stream();
-	void *p, *q;
-
-	hm->driver.cuStreamGetId = NULL;
-	make_pool(provider, &opt);
-	p = get(3 * MIB, first);
-	close_gate(first);
-	put(p, 3 * MIB, first);
-	q = get(3 * MIB, a);
-	ok(q == p, "%s, on %p: no ids: another stream's", provider, first);
-	ok(is_held_up(a), "%s, on %p: no ids: is ordered", provider, first);
-	open_gate();
-	put(q, 0, a);
-	is(hetmem_resource_destroy(pool), 0, "%s, on %p: no ids: nothing left",
-	   provider, first);
-	hm->driver.cuStreamGetId = real.cuStreamGetId;
-	drv->cuStreamDestroy(a);
-}
-
-struct remote_free {
-	void *ptr;
-	size_t size;
-	CUstream stream;
-};
-
-static void *free_remotely(void *arg)
-{
-	struct remote_free *r = arg;
-
-	put(r->ptr, r->size, r->stream);
-	return NULL;
-}
-
-/*
- * Freed by another thread than the one that allocates there, and the stream is
- * retired before anybody has collected it: the work behind it is still under way.
- */
-static void retire_remote(const char *provider)
-{
-	const size_t size = 64 << 10;
-	CUstream a = new_stream(), b = new_stream();
-	struct remote_free r = { .size = size };
-	pthread_t thread;
-	void *p, *q;
-
-	make_pool(provider, NULL);
-	put(get(4 * size, a), 4 * size, a);
-	put(get(size, b), size, b);
-	is(hetmem_stream_retire(pool, b), 0, "%s: retire", provider);
-	drv->cuStreamDestroy(b);
-	drv->cuCtxSynchronize();
-	hetmem_poll(pool);
-	/* In the place of the one that has gone: its end is complete. */
-	b = new_stream();
-	put(get(size, b), size, b);
-	is(hetmem_stream_retire(pool, b), 0, "%s: again", provider);
-	drv->cuStreamDestroy(b);
-	drv->cuCtxSynchronize();
-	hetmem_poll(pool);
-	b = new_stream();
-	p = get(size, b);
-	close_gate(b);
-	r.ptr = p;
-	r.stream = b;
-	need(!pthread_create(&thread, NULL, free_remotely, &r), "a thread");
-	pthread_join(thread, NULL);
-	is(hetmem_stream_retire(pool, b), 0, "%s: with a remote free", provider);
-	nr_waits = 0;
-	q = get(size, a);
-	ok(q != p || nr_waits, "%s: what is under way is not complete", provider);
-	open_gate();
-	drv->cuCtxSynchronize();
-	put(q, size, a);
-	hetmem_resource_destroy(pool);
-	drv->cuStreamDestroy(a);
-	drv->cuStreamDestroy(b);
-}
-
 /* A block that is larger than what was asked for is grown into itself. */
 static void grow_inside(void)
 {
@@ -514,8 +272,6 @@ static void grow_inside(void)
 
 static void all(const char *provider)
 {
-	CUstream other = new_stream();
-
 	one_stream(provider, 700);
 	one_stream(provider, 3 * MIB);
 	record_rarely(provider);
@@ -526,15 +282,8 @@ static void all(const char *provider)
 	recorded(provider, 3 * MIB);
 	retire(provider, false);
 	retire(provider, true);
-	retire_remote(provider);
 	destroyed_without(provider);
 	foreign_stream(provider);
-	threads_own(provider, CU_STREAM_PER_THREAD);
-	threads_own(provider, other);
-	no_context(provider);
-	no_ids(provider, NULL);
-	no_ids(provider, CU_STREAM_PER_THREAD);
-	drv->cuStreamDestroy(other);
 	is(device_used(), 0, "%s: nothing is left", provider);
 }
 
@@ -543,10 +292,7 @@ int main(void)
 	setenv("HETMEM_SOFT_MEMORY", "1G", 1);
 	setenv("HETMEM_SOFT_DEVICES", "2", 1);
 	open_soft("");
-	real = hm->driver;
-	hm->driver.cuEventRecord = count_record;
-	hm->driver.cuStreamWaitEvent = count_wait;
-	hm->driver.cuEventQuery = count_query;
+	count_calls();
 	all("device");
 	all("vmm");
 	grow_inside();

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * A gate that streams can be held up at, and counts of what a pool asks of the
+ * driver to order streams.
+ */
+#ifndef HETMEM_SELFTESTS_POOL_GATE_H
+#define HETMEM_SELFTESTS_POOL_GATE_H
+
+#include "pool.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
+static bool is_open;
+static int passed;
+__attribute__((unused))
+static unsigned int nr_records, nr_waits, nr_queries;
+static struct hm_driver real;
+
+static CUresult count_record(CUevent event, CUstream stream)
+{
+	__atomic_add_fetch(&nr_records, 1, __ATOMIC_RELAXED);
+	return real.cuEventRecord(event, stream);
+}
+
+static CUresult count_wait(CUstream stream, CUevent event, unsigned int flags)
+{
+	__atomic_add_fetch(&nr_waits, 1, __ATOMIC_RELAXED);
+	return real.cuStreamWaitEvent(stream, event, flags);
+}
+
+static CUresult count_query(CUevent event)
+{
+	__atomic_add_fetch(&nr_queries, 1, __ATOMIC_RELAXED);
+	return real.cuEventQuery(event);
+}
+
+static void wait_for_gate(void *unused)
+{
+	(void)unused;
+	pthread_mutex_lock(&lock);
+	while (!is_open)
+		pthread_cond_wait(&opened, &lock);
+	pthread_mutex_unlock(&lock);
+}
+
+static void pass(void *unused)
+{
+	(void)unused;
+	__atomic_add_fetch(&passed, 1, __ATOMIC_SEQ_CST);
+}
+
+__attribute__((unused))
+static void close_gate(CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	is_open = false;
+	pthread_mutex_unlock(&lock);
+	need(!drv->cuLaunchHostFunc(stream, wait_for_gate, NULL),
+	     "a stream waits");
+}
+
+__attribute__((unused))
+static void open_gate(void)
+{
+	pthread_mutex_lock(&lock);
+	is_open = true;
+	pthread_cond_broadcast(&opened);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Whether work that is given to the stream now gets done within that time. */
+static bool is_done_in(CUstream stream, unsigned int ms)
+{
+	const struct timespec nap = { .tv_nsec = 1000000 };
+	int before = __atomic_load_n(&passed, __ATOMIC_SEQ_CST);
+	unsigned int i;
+
+	need(!drv->cuLaunchHostFunc(stream, pass, NULL), "work");
+	for (i = 0; i < ms; i++) {
+		if (__atomic_load_n(&passed, __ATOMIC_SEQ_CST) != before)
+			return true;
+		nanosleep(&nap, NULL);
+	}
+	return false;
+}
+
+__attribute__((unused))
+static bool is_held_up(CUstream stream)
+{
+	return !is_done_in(stream, 20);
+}
+
+/* However busy the machine is. */
+__attribute__((unused))
+static bool gets_through(CUstream stream)
+{
+	return is_done_in(stream, 20000);
+}
+
+__attribute__((unused))
+static CUstream new_stream(void)
+{
+	CUstream s;
+
+	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "a stream");
+	return s;
+}
+
+static void count_calls(void)
+{
+	real = hm->driver;
+	hm->driver.cuEventRecord = count_record;
+	hm->driver.cuStreamWaitEvent = count_wait;
+	hm->driver.cuEventQuery = count_query;
+}
+
+#endif /* HETMEM_SELFTESTS_POOL_GATE_H */
