@@ -112,6 +112,7 @@ static CUresult map(uintptr_t ptr, struct soft_handle *h)
 	struct soft_world *w = hm_soft_world;
 	struct soft_memory *m;
 	struct hm_range *r;
+	CUresult res;
 
 	r = hm_range_find(&w->reserved, ptr, 1);
 	if (!r || ptr & (SOFT_GRANULARITY - 1) || h->size > r->end - ptr)
@@ -134,9 +135,12 @@ static CUresult map(uintptr_t ptr, struct soft_handle *h)
 	}
 	if (mmap((void *)ptr, h->size, PROT_NONE, MAP_SHARED | MAP_FIXED,
 		 hm_soft_handle_fd(h), h->offset) == MAP_FAILED) {
+		/* Memory, or what the process may have of mappings. */
+		res = errno == ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY :
+			CUDA_ERROR_MAP_FAILED;
 		hm_range_erase(&w->memory, &m->range);
 		free(m);
-		return CUDA_ERROR_MAP_FAILED;
+		return res;
 	}
 	if (h->prop.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA)
 		prefer_node(ptr, h->size, h->prop.location.id);
