@@ -76,6 +76,9 @@ struct soft_clock {
 
 /**
  * struct CUmemPoolHandle_st - a memory pool: what is counted of it
+ * @used: what it has of the device, until a free is done
+ * @given: until a free is called, as a pool has it that uses memory again in
+ *	stream order; @given_high: the most of that
  */
 struct CUmemPoolHandle_st {
 	bool live;
@@ -84,7 +87,8 @@ struct CUmemPoolHandle_st {
 	int device;
 	cuuint64_t threshold;
 	cuuint64_t used;
-	cuuint64_t used_high;
+	cuuint64_t given;
+	cuuint64_t given_high;
 	size_t max_size;
 	uint32_t peers;
 	int reuse[3];

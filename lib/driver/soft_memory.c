@@ -100,6 +100,8 @@ void hm_soft_drop_memory(struct soft_memory *m)
 	}
 	if (m->pool) {
 		m->pool->used -= len;
+		if (!m->freeing)
+			m->pool->given -= len;
 		if (m->pool->dying && !m->pool->used)
 			m->pool->live = m->pool->dying = false;
 	}

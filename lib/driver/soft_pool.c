@@ -2,8 +2,9 @@
 /*
  * The soft driver's stream-ordered allocation. Memory is valid at once,
  * which is earlier than promised; it is given back in stream order. A pool
- * caches nothing: reserved is what is used. What is allocated while capturing
- * is a graph's and no pool's, see soft_graph.c.
+ * caches nothing: reserved is what is used, and says so from the call of a free
+ * on, from where the driver's would use it again. What is allocated while
+ * capturing is a graph's and no pool's, see soft_graph.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -40,8 +41,9 @@ static CUresult take(struct CUmemPoolHandle_st *pool, size_t size,
 		return res;
 	m->pool = pool;
 	pool->used += m->range.end - m->range.start;
-	if (pool->used > pool->used_high)
-		pool->used_high = pool->used;
+	pool->given += m->range.end - m->range.start;
+	if (pool->given > pool->given_high)
+		pool->given_high = pool->given;
 	*ptr = m->range.start;
 	return CUDA_SUCCESS;
 }
@@ -149,6 +151,8 @@ static CUresult mem_free_async(CUdeviceptr ptr, CUstream stream)
 		res = hm_soft_submit(s, task, NULL, NULL);
 		if (res)
 			m->freeing = false;
+		else if (m->pool)
+			m->pool->given -= m->range.end - m->range.start;
 	} else {
 		hm_soft_task_put(task);
 	}
@@ -270,7 +274,7 @@ static CUresult mem_pool_set_attribute(CUmemoryPool pool,
 				   sizeof(cuuint64_t)))
 				res = CUDA_ERROR_INVALID_VALUE;
 			else
-				pool->used_high = pool->used;
+				pool->given_high = pool->given;
 			break;
 		default:
 			res = CUDA_ERROR_INVALID_VALUE;
@@ -307,12 +311,12 @@ static CUresult mem_pool_get_attribute(CUmemoryPool pool,
 			break;
 		case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
 		case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-			memcpy(value, &pool->used, sizeof(pool->used));
+			memcpy(value, &pool->given, sizeof(pool->given));
 			break;
 		case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
 		case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-			memcpy(value, &pool->used_high,
-			       sizeof(pool->used_high));
+			memcpy(value, &pool->given_high,
+			       sizeof(pool->given_high));
 			break;
 		default:
 			res = CUDA_ERROR_INVALID_VALUE;

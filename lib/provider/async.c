@@ -93,6 +93,46 @@ static int async_free(struct hm_provider *self, void *ptr, size_t size,
 	return res ? hm_driver_error(d, "cuMemFreeAsync", res) : 0;
 }
 
+/* Drivers before 11.3 do not count. */
+static bool async_held(struct hm_provider *self, uint64_t *now, uint64_t *most)
+{
+	const struct hm_driver *d = &self->hm->driver;
+	struct async *a = (struct async *)self;
+	cuuint64_t current, high;
+	struct hm_context saved;
+	CUresult res;
+
+	if (!d->cuMemPoolGetAttribute || hm_provider_enter(self, &saved))
+		return false;
+	res = d->cuMemPoolGetAttribute(a->pool,
+			CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &current);
+	if (!res)
+		res = d->cuMemPoolGetAttribute(a->pool,
+				CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &high);
+	hm_context_leave(self->hm, &saved);
+	if (res)
+		return false;
+	*now = current;
+	*most = high;
+	return true;
+}
+
+static size_t async_trim(struct hm_provider *self, size_t keep)
+{
+	const struct hm_driver *d = &self->hm->driver;
+	struct async *a = (struct async *)self;
+	uint64_t before, after, most;
+	struct hm_context saved;
+
+	if (!d->cuMemPoolTrimTo || !async_held(self, &before, &most) ||
+	    hm_provider_enter(self, &saved))
+		return 0;
+	d->cuMemPoolTrimTo(a->pool, keep);
+	hm_context_leave(self->hm, &saved);
+	return async_held(self, &after, &most) && after < before ?
+		before - after : 0;
+}
+
 static void put_driver(struct async *a)
 {
 	const struct hm_driver *d = &a->provider.hm->driver;
@@ -120,6 +160,8 @@ static const struct hm_provider_ops async_ops = {
 	.name = "async",
 	.alloc = async_alloc,
 	.free = async_free,
+	.held = async_held,
+	.trim = async_trim,
 	.destroy = async_destroy,
 };
 

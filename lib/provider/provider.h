@@ -33,6 +33,10 @@ struct hm_provider;
  * @alloc: @size bytes, a multiple of the granularity, aligned to it; only a
  *	STREAMED provider looks at @stream
  * @free: a region, whole; all uses are complete (STREAMED: ordered)
+ * @held: bytes that the driver holds for it now and held at most; NULL, and
+ *	false: nothing but what is allocated
+ * @trim: gives back what it holds beyond that, but for @keep bytes in all; the
+ *	bytes given back
  * @reserve: @size bytes of addresses, aligned to @align
  * @unreserve: exactly what was reserved, with nothing mapped in it
  * @create: a handle of @size bytes, a multiple of the granularity
@@ -52,6 +56,8 @@ struct hm_provider_ops {
 		     hetmem_stream stream, void **ptr);
 	int (*free)(struct hm_provider *self, void *ptr, size_t size,
 		    hetmem_stream stream);
+	bool (*held)(struct hm_provider *self, uint64_t *now, uint64_t *most);
+	size_t (*trim)(struct hm_provider *self, size_t keep);
 	int (*reserve)(struct hm_provider *self, size_t size, size_t align,
 		       uintptr_t *addr);
 	int (*unreserve)(struct hm_provider *self, uintptr_t addr,

@@ -398,6 +398,16 @@ static int region_free(struct hetmem_resource *self, void *ptr, size_t size,
 	return err;
 }
 
+static void trim(struct region *r, size_t *bytes)
+{
+	struct hm_provider *p = r->provider;
+	const size_t keep = *bytes;
+
+	*bytes = reap(r, keep, true);
+	if (p->ops->trim)
+		*bytes += p->ops->trim(p, keep);
+}
+
 static int region_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct region *r = region_of(self);
@@ -426,7 +436,7 @@ static int region_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 			return err;
 		mode = hm_capture_relaxed(self->hm);
 		if (op == HM_CTL_TRIM)
-			*(size_t *)arg = reap(r, *(size_t *)arg, true);
+			trim(r, arg);
 		else if (region_has(r, HM_PROVIDER_FORK))
 			reap(r, 0, false);
 		hm_capture_mode(self->hm, mode);

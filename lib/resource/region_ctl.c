@@ -148,10 +148,16 @@ int region_segments(struct region *r, struct hm_ctl_segments *arg)
 
 void region_get_stats(struct region *r, struct hetmem_resource_stats *stats)
 {
+	struct hm_provider *p = r->provider;
+	uint64_t held, most;
 	size_t size = stats->size;
 
 	region_lock(r);
 	*stats = r->stats;
 	region_unlock(r);
 	stats->size = size;
+	if (p->ops->held && p->ops->held(p, &held, &most)) {
+		stats->reserved = held;
+		stats->reserved_peak = most;
+	}
 }

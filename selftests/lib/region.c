@@ -166,6 +166,37 @@ static void order(int kind)
 	is(hetmem_resource_destroy(res), 0, "nothing was left");
 }
 
+/* The driver's pool holds whole pages, and what its statistics say counts. */
+static void held(int kind)
+{
+	struct hetmem_resource_stats s = { .size = sizeof(s) };
+	CUresult (*attribute)(CUmemoryPool pool, CUmemPool_attribute which,
+			      void *value) = drv->cuMemPoolGetAttribute;
+	struct hetmem_resource *res;
+	void *p, *q;
+	size_t was;
+
+	if (kind != ASYNC)
+		return;
+	need(!make(kind, &res), "%s", names[kind]);
+	need(!hetmem_alloc(res, 600, 0, NULL, &p) &&
+	     !hetmem_alloc(res, MIB + 1, 0, NULL, &q), "two blocks");
+	is(reserved(res), MIB + 8192, "reserved is what the driver holds");
+	is(hetmem_free(res, q, 0, NULL), 0, "one is freed");
+	hetmem_resource_stats(res, &s);
+	is(s.reserved, 4096, "less is held");
+	is(s.reserved_peak, MIB + 8192, "than was");
+	is(s.requested_peak, MIB + 601, "for what was asked");
+	was = s.reserved;
+	is(hetmem_trim(res, 0, &was), 0, "trimmed");
+	is(was, 0, "the driver kept nothing");
+	hm->driver.cuMemPoolGetAttribute = NULL;
+	is(reserved(res), 1024, "one that does not count: what was asked of it");
+	hm->driver.cuMemPoolGetAttribute = attribute;
+	is(hetmem_free(res, p, 0, NULL), 0, "the other, too");
+	is(hetmem_resource_destroy(res), 0, "nothing was left");
+}
+
 static void recovers(int kind)
 {
 	struct hetmem_resource *res;
@@ -390,6 +421,7 @@ int main(void)
 		basics(kind);
 		order(kind);
 		recovers(kind);
+		held(kind);
 		captures(kind);
 		failures(kind);
 		threads(kind);

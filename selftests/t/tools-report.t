@@ -39,6 +39,8 @@ exits 2 'no directory' "$report"
 check 'what was measured becomes tables' "$report" "$tmp/m"
 also 'the machine is named' grep -q 'NVIDIA H200, driver 580.1; Linux 6.18.1, 16 cores of an A CPU' "$tmp/out"
 also 'a ratio that is good enough' grep -q '^| gpt2 | 1.00 GiB | 1.0204 | - | 1.121 | 1.070 | 1.207 | 1.030, 1.10 | yes | - |$' "$tmp/out"
+also 'a peer that was not replayed is said to be known from before' \
+	grep -q 'but for the memory of the peers' "$tmp/out"
 also 'one that is not' grep -q '^| gnn | .* | no, by 1.0% | - |$' "$tmp/out"
 also 'a pass' grep -q '^| gpt2 | first | 40.00 | 100.00 | 0.400 | 0.500 | 40.0 us | yes |$' "$tmp/out"
 also 'one that is too long' grep -q '^| gpt2 | second | 30.00 | 100.00 | 0.300 | 0.200 | 30.0 us | no, by 1.50 times |$' "$tmp/out"
@@ -51,6 +53,22 @@ sed -n '/^### What was not reached/,$p' "$tmp/out" >"$tmp/missed"
 also 'what was missed is listed' test "$(grep -cE '^\| (gpt2: second pass|gnn: memory) ' "$tmp/missed")" -eq 2
 also 'and nothing else' test "$(grep -c '^|' "$tmp/missed")" -eq 4
 cp "$tmp/out" "$tmp/tables"
+
+# What cuMemAllocAsync's pool held, where it was replayed by the driver that has it.
+async()
+{
+	echo "[ { \"trace\":\"$1\", \"spec\":\"device-pool\", \"driver\":\"$2\", \"ratio\":9.0 },
+		{ \"trace\":\"$1\", \"spec\":\"async\", \"driver\":\"$2\", \"ratio\":$3 } ]" >"$tmp/m/plot-$1.out"
+}
+async gpt2 cuda 1.0155
+async gnn soft 1.0000
+check 'with the peer' "$report" "$tmp/m"
+also 'which is a goal, too' grep -q '^| gpt2 | 1.00 GiB | 1.0204 | - | 1.121 | 1.070 | 1.016 | 1.016, 1.10 | no, by 0.5% | - |$' "$tmp/out"
+also 'the soft one is none' grep -q '^| gnn | .* | 1.125 | 1.030, 1.10 |' "$tmp/out"
+async gnn cuda 1.2000
+check 'with both' "$report" "$tmp/m"
+also 'only PyTorch is known from before' grep -q 'but for the memory of PyTorch.s allocators' "$tmp/out"
+rm "$tmp"/m/plot-*
 
 page=$tree/Documentation/performance.md
 outside() { awk '/report: from here/ { off = 1 } !off; /report: to here/ { off = 0 }' "$1"; }
