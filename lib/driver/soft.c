@@ -149,6 +149,12 @@ static void fill(struct hm_driver *driver)
 
 static void free_world(struct soft_world *w)
 {
+	int i;
+
+	for (i = 0; i < SOFT_MAX_DEVICES; i++) {
+		hm_check_clock_free(&w->devices[i].gone[false]);
+		hm_check_clock_free(&w->devices[i].gone[true]);
+	}
 	hm_soft_emu_close(w);
 	hm_kmod_close(&w->kmod);
 	hm_check_free_uses(&w->process_uses);

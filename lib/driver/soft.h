@@ -99,6 +99,7 @@ struct CUmemPoolHandle_st {
  * @retained: references; not live at 0
  * @error: of work that failed; sticks until the context is released
  * @legacy: the stream that NULL means
+ * @gone: clocks of destroyed streams, non-blocking and blocking, for check mode
  * @capacity, @used: bytes of device memory
  * @peers: mask of devices whose memory it reaches
  * @emu: /dev/hetmem_emuN or -1; @module_id: its id in hetmem.ko or -1
@@ -108,6 +109,7 @@ struct CUctx_st {
 	unsigned int retained;
 	CUresult error;
 	struct CUstream_st *legacy;
+	struct soft_clock gone[2];
 	size_t capacity;
 	size_t used;
 	uint32_t peers;

@@ -143,6 +143,7 @@ static void free_stream(struct soft_world *w, struct CUstream_st *s)
 	if (s->started)
 		pthread_join(s->worker, NULL);
 	hm_soft_task_put(s->tail);
+	hm_check_join(&s->ctx->gone[s->blocking], &s->clock);
 	hm_check_clock_free(&s->clock);
 	free(s);
 }
@@ -231,6 +232,7 @@ static CUresult add_deps(struct CUstream_st *s, struct soft_task *task,
 			hm_check_behind(s, &other->clock);
 		}
 	}
+	hm_check_behind(s, &s->ctx->gone[true]);
 	return CUDA_SUCCESS;
 }
 
@@ -322,7 +324,14 @@ void hm_soft_drain(struct CUctx_st *ctx)
 	struct soft_world *w = hm_soft_world;
 	struct soft_clock clock = { 0 };
 	struct CUstream_st *s;
+	int i;
 
+	for (i = 0; i < w->nr_devices; i++) {
+		if (!ctx || &w->devices[i] == ctx) {
+			hm_check_join(&clock, &w->devices[i].gone[false]);
+			hm_check_join(&clock, &w->devices[i].gone[true]);
+		}
+	}
 	for (s = w->streams; s; s = s->next)
 		if (!ctx || s->ctx == ctx)
 			hm_check_join(&clock, &s->clock);

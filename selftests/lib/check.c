@@ -88,7 +88,36 @@ static void used_on_a(void)
 	release(1000, 5000, a);
 }
 
+/* A stream, its work on @offset and its end; nothing is left of it after that. */
+static void one_that_goes(unsigned int flags, size_t offset)
+{
+	CUstream c;
+
+	drv->cuStreamCreate(&c, flags);
+	alloc(offset, 1000, c);
+	kernel(offset, 1000, c);
+	release(offset, 1000, c);
+	drv->cuStreamDestroy(c);
+	usleep(20000);
+	drv->cuStreamCreate(&c, flags);
+	drv->cuStreamDestroy(c);
+}
+
 /* Cases that are right. */
+static void gone(void)
+{
+	one_that_goes(CU_STREAM_NON_BLOCKING, 0);
+	drv->cuCtxSynchronize();
+	alloc(0, 1000, b);
+}
+
+static void gone_legacy(void)
+{
+	one_that_goes(0, 0);
+	drv->cuMemsetD8Async(va + G, 0, 1, NULL);
+	alloc(0, 1000, NULL);
+}
+
 static void same_stream(void)
 {
 	used_on_a();
@@ -211,6 +240,13 @@ static void mere_luck(void)
 	used_on_a();
 	usleep(100000);
 	alloc(0, 10000, b);
+}
+
+static void gone_not_waited(void)
+{
+	one_that_goes(CU_STREAM_NON_BLOCKING, 0);
+	drv->cuMemsetD8Async(va + G, 0, 1, NULL);
+	alloc(0, 1000, NULL);
 }
 
 static void early_event(void)
@@ -357,6 +393,8 @@ static const struct {
 	{ "the host waited", by_host, { 0 } },
 	{ "the host asked", by_query, { 0 } },
 	{ "the legacy stream waits", by_legacy, { 0 } },
+	{ "one that has gone", gone, { 0 } },
+	{ "the legacy stream waits for one that has gone", gone_legacy, { 0 } },
 	{ "the host before", host_first, { 0 } },
 	{ "neighbours", neighbours, { 0 } },
 	{ "an alias that is done with", alias_unmapped, { 0 } },
@@ -365,6 +403,8 @@ static const struct {
 	{ "no order", no_order, { SAYS_ORDER, "now:    allocation on stream",
 				  "before: free on stream" } },
 	{ "done by luck", mere_luck, { SAYS_ORDER, "before: free on stream" } },
+	{ "one that has gone, and the host did not wait", gone_not_waited,
+	  { SAYS_ORDER } },
 	{ "an event from before", early_event, { SAYS_ORDER, "order:  stream" } },
 	{ "an event that is not waited for", event_not_waited, { SAYS_ORDER } },
 	{ "the host at once", to_host, { SAYS_ORDER,
