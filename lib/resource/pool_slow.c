@@ -20,18 +20,21 @@
 /* A rest of a large block that is not worth a descriptor. */
 #define SMALLEST_REST	((4 << 10) >> UNIT_SHIFT)
 
-void hm_pool_publish(struct pool *p, struct pool_stream *s)
+/* Before the stream's lock: a pool that sleeps has empty caches. */
+static void lock_stream(struct pool *p, struct pool_stream *s)
 {
-	int64_t high;
-
-	/* A pool that sleeps has empty caches. */
-	if (!p->cache_max)
+	if (hm_unlikely(!p->cache_max))
 		hm_stream_flush(p, s, 0);
 	stream_lock(s);
 	if (p->cache_max)
 		hm_stream_collect(p, s);
+}
+
+static void publish_and_unlock(struct pool *p, struct pool_stream *s)
+{
+	int64_t high = p->requested + (s->high - s->published);
+
 	s->room = EXCESS_UNITS + (p->reserved >> UNIT_SHIFT) / EXCESS_SHARE;
-	high = p->requested + (s->high - s->published);
 	p->requested += s->requested - s->published;
 	s->published = s->requested;
 	s->high = s->requested;
@@ -40,6 +43,12 @@ void hm_pool_publish(struct pool *p, struct pool_stream *s)
 		p->requested_peak = high;
 	if (p->requested > 0 && (uint64_t)p->requested > p->requested_peak)
 		p->requested_peak = p->requested;
+}
+
+void hm_pool_publish(struct pool *p, struct pool_stream *s)
+{
+	lock_stream(p, s);
+	publish_and_unlock(p, s);
 }
 
 void hm_pool_decay(struct pool *p)
@@ -318,14 +327,13 @@ void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
 	b->stream = s->s.index;
 	b->pos = s->s.serial;
 	hm_hash_add(p, b);
-	stream_lock(s);
+	lock_stream(p, s);
 	s->excess += block_excess(b);
 	s->requested += size;
 	if (s->requested > s->high)
 		s->high = s->requested;
 	s->allocs++;
-	stream_unlock(s);
-	hm_pool_publish(p, s);
+	publish_and_unlock(p, s);
 	set_state(b, BLOCK_LIVE);
 }
 
@@ -428,14 +436,13 @@ void hm_pool_free_slow(struct pool *p, struct pool_stream *s,
 			s = stream_at(p, 0);
 	}
 	hm_hash_remove(p, b);
-	stream_lock(s);
+	lock_stream(p, s);
 	hm_pool_return_excess(p, s, b);
 	b->stream = s->s.index;
 	b->pos = s->s.index ? stream_next_pos(&s->s) : 0;
 	s->requested -= bytes - b->slack;
 	s->frees++;
-	stream_unlock(s);
-	hm_pool_publish(p, s);
+	publish_and_unlock(p, s);
 	let_go(p, b);
 	hm_pool_record(p, s, bytes);
 	hm_pool_decay(p);
