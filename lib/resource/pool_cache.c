@@ -155,12 +155,15 @@ void hm_pool_collect(struct pool *p)
 
 /*
  * A remote free has no position in its stream before it is collected: until
- * then an event, or that all is complete, says nothing of it.
+ * then an event, or that all is complete, says nothing of it. The end has one
+ * of its own: blocks that are used on the stream, but freed later or
+ * elsewhere, are not covered by an event for the last free.
  */
 void hm_stream_close(struct pool *p, struct pool_stream *s)
 {
 	stream_lock(s);
 	collect(p, s, REMOTE_CLOSED);
+	hm_stream_step(&s->s);
 	stream_unlock(s);
 }
 

@@ -260,7 +260,11 @@ int hm_stream_sync(struct hm_order *o, struct hm_stream *s, uint64_t pos,
 int hm_stream_end(struct hm_order *o, hetmem_stream handle,
 		  struct hm_stream **stream);
 
-/* Its end is now. -EIO it could not be recorded, and the stream goes on. */
+/*
+ * Its end is now, at a position of its own, so that an event is recorded even
+ * if nothing was freed since the last one. -EIO it could not be recorded,
+ * and the stream goes on.
+ */
 int hm_stream_retire(struct hm_order *o, struct hm_stream *s);
 
 /*

@@ -251,10 +251,7 @@ int hm_stream_end(struct hm_order *o, hetmem_stream handle,
 
 int hm_stream_retire(struct hm_order *o, struct hm_stream *s)
 {
-	/*
-	 * Uses of blocks that are freed later, on other streams, are the
-	 * caller's to order; what was freed here is what the event covers.
-	 */
+	/* What was freed here, and what goes on using it, is before its end. */
 	int err = hm_stream_record(o, s);
 
 	if (!err)

@@ -197,6 +197,38 @@ static void retire(const char *provider, bool retired)
 	drv->cuStreamDestroy(b);
 }
 
+/*
+ * Nothing was freed on the stream that is retired, but it uses the block: told
+ * by record_stream, or it was allocated there.
+ */
+static void retire_used(const char *provider, size_t size, bool recorded)
+{
+	CUstream a = new_stream(), b = new_stream();
+	void *p, *q;
+
+	make_pool(provider, NULL);
+	put(get(512, a), 512, a);
+	p = get(size, recorded ? a : b);
+	if (recorded)
+		is(hetmem_record_stream(pool, p, b), 0, "recorded");
+	close_gate(b);
+	is(hetmem_stream_retire(pool, b), 0, "%s, %zu: retired while it uses",
+	   provider, size);
+	put(p, size, recorded ? a : HETMEM_STREAM_UNKNOWN);
+	hetmem_poll(pool);
+	nr_waits = 0;
+	q = get(size, a);
+	ok(q != p || nr_waits, "%s, %zu: what it uses is not complete, %s",
+	   provider, size, recorded ? "recorded" : "its own");
+	open_gate();
+	drv->cuCtxSynchronize();
+	put(q, size, a);
+	is(hetmem_resource_destroy(pool), 0, "%s, %zu: nothing is left",
+	   provider, size);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
 static void destroyed_without(const char *provider)
 {
 	CUstream a, old = NULL;
@@ -282,6 +314,10 @@ static void all(const char *provider)
 	recorded(provider, 3 * MIB);
 	retire(provider, false);
 	retire(provider, true);
+	retire_used(provider, 700, true);
+	retire_used(provider, 3 * MIB, true);
+	retire_used(provider, 700, false);
+	retire_used(provider, 3 * MIB, false);
 	destroyed_without(provider);
 	foreign_stream(provider);
 	is(device_used(), 0, "%s: nothing is left", provider);
