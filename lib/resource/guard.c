@@ -31,7 +31,7 @@
 #define CHUNK		256
 
 /* In hm_known.extra, below the front's bits. */
-#define BARE		((uintptr_t)1)	/* zones were not filled */
+#define BARE		((uintptr_t)1)	/* zones: not filled, or in no order */
 #define RECORDED	((uintptr_t)2)
 #define FLAGS		(BARE | RECORDED)
 
@@ -364,6 +364,18 @@ static int check(struct guard *g, const struct hm_known *known,
 	return 0;
 }
 
+/* Upstream knows of a stream that was retired; ours may be another's handle. */
+static bool is_retired(struct guard *g, const struct hm_known *known)
+{
+	struct hm_ctl_owns owns = {
+		.ptr = (char *)known->ptr - (known->extra & ~FLAGS),
+		.first = true,
+	};
+
+	return !hm_ctl_upstream(&g->resource, HM_CTL_OWNS, &owns) &&
+	       owns.stream == HETMEM_STREAM_UNKNOWN;
+}
+
 static int guard_free(struct hetmem_resource *self, void *ptr, size_t size,
 		      hetmem_stream stream)
 {
@@ -378,8 +390,11 @@ static int guard_free(struct hetmem_resource *self, void *ptr, size_t size,
 	err = hm_blocks_take_freed(g->blocks, "guard", ptr, size, &known);
 	if (err)
 		return err;
-	if (stream == HETMEM_STREAM_UNKNOWN)
+	if (stream == HETMEM_STREAM_UNKNOWN) {
 		on = hm_stream_here(known.stream, known.thread);
+		if (is_retired(g, &known))
+			known.extra |= BARE;
+	}
 	front = known.extra & ~FLAGS;
 	err = enter(g, on, &saved);
 	if (!err) {

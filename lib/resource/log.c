@@ -339,6 +339,7 @@ int hm_log_create(struct hetmem_resource *upstream, const char *file,
 
 	if (!l)
 		return hm_error(-ENOMEM, "log: no memory");
+	l->fd = -1;
 	l->lock = hm_blocks_new();
 	if (!l->lock) {
 		free(l);

@@ -39,7 +39,7 @@ static int owns(struct pool *p, struct hm_ctl_owns *arg)
 		s = p->order.streams[b->stream];
 		arg->base = (void *)(uintptr_t)b->addr;
 		arg->size = block_bytes(b);
-		arg->stream = s->serial == b->pos && s->id ?
+		arg->stream = s->serial == b->pos && s->id && !s->retired ?
 			hm_stream_handle(s) :
 			HETMEM_STREAM_UNKNOWN;
 	}

@@ -43,9 +43,29 @@ static uint64_t region_bytes(const struct pool *p, uint64_t bytes)
 	return round_up(want, p->provider->granularity);
 }
 
+/*
+ * NULL is the legacy stream of the pool's own device, whatever context is
+ * current: see identify() in stream_id.c.
+ */
+static CUresult enter(const struct pool *p, hetmem_stream stream,
+		      CUcontext *before)
+{
+	*before = p->order.ctx;
+	return p->order.ctx && hm_stream_special(stream) ?
+		hm_current_enter(&p->res.hm->driver, p->order.ctx, before) :
+		CUDA_SUCCESS;
+}
+
+static void leave(const struct pool *p, CUcontext before)
+{
+	hm_current_leave(&p->res.hm->driver, p->order.ctx, before);
+}
+
 static int get_region(struct pool *p, struct pool_stream *s, uint64_t bytes,
 		      struct region *r)
 {
+	CUcontext before;
+	CUresult res;
 	void *ptr;
 	int err;
 
@@ -53,7 +73,11 @@ static int get_region(struct pool *p, struct pool_stream *s, uint64_t bytes,
 	if (err)
 		return err;
 	p->calls++;
-	err = p->provider->ops->alloc(p->provider, bytes, s->s.handle, &ptr);
+	res = enter(p, s->s.handle, &before);
+	err = res ? hm_driver_error(&p->res.hm->driver,
+				    "cuCtxSetCurrent", res) :
+		p->provider->ops->alloc(p->provider, bytes, s->s.handle, &ptr);
+	leave(p, before);
 	if (err) {
 		hm_pool_unreserve(p, bytes);
 		return err;
@@ -65,11 +89,17 @@ static int get_region(struct pool *p, struct pool_stream *s, uint64_t bytes,
 static int put_region(struct pool *p, const struct region *r,
 		      hetmem_stream stream)
 {
+	CUcontext before;
+	CUresult res;
 	int err;
 
 	p->calls++;
-	err = p->provider->ops->free(p->provider, (void *)(uintptr_t)r->addr,
-				     r->bytes, stream);
+	res = enter(p, stream, &before);
+	err = res ? hm_driver_error(&p->res.hm->driver,
+				    "cuCtxSetCurrent", res) :
+		p->provider->ops->free(p->provider, (void *)(uintptr_t)r->addr,
+				       r->bytes, stream);
+	leave(p, before);
 	if (!err)
 		hm_pool_unreserve(p, r->bytes);
 	return err;
