@@ -7,41 +7,22 @@
 
 #include "hetmem.h"
 
-/* HETMEM_LOC(HETMEM_HOST, any), a device, or 0 for no preference. */
-static bool hetmem_preferred_valid(u64 value)
-{
-	u32 location = value;
-
-	if (value != location)
-		return false;
-	switch (HETMEM_LOC_KIND(location)) {
-	case HETMEM_UNKNOWN:
-		return !location;
-	case HETMEM_HOST:
-	case HETMEM_DEVICE:
-		return true;
-	default:
-		return false;
-	}
-}
-
 static bool hetmem_attr_valid(u32 attr, u64 value)
 {
+	u32 kind = HETMEM_LOC_KIND((u32)value);
+
 	switch (attr) {
 	case HETMEM_ATTR_SHAREABLE:
 	case HETMEM_ATTR_ALLOW_HINTS:
 	case HETMEM_ATTR_NO_THRASH:
 		return value <= 1;
 	case HETMEM_ATTR_PREFERRED:
-		return hetmem_preferred_valid(value);
+		/* The host, any node, or a device; or 0 for no preference. */
+		return !value || (value <= U32_MAX && (kind == HETMEM_HOST ||
+						       kind == HETMEM_DEVICE));
 	default:
 		return false;
 	}
-}
-
-static bool hetmem_attr_is_context(u32 attr)
-{
-	return attr == HETMEM_ATTR_SHAREABLE || attr == HETMEM_ATTR_ALLOW_HINTS;
 }
 
 /*
@@ -72,7 +53,8 @@ int hetmem_attr(struct hetmem_context *ctx, struct hetmem_cmd_attr *cmd,
 
 	if (!hetmem_attr_valid(cmd->attr, set ? cmd->value : 0))
 		return -EINVAL;
-	if (hetmem_attr_is_context(cmd->attr) && cmd->start)
+	if (cmd->start && (cmd->attr == HETMEM_ATTR_SHAREABLE ||
+			   cmd->attr == HETMEM_ATTR_ALLOW_HINTS))
 		return -EINVAL;
 
 	spin_lock(&ctx->lock);

@@ -158,8 +158,8 @@ struct hetmem_context *hetmem_context_open(void)
 	ctx->thrash = kvcalloc(1 << HETMEM_THRASH_BITS, sizeof(*ctx->thrash),
 			       GFP_KERNEL_ACCOUNT);
 	if (!ctx->thrash) {
-		kfree(ctx);
-		return ERR_PTR(-ENOMEM);
+		ret = -ENOMEM;
+		goto free;
 	}
 	spin_lock_init(&ctx->hints_lock);
 	INIT_LIST_HEAD(&ctx->hints);

@@ -48,14 +48,6 @@ struct hetmem_device *hetmem_device_find(u32 id)
 	return srcu_dereference(hetmem_devices[id], &hetmem_devices_srcu);
 }
 
-static struct hetmem_device *hetmem_device_locked(u32 id)
-{
-	struct mutex *lock = &hetmem_devices_mutex;
-
-	return rcu_dereference_protected(hetmem_devices[id],
-					 lockdep_is_held(lock));
-}
-
 /**
  * hetmem_device_register - make a device known to hetmem and its users
  * @desc: copied; see there
@@ -68,6 +60,7 @@ struct hetmem_device *
 hetmem_device_register(const struct hetmem_device_desc *desc)
 {
 	struct hetmem_device *dev, *other;
+	struct mutex *lock = &hetmem_devices_mutex;
 	u32 id, free = HETMEM_MAX_DEVICES;
 	int ret = 0;
 
@@ -84,7 +77,8 @@ hetmem_device_register(const struct hetmem_device_desc *desc)
 
 	mutex_lock(&hetmem_devices_mutex);
 	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
-		other = hetmem_device_locked(id);
+		other = rcu_dereference_protected(hetmem_devices[id],
+						  lockdep_is_held(lock));
 		if (!other)
 			free = min(free, id);
 		else if (other->desc.pgmap == desc->pgmap)
@@ -143,14 +137,14 @@ void hetmem_device_moved(struct hetmem_device *dev, const struct mm_struct *mm,
 			 unsigned long addr, unsigned long nr_pages,
 			 enum hetmem_direction dir)
 {
+	const bool to_host = dir == HETMEM_TO_HOST;
+
 	if (!nr_pages)
 		return;
-	hetmem_total_add(dir == HETMEM_TO_DEVICE ? HETMEM_TOTAL_TO_DEVICE :
-						   HETMEM_TOTAL_TO_HOST,
-			 nr_pages);
+	hetmem_total_add(to_host ? HETMEM_TOTAL_TO_HOST :
+				   HETMEM_TOTAL_TO_DEVICE, nr_pages);
 	hetmem_mm_count(mm, addr, addr + (nr_pages << PAGE_SHIFT) - 1,
-			dir == HETMEM_TO_DEVICE ? HETMEM_COUNT_TO_DEVICE :
-						  HETMEM_COUNT_TO_HOST,
+			to_host ? HETMEM_COUNT_TO_HOST : HETMEM_COUNT_TO_DEVICE,
 			HETMEM_LOC(HETMEM_DEVICE, dev->id));
 }
 EXPORT_SYMBOL_GPL(hetmem_device_moved);
@@ -228,34 +222,22 @@ unsigned int hetmem_device_owners(void **owners)
 }
 
 /* Under hetmem_device_lock(); else as hetmem_device_ops has it. */
-int hetmem_device_to_device(struct hetmem_device *dev,
-			    struct vm_area_struct *vma, unsigned long start,
-			    unsigned long end)
+int hetmem_device_move(struct hetmem_device *dev, struct vm_area_struct *vma,
+		       unsigned long start, unsigned long end, bool to_host,
+		       int nid)
 {
 	const struct hetmem_device_ops *ops = dev->desc.ops;
+	void *drvdata = dev->desc.drvdata;
 	int ret;
 
-	if (READ_ONCE(dev->limit) < PAGE_SIZE) {
+	if (!to_host && READ_ONCE(dev->limit) < PAGE_SIZE) {
 		trace_hetmem_limit_hit("devices/limit", dev->limit);
 		return -EDQUOT;
 	}
 	if (!try_module_get(ops->owner))
 		return -ENODEV;
-	ret = ops->to_device(dev->desc.drvdata, vma, start, end);
-	module_put(ops->owner);
-	return ret;
-}
-
-int hetmem_device_to_host(struct hetmem_device *dev,
-			  struct vm_area_struct *vma, unsigned long start,
-			  unsigned long end, int nid)
-{
-	const struct hetmem_device_ops *ops = dev->desc.ops;
-	int ret;
-
-	if (!try_module_get(ops->owner))
-		return -ENODEV;
-	ret = ops->to_host(dev->desc.drvdata, vma, start, end, nid);
+	ret = to_host ? ops->to_host(drvdata, vma, start, end, nid) :
+			ops->to_device(drvdata, vma, start, end);
 	module_put(ops->owner);
 	return ret;
 }

@@ -139,26 +139,11 @@ static struct hetmem_pool *hetmem_pool_of_kobj(struct kobject *kobj)
 	return &hetmem_pools[i];
 }
 
-static ssize_t capacity_show(struct kobject *kobj, struct kobj_attribute *attr,
-			     char *buf)
-{
-	return sysfs_emit(buf, "%llu\n", hetmem_pool_of_kobj(kobj)->capacity);
-}
-
-static ssize_t seen_show(struct kobject *kobj, struct kobj_attribute *attr,
-			 char *buf)
-{
-	u64 nr_pages = atomic64_read(&hetmem_pool_of_kobj(kobj)->seen);
-
-	return sysfs_emit(buf, "%llu\n", nr_pages << PAGE_SHIFT);
-}
-
-static ssize_t advisory_limit_show(struct kobject *kobj,
-				   struct kobj_attribute *attr, char *buf)
-{
-	return sysfs_emit(buf, "%llu\n",
-			  READ_ONCE(hetmem_pool_of_kobj(kobj)->limit));
-}
+HETMEM_SHOW(capacity, "%llu", hetmem_pool_of_kobj(kobj)->capacity)
+HETMEM_SHOW(seen, "%llu", (u64)atomic64_read(&hetmem_pool_of_kobj(kobj)->seen)
+	    << PAGE_SHIFT)
+HETMEM_SHOW(advisory_limit, "%llu",
+	    READ_ONCE(hetmem_pool_of_kobj(kobj)->limit))
 
 static ssize_t advisory_limit_store(struct kobject *kobj,
 				    struct kobj_attribute *attr,
@@ -174,19 +159,11 @@ static ssize_t advisory_limit_store(struct kobject *kobj,
 	return count;
 }
 
-static struct kobj_attribute hetmem_pool_capacity = __ATTR_RO(capacity);
-static struct kobj_attribute hetmem_pool_seen = __ATTR_RO(seen);
-static struct kobj_attribute hetmem_pool_limit = __ATTR_RW(advisory_limit);
-
-static struct attribute *hetmem_pool_attrs[] = {
-	&hetmem_pool_capacity.attr,
-	&hetmem_pool_seen.attr,
-	&hetmem_pool_limit.attr,
+static const struct attribute *hetmem_pool_attrs[] = {
+	HETMEM_ATTR(RO, capacity),
+	HETMEM_ATTR(RO, seen),
+	HETMEM_ATTR(RW, advisory_limit),
 	NULL
-};
-
-static const struct attribute_group hetmem_pool_group = {
-	.attrs = hetmem_pool_attrs,
 };
 
 /* Makes the directories that are not there yet; one at a time. */
@@ -204,7 +181,7 @@ static void hetmem_pools_show(struct work_struct *work)
 		dir = kobject_create_and_add(name, hetmem_pools_kobj);
 		if (!dir)
 			return;
-		if (sysfs_create_group(dir, &hetmem_pool_group)) {
+		if (sysfs_create_files(dir, hetmem_pool_attrs)) {
 			kobject_put(dir);
 			return;
 		}

@@ -350,6 +350,18 @@ int hetmem_hint(struct hetmem_context *ctx, struct hetmem_cmd_hint *cmd);
 int hetmem_complete(struct hetmem_context *ctx,
 		    struct hetmem_cmd_complete *cmd);
 
+/* A file of one of our directories in sysfs shows @_value, of its @kobj. */
+#define HETMEM_SHOW(_name, _format, _value)				\
+static ssize_t _name##_show(struct kobject *kobj,			\
+			    struct kobj_attribute *attr, char *buf)	\
+{									\
+	return sysfs_emit(buf, _format "\n", _value);			\
+}
+
+/* That file; _mode is RO or RW. */
+#define HETMEM_ATTR(_mode, _name)					\
+	(&((struct kobj_attribute)__ATTR_##_mode(_name)).attr)
+
 /* sysfs.c */
 s64 hetmem_total(enum hetmem_total_nr what);
 extern const struct attribute_group *hetmem_sysfs_groups[];
@@ -365,8 +377,8 @@ int hetmem_copy_out(void __user *to, size_t usize, const void *from,
 		    size_t ksize);
 
 /* refresh.c */
-int hetmem_refresh(struct hetmem_context *ctx, struct mm_struct *mm,
-		   struct hetmem_cmd_refresh *cmd, bool *partial);
+int hetmem_refresh(struct hetmem_context *ctx, struct hetmem_cmd_refresh *cmd,
+		   bool *partial);
 
 /* ring.c */
 int hetmem_ring_setup(struct hetmem_context *ctx, struct hetmem_cmd_ring *cmd);
@@ -447,12 +459,12 @@ unsigned long hetmem_piece_end(const struct hetmem_walk *walk, unsigned int i,
 u32 hetmem_vma_why(struct vm_area_struct *vma);
 
 /* report.c */
-int hetmem_residency(struct hetmem_context *ctx, struct mm_struct *mm,
+int hetmem_residency(struct hetmem_context *ctx,
 		     struct hetmem_cmd_residency *cmd, bool *partial);
 
 /* migrate.c */
-int hetmem_migrate(struct hetmem_context *ctx, struct mm_struct *mm,
-		   struct hetmem_cmd_migrate *cmd, bool *partial);
+int hetmem_migrate(struct hetmem_context *ctx, struct hetmem_cmd_migrate *cmd,
+		   bool *partial);
 
 /**
  * struct hetmem_device - a registered device
@@ -479,12 +491,9 @@ struct hetmem_device *hetmem_device_find(u32 id);
 u32 hetmem_device_location(const struct page *page);
 bool hetmem_owner_is_registered(const void *owner);
 unsigned int hetmem_device_owners(void **owners);
-int hetmem_device_to_device(struct hetmem_device *dev,
-			    struct vm_area_struct *vma, unsigned long start,
-			    unsigned long end);
-int hetmem_device_to_host(struct hetmem_device *dev,
-			  struct vm_area_struct *vma, unsigned long start,
-			  unsigned long end, int nid);
+int hetmem_device_move(struct hetmem_device *dev, struct vm_area_struct *vma,
+		       unsigned long start, unsigned long end, bool to_host,
+		       int nid);
 int hetmem_device_list(struct hetmem_cmd_info *cmd);
 
 /* foreign.c */

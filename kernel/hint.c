@@ -226,50 +226,31 @@ static bool hetmem_executes(const struct hetmem_context *ctx, u32 location)
 	return ctx->roles & BIT(hetmem_binding_find(ctx, location));
 }
 
-/*
- * The context of @mm that is executor for @location, with its hints_lock held;
- * or NULL. Inside of hetmem_contexts_enter().
- */
-static struct hetmem_context *hetmem_executor_lock(const struct mm_struct *mm,
-						   u32 location)
-{
-	struct hetmem_context *ctx;
-
-	for (ctx = hetmem_context_next(mm, NULL); ctx;
-	     ctx = hetmem_context_next(mm, ctx)) {
-		if (!READ_ONCE(ctx->roles))
-			continue;
-		spin_lock(&ctx->hints_lock);
-		if (hetmem_executes(ctx, location)) {
-			/* For sparse, which follows no condition. */
-			__release(&ctx->hints_lock);
-			return ctx;
-		}
-		spin_unlock(&ctx->hints_lock);
-	}
-	return NULL;
-}
-
 static bool hetmem_is_device(u32 location)
 {
 	return HETMEM_LOC_KIND(location) == HETMEM_DEVICE ||
 	       HETMEM_LOC_KIND(location) == HETMEM_FOREIGN;
 }
 
-/* Whether another context of the address space is executor for @location. */
+/*
+ * Whether another context of the address space is executor for @location.
+ * hetmem_bind_mutex is held, so that nobody becomes it meanwhile.
+ */
 static bool hetmem_bind_busy(struct hetmem_context *ctx, u32 location)
 {
 	struct hetmem_context *other;
+	bool busy = false;
 	int idx;
 
 	idx = hetmem_contexts_enter();
-	other = hetmem_executor_lock(ctx->mm, location);
-	if (other) {
-		__acquire(&other->hints_lock);
+	for (other = hetmem_context_next(ctx->mm, NULL); other;
+	     other = hetmem_context_next(ctx->mm, other)) {
+		spin_lock(&other->hints_lock);
+		busy |= other != ctx && hetmem_executes(other, location);
 		spin_unlock(&other->hints_lock);
 	}
 	hetmem_contexts_leave(idx);
-	return other && other != ctx;
+	return busy;
 }
 
 static int hetmem_bind(struct hetmem_context *ctx,
@@ -331,14 +312,15 @@ int hetmem_bind_device(struct hetmem_context *ctx,
 }
 
 /*
- * Whether @hint's process and user may have one more of the @max hints under
- * way at @executor, whose hints_lock is held. Half of them are for the user
+ * Whether @hint's process and user may have one more hint under way at
+ * @executor, whose hints_lock is held. Half of what it takes is for the user
  * whose executor it is; of the others each may have as many as it leaves to
  * the rest.
  */
 static bool hetmem_hint_share(const struct hetmem_context *executor,
-			      const struct hetmem_hint *hint, unsigned int max)
+			      const struct hetmem_hint *hint)
 {
+	unsigned int max = READ_ONCE(hetmem_caps.max_hints);
 	unsigned int process = 0, user = 0, others = 0;
 	const kuid_t owner = executor->user->uid;
 	const struct hetmem_hint *other;
@@ -348,9 +330,13 @@ static bool hetmem_hint_share(const struct hetmem_context *executor,
 		user += uid_eq(other->user, hint->user);
 		others += !uid_eq(other->user, owner);
 	}
-	return process < HETMEM_HINT_ASKED_MAX &&
-	       (uid_eq(hint->user, owner) ||
-		user + others < DIV_ROUND_UP(max, 2));
+	if (process >= HETMEM_HINT_ASKED_MAX)
+		return false;
+	if (executor->nr_hints < max && (uid_eq(hint->user, owner) ||
+					 user + others < DIV_ROUND_UP(max, 2)))
+		return true;
+	trace_hetmem_limit_hit("max_hints", max);
+	return false;
 }
 
 /*
@@ -399,14 +385,9 @@ static int hetmem_hint_limit(struct hetmem_context *executor,
 static int hetmem_hint_queue(struct hetmem_context *executor,
 			     struct hetmem_hint *hint)
 {
-	unsigned int max = READ_ONCE(hetmem_caps.max_hints);
 	int ret;
 
-	if (executor->nr_hints >= max) {
-		trace_hetmem_limit_hit("max_hints", max);
-		return -EAGAIN;
-	}
-	if (!hetmem_hint_share(executor, hint, max))
+	if (!hetmem_hint_share(executor, hint))
 		return -EAGAIN;
 	ret = hetmem_hint_limit(executor, hint);
 	if (ret)
@@ -468,6 +449,26 @@ static int hetmem_hint_reply(struct hetmem_hint *hint, int fd)
 	return ret;
 }
 
+/* Queues @hint if @ctx is executor for it, or returns -ENXIO. */
+static int hetmem_hint_offer(struct hetmem_context *ctx,
+			     struct hetmem_hint *hint, unsigned int timeout_ms)
+{
+	int ret = -ENXIO;
+
+	spin_lock(&ctx->hints_lock);
+	if (hetmem_executes(ctx, hint->location))
+		ret = hetmem_hint_queue(ctx, hint);
+	if (!ret && hint->reply) {
+		/* The work's. */
+		refcount_inc(&hint->refs);
+		queue_delayed_work(hetmem_wq, &hint->timeout,
+				   msecs_to_jiffies(timeout_ms));
+	}
+	spin_unlock(&ctx->hints_lock);
+	hetmem_ring_wake(ctx);
+	return ret;
+}
+
 /* Queues @hint for whoever is executor for @ctx's address space. */
 static int hetmem_hint_send(struct hetmem_context *ctx,
 			    struct hetmem_hint *hint, unsigned int timeout_ms)
@@ -476,19 +477,10 @@ static int hetmem_hint_send(struct hetmem_context *ctx,
 	int idx, ret = -ENXIO;
 
 	idx = hetmem_contexts_enter();
-	executor = hetmem_executor_lock(ctx->mm, hint->location);
-	if (executor) {
-		__acquire(&executor->hints_lock);
-		ret = hetmem_hint_queue(executor, hint);
-		if (!ret && hint->reply) {
-			/* The work's. */
-			refcount_inc(&hint->refs);
-			queue_delayed_work(hetmem_wq, &hint->timeout,
-					   msecs_to_jiffies(timeout_ms));
-		}
-		spin_unlock(&executor->hints_lock);
-		hetmem_ring_wake(executor);
-	}
+	for (executor = hetmem_context_next(ctx->mm, NULL);
+	     executor && ret == -ENXIO;
+	     executor = hetmem_context_next(ctx->mm, executor))
+		ret = hetmem_hint_offer(executor, hint, timeout_ms);
 	hetmem_contexts_leave(idx);
 	return ret;
 }

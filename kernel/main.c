@@ -207,16 +207,16 @@ static int hetmem_command(struct hetmem_context *ctx, unsigned int nr,
 		return hetmem_range_del(ctx, cmd->untrack.start,
 					cmd->untrack.end);
 	case HETMEM_IOC_RESIDENCY:
-		return hetmem_residency(ctx, ctx->mm, &cmd->residency, partial);
+		return hetmem_residency(ctx, &cmd->residency, partial);
 	case HETMEM_IOC_MIGRATE:
 		return hetmem_check_migrate(&cmd->migrate) ?:
-		       hetmem_migrate(ctx, ctx->mm, &cmd->migrate, partial);
+		       hetmem_migrate(ctx, &cmd->migrate, partial);
 	case HETMEM_IOC_STATS:
 		return hetmem_range_stats(ctx, &cmd->stats);
 	case HETMEM_IOC_RING:
 		return hetmem_ring_setup(ctx, &cmd->ring);
 	case HETMEM_IOC_REFRESH:
-		return hetmem_refresh(ctx, ctx->mm, &cmd->refresh, partial);
+		return hetmem_refresh(ctx, &cmd->refresh, partial);
 	case HETMEM_IOC_SET_ATTR:
 	case HETMEM_IOC_GET_ATTR:
 		return hetmem_attr(ctx, &cmd->attr, nr == HETMEM_IOC_SET_ATTR);

@@ -216,11 +216,9 @@ static int hetmem_call_driver(struct hetmem_migration *m,
 	vma = vma_lookup(mm, start);
 	if (vma && end <= vma->vm_end &&
 	    !hetmem_leaves(m, hetmem_vma_why(vma))) {
-		if (hetmem_to_host(m))
-			ret = hetmem_device_to_host(dev, vma, start, end,
-						    m->nid);
-		else if (hetmem_forks(mm) == m->forks)
-			ret = hetmem_device_to_device(dev, vma, start, end);
+		if (hetmem_to_host(m) || hetmem_forks(mm) == m->forks)
+			ret = hetmem_device_move(dev, vma, start, end,
+						 hetmem_to_host(m), m->nid);
 		else
 			ret = -EAGAIN;
 	}
@@ -287,50 +285,30 @@ static int hetmem_piece_fault(struct hetmem_migration *m, unsigned long start,
 	return 0;
 }
 
-static int hetmem_step_to_host(struct hetmem_migration *m)
+/* Moves the last step, or has it wait for what comes behind it. */
+static int hetmem_step_move(struct hetmem_migration *m)
 {
 	bool populate = m->cmd->flags & HETMEM_MIGRATE_POPULATE;
 	const struct hetmem_walk *walk = &m->walk;
 	unsigned long start = walk->start, end;
+	bool to_host = hetmem_to_host(m);
+	u32 location, kind;
 	unsigned int i;
-	u32 location;
 	int ret = 0;
 
 	for (i = 0; i < walk->nr && !ret; i++, start = end) {
 		end = hetmem_piece_end(walk, i, start);
-		location = walk->pieces[i].location;
-		switch (HETMEM_LOC_KIND(location)) {
-		case HETMEM_DEVICE:
-			ret = hetmem_move(m, HETMEM_LOC_INDEX(location),
-					  start, end);
-			break;
-		case HETMEM_FOREIGN:
+		location = to_host ? walk->pieces[i].location :
+				     m->cmd->location;
+		kind = HETMEM_LOC_KIND(location);
+		if (walk->pieces[i].traits & HETMEM_TRAIT_MERGED)
+			continue;
+		if (kind == HETMEM_DEVICE)
+			ret = hetmem_move(m, HETMEM_LOC_INDEX(location), start,
+					  end);
+		else if (kind == HETMEM_FOREIGN ||
+			 (kind == HETMEM_UNKNOWN && populate))
 			ret = hetmem_piece_fault(m, start, end);
-			break;
-		case HETMEM_UNKNOWN:
-			if (populate)
-				ret = hetmem_piece_fault(m, start, end);
-			break;
-		default:
-			break;
-		}
-	}
-	return ret;
-}
-
-static int hetmem_step_to_device(struct hetmem_migration *m)
-{
-	const struct hetmem_walk *walk = &m->walk;
-	unsigned long start = walk->start, end;
-	unsigned int i;
-	int ret = 0;
-
-	for (i = 0; i < walk->nr && !ret; i++, start = end) {
-		end = hetmem_piece_end(walk, i, start);
-		if (!(walk->pieces[i].traits & HETMEM_TRAIT_MERGED))
-			ret = hetmem_move(m,
-					  HETMEM_LOC_INDEX(m->cmd->location),
-					  start, end);
 	}
 	return ret;
 }
@@ -397,7 +375,7 @@ static int hetmem_span_again(struct hetmem_migration *m, unsigned long start,
 		m->forks = hetmem_forks(m->walk.mm);
 		ret = hetmem_walk_step(&m->walk, start, end);
 		if (!ret)
-			ret = hetmem_step_to_device(m);
+			ret = hetmem_step_move(m);
 		if (!ret)
 			ret = hetmem_move_now(m);
 		if (!ret) {
@@ -440,10 +418,7 @@ static int hetmem_migrate_span(struct hetmem_migration *m, unsigned long start)
 		}
 		before += arrived;
 		goes_on = hetmem_step_goes_on(m);
-		if (hetmem_to_host(m))
-			ret = hetmem_step_to_host(m);
-		else
-			ret = hetmem_step_to_device(m);
+		ret = hetmem_step_move(m);
 		end = m->walk.end;
 	} while (!ret && goes_on && end < m->cmd->end &&
 		 end - start < m->max_span);
@@ -512,13 +487,12 @@ static int hetmem_migrate_check(struct hetmem_migration *m)
 
 /**
  * hetmem_migrate - HETMEM_IOC_MIGRATE
- * @ctx: of the caller
- * @mm: its mm; the caller holds a reference to its users
+ * @ctx: of the caller, who holds a reference to the users of its mm
  * @cmd: validated but for the location
  * @partial: set if @cmd goes back to the caller in spite of an error
  */
-int hetmem_migrate(struct hetmem_context *ctx, struct mm_struct *mm,
-		   struct hetmem_cmd_migrate *cmd, bool *partial)
+int hetmem_migrate(struct hetmem_context *ctx, struct hetmem_cmd_migrate *cmd,
+		   bool *partial)
 {
 	struct hetmem_migration m = {
 		.ctx = ctx,
@@ -529,7 +503,7 @@ int hetmem_migrate(struct hetmem_context *ctx, struct mm_struct *mm,
 	ret = hetmem_migrate_check(&m);
 	if (ret)
 		return ret;
-	ret = hetmem_walk_init(&m.walk, mm);
+	ret = hetmem_walk_init(&m.walk, ctx->mm);
 	if (ret)
 		return ret;
 	if (!hetmem_to_host(&m))

@@ -39,7 +39,7 @@
  * @ctx: context
  * @cmd: command
  * @walk: of one block
- * @id: of the range
+ * @id: of the range, 0 before it was found
  * @next: block to go on from
  * @block: block that is being looked at
  * @known: where its pages on a device were when it was last looked at
@@ -80,6 +80,8 @@ static struct hetmem_range *hetmem_refresh_range(struct hetmem_refresh *r)
 	struct hetmem_range *range;
 
 	range = hetmem_range_first(r->ctx, r->cmd->start, r->cmd->start);
+	if (range && !r->id)
+		r->id = range->id;
 	return range && range->id == r->id ? range : NULL;
 }
 
@@ -195,7 +197,10 @@ static void hetmem_refresh_compare(struct hetmem_refresh *r,
 			    min(gone, came));
 }
 
-/* Remembers what was seen and tells what changed. */
+/*
+ * Remembers what was seen and tells what changed. Without @look the block is as
+ * dirty as before.
+ */
 static int hetmem_refresh_put(struct hetmem_refresh *r,
 			      const struct hetmem_look *look)
 {
@@ -211,10 +216,10 @@ static int hetmem_refresh_put(struct hetmem_refresh *r,
 	}
 	range->looking = range->nr_blocks;
 	block = &range->blocks[r->block];
-	if (look->unknown &&
-	    time_before(jiffies, range->moving + HETMEM_SETTLE)) {
+	if (!look || (look->unknown && time_before(jiffies, range->moving +
+							    HETMEM_SETTLE))) {
 		__set_bit(r->block, range->dirty);
-		if (look->on_device < block->on_device)
+		if (!look || look->on_device < block->on_device)
 			goto out;
 	}
 	hetmem_refresh_compare(r, look, block);
@@ -224,35 +229,6 @@ static int hetmem_refresh_put(struct hetmem_refresh *r,
 out:
 	spin_unlock(&r->ctx->lock);
 	hetmem_ring_wake(r->ctx);
-	return ret;
-}
-
-/* The block was not looked at: it is as dirty as before. */
-static void hetmem_refresh_untake(struct hetmem_refresh *r)
-{
-	struct hetmem_range *range;
-
-	spin_lock(&r->ctx->lock);
-	range = hetmem_refresh_range(r);
-	if (range) {
-		range->looking = range->nr_blocks;
-		__set_bit(r->block, range->dirty);
-	}
-	spin_unlock(&r->ctx->lock);
-}
-
-static int hetmem_refresh_begin(struct hetmem_refresh *r)
-{
-	struct hetmem_range *range;
-	int ret = -ENOENT;
-
-	spin_lock(&r->ctx->lock);
-	range = hetmem_range_first(r->ctx, r->cmd->start, r->cmd->start);
-	if (range) {
-		r->id = range->id;
-		ret = 0;
-	}
-	spin_unlock(&r->ctx->lock);
 	return ret;
 }
 
@@ -283,7 +259,7 @@ static int hetmem_refresh_blocks(struct hetmem_refresh *r)
 	while ((ret = hetmem_refresh_take(r)) > 0) {
 		ret = hetmem_refresh_look(r, &look);
 		if (ret) {
-			hetmem_refresh_untake(r);
+			hetmem_refresh_put(r, NULL);
 			break;
 		}
 		ret = hetmem_refresh_put(r, &look);
@@ -299,19 +275,18 @@ static int hetmem_refresh_blocks(struct hetmem_refresh *r)
 
 /**
  * hetmem_refresh - HETMEM_IOC_REFRESH
- * @ctx: of the caller
- * @mm: its mm; the caller holds a reference to its users
+ * @ctx: of the caller, who holds a reference to the users of its mm
  * @cmd: validated
  * @partial: set if @cmd goes back to the caller in spite of an error
  */
-int hetmem_refresh(struct hetmem_context *ctx, struct mm_struct *mm,
-		   struct hetmem_cmd_refresh *cmd, bool *partial)
+int hetmem_refresh(struct hetmem_context *ctx, struct hetmem_cmd_refresh *cmd,
+		   bool *partial)
 {
 	struct hetmem_refresh r = { .ctx = ctx, .cmd = cmd };
 	u64 began;
 	int ret;
 
-	ret = hetmem_walk_init(&r.walk, mm);
+	ret = hetmem_walk_init(&r.walk, ctx->mm);
 	if (ret)
 		return ret;
 	if (mutex_lock_killable(&ctx->refresh)) {
@@ -320,14 +295,10 @@ int hetmem_refresh(struct hetmem_context *ctx, struct mm_struct *mm,
 	}
 	began = ktime_get_ns();
 	cmd->walked_blocks = 0;
-	ret = hetmem_refresh_begin(&r);
-	if (ret)
-		goto unlock;
 	ret = hetmem_refresh_blocks(&r);
 	if (hetmem_refresh_end(&r, began, !ret))
 		ret = -ENOENT;
 	*partial = ret == -EBUSY || ret == -EINTR;
-unlock:
 	mutex_unlock(&ctx->refresh);
 exit_walk:
 	hetmem_walk_exit(&r.walk);

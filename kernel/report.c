@@ -51,13 +51,12 @@ static int hetmem_report_total(struct hetmem_report *report, u32 location,
 		return 0;
 	for (i = 0; i < report->nr_totals; i++) {
 		if (report->totals[i].location == location)
-			goto found;
+			break;
 	}
 	if (i == report->cmd->nr_totals)
 		return -ENOSPC;
-	report->totals[i].location = location;
-	report->nr_totals++;
-found:
+	if (i == report->nr_totals)
+		report->totals[report->nr_totals++].location = location;
 	report->totals[i].pages += nr_pages;
 	return 0;
 }
@@ -211,12 +210,11 @@ static int hetmem_report_finish(struct hetmem_report *report)
 
 /**
  * hetmem_residency - HETMEM_IOC_RESIDENCY
- * @ctx: context
- * @mm: whose memory; the caller holds a reference to its users
+ * @ctx: context; the caller holds a reference to the users of its mm
  * @cmd: validated
  * @partial: set if @cmd goes back to the caller in spite of an error
  */
-int hetmem_residency(struct hetmem_context *ctx, struct mm_struct *mm,
+int hetmem_residency(struct hetmem_context *ctx,
 		     struct hetmem_cmd_residency *cmd, bool *partial)
 {
 	struct hetmem_report *report;
@@ -229,7 +227,7 @@ int hetmem_residency(struct hetmem_context *ctx, struct mm_struct *mm,
 	report = kzalloc(sizeof(*report), GFP_KERNEL_ACCOUNT);
 	if (!report)
 		return -ENOMEM;
-	ret = hetmem_walk_init(&walk, mm);
+	ret = hetmem_walk_init(&walk, ctx->mm);
 	if (ret)
 		goto out;
 

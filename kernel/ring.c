@@ -31,7 +31,6 @@ struct hetmem_ring {
 	struct hetmem_ring_header *header;
 	struct hetmem_event *entries;
 	struct eventfd_ctx *eventfd;
-	struct page **pages;
 	unsigned long nr_pages;
 	u64 head;
 	u64 events;
@@ -42,13 +41,7 @@ struct hetmem_ring {
 
 static void hetmem_ring_destroy(struct hetmem_ring *ring)
 {
-	unsigned long i;
-
-	if (ring->header)
-		vunmap(ring->header);
-	for (i = 0; i < ring->nr_pages; i++)
-		__free_page(ring->pages[i]);
-	kvfree(ring->pages);
+	vfree(ring->header);
 	if (ring->eventfd)
 		eventfd_ctx_put(ring->eventfd);
 	kfree(ring);
@@ -58,7 +51,6 @@ static struct hetmem_ring *hetmem_ring_create(u32 nr_entries)
 {
 	const size_t size = PAGE_ALIGN((size_t)nr_entries *
 				       sizeof(struct hetmem_event));
-	unsigned long want = 1 + (size >> PAGE_SHIFT);
 	struct hetmem_ring *ring;
 
 	BUILD_BUG_ON(sizeof(struct hetmem_event) != 64);
@@ -67,19 +59,13 @@ static struct hetmem_ring *hetmem_ring_create(u32 nr_entries)
 	ring = kzalloc(sizeof(*ring), GFP_KERNEL_ACCOUNT);
 	if (!ring)
 		return NULL;
-	ring->pages = kvcalloc(want, sizeof(*ring->pages), GFP_KERNEL_ACCOUNT);
-	if (!ring->pages)
-		goto fail;
-	while (ring->nr_pages < want) {
-		struct page *page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
-
-		if (!page)
-			goto fail;
-		ring->pages[ring->nr_pages++] = page;
+	ring->header = __vmalloc(PAGE_SIZE + size,
+				 GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	if (!ring->header) {
+		kfree(ring);
+		return NULL;
 	}
-	ring->header = vmap(ring->pages, want, VM_MAP, PAGE_KERNEL);
-	if (!ring->header)
-		goto fail;
+	ring->nr_pages = 1 + (size >> PAGE_SHIFT);
 	ring->entries = (void *)ring->header + PAGE_SIZE;
 	ring->nr_entries = nr_entries;
 	ring->header->version = HETMEM_RING_VERSION;
@@ -87,9 +73,6 @@ static struct hetmem_ring *hetmem_ring_create(u32 nr_entries)
 	ring->header->nr_entries = nr_entries;
 	ring->header->data_offset = PAGE_SIZE;
 	return ring;
-fail:
-	hetmem_ring_destroy(ring);
-	return NULL;
 }
 
 /* HETMEM_IOC_RING, validated but for what is checked here. */
@@ -239,6 +222,8 @@ __poll_t hetmem_ring_poll(struct file *file, poll_table *wait)
 int hetmem_ring_mmap(struct hetmem_context *ctx, struct vm_area_struct *vma)
 {
 	struct hetmem_ring *ring = hetmem_ring_of(ctx);
+	unsigned long i;
+	int ret = 0;
 
 	if (!ring)
 		return -ENXIO;
@@ -249,5 +234,9 @@ int hetmem_ring_mmap(struct hetmem_context *ctx, struct vm_area_struct *vma)
 	/* One reader: a child shall not have it too. */
 	vm_flags_set(vma, VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
 	vm_flags_clear(vma, VM_MAYEXEC);
-	return vm_map_pages(vma, ring->pages, ring->nr_pages);
+	for (i = 0; i < ring->nr_pages && !ret; i++)
+		ret = vm_insert_page(vma, vma->vm_start + (i << PAGE_SHIFT),
+				     vmalloc_to_page((void *)ring->header +
+						     (i << PAGE_SHIFT)));
+	return ret;
 }

@@ -163,19 +163,10 @@ static struct hetmem_device *hetmem_device_of(struct kobject *kobj)
 	return container_of(kobj, struct hetmem_device, kobj);
 }
 
-#define HETMEM_DEVICE_SHOW(_name, _format, _value)			\
-static ssize_t _name##_show(struct kobject *kobj,			\
-			    struct kobj_attribute *attr, char *buf)	\
-{									\
-	struct hetmem_device *dev = hetmem_device_of(kobj);		\
-									\
-	return sysfs_emit(buf, _format "\n", _value);			\
-}
-
-HETMEM_DEVICE_SHOW(name, "%s", dev->name)
-HETMEM_DEVICE_SHOW(capacity, "%llu", dev->desc.capacity)
-HETMEM_DEVICE_SHOW(used, "%llu", hetmem_device_used(dev))
-HETMEM_DEVICE_SHOW(limit, "%llu", READ_ONCE(dev->limit))
+HETMEM_SHOW(name, "%s", hetmem_device_of(kobj)->name)
+HETMEM_SHOW(capacity, "%llu", hetmem_device_of(kobj)->desc.capacity)
+HETMEM_SHOW(used, "%llu", hetmem_device_used(hetmem_device_of(kobj)))
+HETMEM_SHOW(limit, "%llu", READ_ONCE(hetmem_device_of(kobj)->limit))
 
 static ssize_t limit_store(struct kobject *kobj, struct kobj_attribute *attr,
 			   const char *buf, size_t count)
@@ -189,16 +180,11 @@ static ssize_t limit_store(struct kobject *kobj, struct kobj_attribute *attr,
 	return ret ? ret : count;
 }
 
-static struct kobj_attribute hetmem_device_name = __ATTR_RO(name);
-static struct kobj_attribute hetmem_device_capacity = __ATTR_RO(capacity);
-static struct kobj_attribute hetmem_device_in_use = __ATTR_RO(used);
-static struct kobj_attribute hetmem_device_limit_file = __ATTR_RW(limit);
-
 static struct attribute *hetmem_device_attrs[] = {
-	&hetmem_device_name.attr,
-	&hetmem_device_capacity.attr,
-	&hetmem_device_in_use.attr,
-	&hetmem_device_limit_file.attr,
+	HETMEM_ATTR(RO, name),
+	HETMEM_ATTR(RO, capacity),
+	HETMEM_ATTR(RO, used),
+	HETMEM_ATTR(RW, limit),
 	NULL
 };
 ATTRIBUTE_GROUPS(hetmem_device);

@@ -71,7 +71,7 @@ check 'checkpatch --strict of trace.h' perl "$checkpatch/checkpatch.pl" --no-tre
 abi=Documentation/ABI/testing
 sysfs_files()
 {
-	sed -n 's/^\tHETMEM_\(SETTING\|STATISTIC\)(\([a-z_]*\),.*/\2/p; s/^static struct kobj_attribute .* __ATTR_R[OW](\([a-z_]*\));/\1/p; s/^module_param\(_named\)\?(\([a-z_]*\),.*/\2/p' \
+	sed -n 's/^\tHETMEM_\(SETTING\|STATISTIC\)(\([a-z_]*\),.*/\2/p; s/^\tHETMEM_ATTR(R[OW], \([a-z_]*\)),.*/\1/p; s/^module_param\(_named\)\?(\([a-z_]*\),.*/\2/p' \
 		kernel/*.c kernel/emu/*.c | sort
 }
 documented() { sed -n 's|^What:.*/||p' $abi/* | sort; }
