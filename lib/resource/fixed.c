@@ -19,6 +19,7 @@
 
 #include "driver/check.h"
 #include "resource/adaptor.h"
+#include "resource/region_use.h"
 
 #define USES	16
 
@@ -36,6 +37,9 @@ struct named {
  * @uses: other streams that were recorded
  * @events: recorded behind all uses that are over
  * @nr_events: of them that count; @nr_made: that there are
+ *
+ * Uses become events, and two more come of the stream it is allocated on and
+ * the one it is freed on: together they are never more than there are places.
  */
 struct buffer {
 	struct buffer *next;
@@ -97,10 +101,8 @@ static int record(struct fixed *f, struct buffer *b, hetmem_stream stream)
 	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
 	CUresult res;
 
-	if (stream == HETMEM_STREAM_HOST) {
-		hm_check_free(f->resource.hm, address(f, b), f->size, stream);
+	if (stream == HETMEM_STREAM_HOST)
 		return 0;
-	}
 	if (d->cuStreamIsCapturing &&
 	    !d->cuStreamIsCapturing(stream, &status) && status)
 		return hm_error(-EBUSY, "fixed: the stream is being captured");
@@ -115,8 +117,17 @@ static int record(struct fixed *f, struct buffer *b, hetmem_stream stream)
 	if (res)
 		return hm_driver_error(d, "cuEventRecord", res);
 	b->nr_events++;
-	hm_check_free(f->resource.hm, address(f, b), f->size, stream);
 	return 0;
+}
+
+/* The same of a buffer that is freed. */
+static int record_free(struct fixed *f, struct buffer *b, hetmem_stream stream)
+{
+	int err = record(f, b, stream);
+
+	if (!err)
+		hm_check_free(f->resource.hm, address(f, b), f->size, stream);
+	return err;
 }
 
 /* All that was given to the streams that used it, but @stream's own. */
@@ -129,8 +140,8 @@ static int record_uses(struct fixed *f, struct buffer *b, hetmem_stream stream)
 		stream = here(b->stream);
 	for (i = 0; !err && i < b->nr_uses; i++)
 		if (!is_named(b->uses[i], stream))
-			err = record(f, b, here(b->uses[i]));
-	return err ? err : record(f, b, stream);
+			err = record_free(f, b, here(b->uses[i]));
+	return err ? err : record_free(f, b, stream);
 }
 
 static bool is_done(struct fixed *f, const struct buffer *b)
@@ -319,6 +330,25 @@ static int fixed_owns(struct fixed *f, struct hm_ctl_owns *owns)
 	return 0;
 }
 
+/* Events that are known to be over, when their places are needed. */
+static void drop_done(struct fixed *f, struct buffer *b)
+{
+	CUstreamCaptureMode mode = hm_capture_relaxed(f->resource.hm);
+	unsigned int i;
+	CUevent e;
+
+	for (i = 0; i < b->nr_events;) {
+		e = b->events[i];
+		if (driver(f)->cuEventQuery(e)) {
+			i++;
+			continue;
+		}
+		b->events[i] = b->events[--b->nr_events];
+		b->events[b->nr_events] = e;
+	}
+	hm_capture_mode(f->resource.hm, mode);
+}
+
 static int fixed_record(struct fixed *f, const struct hm_ctl_stream *use)
 {
 	struct buffer *b = find(f, use->ptr);
@@ -332,9 +362,11 @@ static int fixed_record(struct fixed *f, const struct hm_ctl_stream *use)
 	for (i = 0; i < b->nr_uses; i++)
 		if (is_named(b->uses[i], use->stream))
 			return 0;
-	if (b->nr_uses == USES)
-		return hm_error(-ENOSPC, "record_stream: %d streams are recorded",
-				USES);
+	if (b->nr_uses + b->nr_events >= 2 * USES)
+		drop_done(f, b);
+	if (b->nr_uses == USES || b->nr_uses + b->nr_events >= 2 * USES)
+		return hm_error(-ENOSPC, "record_stream: %u streams are recorded, and %u that were retired are not done",
+				b->nr_uses, b->nr_events);
 	b->uses[b->nr_uses++] = (struct named){ use->stream, hm_thread() };
 	return 0;
 }

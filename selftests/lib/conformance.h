@@ -169,6 +169,7 @@ static const struct {
 	{ "streams", test_streams },
 	{ "cross-stream", test_cross_stream },
 	{ "retire", test_retire },
+	{ "many retired streams", test_many_retired },
 	{ "a thread's own stream", test_own_stream },
 	{ "threads", test_threads },
 	{ "exhaustion", test_exhaustion },

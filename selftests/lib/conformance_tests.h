@@ -266,6 +266,31 @@ static void test_retire(void)
 	}
 }
 
+/* A block outlives many streams that used it, one after the other. */
+static void test_many_retired(void)
+{
+	CUstream s;
+	void *p;
+	int i;
+
+	if (row->flags & CPU_ONLY ||
+	    !same(hetmem_alloc(res, 4096, 0, streams[0], &p), 0))
+		return;
+	fill(p, 4096, 1, streams[0]);
+	same(drv->cuStreamSynchronize(streams[0]), 0);
+	for (i = 0; i < 100; i++) {
+		if (!same(drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), 0))
+			break;
+		same(hetmem_record_stream(res, p, s), 0);
+		fill(p, 4096, i, s);
+		same(drv->cuStreamSynchronize(s), 0);
+		same(hetmem_stream_retire(res, s), 0);
+		drv->cuStreamDestroy(s);
+	}
+	expect(holds(p, 4096, 99, streams[0]));
+	same(hetmem_free(res, p, 4096, streams[0]), 0);
+}
+
 /*
  * What CU_STREAM_PER_THREAD means to one thread, another one must not take for
  * its own: blocks that were allocated there or recorded there.
