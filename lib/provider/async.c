@@ -117,20 +117,16 @@ static bool async_held(struct hm_provider *self, uint64_t *now, uint64_t *most)
 	return true;
 }
 
-static size_t async_trim(struct hm_provider *self, size_t keep)
+static void async_trim(struct hm_provider *self, size_t keep)
 {
 	const struct hm_driver *d = &self->hm->driver;
 	struct async *a = (struct async *)self;
-	uint64_t before, after, most;
 	struct hm_context saved;
 
-	if (!d->cuMemPoolTrimTo || !async_held(self, &before, &most) ||
-	    hm_provider_enter(self, &saved))
-		return 0;
+	if (!d->cuMemPoolTrimTo || hm_provider_enter(self, &saved))
+		return;
 	d->cuMemPoolTrimTo(a->pool, keep);
 	hm_context_leave(self->hm, &saved);
-	return async_held(self, &after, &most) && after < before ?
-		before - after : 0;
 }
 
 static void put_driver(struct async *a)

@@ -35,8 +35,7 @@ struct hm_provider;
  * @free: a region, whole; all uses are complete (STREAMED: ordered)
  * @held: bytes that the driver holds for it now and held at most; NULL, and
  *	false: nothing but what is allocated
- * @trim: gives back what it holds beyond that, but for @keep bytes in all; the
- *	bytes given back
+ * @trim: gives back what it holds beyond that, but for @keep bytes in all
  * @reserve: @size bytes of addresses, aligned to @align
  * @unreserve: exactly what was reserved, with nothing mapped in it
  * @create: a handle of @size bytes, a multiple of the granularity
@@ -57,7 +56,7 @@ struct hm_provider_ops {
 	int (*free)(struct hm_provider *self, void *ptr, size_t size,
 		    hetmem_stream stream);
 	bool (*held)(struct hm_provider *self, uint64_t *now, uint64_t *most);
-	size_t (*trim)(struct hm_provider *self, size_t keep);
+	void (*trim)(struct hm_provider *self, size_t keep);
 	int (*reserve)(struct hm_provider *self, size_t size, size_t align,
 		       uintptr_t *addr);
 	int (*unreserve)(struct hm_provider *self, uintptr_t addr,

@@ -401,11 +401,16 @@ static int region_free(struct hetmem_resource *self, void *ptr, size_t size,
 static void trim(struct region *r, size_t *bytes)
 {
 	struct hm_provider *p = r->provider;
+	uint64_t before = 0, after, most;
 	const size_t keep = *bytes;
+	bool held = p->ops->held && p->ops->held(p, &before, &most);
 
 	*bytes = reap(r, keep, true);
 	if (p->ops->trim)
-		*bytes += p->ops->trim(p, keep);
+		p->ops->trim(p, keep);
+	/* What only went to the driver's pool did not go. */
+	if (held && p->ops->held(p, &after, &most))
+		*bytes = after < before ? before - after : 0;
 }
 
 static int region_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
