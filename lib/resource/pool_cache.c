@@ -310,13 +310,14 @@ static bool push_remote(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == hm_stream_keys ||
 	    !__atomic_load_n(&s->cache, __ATOMIC_RELAXED))
 		return false;
-	head = __atomic_load_n(&s->remote, __ATOMIC_ACQUIRE);
-	serial = head >> 32;
-	if (hm_unlikely(head == REMOTE_CLOSED || epoch != pool_epoch(p)))
-		return false;
+	/* First what writes the line, which others write, too. */
 	if ((uint64_t)__atomic_add_fetch(&s->remote_units, units,
 					 __ATOMIC_RELAXED) << UNIT_SHIFT >
 	    cache_max(p) / REMOTE_SHARE)
+		goto not;
+	head = __atomic_load_n(&s->remote, __ATOMIC_ACQUIRE);
+	serial = head >> 32;
+	if (hm_unlikely(head == REMOTE_CLOSED || epoch != pool_epoch(p)))
 		goto not;
 	do {
 		if (hm_unlikely(head >> 32 != serial))
@@ -416,9 +417,12 @@ int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t size,
 		return put_slow(p, s, epoch, stream, b);
 	if (push_remote(p, s, epoch, b) || push_own(p, s, epoch, b))
 		return 0;
-	make_cache(p, s);
-	return push_own(p, s, epoch, b) ? 0 :
-		put_slow(p, s, epoch, stream, b);
+	if (epoch == pool_epoch(p)) {
+		make_cache(p, s);
+		if (push_own(p, s, epoch, b))
+			return 0;
+	}
+	return put_slow(p, s, epoch, stream, b);
 }
 
 /* All of a list, but for what may stay, in front of @list. */

@@ -81,6 +81,9 @@ static void bury(struct pool *p, struct pool_stream *s)
 
 	if (!s->s.retired || !s->s.id || s->s.done < hm_stream_pos(&s->s))
 		return;
+	/* As for one that is retired: before its lock is taken. */
+	if (s->s.lost)
+		__atomic_add_fetch(&p->order.epoch, 1, __ATOMIC_ACQ_REL);
 	hm_stream_flush(p, s, 0);
 	for (zone = 0; zone < NR_ZONES; zone++)
 		if (s->arenas[zone].units)

@@ -91,7 +91,8 @@ struct hm_stream {
  * @retired: handles hold until hm_stream_retire()
  * @lock: the owner's
  * @size: bytes of what the user keeps of a stream, zeroed at first
- * @epoch: goes up with each retired stream, and as captures begin and end
+ * @epoch: goes up as streams end, or before the place of one that was lost is given
+ *	up, and as captures begin and end
  * @nr_captured: streams that are captured
  * @seen: streams there were, without the host
  * @nr: of @streams, those that are not in use included
