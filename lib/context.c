@@ -62,6 +62,28 @@ int hm_device_context(struct hetmem *hm, int device, CUcontext *ctx)
 				     res) : 0;
 }
 
+int hm_stream_of_device(struct hetmem *hm, int device, hetmem_stream stream)
+{
+	const struct hm_driver *d = &hm->driver;
+	CUcontext ctx, its;
+	CUresult res;
+	int err;
+
+	if (stream == HETMEM_STREAM_HOST || stream == HETMEM_STREAM_UNKNOWN ||
+	    hm_stream_special(stream) || !d->cuStreamGetCtx)
+		return 0;
+	err = hm_device_context(hm, device, &ctx);
+	if (err)
+		return err;
+	res = d->cuStreamGetCtx(stream, &its);
+	if (res)
+		return hm_error(-EINVAL, "stream %p is none: %s", stream,
+				hm_cuda_name(d, res));
+	return its == ctx ? 0 :
+		hm_error(-EINVAL, "stream %p is of another context than device %d's",
+			 stream, device);
+}
+
 int hm_context_enter(struct hetmem *hm, int device, struct hm_context *saved)
 {
 	CUcontext ctx;

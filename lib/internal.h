@@ -164,6 +164,9 @@ int hm_device_context(struct hetmem *hm, int device, CUcontext *ctx);
 int hm_context_enter(struct hetmem *hm, int device, struct hm_context *saved);
 void hm_context_leave(struct hetmem *hm, const struct hm_context *saved);
 
+/* 0, or -EINVAL: @stream is none, or of another context than the device's. */
+int hm_stream_of_device(struct hetmem *hm, int device, hetmem_stream stream);
+
 /* The same of any context, without the texts; @before is what was. */
 CUresult hm_current_enter(const struct hm_driver *d, CUcontext ctx,
 			  CUcontext *before);

@@ -214,6 +214,18 @@ static bool needs_driver(const struct fixed *f, hetmem_stream stream)
 	return f->resource.device >= 0 || stream != HETMEM_STREAM_HOST;
 }
 
+/* What cannot be recorded at the end shall not begin. */
+static int check_stream(struct fixed *f, hetmem_stream stream)
+{
+	int device = f->resource.device, err;
+
+	if (stream == HETMEM_STREAM_HOST)
+		return 0;
+	err = hm_check_owner(f->resource.hm);
+	return err ? err : hm_stream_of_device(f->resource.hm,
+					       device < 0 ? 0 : device, stream);
+}
+
 static int fixed_alloc(struct hetmem_resource *self, size_t size,
 		       size_t align, hetmem_stream stream, void **ptr)
 {
@@ -224,6 +236,8 @@ static int fixed_alloc(struct hetmem_resource *self, size_t size,
 
 	if (enters)
 		err = hm_check_owner(self->hm);
+	if (!err)
+		err = check_stream(f, stream);
 	if (!err && enters)
 		err = enter(f, &saved);
 	if (err)
@@ -301,6 +315,8 @@ static int fixed_free(struct hetmem_resource *self, void *ptr, size_t size,
 
 	if (enters)
 		err = hm_check_owner(self->hm);
+	if (!err)
+		err = check_stream(f, stream);
 	if (!err && enters)
 		err = enter(f, &saved);
 	if (err)
@@ -446,6 +462,10 @@ static int fixed_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	case HM_CTL_STATS:
 	case HM_CTL_OWNS:
 	case HM_CTL_RECORD:
+		err = op != HM_CTL_RECORD ? 0 :
+			check_stream(f, ((struct hm_ctl_stream *)arg)->stream);
+		if (err)
+			return err;
 		hm_blocks_lock(f->blocks);
 		err = op == HM_CTL_STATS ? fixed_stats(f, arg) :
 		      op == HM_CTL_OWNS ? fixed_owns(f, arg) :

@@ -262,18 +262,24 @@ static int fill(struct guard *g, unsigned char *base, size_t front,
 	return res ? hm_driver_error(d, "cuMemsetD8Async", res) : 0;
 }
 
-/* Makes the device's context current where there is a device. */
-static int enter(struct guard *g, hetmem_stream stream,
+/*
+ * Makes the device's context current where there is a device. @asked: the
+ * stream that the caller named, on which nothing is written if it is none of
+ * the device's.
+ */
+static int enter(struct guard *g, hetmem_stream stream, hetmem_stream asked,
 		 struct hm_context *saved)
 {
+	struct hetmem *hm = g->resource.hm;
 	int device = g->resource.device, err;
 
 	*saved = (struct hm_context){ 0 };
 	if (by_cpu(g, stream))
 		return 0;
-	err = hm_check_owner(g->resource.hm);
-	return err ? err : hm_context_enter(g->resource.hm, device < 0 ? 0 : device,
-				saved);
+	err = hm_check_owner(hm);
+	if (!err && device >= 0)
+		err = hm_stream_of_device(hm, device, asked);
+	return err ? err : hm_context_enter(hm, device < 0 ? 0 : device, saved);
 }
 
 static int guard_alloc(struct hetmem_resource *self, size_t size,
@@ -298,7 +304,7 @@ static int guard_alloc(struct hetmem_resource *self, size_t size,
 	if (err)
 		return err;
 	known.ptr = (unsigned char *)base + front;
-	err = enter(g, stream, &saved);
+	err = enter(g, stream, stream, &saved);
 	if (!err) {
 		err = fill(g, base, front, &known);
 		hm_context_leave(self->hm, &saved);
@@ -396,7 +402,7 @@ static int guard_free(struct hetmem_resource *self, void *ptr, size_t size,
 			known.extra |= BARE;
 	}
 	front = known.extra & ~FLAGS;
-	err = enter(g, on, &saved);
+	err = enter(g, on, stream, &saved);
 	if (!err) {
 		err = check(g, &known, on);
 		hm_context_leave(self->hm, &saved);
