@@ -185,36 +185,50 @@ static int check_device(struct hetmem *hm, const char *what, int device)
 	return 0;
 }
 
+static struct hetmem_resource *look(struct hetmem *hm, int device)
+{
+	struct hetmem_resource *res;
+
+	pthread_mutex_lock(&hm->lock);
+	res = hm->current[device + 1] ? hm->current[device + 1] :
+		hm->own[device + 1];
+	pthread_mutex_unlock(&hm->lock);
+	return res;
+}
+
+/* By one thread at a time: a second log of one file would be refused. */
+static int make_own(struct hetmem *hm, int device)
+{
+	struct hetmem_resource *made = NULL;
+	int err = 0;
+
+	pthread_mutex_lock(&hm->making);
+	if (!look(hm, device))
+		err = device < 0 ? create(hm, HOST_SPEC, 0, &made) :
+			create(hm, NULL, device, &made);
+	if (made) {
+		pthread_mutex_lock(&hm->lock);
+		hm->own[device + 1] = made;
+		pthread_mutex_unlock(&hm->lock);
+	}
+	pthread_mutex_unlock(&hm->making);
+	return err;
+}
+
 int hetmem_resource_current(struct hetmem *hm, int device,
 			    struct hetmem_resource **out)
 {
-	struct hetmem_resource *made = NULL, **own, **set;
 	int err = check_device(hm, "resource_current", device);
 
 	if (err || !out)
 		return err ? err : hm_error(-EINVAL,
 					    "resource_current: res is NULL");
-	set = &hm->current[device + 1];
-	own = &hm->own[device + 1];
-	pthread_mutex_lock(&hm->lock);
-	*out = *set ? *set : *own;
-	pthread_mutex_unlock(&hm->lock);
-	if (*out)
-		return 0;
-	err = device < 0 ? create(hm, HOST_SPEC, 0, &made) :
-		create(hm, NULL, device, &made);
-	if (err)
-		return err;
-	/* Another thread may have been faster. */
-	pthread_mutex_lock(&hm->lock);
-	if (!*own) {
-		*own = made;
-		made = NULL;
+	*out = look(hm, device);
+	while (!err && !*out) {
+		err = make_own(hm, device);
+		*out = look(hm, device);
 	}
-	*out = *set ? *set : *own;
-	pthread_mutex_unlock(&hm->lock);
-	hm_resource_put(made);
-	return 0;
+	return *out ? 0 : err;
 }
 
 int hetmem_resource_set_current(struct hetmem *hm, int device,

@@ -91,12 +91,14 @@ struct hm_device {
  * @next: list of all that are open, for fork()
  * @current: resource that the program set for each device, from 1; 0: the
  *	host's; @own: that the library made; with @lock
+ * @making: held while one of @own is made, outside of @lock and all others
  * @doors: of resources that were destroyed, see resource/door.c; atomic
  * The rest does not change after hetmem_open().
  */
 struct hetmem {
 	unsigned int generation;
 	pthread_mutex_t lock;
+	pthread_mutex_t making;
 	void *system;
 	struct hetmem *next;
 	struct hetmem_resource *current[HM_MAX_DEVICES + 1];

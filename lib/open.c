@@ -53,9 +53,14 @@ static void after_fork(void)
 	hm_fork_unlock();
 }
 
+/* Of a resource that was being made by another thread nothing comes here. */
 static void in_child(void)
 {
+	struct hetmem *hm;
+
 	__atomic_add_fetch(&generation, 1, __ATOMIC_RELAXED);
+	for (hm = all_open; hm; hm = hm->next)
+		pthread_mutex_init(&hm->making, NULL);
 	after_fork();
 }
 
@@ -120,6 +125,7 @@ static int open_driver(struct hetmem *hm, enum choice choice,
 static void free_hetmem(struct hetmem *hm)
 {
 	hm_kmod_close(&hm->kmod);
+	pthread_mutex_destroy(&hm->making);
 	pthread_mutex_destroy(&hm->lock);
 	free(hm);
 }
@@ -146,6 +152,7 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 	if (!hm)
 		return hm_error(-ENOMEM, "open: no memory");
 	pthread_mutex_init(&hm->lock, NULL);
+	pthread_mutex_init(&hm->making, NULL);
 	hm->generation = hm_generation();
 	hm->page_size = sysconf(_SC_PAGESIZE);
 	if (params)

@@ -379,7 +379,9 @@ static bool is_retired(struct guard *g, const struct hm_known *known)
 	};
 
 	return !hm_ctl_upstream(&g->resource, HM_CTL_OWNS, &owns) &&
-	       owns.stream == HETMEM_STREAM_UNKNOWN;
+	       (owns.stream == HETMEM_STREAM_UNKNOWN ||
+		(owns.stream == HETMEM_STREAM_HOST &&
+		 known->stream != HETMEM_STREAM_HOST));
 }
 
 static int guard_free(struct hetmem_resource *self, void *ptr, size_t size,
@@ -389,22 +391,23 @@ static int guard_free(struct hetmem_resource *self, void *ptr, size_t size,
 	struct hetmem_resource *up = self->upstream;
 	hetmem_stream on = stream;
 	struct hm_context saved;
-	struct hm_known known;
+	struct hm_known known, looked;
 	size_t front;
 	int err;
 
 	err = hm_blocks_take_freed(g->blocks, "guard", ptr, size, &known);
 	if (err)
 		return err;
+	looked = known;
 	if (stream == HETMEM_STREAM_UNKNOWN) {
 		on = hm_stream_here(known.stream, known.thread);
 		if (is_retired(g, &known))
-			known.extra |= BARE;
+			looked.extra |= BARE;
 	}
 	front = known.extra & ~FLAGS;
 	err = enter(g, on, stream, &saved);
 	if (!err) {
-		err = check(g, &known, on);
+		err = check(g, &looked, on);
 		hm_context_leave(self->hm, &saved);
 	}
 	if (!err)

@@ -98,6 +98,48 @@ static void *open_and_close(void *arg)
 	return NULL;
 }
 
+static pthread_barrier_t together;
+
+static void *first_use(void *arg)
+{
+	struct hetmem_resource *res;
+
+	pthread_barrier_wait(&together);
+	expect(!hetmem_resource_current(arg, 0, &res));
+	return NULL;
+}
+
+/* The current resource is made once, also of what can be made once only. */
+static void first_uses(void)
+{
+	struct hetmem_params params = {
+		.size = sizeof(params), .driver = "soft", .module_path = "",
+	};
+	char path[] = "/tmp/hetmem-first-XXXXXX", spec[128];
+	pthread_t thread[THREADS];
+	struct hetmem *other;
+	int fd = mkstemp(path), i, round;
+
+	need(fd >= 0, "a file");
+	snprintf(spec, sizeof(spec), "log(device-pool,file=%s)", path);
+	setenv("HETMEM_RESOURCE", spec, 1);
+	pthread_barrier_init(&together, NULL, THREADS);
+	for (round = 0; round < 20; round++) {
+		need(!hetmem_open(&other, &params), "a library");
+		for (i = 0; i < THREADS; i++)
+			need(!pthread_create(&thread[i], NULL, first_use, other),
+			     "a thread");
+		for (i = 0; i < THREADS; i++)
+			pthread_join(thread[i], NULL);
+		hetmem_close(other);
+	}
+	pthread_barrier_destroy(&together);
+	unsetenv("HETMEM_RESOURCE");
+	close(fd);
+	unlink(path);
+	is(failures, 0, "%d threads use the current resource at first", THREADS);
+}
+
 int main(void)
 {
 	pthread_t thread[THREADS + 1];
@@ -112,6 +154,7 @@ int main(void)
 	for (i = 0; i <= THREADS; i++)
 		pthread_join(thread[i], NULL);
 	is(failures, 0, "%d threads, %d rounds each", THREADS, ROUNDS);
+	first_uses();
 	is(drv->cuMemGetInfo(&available, &total), 0, "memory");
 	is(total - available, 0, "all of it was given back");
 	close_soft();

@@ -52,12 +52,12 @@ static void growth(void)
 }
 
 /* The driver may have given the handle to another stream since. */
-static void unknown(void)
+static void unknown(const char *spec)
 {
 	CUstream a = new_stream(), b = new_stream(), c;
 	char *p;
 
-	make("guard(pool(vmm))");
+	make(spec);
 	put(get(512, a), 512, a);
 	p = get(3 * MIB, b);
 	drv->cuStreamSynchronize(b);
@@ -66,7 +66,7 @@ static void unknown(void)
 	c = new_stream();
 	close_gate(c);
 	is(hetmem_free(pool, p, 0, HETMEM_STREAM_UNKNOWN), 0,
-	   "its block is freed after it was destroyed: %s",
+	   "%s: its block is freed after it was destroyed: %s", spec,
 	   hetmem_last_error());
 	p = get(3 * MIB, a);
 	drv->cuStreamSynchronize(a);
@@ -87,7 +87,8 @@ int main(void)
 	open_soft("");
 	count_calls();
 	growth();
-	unknown();
+	unknown("guard(pool(vmm))");
+	unknown("guard(fixed(pool(vmm),size=4M,count=2))");
 	close_soft();
 	return tap_end();
 }
