@@ -162,9 +162,10 @@ int hm_pool_create(struct hm_provider *provider,
 	err = check_options(options, provider);
 	if (err)
 		return err;
-	p = calloc(1, sizeof(*p));
+	p = aligned_alloc(_Alignof(struct pool), sizeof(*p));
 	if (!p)
 		return hm_error(-ENOMEM, "pool: no host memory");
+	memset(p, 0, sizeof(*p));
 	p->res.ops = &pool_ops;
 	p->res.hm = provider->hm;
 	p->res.device = provider->device;

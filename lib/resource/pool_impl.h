@@ -255,6 +255,7 @@ struct source {
  * @whole: blocks own their handles
  */
 struct pool {
+	/* Read by every allocation and free, seldom written. */
 	struct hetmem_resource res;
 	struct pool *next;
 	struct hm_provider *provider;
@@ -262,16 +263,19 @@ struct pool {
 	const struct source *source;
 	struct vm *vm;
 	struct region_list *regions;
-	pthread_mutex_t lock;
-	struct hm_order order;
-	struct table blocks;
-	struct table uses;
 	uint16_t *homes;
 	struct hash *hash;
+	uint64_t cache_max;
+	bool asleep;
+	bool host;
+	bool whole;
+	struct hm_order order;
+	/* Written by the slow path. */
+	pthread_mutex_t lock __attribute__((aligned(64)));
+	struct table uses;
+	struct graph *graphs;
 	uint32_t hash_nr;
 	uint32_t pending;
-	struct graph *graphs;
-	uint64_t cache_max;
 	uint64_t reserved;
 	uint64_t reserved_peak;
 	int64_t requested;
@@ -281,9 +285,8 @@ struct pool {
 	uint64_t decay_at;
 	int64_t decay_high;
 	uint16_t next_graph;
-	bool asleep;
-	bool host;
-	bool whole;
+	/* Its first member by all, the others when there is a new block. */
+	struct table blocks __attribute__((aligned(64)));
 };
 
 static inline struct pool *to_pool(struct hetmem_resource *res)

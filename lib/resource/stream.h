@@ -100,19 +100,21 @@ struct hm_stream {
  * @wait_ns: that the host waited
  */
 struct hm_order {
+	/* Read by every allocation and free, seldom written. */
 	uint64_t serial;
 	struct hetmem *hm;
-	int device;
 	CUcontext ctx;
-	bool retired;
-	size_t size;
 	pthread_mutex_t *lock;
+	struct hm_stream **streams;
+	size_t size;
 	uint64_t epoch;
+	int device;
+	bool retired;
 	unsigned int nr_captured;
 	unsigned int seen;
 	unsigned int nr;
-	uint64_t next_serial;
-	struct hm_stream **streams;
+	/* Written by the slow path. */
+	uint64_t next_serial __attribute__((aligned(64)));
 	uint64_t calls;
 	uint64_t wait_ns;
 };
