@@ -228,10 +228,11 @@ int hetmem_device_move(struct hetmem_device *dev, struct vm_area_struct *vma,
 {
 	const struct hetmem_device_ops *ops = dev->desc.ops;
 	void *drvdata = dev->desc.drvdata;
+	u64 limit = READ_ONCE(dev->limit);
 	int ret;
 
-	if (!to_host && READ_ONCE(dev->limit) < PAGE_SIZE) {
-		trace_hetmem_limit_hit("devices/limit", dev->limit);
+	if (!to_host && limit < PAGE_SIZE) {
+		trace_hetmem_limit_hit("devices/limit", limit);
 		return -EDQUOT;
 	}
 	if (!try_module_get(ops->owner))

@@ -325,6 +325,8 @@ static bool hetmem_hint_share(const struct hetmem_context *executor,
 	const kuid_t owner = executor->user->uid;
 	const struct hetmem_hint *other;
 
+	if (executor->nr_hints >= max)
+		goto refused;
 	list_for_each_entry(other, &executor->hints, node) {
 		process += other->asker == hint->asker;
 		user += uid_eq(other->user, hint->user);
@@ -332,9 +334,9 @@ static bool hetmem_hint_share(const struct hetmem_context *executor,
 	}
 	if (process >= HETMEM_HINT_ASKED_MAX)
 		return false;
-	if (executor->nr_hints < max && (uid_eq(hint->user, owner) ||
-					 user + others < DIV_ROUND_UP(max, 2)))
+	if (uid_eq(hint->user, owner) || user + others < DIV_ROUND_UP(max, 2))
 		return true;
+refused:
 	trace_hetmem_limit_hit("max_hints", max);
 	return false;
 }

@@ -84,7 +84,10 @@ static bool hetmem_leaves(const struct hetmem_migration *m, u32 why)
 	       ((why & HETMEM_WHY_MERGEABLE) && !hetmem_to_host(m));
 }
 
-/* Changes with every fork of @mm, and while one is under way. */
+/*
+ * Changes with every fork of @mm that shares pages with the child, and while
+ * one is under way.
+ */
 static unsigned int hetmem_forks(const struct mm_struct *mm)
 {
 	return raw_read_seqcount(&mm->write_protect_seq);
@@ -385,7 +388,8 @@ static int hetmem_span_again(struct hetmem_migration *m, unsigned long start,
 			tries++;
 		}
 	}
-	return ret;
+	/* What could not be looked at is left, like what could not be moved. */
+	return ret == -EBUSY ? 0 : ret;
 }
 
 /* Looks at a span from @start on, moves it, and counts. */
@@ -421,7 +425,7 @@ static int hetmem_migrate_span(struct hetmem_migration *m, unsigned long start)
 		ret = hetmem_step_move(m);
 		end = m->walk.end;
 	} while (!ret && goes_on && end < m->cmd->end &&
-		 end - start < m->max_span);
+		 end - start + HETMEM_BLOCK_SIZE <= m->max_span);
 	if (end == start)
 		return ret;
 

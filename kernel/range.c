@@ -24,7 +24,7 @@
  *
  * Locking. context->lock is a spinlock and protects the tree, the ranges and
  * all counters. It is the innermost lock of this module but for the owner and
- * pgmap tables of device.c. The callback takes it, and so the rules for
+ * pgmap tables of foreign.c. The callback takes it, and so the rules for
  * callbacks are the rules for holding it: no allocation, no sleeping, no
  * mmap_lock, and never across hmm_range_fault(), migrate_vma_*(),
  * mmu_interval_read_begin() or _remove(). Ranges are therefore allocated

@@ -293,14 +293,15 @@ static bool hetmem_page_is_shared(struct page *page)
 
 	if (!PageAnon(page) || PageAnonExclusive(page))
 		return false;
+	/* One that is locked may be about to be mapped elsewhere again. */
 	return folio_test_large(folio) || folio_test_swapcache(folio) ||
-	       atomic_read(&folio->_mapcount) > 0;
+	       folio_test_locked(folio) || atomic_read(&folio->_mapcount) > 0;
 }
 
 /*
  * How many of the @nr entries from @pfns on have the same of the traits that
  * @walk looks for, as far as that is seen at a glance, and which. Pages of a
- * device have none.
+ * device are never merged, and all alike.
  */
 static unsigned long hetmem_pfns_traits(struct hetmem_walk *walk,
 					const unsigned long *pfns,

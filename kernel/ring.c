@@ -60,7 +60,8 @@ static struct hetmem_ring *hetmem_ring_create(u32 nr_entries)
 	if (!ring)
 		return NULL;
 	ring->header = __vmalloc(PAGE_SIZE + size,
-				 GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+				 GFP_KERNEL_ACCOUNT | __GFP_ZERO |
+				 __GFP_NOWARN);
 	if (!ring->header) {
 		kfree(ring);
 		return NULL;

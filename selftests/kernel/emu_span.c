@@ -123,6 +123,23 @@ TEST_F(span, some_are_there)
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
 }
 
+/*
+ * A driver may have room for no more than a span, which for a device of this
+ * size is a block: also where the range begins within one.
+ */
+TEST_F(span, begins_within_a_block)
+{
+	char *start = (char *)(((uintptr_t)self->p + HUGE_SIZE - 1) &
+			       -HUGE_SIZE) + HUGE_SIZE / 2;
+	struct hetmem_cmd_migrate cmd;
+
+	ASSERT_EQ(0, hm_migrate(self->hm, self->p, self->size, ANY_HOST,
+				&cmd));
+	EXPECT_EQ(2, migrations_to(self->hm, start, HUGE_SIZE * 3 / 2,
+				   self->dev->loc, &cmd));
+	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
+}
+
 /* A list has room for one block's pages at a time. */
 TEST_F(span, with_a_list)
 {

@@ -130,8 +130,8 @@ enum hetmem_location_kind {
 #define HETMEM_WHY_UNKNOWN_OWNER (1U << 8)
 #define HETMEM_WHY_UNMAPPED	(1U << 9)	/* no mapping */
 #define HETMEM_WHY_ABSENT	(1U << 10)	/* no page there to move */
-#define HETMEM_WHY_BUSY		(1U << 11)	/* locked, pinned or in use */
-#define HETMEM_WHY_NO_MEMORY	(1U << 12)	/* the target has no room */
+#define HETMEM_WHY_BUSY		(1U << 11)	/* locked, pinned, in use, contended */
+#define HETMEM_WHY_NO_MEMORY	(1U << 12)	/* no room, for it or what is before */
 #define HETMEM_WHY_OTHER_NODE	(1U << 13)	/* on the host: move_pages(2) */
 #define HETMEM_WHY_MERGEABLE	(1U << 14)	/* KSM may merge it, or has */
 /*
