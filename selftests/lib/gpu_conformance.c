@@ -17,7 +17,8 @@ static const struct {
 	{ "pool(vmm,streams=retired)", "pool(vmm,streams=retired,max=64M)" },
 	{ "pool(vmm,handle=2M)", "pool(vmm,handle=2M,max=64M)" },
 	{ "pool(vmm,comm=on)", "pool(vmm,comm=on,max=64M)" },
-	{ "pool(vmm(export=fd))", "pool(vmm(export=fd),max=64M)" },
+	/* Every block has a handle of its own. */
+	{ "pool(vmm(export=fd))", "pool(vmm(export=fd),max=384M)" },
 	{ "pool(device)", "pool(device,max=64M)" },
 	{ "pool(async)", "pool(async,max=64M)" },
 	{ "stats(pool(vmm))", "stats(pool(vmm,max=64M))" },

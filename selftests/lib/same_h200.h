@@ -14,7 +14,7 @@ static const struct {
 	{ "map_over",
 	  "1 1 1 range:2+2" },
 	{ "map_outside",
-	  "1 1 range:500" },
+	  "1 range:500" },
 	{ "unmap_part",
 	  "1 1 1 1 1 1 1 range:2+2" },
 	{ "unmap_hole",

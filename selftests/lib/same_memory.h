@@ -40,9 +40,12 @@ static void map_over(void)
 	say_range(va + 2 * G);
 }
 
+/*
+ * Across the end of a reservation nothing is asked: CUDA refuses it unless what
+ * is behind is another one, or was a moment ago.
+ */
 static void map_outside(void)
 {
-	say("%d", d->cuMemMap(va + 11 * G, 2 * G, 0, handle, 0));
 	say("%d", d->cuMemMap(va + 14 * G, 2 * G, 0, handle, 0));
 	say_range(va + 11 * G);
 }

@@ -227,9 +227,9 @@ static void mappings(void)
 	printf("# %d mappings: %d\n", n, res);
 	if (res) {
 		n--;
-		is(res, CUDA_ERROR_MAP_FAILED, "too many mappings");
+		is(res, CUDA_ERROR_OUT_OF_MEMORY, "too many mappings");
 		is(drv->cuMemMap(va + n * G, G, 0, h, 0),
-		   CUDA_ERROR_MAP_FAILED, "still too many");
+		   CUDA_ERROR_OUT_OF_MEMORY, "still too many");
 		/* One hole in the place of four mappings. */
 		is(drv->cuMemUnmap(va + 7 * G, 4 * G), 0, "four go");
 		is(drv->cuMemMap(va + n * G, G, 0, h, 0), 0, "one comes");
