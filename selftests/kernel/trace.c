@@ -5,6 +5,7 @@
  */
 #include "hetmem_trace.h"
 
+#include <sched.h>
 #include <sys/resource.h>
 
 #include <linux/perf_event.h>
@@ -190,7 +191,11 @@ TEST_F(trace, limit_hit_by_users)
 	EXPECT_EQ(3, trace_count("hetmem_limit_hit", ""));
 }
 
-/* As perf opens a tracepoint: this process's, of one kind, with its fields. */
+/*
+ * As perf opens a tracepoint: of one kind, with its fields, what CPU 0 does. That of
+ * a process would have the kernel patch its scheduler, under emulated processors that
+ * are at work in there.
+ */
 static int perf_open(const char *event)
 {
 	struct perf_event_attr attr = {
@@ -204,7 +209,7 @@ static int perf_open(const char *event)
 
 	snprintf(path, sizeof(path), TRACEFS "events/hetmem/%s/id", event);
 	attr.config = read_long(path);
-	return syscall(SYS_perf_event_open, &attr, 0, -1, -1,
+	return syscall(SYS_perf_event_open, &attr, -1, 0, -1,
 		       PERF_FLAG_FD_CLOEXEC);
 }
 
@@ -232,14 +237,19 @@ TEST_F(trace, perf)
 {
 	const size_t map_size = 2 * page_size();
 	struct perf_event_mmap_page *map;
-	int fd = perf_open("hetmem_track"), at;
+	int fd, at;
 	uint64_t value, count = 0;
 	struct sample {
 		struct perf_event_header header;
 		uint32_t size;
 		char raw[];
 	} *sample;
+	cpu_set_t first;
 
+	CPU_ZERO(&first);
+	CPU_SET(0, &first);
+	ASSERT_EQ(0, sched_setaffinity(0, sizeof(first), &first));
+	fd = perf_open("hetmem_track");
 	if (fd < 0 && errno == ENOSYS)
 		SKIP(return, "kernel lacks perf events");
 	ASSERT_LE(0, fd);

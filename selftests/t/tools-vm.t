@@ -92,4 +92,9 @@ gives trace 0 'the recipe for tracefs shows it' \
 	' hetmem_migrate_end: .* moved=[1-9][0-9]* already=[0-9]+ not_moved=0 why=0x0 result=0$' \
 	'^\{ type: +5 \} hitcount: +[1-9]'
 gives corrupted 1 'demo: wrong contents are found' 'the device read something else'
+
+# A kernel that dies before anything of ours runs is booted again, and not for ever.
+selftests/vm/run -k $kernel -t 60 -a rdinit=/none -a init=/none -- true 2>"$tmp/err"
+[ $? -eq 125 ] && [ "$(grep -c 'once more' "$tmp/err")" -eq 2 ]
+judge 'a kernel that does not come up'
 done_testing
