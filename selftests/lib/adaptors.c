@@ -7,31 +7,13 @@
 #include <sys/mman.h>
 
 #include "resource/adaptor.h"
-#include "soft_driver.h"
+#include "by_spec.h"
 
 #define KB	((size_t)1 << 10)
 #define MB	((size_t)1 << 20)
 #define HOST	HETMEM_STREAM_HOST
 
 static CUstream a, b;
-
-static struct hetmem_resource *make(const char *spec)
-{
-	struct hetmem_resource *res = NULL;
-
-	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec,
-	     hetmem_last_error());
-	return res;
-}
-
-static void *get(struct hetmem_resource *res, size_t size, hetmem_stream s)
-{
-	void *p = NULL;
-
-	if (hetmem_alloc(res, size, 0, s, &p))
-		printf("# %s\n", hetmem_last_error());
-	return p;
-}
 
 static void counters(struct hetmem_resource *res, const char *what,
 		     uint64_t value, uint64_t peak, uint64_t total)

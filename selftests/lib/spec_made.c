@@ -8,7 +8,7 @@
 #include "provider/vmm.h"
 #include "resource/adaptor.h"
 #include "resource/pool_impl.h"
-#include "soft_driver.h"
+#include "by_spec.h"
 
 #define MIB	((size_t)1 << 20)
 #define HOST	HETMEM_STREAM_HOST
@@ -43,24 +43,6 @@ static CUresult set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 	if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
 		threshold = *(cuuint64_t *)value;
 	return real.cuMemPoolSetAttribute(pool, attribute, value);
-}
-
-static struct hetmem_resource *make(const char *spec)
-{
-	struct hetmem_resource *res = NULL;
-
-	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec,
-	     hetmem_last_error());
-	return res;
-}
-
-static void *get(struct hetmem_resource *res, size_t size, hetmem_stream s)
-{
-	void *p = NULL;
-
-	if (hetmem_alloc(res, size, 0, s, &p))
-		printf("# %s\n", hetmem_last_error());
-	return p;
 }
 
 static void options(void)
