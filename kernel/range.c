@@ -76,7 +76,6 @@ void hetmem_range_on_device(struct hetmem_context *ctx,
 			    u32 location, unsigned int nr_pages)
 {
 	struct hetmem_block *block = &range->blocks[i];
-
 	long more = (long)nr_pages - block->on_device;
 
 	range->on_device += more;
