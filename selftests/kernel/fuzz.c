@@ -261,7 +261,9 @@ static void *thread_main(void *arg)
 				steal(f);
 			break;
 		default:
-			call_one(f);
+			/* Before it times out. */
+			if (call_one(f) == CMD_HINT && one_in(&f->r, 2))
+				execute(f);
 			break;
 		}
 	}
@@ -468,6 +470,22 @@ static void tell_evictable(void)
 			       (unsigned long long)evicted, i);
 }
 
+/*
+ * A fuzzer that fuzzes nothing passes as well: commands that were given often and have
+ * never succeeded. One in twenty does, of those that do least; how many there are in
+ * some seconds is the machine's affair.
+ */
+static unsigned int never_right(const struct world *world)
+{
+	unsigned int i, n = 0;
+
+	for (i = 0; i < CALL_OTHER; i++)
+		n += !board->succeeded[i] &&
+		     board->failed[i] >= (i < CMD_NR ? 300 : 100) &&
+		     (i < CMD_NR || world->devices);
+	return n + !board->succeeded[CMD_TRACK];
+}
+
 static unsigned int report(const struct world *world)
 {
 	const char *what = "";
@@ -504,10 +522,7 @@ static unsigned int report(const struct world *world)
 		printf("# %s: %ld\n", what, n);
 		tell_evictable();
 	}
-	/* A fuzzer that fuzzes nothing passes as well. */
-	for (i = 0, n = 0; i < CALL_OTHER; i++)
-		n += opt.seconds >= 30 && !board->succeeded[i] &&
-		     (i < CMD_NR || world->devices);
+	n = never_right(world);
 	failures += !!n;
 	printf("%sok 3 - every command has succeeded\n1..3\n", n ? "not " : "");
 	return failures;

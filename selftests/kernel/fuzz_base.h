@@ -143,7 +143,7 @@ struct tracked {
 	uint64_t start, end;
 };
 
-#define TRACKED		16
+#define TRACKED		4
 
 struct worker {
 	int context[FUZZ_CONTEXTS];

@@ -510,8 +510,8 @@ static int call_issue(struct fuzzer *f, struct call *call, void **answer)
 	return hm_ioctl(call->fd, call->nr, to);
 }
 
-/* One call of a command, right or wrong. */
-static void call_one(struct fuzzer *f)
+/* One call of a command, right or wrong. Return: what succeeded, or CALL_NR. */
+static unsigned int call_one(struct fuzzer *f)
 {
 	unsigned int context = pick(&f->r, FUZZ_CONTEXTS);
 	static __thread struct call call;
@@ -540,12 +540,13 @@ static void call_one(struct fuzzer *f)
 		if (call.id != CALL_OTHER && !errno_documented(call.id, -ret))
 			wrong("%s returns %d, which it does not document",
 			      call_names[call.id], ret);
-		return;
+		return CALL_NR;
 	}
 	atomic_fetch_add(&board->succeeded[call.id], 1);
 	remember(f, &call, context);
 	if (answer && !call.mutated)
 		check_answer(&call, answer);
+	return call.id;
 }
 
 #endif /* FUZZ_CALL_H */
