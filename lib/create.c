@@ -22,8 +22,20 @@ int hm_spec_expand(struct hetmem *hm, const struct hm_spec *spec, char *text,
 	return spec->kind->expand(hm, spec, text, len);
 }
 
-static int build(struct hetmem *hm, const struct hm_spec *spec,
-		 struct hetmem_resource **res);
+/* What only shows when it is made is said of the innermost of @text. */
+static int point_at(int err, const char *text, const struct hm_spec *spec)
+{
+	char why[256];
+
+	if (err != -EINVAL || !text)
+		return err;
+	snprintf(why, sizeof(why), "%s", hetmem_last_error());
+	return strncmp(why, "spec: ", 6) ?
+		hm_spec_error(text, spec->pos, "%s", why) : err;
+}
+
+static int build(struct hetmem *hm, const char *text,
+		 const struct hm_spec *spec, struct hetmem_resource **res);
 
 static int build_name(struct hetmem *hm, const struct hm_spec *spec,
 		      struct hetmem_resource **res)
@@ -36,13 +48,15 @@ static int build_name(struct hetmem *hm, const struct hm_spec *spec,
 		err = hm_spec_parse(text, &real);
 	if (err)
 		return err;
-	err = build(hm, real, res);
+	/* Not what the user wrote: there is nothing to point at. */
+	err = build(hm, NULL, real, res);
 	hm_spec_free(real);
 	return err;
 }
 
 /* A pool, or a provider by itself. */
-static int build_regions(struct hetmem *hm, const struct hm_spec *spec,
+static int build_regions(struct hetmem *hm, const char *text,
+			 const struct hm_spec *spec,
 			 struct hetmem_resource **res)
 {
 	bool pool = spec->kind->class == HM_KIND_POOL;
@@ -51,7 +65,7 @@ static int build_regions(struct hetmem *hm, const struct hm_spec *spec,
 	int err = below->kind->provider(hm, below, &provider);
 
 	if (err)
-		return err;
+		return point_at(err, text, below);
 	err = pool ? spec->kind->pool(spec, provider, res) :
 		hm_region_create(provider, res);
 	if (err)
@@ -59,14 +73,15 @@ static int build_regions(struct hetmem *hm, const struct hm_spec *spec,
 	return err;
 }
 
-static int build_adaptor(struct hetmem *hm, const struct hm_spec *spec,
+static int build_adaptor(struct hetmem *hm, const char *text,
+			 const struct hm_spec *spec,
 			 struct hetmem_resource **res)
 {
 	struct hetmem_resource *children[HM_SPEC_CHILDREN];
 	int nr, err = 0;
 
 	for (nr = 0; nr < spec->nr_children; nr++) {
-		err = build(hm, spec->children[nr], &children[nr]);
+		err = build(hm, text, spec->children[nr], &children[nr]);
 		if (err)
 			break;
 	}
@@ -77,17 +92,23 @@ static int build_adaptor(struct hetmem *hm, const struct hm_spec *spec,
 	return err;
 }
 
-static int build(struct hetmem *hm, const struct hm_spec *spec,
-		 struct hetmem_resource **res)
+static int build(struct hetmem *hm, const char *text,
+		 const struct hm_spec *spec, struct hetmem_resource **res)
 {
+	int err;
+
 	switch (spec->kind->class) {
 	case HM_KIND_NAME:
-		return build_name(hm, spec, res);
+		err = build_name(hm, spec, res);
+		break;
 	case HM_KIND_ADAPTOR:
-		return build_adaptor(hm, spec, res);
+		err = build_adaptor(hm, text, spec, res);
+		break;
 	default:
-		return build_regions(hm, spec, res);
+		err = build_regions(hm, text, spec, res);
+		break;
 	}
+	return point_at(err, text, spec);
 }
 
 /* Is misuse to be told, whatever that costs? */
@@ -101,11 +122,12 @@ static bool is_guarded(const struct hm_spec *spec)
 	return guarded;
 }
 
-static int build_stack(struct hetmem *hm, const struct hm_spec *spec,
+static int build_stack(struct hetmem *hm, const char *text,
+		       const struct hm_spec *spec,
 		       struct hetmem_resource **res)
 {
 	struct hetmem_resource *top;
-	int err = build(hm, spec, res);
+	int err = build(hm, text, spec, res);
 
 	if (err || !is_guarded(spec))
 		return err;
@@ -149,15 +171,15 @@ static int create(struct hetmem *hm, const char *text, int device,
 	if (err)
 		return err;
 	err = hm_spec_parse(text, &spec);
-	if (err) {
-		snprintf(why, sizeof(why), "%s", hetmem_last_error());
-		return environment ? hm_error(err, "HETMEM_RESOURCE: %s", why) :
-			err;
+	if (!err) {
+		preset_device(spec, device);
+		err = build_stack(hm, text, spec, res);
+		hm_spec_free(spec);
 	}
-	preset_device(spec, device);
-	err = build_stack(hm, spec, res);
-	hm_spec_free(spec);
-	return err;
+	if (!err || !environment)
+		return err;
+	snprintf(why, sizeof(why), "%s", hetmem_last_error());
+	return hm_error(err, "HETMEM_RESOURCE: %s", why);
 }
 
 int hetmem_resource_create(struct hetmem *hm, const char *text,

@@ -29,6 +29,9 @@ enum hm_param_type {
 	HM_PARAM_SWITCH,	/* on, off; as 1 and 0 */
 	HM_PARAM_WORD,		/* one of a few; as its index */
 	HM_PARAM_TEXT,		/* as it is */
+	HM_PARAM_TAG,		/* the same, shorter than HM_POOL_TAG_LEN */
+	HM_PARAM_DEVICES,	/* 1/2/3; as bits */
+	HM_PARAM_SIZES,		/* 64K/1M, ascending; as how many they are */
 };
 
 /**
@@ -39,6 +42,7 @@ enum hm_param_type {
  * @words: for HM_PARAM_WORD, separated by '|'
  * @help: what it does, a few words
  * @required: must be given
+ * @not_zero: must be more than 0
  */
 struct hm_param {
 	const char *name;
@@ -47,6 +51,7 @@ struct hm_param {
 	const char *words;
 	const char *help;
 	bool required;
+	bool not_zero;
 };
 
 /* What a kind is, and so where in a stack it may be. */
@@ -132,6 +137,12 @@ struct hm_spec {
  */
 int hm_value_parse(const struct hm_param *param, const char *text,
 		   struct hm_value *value, char *why, size_t len);
+
+/*
+ * The sizes of HM_PARAM_SIZES, of which there are less than HM_SPEC_CHILDREN.
+ * Returns their number, or -EINVAL.
+ */
+int hm_value_sizes(const char *text, uint64_t sizes[HM_SPEC_CHILDREN]);
 
 /* spec.c */
 

@@ -45,6 +45,18 @@ static int check_files(const char *text, const struct hm_spec *spec,
 	return 0;
 }
 
+/* As many bounds as there are resources below, less one. */
+static int check_bounds(const char *text, const struct hm_spec *spec)
+{
+	const struct hm_value *at = hm_spec_value(spec, "at");
+
+	if (!at->text || at->number + 1 == (uint64_t)spec->nr_children)
+		return 0;
+	return hm_spec_error(text, at->pos, "at has %d of the %d sizes that %d resources need",
+			     (int)at->number, spec->nr_children - 1,
+			     spec->nr_children);
+}
+
 /* What is below an adaptor, or at the top, has to be a resource. */
 static int check_resource(const char *text, const struct hm_spec *spec)
 {
@@ -75,6 +87,8 @@ static int check(const char *text, const struct hm_spec *spec)
 			return err;
 	}
 	err = check_files(text, spec, spec);
+	if (!err)
+		err = check_bounds(text, spec);
 	for (i = 0; !err && i < spec->nr_children; i++) {
 		if (kind->class == HM_KIND_ADAPTOR)
 			err = check_resource(text, spec->children[i]);

@@ -4,6 +4,7 @@
  * row, here and in selftests/lib/conformance.h.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,24 +24,11 @@ static int make_device(struct hetmem *hm, const struct hm_spec *spec,
 static int make_vmm(struct hetmem *hm, const struct hm_spec *spec,
 		    struct hm_provider **provider)
 {
-	const char *peers = hm_spec_value(spec, "peers")->text;
 	struct hm_vmm_options options = {
 		.export = hm_spec_number(spec, "export"),
+		.peers = hm_spec_number(spec, "peers"),
 	};
-	unsigned int ordinal;
-	int n;
 
-	/* "1/2/3" */
-	while (peers) {
-		if (sscanf(peers, "%2u%n", &ordinal, &n) != 1 ||
-		    ordinal >= HM_MAX_DEVICES ||
-		    (peers[n] && peers[n] != '/') ||
-		    (peers[n] && !peers[n + 1]))
-			return hm_error(-EINVAL, "vmm: peers=%s: use ordinals like 1/2/3",
-					hm_spec_value(spec, "peers")->text);
-		options.peers |= 1ULL << ordinal;
-		peers = peers[n] ? peers + n + 1 : NULL;
-	}
 	return hm_vmm_provider(hm, hm_spec_number(spec, "device"), &options,
 			       provider);
 }
@@ -99,17 +87,27 @@ static int make_host(struct hetmem *hm, const struct hm_spec *spec,
 	return hm_host_provider(hm, provider);
 }
 
+/* Whole milliseconds, no shorter than @name's nanoseconds, below @max. */
+static unsigned int milliseconds(const struct hm_spec *spec, const char *name,
+				 unsigned int max)
+{
+	uint64_t ns = hm_spec_number(spec, name);
+	uint64_t ms = ns / 1000000 + !!(ns % 1000000);
+
+	return ms < max ? ms : max - 1;
+}
+
 static int make_pool(const struct hm_spec *spec, struct hm_provider *provider,
 		     struct hetmem_resource **res)
 {
-	uint64_t wait = hm_spec_number(spec, "wait") / 1000000;
 	const char *tag = hm_spec_value(spec, "tag")->text;
 	struct hm_pool_options options = {
 		.max = hm_spec_bytes(spec, "max", provider->total),
 		.min = hm_spec_bytes(spec, "min", provider->total),
 		.handle = hm_spec_number(spec, "handle"),
 		.reserve = hm_spec_number(spec, "reserve"),
-		.decay_ms = hm_spec_number(spec, "decay") / 1000000,
+		.wait_ms = milliseconds(spec, "wait", HM_POOL_NO_WAIT),
+		.decay_ms = milliseconds(spec, "decay", UINT_MAX),
 		.cache = hm_spec_number(spec, "cache"),
 		.comm = hm_spec_number(spec, "comm"),
 		.retired = hm_spec_number(spec, "streams"),
@@ -121,15 +119,10 @@ static int make_pool(const struct hm_spec *spec, struct hm_provider *provider,
 		return hm_error(-EINVAL, "pool: a percentage of %s, of which the total is not known",
 				provider->ops->name);
 	if (hm_spec_value(spec, "max")->text && !options.max)
-		return hm_error(-EINVAL, "pool: max must not be 0");
-	if (hm_spec_value(spec, "wait")->text)
-		options.wait_ms = !wait ? HM_POOL_NO_WAIT :
-			wait < HM_POOL_NO_WAIT ? wait : HM_POOL_NO_WAIT - 1;
-	if (tag && strlen(tag) >= sizeof(options.tag))
-		return hm_error(-EINVAL, "pool: tag=%s: longer than %zu", tag,
-				sizeof(options.tag) - 1);
-	if (tag)
-		memcpy(options.tag, tag, strlen(tag) + 1);
+		return hm_error(-EINVAL, "pool: max is less than a byte");
+	if (hm_spec_value(spec, "wait")->text && !options.wait_ms)
+		options.wait_ms = HM_POOL_NO_WAIT;
+	snprintf(options.tag, sizeof(options.tag), "%s", tag ? tag : "");
 	return hm_pool_create(provider, &options, res);
 }
 
@@ -152,7 +145,7 @@ static int make_limit(const struct hm_spec *spec,
 
 	(void)nr;
 	if (hm_spec_value(spec, "max")->percent && !total)
-		return hm_error(-EINVAL, "limit: a percentage of host memory");
+		return hm_error(-EINVAL, "limit: max is a percentage, and host memory has no total");
 	return hm_limit_create(children[0], hm_spec_bytes(spec, "max", total),
 			       res);
 }
@@ -183,35 +176,13 @@ static int make_fallback(const struct hm_spec *spec,
 	return hm_fallback_create(children, nr, res);
 }
 
-/* "64K/1M": one bound less than there are children, ascending. */
 static int make_binning(const struct hm_spec *spec,
 			struct hetmem_resource **children, int nr,
 			struct hetmem_resource **res)
 {
-	static const struct hm_param one = {
-		.name = "at", .type = HM_PARAM_SIZE,
-	};
-	const char *at = hm_spec_value(spec, "at")->text;
 	uint64_t bounds[HM_SPEC_CHILDREN] = { 0 };
-	char text[32], why[80];
-	struct hm_value value;
-	size_t len;
-	int i;
 
-	for (i = 0; *at && i < HM_SPEC_CHILDREN; i++) {
-		len = strcspn(at, "/");
-		snprintf(text, sizeof(text), "%.*s", (int)len, at);
-		if (len >= sizeof(text) ||
-		    hm_value_parse(&one, text, &value, why, sizeof(why)) ||
-		    (i && value.number <= bounds[i - 1]))
-			return hm_error(-EINVAL, "binning: at=%s: use ascending sizes like 64K/1M",
-					hm_spec_value(spec, "at")->text);
-		bounds[i] = value.number;
-		at += len + (at[len] == '/');
-	}
-	if (i != nr - 1)
-		return hm_error(-EINVAL, "binning: at= has %d sizes for %d resources: one less is needed",
-				i, nr);
+	hm_value_sizes(hm_spec_value(spec, "at")->text, bounds);
 	return hm_binning_create(children, nr, bounds, res);
 }
 
@@ -243,18 +214,31 @@ static int make_fixed(const struct hm_spec *spec,
 			       hm_spec_number(spec, "comm"), res);
 }
 
-/* The parameters that were given to a name go to the pool, but for device. */
-static void pool_params(const struct hm_spec *spec, char *text, size_t len)
+/*
+ * pool(@provider(device=@device)) with the parameters that were given to a
+ * name, but for device. -EINVAL: longer than @len.
+ */
+static int expand_pool(const struct hm_spec *spec, const char *provider,
+		       int device, char *text, size_t len)
 {
 	const struct hm_param *param = spec->kind->params;
-	size_t n = 0;
+	size_t n;
 	int i;
 
-	text[0] = '\0';
-	for (i = 0; param[i].name && n < len; i++)
-		if (spec->values[i].given && strcmp(param[i].name, "device"))
-			n += snprintf(text + n, len - n, ",%s=\"%s\"",
-				      param[i].name, spec->values[i].text);
+	n = snprintf(text, len, "pool(%s(device=%d)", provider, device);
+	for (i = 0; param[i].name && n < len; i++) {
+		const char *value = spec->values[i].text, *quote;
+
+		if (!spec->values[i].given || !strcmp(param[i].name, "device"))
+			continue;
+		quote = strchr(value, '"') ? "'" : "\"";
+		n += snprintf(text + n, len - n, ",%s=%s%s%s", param[i].name,
+			      quote, value, quote);
+	}
+	if (n < len)
+		n += snprintf(text + n, len - n, ")");
+	return n < len ? 0 : hm_error(-EINVAL, "%s: its parameters are too long",
+				      spec->kind->name);
 }
 
 /* Memory of the device itself, never what moves away from it. */
@@ -262,16 +246,12 @@ static int expand_device_pool(struct hetmem *hm, const struct hm_spec *spec,
 			      char *text, size_t len)
 {
 	int device = hm_spec_number(spec, "device");
-	char params[512];
 
 	if (device >= hm->nr_devices)
 		return hm_error(-ENODEV, "%s: no device %d: there are %d",
 				spec->kind->name, device, hm->nr_devices);
-	pool_params(spec, params, sizeof(params));
-	snprintf(text, len, "pool(%s(device=%d)%s)",
-		 hm->devices[device].props.vmm ? "vmm" : "device", device,
-		 params);
-	return 0;
+	return expand_pool(spec, hm->devices[device].props.vmm ?
+			   "vmm" : "device", device, text, len);
 }
 
 /* Memory that the CPU and the device both use at one address. */
@@ -280,25 +260,23 @@ static int expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 {
 	int device = hm_spec_number(spec, "device");
 	const struct hm_device *dev;
-	char params[512];
 
 	if (device >= hm->nr_devices)
 		return hm_error(-ENODEV, "%s: no device %d: there are %d",
 				spec->kind->name, device, hm->nr_devices);
 	dev = &hm->devices[device];
-	pool_params(spec, params, sizeof(params));
 	if (!dev->pageable && !dev->props.managed)
 		return hm_error(-EOPNOTSUPP, "unified: device %d reaches neither system nor managed memory together with the CPU",
 				device);
-	snprintf(text, len, "pool(%s(device=%d)%s)",
-		 dev->pageable ? "system" : "managed", device, params);
-	return 0;
+	return expand_pool(spec, dev->pageable ? "system" : "managed", device,
+			   text, len);
 }
 
 #define DEVICE	{ "device", HM_PARAM_NUMBER, "0", NULL, "ordinal of the device" }
 
 #define POOL_PARAMS							\
-	{ "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold" },	\
+	{ "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold",	\
+	  .not_zero = true },						\
 	{ "min", HM_PARAM_SHARE, NULL, NULL, "held from the start" },	\
 	{ "handle", HM_PARAM_POWER, NULL, NULL,				\
 	  "size of handles; not given: grows with the pool" },		\
@@ -315,7 +293,7 @@ static int expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 	  "retired: all are retired before they are destroyed" },	\
 	{ "check", HM_PARAM_SWITCH, "off", NULL,			\
 	  "asks the driver what else is left to the caller" },		\
-	{ "tag", HM_PARAM_TEXT, NULL, NULL, "name for sleep and wake" }
+	{ "tag", HM_PARAM_TAG, NULL, NULL, "name for sleep and wake" }
 
 #define PROVIDER(kind, text, ...) {					\
 	.name = #kind, .class = HM_KIND_PROVIDER, .help = text,		\
@@ -338,7 +316,7 @@ const struct hm_kind hm_kinds[] = {
 			DEVICE,
 			{ "export", HM_PARAM_WORD, "none", "none|fd|fabric",
 			  "what handles can be exported as" },
-			{ "peers", HM_PARAM_TEXT, NULL, NULL,
+			{ "peers", HM_PARAM_DEVICES, NULL, NULL,
 			  "other devices that reach it: 1/2/3" },
 		},
 	},
@@ -346,7 +324,8 @@ const struct hm_kind hm_kinds[] = {
 	PROVIDER(async, "a pool of the driver, cuMemAllocAsync", DEVICE,
 		 { "threshold", HM_PARAM_SHARE, NULL, NULL,
 		   "kept when streams synchronize; not given: all" },
-		 { "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold" }),
+		 { "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold",
+		   .not_zero = true }),
 	PROVIDER(pinned, "page-locked host memory", DEVICE,
 		 { "node", HM_PARAM_NUMBER, NULL, NULL,
 		   "host node; not given: the device's nearest" },
@@ -377,7 +356,7 @@ const struct hm_kind hm_kinds[] = {
 	ADAPTOR(fallback, 2, HM_SPEC_CHILDREN,
 		"the first of several that has memory"),
 	ADAPTOR(binning, 2, HM_SPEC_CHILDREN, "one of several, by size",
-		{ .name = "at", .type = HM_PARAM_TEXT, .required = true,
+		{ .name = "at", .type = HM_PARAM_SIZES, .required = true,
 		  .help = "largest size of each but the last: 64K/1M" }),
 	ADAPTOR(align, 1, 1, "larger alignment",
 		{ .name = "align", .type = HM_PARAM_POWER, .required = true,
@@ -388,9 +367,9 @@ const struct hm_kind hm_kinds[] = {
 		  "ends the process when it finds damage" }),
 	ADAPTOR(fixed, 1, 1, "buffers of one size, made at once",
 		{ .name = "size", .type = HM_PARAM_SIZE, .required = true,
-		  .help = "of each" },
+		  .not_zero = true, .help = "of each" },
 		{ .name = "count", .type = HM_PARAM_NUMBER, .required = true,
-		  .help = "how many there are" },
+		  .not_zero = true, .help = "how many there are" },
 		{ "comm", HM_PARAM_SWITCH, "off", NULL,
 		  "stay where they are, for transports" }),
 	{

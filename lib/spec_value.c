@@ -10,6 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "resource/pool.h"
 #include "spec.h"
 
 struct unit {
@@ -29,6 +30,10 @@ static const struct unit size_units[] = {
 static const struct unit time_units[] = {
 	{ "ns", 1 }, { "us", 1000 }, { "ms", 1000000 }, { "s", 1000000000 },
 	{ NULL, 0 },
+};
+
+static const struct unit no_unit[] = {
+	{ "", 1 }, { NULL, 0 },
 };
 
 static const struct unit percent_unit[] = {
@@ -85,11 +90,59 @@ static bool parse_word(const char *words, const char *text, uint64_t *index)
 	return false;
 }
 
+/* The part of @text up to the next '/', and where the one behind it begins. */
+static const char *next_part(const char *text, char *part, size_t len)
+{
+	size_t n = strcspn(text, "/");
+
+	if (n >= len)
+		return NULL;
+	memcpy(part, text, n);
+	part[n] = '\0';
+	return text + n + (text[n] == '/');
+}
+
+int hm_value_sizes(const char *text, uint64_t sizes[HM_SPEC_CHILDREN])
+{
+	const char *end = text + strlen(text);
+	char part[40];
+	int n = 0;
+
+	do {
+		text = next_part(text, part, sizeof(part));
+		if (!text || n == HM_SPEC_CHILDREN - 1 ||
+		    !parse_scaled(part, size_units, true, &sizes[n]) ||
+		    sizes[n] > PTRDIFF_MAX || (n && sizes[n] <= sizes[n - 1]))
+			return -EINVAL;
+		n++;
+	} while (text < end || end[-1] == '/');
+	return n;
+}
+
+/* Ordinals, as bits. */
+static bool parse_devices(const char *text, uint64_t *bits)
+{
+	const char *end = text + strlen(text);
+	uint64_t ordinal;
+	char part[8];
+
+	*bits = 0;
+	do {
+		text = next_part(text, part, sizeof(part));
+		if (!text || !parse_scaled(part, no_unit, false, &ordinal) ||
+		    ordinal >= HM_MAX_DEVICES)
+			return false;
+		*bits |= 1ULL << ordinal;
+	} while (text < end || end[-1] == '/');
+	return true;
+}
+
 int hm_value_parse(const struct hm_param *param, const char *text,
 		   struct hm_value *value, char *why, size_t len)
 {
-	static const struct unit none[] = { { "", 1 }, { NULL, 0 } };
+	uint64_t sizes[HM_SPEC_CHILDREN];
 	bool good = false;
+	int n;
 
 	value->percent = false;
 	value->number = 0;
@@ -117,7 +170,7 @@ int hm_value_parse(const struct hm_param *param, const char *text,
 		snprintf(why, len, "a power of two like 4K, 2M");
 		break;
 	case HM_PARAM_NUMBER:
-		good = parse_scaled(text, none, false, &value->number) &&
+		good = parse_scaled(text, no_unit, false, &value->number) &&
 		       value->number <= INT32_MAX;
 		snprintf(why, len, "a number");
 		break;
@@ -137,6 +190,26 @@ int hm_value_parse(const struct hm_param *param, const char *text,
 		good = *text;
 		snprintf(why, len, "text");
 		break;
+	case HM_PARAM_TAG:
+		good = *text && strlen(text) < HM_POOL_TAG_LEN;
+		snprintf(why, len, "text of at most %d characters",
+			 HM_POOL_TAG_LEN - 1);
+		break;
+	case HM_PARAM_DEVICES:
+		good = parse_devices(text, &value->number);
+		snprintf(why, len, "ordinals of devices like 1/2/3");
+		break;
+	case HM_PARAM_SIZES:
+		n = hm_value_sizes(text, sizes);
+		good = n > 0;
+		value->number = good ? n : 0;
+		snprintf(why, len, "at most %d ascending sizes like 64K/1M",
+			 HM_SPEC_CHILDREN - 1);
+		break;
+	}
+	if (param->not_zero && good && !value->number) {
+		good = false;
+		snprintf(why, len, "more than 0");
 	}
 	return good ? 0 : -EINVAL;
 }

@@ -90,7 +90,12 @@ static const char *type_text(const struct hm_param *param)
 		return "on|off";
 	case HM_PARAM_WORD:
 		return param->words;
+	case HM_PARAM_DEVICES:
+		return "ordinals";
+	case HM_PARAM_SIZES:
+		return "sizes";
 	case HM_PARAM_TEXT:
+	case HM_PARAM_TAG:
 		break;
 	}
 	return "text";

@@ -95,6 +95,19 @@ static void test_stacks(void)
 	refuses("vmm", 1, "only for a pool");
 	refuses("stats(vmm(device=0))", 7, "only for a pool");
 	refuses("log(log(host,file=a),file=a)", 19, "another log");
+	refuses("pool(vmm,max=0)", 14, "max must be more than 0");
+	refuses("async(max=0)", 11, "max must be more than 0");
+	refuses("fixed(host,size=0,count=1)", 17, "size must be more than 0");
+	refuses("fixed(host,size=1,count=0)", 25, "count must be more than 0");
+	refuses("pool(vmm,tag=0123456789abcdef0123456789abcdef)", 14,
+		"at most 31 characters");
+	refuses("pool(vmm(peers=1,device=x))", 25, "a number");
+	refuses("pool(vmm(peers=x))", 16, "ordinals of devices");
+	refuses("stats(binning(host,host,at=2K/1K))", 28, "ascending sizes");
+	refuses("binning(host,host,at=1K/2K)", 22,
+		"2 of the 1 sizes that 2 resources need");
+	refuses("binning(host,host,host,at=1K)", 27,
+		"1 of the 2 sizes that 3 resources need");
 	reads("log(log(host,file=b),file=a)", false,
 	      "log(log(host,file=b),file=a)");
 }
@@ -158,6 +171,23 @@ static void test_values(void)
 	value("12K", HM_PARAM_NUMBER, false, 0, false);
 	value("2147483648", HM_PARAM_NUMBER, false, 0, false);
 	value("", HM_PARAM_TEXT, false, 0, false);
+	value("0123456789abcdef0123456789abcde", HM_PARAM_TAG, true, 0, false);
+	value("", HM_PARAM_TAG, false, 0, false);
+	value("1/2/3", HM_PARAM_DEVICES, true, 14, false);
+	value("63", HM_PARAM_DEVICES, true, 1ULL << 63, false);
+	value("64", HM_PARAM_DEVICES, false, 0, false);
+	value("1/", HM_PARAM_DEVICES, false, 0, false);
+	value("/1", HM_PARAM_DEVICES, false, 0, false);
+	value("+1", HM_PARAM_DEVICES, false, 0, false);
+	value(" 1", HM_PARAM_DEVICES, false, 0, false);
+	value("", HM_PARAM_DEVICES, false, 0, false);
+	value("64K", HM_PARAM_SIZES, true, 1, false);
+	value("1/2/3/4/5/6/7", HM_PARAM_SIZES, true, 7, false);
+	value("1/2/3/4/5/6/7/8", HM_PARAM_SIZES, false, 0, false);
+	value("1K/1K", HM_PARAM_SIZES, false, 0, false);
+	value("1K/", HM_PARAM_SIZES, false, 0, false);
+	value("1K//2K", HM_PARAM_SIZES, false, 0, false);
+	value("9000000T/1", HM_PARAM_SIZES, false, 0, false);
 }
 
 static void test_bytes(void)

@@ -3,6 +3,7 @@
  * What a spec's parameters come to when it is made: what the pool was told,
  * what the driver is asked for, what retry() does, in which order log() writes.
  */
+#include <limits.h>
 #include <sys/resource.h>
 
 #include "provider/vmm.h"
@@ -66,6 +67,59 @@ static void options(void)
 	res = make("pool(vmm,wait=0s)");
 	is(to_pool(res)->opt.wait_ms, HM_POOL_NO_WAIT, "wait=0s: not at all");
 	hetmem_resource_destroy(res);
+	res = make("pool(vmm,wait=100us,decay=1ns)");
+	is(to_pool(res)->opt.wait_ms, 1, "wait=: a little is not nothing");
+	is(to_pool(res)->opt.decay_ms, 1, "decay=, too");
+	hetmem_resource_destroy(res);
+	res = make("pool(vmm,wait=9999999s,decay=9999999s)");
+	ok(to_pool(res)->opt.wait_ms == UINT_MAX - 1 &&
+	   to_pool(res)->opt.decay_ms == UINT_MAX - 1,
+	   "and much is not little");
+	hetmem_resource_destroy(res);
+	res = make("device-pool(tag='a\"b',handle=4M)");
+	ok(!strcmp(to_pool(res)->opt.tag, "a\"b") &&
+	   to_pool(res)->opt.handle == 4 * MIB, "what a name passes on");
+	hetmem_resource_destroy(res);
+}
+
+/* What only shows when it is made is said of a place in the spec, too. */
+static void places(void)
+{
+	static const struct {
+		const char *spec;
+		const char *where;
+	} wrong[] = {
+		{ "stats(pool(vmm,handle=4K))", "spec: character 7, at \"pool(" },
+		{ "stats(device-pool(min=2M,max=1M))",
+		  "spec: character 7, at \"device-pool(" },
+		{ "fallback(host,limit(host,max=1%))",
+		  "spec: character 15, at \"limit(" },
+		{ "pool(pinned(node=1000))",
+		  "spec: character 6, at \"pinned(" },
+	};
+	struct hetmem_resource *res;
+	unsigned int i;
+
+	for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		const char *text;
+		int err = hetmem_resource_create(hm, wrong[i].spec, &res);
+
+		ok(err == -EINVAL && !strncmp(hetmem_last_error(),
+					      wrong[i].where,
+					      strlen(wrong[i].where)),
+		   "%s: %s", wrong[i].spec, hetmem_last_error());
+		setenv("HETMEM_RESOURCE", wrong[i].spec, 1);
+		err = hetmem_resource_create(hm, NULL, &res);
+		text = hetmem_last_error();
+		ok(err == -EINVAL && !strncmp(text, "HETMEM_RESOURCE: ", 17) &&
+		   !strncmp(text + 17, wrong[i].where, strlen(wrong[i].where)),
+		   "from the environment: %s", text);
+		unsetenv("HETMEM_RESOURCE");
+	}
+	is(hetmem_resource_create(hm, "pool(vmm(device=9))", &res), -ENODEV,
+	   "what this machine lacks is no mistake of the spec");
+	ok(!strstr(hetmem_last_error(), "character"), "%s",
+	   hetmem_last_error());
 }
 
 /* What the pool asks the driver for as it grows. */
@@ -299,6 +353,7 @@ int main(void)
 	hm->driver.cuMemPoolCreate = pool_create;
 	hm->driver.cuMemPoolSetAttribute = set_attribute;
 	options();
+	places();
 	handles();
 	cache();
 	async();
