@@ -9,6 +9,7 @@
 #include "bench_alloc.h"
 #include "count_calls.h"
 #include "count_system.h"
+#include "spec.h"
 
 #ifdef HAVE_JSON_C
 #include <json-c/json.h>
@@ -78,6 +79,19 @@ static void fill_sizes(void)
 	}
 }
 
+static int add_spec(struct bench_options *o, const char *text)
+{
+	struct hm_spec *spec;
+
+	if (o->nr_specs == BENCH_SPECS)
+		return usage_error("bench", "more than %d specs", BENCH_SPECS);
+	if (hm_spec_parse(text, &spec))
+		return usage_error("bench", "%s", hetmem_last_error());
+	hm_spec_free(spec);
+	o->specs[o->nr_specs++] = text;
+	return 0;
+}
+
 static int parse(struct bench_options *o, int argc, char **argv)
 {
 	static const struct option longs[] = {
@@ -89,18 +103,20 @@ static int parse(struct bench_options *o, int argc, char **argv)
 		{ NULL, 0, NULL, 0 },
 	};
 	long threads;
-	int c;
+	int c, status;
 
 	opterr = 0;
 	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
 		switch (c) {
 		case 's':
-			if (o->nr_specs == BENCH_SPECS)
-				return usage_error("bench", "more than %d specs",
-						   BENCH_SPECS);
-			o->specs[o->nr_specs++] = optarg;
+			status = add_spec(o, optarg);
+			if (status)
+				return status;
 			break;
 		case 'd':
+			if (!is_driver(optarg))
+				return usage_error("bench", "'%s' is not cuda or soft",
+						   optarg);
 			o->driver = optarg;
 			break;
 		case 't':
@@ -341,6 +357,16 @@ static struct json_object *number(double value)
 	return json_object_new_double_s(value, text);
 }
 
+/* Of characters that JSON can have. */
+static struct json_object *json_text(const char *s)
+{
+	char *clean = xescape(s);
+	struct json_object *object = json_object_new_string(clean);
+
+	free(clean);
+	return object;
+}
+
 static struct json_object *json_row(const struct bench_pair *r)
 {
 	struct json_object *object = json_object_new_object(), *calls = NULL;
@@ -358,7 +384,7 @@ static struct json_object *json_row(const struct bench_pair *r)
 	json_object_object_add(object, "what",
 			       json_object_new_string(r->what));
 	json_object_object_add(object, "spec",
-			       json_object_new_string(r->spec));
+			       json_text(r->spec));
 	json_object_object_add(object, "threads",
 			       json_object_new_int(r->threads));
 	json_object_object_add(object, "ns_pair", number(r->ns));

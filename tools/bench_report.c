@@ -232,10 +232,9 @@ static void print_table(const struct bench_report *report)
 /* @text is ours or from the kernel, of printable characters after escape(). */
 static void print_string(const char *text)
 {
-	char *clean = xcalloc(4 * strlen(text) + 1, 1);
+	char *clean = xescape(text);
 	const char *s;
 
-	escape(clean, 4 * strlen(text) + 1, text);
 	putchar('"');
 	for (s = clean; *s; s++) {
 		if (*s == '"' || *s == '\\')

@@ -79,16 +79,10 @@ static void print_table(const struct doctor *doctor)
 static void add_string(struct json_object *object, const char *key,
 		       const char *value)
 {
-	size_t len = value ? 4 * strlen(value) + 1 : 0;
-	char *clean;
+	char *clean = value ? xescape(value) : NULL;
 
-	if (!value) {
-		json_object_object_add(object, key, NULL);
-		return;
-	}
-	clean = xcalloc(len, 1);
-	json_object_object_add(object, key, json_object_new_string(
-				escape(clean, len, value)));
+	json_object_object_add(object, key, clean ?
+			       json_object_new_string(clean) : NULL);
 	free(clean);
 }
 

@@ -45,7 +45,6 @@ bool vma_parse(struct vma *vma, char *line)
 	unsigned int major, minor;
 	uint64_t offset, inode;
 	int name_at = 0;
-	size_t len;
 	char *name;
 
 	line[strcspn(line, "\n")] = '\0';
@@ -59,9 +58,7 @@ bool vma_parse(struct vma *vma, char *line)
 	vma->why = why_of(vma, inode, name);
 	if (!*name)
 		name = vma->perms[0] == '-' ? "(reserved)" : "(anonymous)";
-	len = 4 * strlen(name) + 1;
-	vma->name = xcalloc(len, 1);
-	escape(vma->name, len, name);
+	vma->name = xescape(name);
 	return true;
 }
 

@@ -67,14 +67,15 @@ static bool parse_order(const char *s, struct replay_how *how)
 	return how->concurrent || !strcmp(s, "recorded");
 }
 
-static int add_spec(struct options *o, const char *text)
+/* @from: where it is from, if it was not typed. */
+static int add_spec(struct options *o, const char *text, const char *from)
 {
 	struct hm_spec *spec;
 
 	if (o->nr_specs == MAX_SPECS)
 		return usage_error("replay", "more than %d specs", MAX_SPECS);
 	if (hm_spec_parse(text, &spec))
-		return usage_error("replay", "%s", hetmem_last_error());
+		return usage_error("replay", "%s%s", from, hetmem_last_error());
 	hm_spec_free(spec);
 	o->specs[o->nr_specs++] = text;
 	return 0;
@@ -84,9 +85,9 @@ static int parse_option(struct options *o, int c, char **argv)
 {
 	switch (c) {
 	case 's':
-		return add_spec(o, optarg);
+		return add_spec(o, optarg, "");
 	case 'd':
-		if (strcmp(optarg, "cuda") && strcmp(optarg, "soft"))
+		if (!is_driver(optarg))
 			return usage_error("replay", "'%s' is not cuda or soft",
 					   optarg);
 		o->driver = optarg;
@@ -146,7 +147,8 @@ static int parse(struct options *o, int argc, char **argv)
 		return complain(EXIT_USAGE, "replay", "--json: this was built without libjson-c-dev");
 #endif
 	if (!o->nr_specs)
-		return add_spec(o, env && *env ? env : "device-pool");
+		return add_spec(o, env && *env ? env : "device-pool",
+				"HETMEM_RESOURCE: ");
 	return 0;
 }
 
@@ -217,26 +219,55 @@ static void print_table(const struct replay_result *results, size_t nr)
 		print_calls(&results[i]);
 }
 
+/* Before anything is measured: what cannot be written is not waited for. */
+static bool open_picture(const char *path, FILE **f)
+{
+	if (!path)
+		return true;
+	*f = fopen(path, "we");
+	if (!*f)
+		complain(EXIT_FAILED, "replay", "%s: %s", path,
+			 strerror(errno));
+	return *f;
+}
+
+static int close_picture(const char *path, FILE *f, int status)
+{
+	bool bad = f && (fflush(f) || ferror(f));
+	int error = errno;
+
+	if (f)
+		fclose(f);
+	return !bad || status ? status :
+		complain(EXIT_FAILED, "replay", "%s: %s", path,
+			 strerror(error));
+}
+
 static int run_all(const struct options *o, struct hetmem *hm,
 		   struct replay_trace **traces)
 {
 	size_t nr = (size_t)o->nr_files * o->nr_specs;
 	struct replay_result *results = xcalloc(nr, sizeof(*results));
+	FILE *plot = NULL, *curve = NULL;
 	int i, j, status = EXIT_OK;
 
+	if (!open_picture(o->plot, &plot) || !open_picture(o->curve, &curve))
+		status = EXIT_FAILED;
 	for (i = 0; !status && i < o->nr_files; i++)
 		for (j = 0; !status && j < o->nr_specs; j++)
 			status = replay_measure(hm, traces[i], o->specs[j],
 						&o->how,
 						&results[i * o->nr_specs + j]);
-	if (!status && o->plot)
-		status = replay_plot(o->plot, hm, results, nr, &o->how);
-	if (!status && o->curve)
-		status = replay_curve(o->curve, results, nr, o->nr_specs);
 	if (!status && o->json)
 		status = replay_json(results, nr);
 	else if (!status)
 		print_table(results, nr);
+	if (!status && plot)
+		status = replay_plot(plot, hm, results, nr, &o->how);
+	if (!status && curve)
+		replay_curve(curve, results, nr, o->nr_specs);
+	status = close_picture(o->plot, plot, status);
+	status = close_picture(o->curve, curve, status);
 	free(results);
 	return status;
 }

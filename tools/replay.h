@@ -3,8 +3,8 @@
  * hetmem replay: what its files share. A trace is read once (replay_trace.c);
  * a run is one spec with one trace (replay_run.c, in one thread;
  * replay_threads.c, in as many as were recorded), beside the driver's own
- * allocator (replay_peer.c), and is shown as a table, as JSON
- * (replay_json.c) and as a picture (replay_plot.c).
+ * allocator, with streams that may lag (replay_lag.c), and is shown as a table,
+ * as JSON (replay_json.c) and as pictures (replay_plot.c, replay_curve.c).
  */
 #ifndef HETMEM_TOOLS_REPLAY_H
 #define HETMEM_TOOLS_REPLAY_H
@@ -167,11 +167,11 @@ int replay_measure(struct hetmem *hm, const struct replay_trace *trace,
 int replay_json(const struct replay_result *results, size_t nr);
 
 /* replay_curve.c: @nr results, @specs in a row for each trace. */
-int replay_curve(const char *path, const struct replay_result *results,
-		 size_t nr, size_t specs);
+void replay_curve(FILE *f, const struct replay_result *results, size_t nr,
+		  size_t specs);
 
 /* replay_plot.c: one panel a run; each replays once more for its samples. */
-int replay_plot(const char *path, struct hetmem *hm,
+int replay_plot(FILE *f, struct hetmem *hm,
 		const struct replay_result *results, size_t nr,
 		const struct replay_how *how);
 

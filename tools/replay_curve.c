@@ -6,7 +6,6 @@
  * that differ in the value of one parameter alone are joined, a line for each
  * trace, and named by that value; others are squares with the name of the spec.
  */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,9 +86,10 @@ static void draw_axes(FILE *f, const struct axes *a, bool peer)
 		LEFT - 50, TOP - 14);
 }
 
-static void put_text(FILE *f, const char *s)
+/* @s up to one of the characters of @end. */
+static void put_text(FILE *f, const char *s, const char *end)
 {
-	for (; *s; s++) {
+	for (; *s && !strchr(end, *s); s++) {
 		if (*s == '<' || *s == '&')
 			fputs(*s == '<' ? "&lt;" : "&amp;", f);
 		else if ((unsigned char)*s >= 0x20)
@@ -128,9 +128,9 @@ static void draw_point(FILE *f, double x, double y, const char *colour,
 	fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"10\" fill=\"%s\">",
 		x + 6, y - 5, colour);
 	if (value)
-		fprintf(f, "%.*s", (int)strcspn(value, ",)"), value);
+		put_text(f, value, ",)");
 	else
-		put_text(f, spec);
+		put_text(f, spec, "");
 	fputs("</text>\n", f);
 }
 
@@ -149,7 +149,7 @@ static void draw_trace(FILE *f, const struct axes *a,
 				place_y(a, results[i].ratio));
 	fprintf(f, "\"/>\n<text x=\"%d\" y=\"%zu\" fill=\"%s\">",
 		LEFT + WIDTH + 16, TOP + 18 * index + 12, colour);
-	put_text(f, results[0].trace->name);
+	put_text(f, results[0].trace->name, "");
 	fputs("</text>\n", f);
 	for (i = 0; i < nr; i++)
 		draw_point(f, place_x(a, cost(&results[i])),
@@ -157,16 +157,12 @@ static void draw_trace(FILE *f, const struct axes *a,
 			   value_of(results, nr, i), results[i].spec);
 }
 
-int replay_curve(const char *path, const struct replay_result *results,
-		 size_t nr, size_t specs)
+void replay_curve(FILE *f, const struct replay_result *results, size_t nr,
+		  size_t specs)
 {
 	struct axes a = find_axes(results, nr);
-	FILE *f = fopen(path, "we");
 	size_t i;
 
-	if (!f)
-		return complain(EXIT_FAILED, "replay", "%s: %s", path,
-				strerror(errno));
 	fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
 		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
 		LEFT + WIDTH + 180, TOP + HEIGHT + 50,
@@ -175,8 +171,4 @@ int replay_curve(const char *path, const struct replay_result *results,
 	for (i = 0; i < nr / specs; i++)
 		draw_trace(f, &a, results + i * specs, specs, i);
 	fputs("</svg>\n", f);
-	if (fclose(f))
-		return complain(EXIT_FAILED, "replay", "%s: %s", path,
-				strerror(errno));
-	return EXIT_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /* `hetmem replay --json`: an array, an object for each run. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "count_calls.h"
 #include "replay.h"
@@ -21,6 +22,16 @@ static void add_number(struct json_object *object, const char *key,
 	snprintf(text, sizeof(text), "%.4f", value);
 	json_object_object_add(object, key,
 			       json_object_new_double_s(value, text));
+}
+
+/* Of characters that JSON can have: a file may be called anything. */
+static void add_text(struct json_object *object, const char *key,
+		     const char *text)
+{
+	char *clean = xescape(text);
+
+	json_object_object_add(object, key, json_object_new_string(clean));
+	free(clean);
 }
 
 static void add_count(struct json_object *object, const char *key,
@@ -68,12 +79,9 @@ static struct json_object *json_run(const struct replay_result *r)
 {
 	struct json_object *object = json_object_new_object();
 
-	json_object_object_add(object, "trace",
-			       json_object_new_string(r->trace->name));
-	json_object_object_add(object, "spec",
-			       json_object_new_string(r->spec));
-	json_object_object_add(object, "driver",
-			       json_object_new_string(r->driver));
+	add_text(object, "trace", r->trace->name);
+	add_text(object, "spec", r->spec);
+	add_text(object, "driver", r->driver);
 	add_count(object, "events", r->trace->nr);
 	add_number(object, "ns_per_event", r->ns_per_event);
 	add_number(object, "ns_p99", r->ns_p99);

@@ -5,7 +5,6 @@
  * the step where most bytes were requested, by address: a row is a range of
  * addresses, blocks are dark, what is between two is the fragmentation.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -259,21 +258,16 @@ static void draw_panel(FILE *f, const struct panel *p,
 	draw_map(f, p, top);
 }
 
-int replay_plot(const char *path, struct hetmem *hm,
+int replay_plot(FILE *f, struct hetmem *hm,
 		const struct replay_result *results, size_t nr,
 		const struct replay_how *how)
 {
 	struct replay_how one_thread = *how;
 	int status = EXIT_OK;
 	struct panel *p;
-	FILE *f;
 	size_t i;
 
 	one_thread.concurrent = false;
-	f = fopen(path, "we");
-	if (!f)
-		return complain(EXIT_FAILED, "replay", "%s: %s", path,
-				strerror(errno));
 	fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%zu\" viewBox=\"0 0 %d %zu\" font-family=\"sans-serif\" font-size=\"11\">\n"
 		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
 		MAP_LEFT + MAP_WIDTH + 20, nr * PANEL_HEIGHT,
@@ -288,8 +282,5 @@ int replay_plot(const char *path, struct hetmem *hm,
 		free(p);
 	}
 	fputs("</svg>\n", f);
-	if (fclose(f) && !status)
-		status = complain(EXIT_FAILED, "replay", "%s: %s", path,
-				  strerror(errno));
 	return status;
 }

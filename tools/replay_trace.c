@@ -142,6 +142,9 @@ static bool read_number(const char *s, uint64_t *value)
 	}
 	while (*s == ' ')
 		s++;
+	/* No sign, which strtoull() would take. */
+	if (*s < '0' || *s > '9')
+		return false;
 	errno = 0;
 	*value = strtoull(s, &end, strncmp(s, "0x", 2) ? 10 : 16);
 	return end != s && !*end && !errno;
@@ -229,18 +232,21 @@ static void add_on_block(struct reader *r, enum replay_op op, uint64_t ptr,
 	}
 }
 
+/* @event: 0 is one like any other, but for a sync with a stream. */
 static void add_edge(struct reader *r, enum replay_op op, uint64_t event,
 		     uint16_t stream, uint16_t thread)
 {
-	struct entry *e = event ? map_get(&r->events, event) : NULL;
+	bool named = op == REPLAY_RECORD || op == REPLAY_WAIT ||
+		(op == REPLAY_SYNC && event);
+	struct entry *e = named ? map_get(&r->events, event) : NULL;
 	struct replay_step *s;
 
 	if (op == REPLAY_RECORD)
-		map_get(&r->events, event)->value = r->trace->events++;
+		e->value = r->trace->events++;
 	else if (e && e->value == REPLAY_NONE)
 		return;		/* of an event that was never recorded */
 	s = add_step(r, op);
-	s->block = event ? map_get(&r->events, event)->value : REPLAY_NONE;
+	s->block = e ? e->value : REPLAY_NONE;
 	s->stream = stream;
 	s->thread = thread;
 }
@@ -277,6 +283,8 @@ static bool read_row(struct reader *r, char *line)
 	if (!read_number(fields[r->place[SIZE]], &size) ||
 	    size > PTRDIFF_MAX)
 		return bad(r, "Size is not a number");
+	if (!strcmp(action, "allocate") && size > PTRDIFF_MAX - r->requested)
+		return bad(r, "more is live than any machine has");
 	if (!read_number(fields[r->place[STREAM]], &stream))
 		return bad(r, "Stream is not a number");
 	if (r->place[THREAD] >= 0 &&
@@ -360,6 +368,9 @@ static bool read_lines(struct reader *r, trace_file f)
 		why = strchr(line, '\n') ? NULL : trace_error(f);
 		if (why)
 			break;
+		if (strlen(line) == sizeof(line) - 1 &&
+		    line[sizeof(line) - 2] != '\n')
+			return bad(r, "the line is too long");
 		if (r->line == 1) {
 			if (!strncmp(line, "\x1f\x8b", 2))
 				return bad(r, "gzipped, and this was built without zlib");

@@ -56,6 +56,9 @@ static int parse(struct options *o, int argc, char **argv)
 			o->create = true;
 			break;
 		case 'd':
+			if (!is_driver(optarg))
+				return usage_error("spec", "'%s' is not cuda or soft",
+						   optarg);
 			o->driver = optarg;
 			break;
 		case 'h':
@@ -202,6 +205,7 @@ int cmd_spec(int argc, char **argv)
 	};
 	struct options o = { 0 };
 	int status = parse(&o, argc, argv);
+	const char *from = "";
 	struct hm_spec *spec;
 	struct table *table;
 
@@ -209,12 +213,15 @@ int cmd_spec(int argc, char **argv)
 		return status < 0 ? help() : status;
 	if (o.list)
 		return list();
-	if (!o.text)
+	if (!o.text) {
 		o.text = getenv("HETMEM_RESOURCE");
-	if (!o.text || !*o.text)
-		o.text = "device-pool";
+		from = "HETMEM_RESOURCE: ";
+		if (!o.text || !*o.text)
+			o.text = "device-pool";
+	}
 	if (hm_spec_parse(o.text, &spec))
-		return complain(EXIT_USAGE, "spec", "%s", hetmem_last_error());
+		return complain(EXIT_USAGE, "spec", "%s%s", from,
+				hetmem_last_error());
 	table = table_new(columns, ARRAY_SIZE(columns));
 	show(spec, table, 0);
 	table_print(table);

@@ -125,6 +125,18 @@ char *xasprintf(const char *fmt, ...)
 	return p;
 }
 
+char *xescape(const char *src)
+{
+	size_t len = 4 * strlen(src) + 1;
+
+	return escape(xcalloc(len, 1), len, src);
+}
+
+bool is_driver(const char *s)
+{
+	return !strcmp(s, "cuda") || !strcmp(s, "soft");
+}
+
 bool parse_range(const char *s, uint64_t *start, uint64_t *end)
 {
 	const uint64_t mask = sysconf(_SC_PAGESIZE) - 1;
@@ -229,14 +241,11 @@ char *read_line(const char *root, const char *path)
 {
 	char *raw = read_file(root, path, 65536, NULL);
 	char *line;
-	size_t len;
 
 	if (!raw)
 		return NULL;
 	raw[strcspn(raw, "\n")] = '\0';
-	len = 4 * strlen(raw) + 1;
-	line = xcalloc(len, 1);
-	escape(line, len, raw);
+	line = xescape(raw);
 	free(raw);
 	return line;
 }

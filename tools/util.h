@@ -54,11 +54,16 @@ int option_error(const char *sub, int c, char **argv);
  */
 char *escape(char *dst, size_t len, const char *src);
 
+/* "cuda" or "soft", as --driver takes it. */
+bool is_driver(const char *s);
+
 /* These end the program with one line if there is no memory. */
 void *xcalloc(size_t n, size_t size);
 void *xrealloc_array(void *p, size_t n, size_t size);
 char *xstrdup(const char *s);
 char *xasprintf(const char *fmt, ...) printf_like(1, 2);
+/* escape() of all of @src. */
+char *xescape(const char *src);
 
 /* "START-END" in hexadecimal, widened to whole pages. */
 bool parse_range(const char *s, uint64_t *start, uint64_t *end);

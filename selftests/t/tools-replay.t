@@ -85,12 +85,18 @@ refused 'no such file' 'No such file' replay "$tmp/none.csv"
 refused 'an empty file' 'allocates nothing' replay "$tmp/some.csv"
 echo 'a,b,c' >"$tmp/some.csv"
 refused 'other columns' 'line 1: not the header' replay "$tmp/some.csv"
-for size in -5 99999999999999999999 18446744073709551615 5x ''; do
+for size in -5 +5 -18446744073709551615 99999999999999999999 18446744073709551615 5x ''; do
 	trace "1,2,allocate,0x10,$size,0"
 	refused "a size of '$size'" 'line 2: Size is not a number' replay "$tmp/some.csv"
 done
 trace '1,2,allocate,0x10,5,7f'
 refused 'a stream in letters' 'line 2: Stream is not a number' replay "$tmp/some.csv"
+trace '1,2,allocate,-16,5,0'
+refused 'a pointer below 0' 'line 2: Pointer is not a number' replay "$tmp/some.csv"
+trace '1,2,allocate,0x10,9223372036854775807,0' '1,2,allocate,0x20,1,0'
+refused 'more than can be live' 'line 3: more is live than' replay "$tmp/some.csv"
+trace "1,2,allocate,0x10,5,0,$(printf '%5000s' x)"
+refused 'a line without an end' 'line 2: the line is too long' replay "$tmp/some.csv"
 trace '1,2,frobnicate,0x10,5,0'
 refused 'an action that is none' 'line 2: unknown action' replay "$tmp/some.csv"
 trace '1,2,allocate,0x10,5'
@@ -101,6 +107,18 @@ ask 'frees that are not in the file, and too many of them' '$row->{events} == 4 
 run replay "$tmp/some.csv"
 also 'are told' sh -c "grep -q '2 rows are of blocks that are not live' '$tmp/err' &&
 	grep -q '1 blocks are allocated while they are live' '$tmp/err'"
+
+trace '1,2,allocate,0x10,5,1' '1,3,record,0x0,0,1' '2,4,wait,0x0,0,2' '2,4,wait,0x7,0,2' \
+	'1,5,sync,0x0,0,1' '1,6,free,0x10,5,1'
+for order in recorded concurrent; do
+	run replay --json --order $order "$tmp/some.csv"
+	ask "an event whose name is 0, $order" \
+		'$row->{events} == 5 && $row->{driver_calls}{cuEventRecord} == 1 && $row->{driver_calls}{cuStreamWaitEvent} == 1'
+done
+trace '1,2,allocate,0x10,5,1'
+mv "$tmp/some.csv" "$tmp/"$'\xff"\\.csv'
+run replay --json --spec $'pool(device,tag="\xff")' "$tmp/"$'\xff"\\.csv'
+ask 'any name of a file, in JSON' '$row->{trace} eq q(\xff"\\) && $row->{spec} eq q(pool(device,tag="\xff"))'
 
 run replay --json --spec device-pool --spec 'stats(pool(device))' --spec async $traces/table.csv.gz
 ask 'specs side by side' '@rows == 3 && $rows[1]{spec} eq "stats(pool(device))" && $rows[2]{driver_calls}{cuMemFreeAsync} > 0'
@@ -143,6 +161,16 @@ run replay --plot "$tmp/plot.svg" $traces/table.csv.gz
 judge 'a picture'
 grep -q '^table  *device-pool  *13754 ' "$tmp/out"
 judge 'and a table'
+
+run replay --plot "$tmp/plot.svg" --curve "$tmp/curve.svg" --spec 'pool(device,tag="<&>")' \
+	--spec 'pool(device,tag="<&&>")' $traces/table.csv.gz
+[ "$status" -eq 0 ] && ! grep -E '<&|&[^lga]|&&' "$tmp/plot.svg" "$tmp/curve.svg" >"$tmp/out"
+judge 'text of a spec is no markup'
+refused 'a picture that cannot be written: before anything is measured' 'svg: No such file' \
+	replay --plot "$tmp/none/plot.svg" $traces/table.csv.gz
+run replay --curve /dev/full $traces/table.csv.gz
+[ "$status" -eq 1 ] && grep -q '^table  *device-pool ' "$tmp/out" && grep -q 'No space' "$tmp/err"
+judge 'a picture that is cut off is a failure, and the figures are there'
 
 # A log can be replayed.
 check 'a program to record' make build/selftests/lib/record

@@ -57,6 +57,9 @@ refused 'map: nothing in the range' 'nothing is mapped from' \
 wrong 'spec: two' "'host' is too many" spec host host
 wrong 'spec: points at the character' 'character 11, at "mx=1)": pool has no' spec 'pool(host,mx=1)'
 wrong 'spec: --list stands alone' 'stands alone' spec --list host
+wrong 'spec: driver' 'not cuda or soft' spec --driver frob host
+HETMEM_RESOURCE=frob wrong 'spec: says where it is from' 'HETMEM_RESOURCE: spec: character 1,' spec
+HETMEM_RESOURCE=frob wrong 'replay: says that, too' 'HETMEM_RESOURCE: spec: character 1,' replay x
 wrong 'replay: nothing' 'which trace' replay
 wrong 'replay: spec' "character 1, .*no resource 'frob'" replay --spec frob x
 wrong 'replay: driver' 'not cuda or soft' replay --driver frob x
@@ -105,6 +108,8 @@ wrong 'demo: an argument' "'x' is not an option" demo x
 
 wrong 'bench: nothing' 'which benchmark' bench
 wrong 'bench: a benchmark that is not there' "no benchmark 'frob'" bench frob
+wrong 'bench alloc: driver' 'not cuda or soft' bench alloc --driver frob
+wrong 'bench alloc: spec' "character 1, .*no resource 'frob'" bench alloc --spec host --spec frob
 wrong 'bench kernel: unknown option' '--frob' bench kernel --frob
 wrong 'bench kernel: unknown part' "no part 'frob'" bench kernel frob
 for size in 0 1 x '' -4 4097 4M; do
