@@ -412,6 +412,7 @@ int hetmem_resource_current(struct hetmem *hm, int device,
  * Makes @res, which stays the caller's, the current resource of @device; NULL:
  * none, as at first. *@old, which may be NULL, is what it was, NULL if it was
  * none or the library's own. Before @res is destroyed another takes its place.
+ * -ENODEV no such device; -EINVAL @res is of another struct hetmem.
  */
 int hetmem_resource_set_current(struct hetmem *hm, int device,
 				struct hetmem_resource *res,
@@ -430,7 +431,8 @@ ssize_t hetmem_resource_destroy(struct hetmem_resource *res);
  * Allocates @size bytes at a multiple of @align (0: HETMEM_ALIGNMENT, else a
  * power of two) for use on @stream. Contents are undefined; size 0 gives a
  * pointer that can be freed and nothing else. -EINVAL; -ENOMEM, and the text
- * says what was tried; -EOWNERDEAD.
+ * says what was tried; -EBUSY the pool is asleep, or @stream is captured and
+ * hetmem_capture_begin() was not told; -EOWNERDEAD.
  */
 int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
 		 hetmem_stream stream, void **ptr);
@@ -450,7 +452,10 @@ int hetmem_record_stream(struct hetmem_resource *res, void *ptr,
 /* @stream is about to be destroyed: what was freed on it stays usable. */
 int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
 
-/* Moves along what has completed meanwhile; waits for nothing. */
+/*
+ * Moves along what has completed meanwhile; waits for nothing. -EFAULT a
+ * guard() found damage; what a log() could not write its lines for.
+ */
 int hetmem_poll(struct hetmem_resource *res);
 
 /*
@@ -461,7 +466,8 @@ int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed);
 
 /*
  * Makes a block larger where it is. -ENOSPC what is behind it is not free;
- * -EOPNOTSUPP this resource cannot; -EINVAL; -ENOMEM.
+ * -EOPNOTSUPP this resource cannot; -EBUSY it belongs to a capture, or the pool
+ * is asleep; -EINVAL; -ENOMEM.
  */
 int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
 		hetmem_stream stream);
@@ -524,7 +530,8 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  * is allocated included; contents are lost, addresses are kept. Waits for
  * what is under way. Until hetmem_wake() gives memory to the same addresses
  * (-ENOMEM: to some; it can be tried again), allocating there is -EBUSY, and
- * touching what was allocated is a fault. -EOPNOTSUPP: not a pool over vmm.
+ * touching what was allocated is a fault. -EOPNOTSUPP: not a pool over vmm;
+ * -EBUSY: of one with comm=on the memory stays.
  */
 int hetmem_sleep(struct hetmem_resource *res, const char *tag);
 int hetmem_wake(struct hetmem_resource *res, const char *tag);

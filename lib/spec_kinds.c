@@ -292,7 +292,7 @@ static int expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 	{ "streams", HM_PARAM_WORD, "checked", "checked|retired",	\
 	  "retired: all are retired before they are destroyed" },	\
 	{ "check", HM_PARAM_SWITCH, "off", NULL,			\
-	  "asks the driver what else is left to the caller" },		\
+	  "finds two threads that free one block at a time" },		\
 	{ "tag", HM_PARAM_TAG, NULL, NULL, "name for sleep and wake" }
 
 #define PROVIDER(kind, text, ...) {					\

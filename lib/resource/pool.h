@@ -28,7 +28,7 @@
  * @comm: RDMA-capable memory that keeps its addresses until destroy
  * @retired: streams are retired before they are destroyed, by every user of
  *	them: a handle is believed until then
- * @check: asks the driver what release mode leaves to the caller
+ * @check: two threads that free one block at the same time are told apart
  * @tag: for sleep and wake, "" for none
  */
 struct hm_pool_options {

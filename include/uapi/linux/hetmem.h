@@ -557,7 +557,7 @@ struct hetmem_ring_header {
  * @flags: 0
  * @nr_entries: in, a power of two from HETMEM_RING_MIN to HETMEM_RING_MAX
  * @eventfd: in, an eventfd to signal when an event was added, or -1
- * @events: in, bits of enum hetmem_event_type
+ * @events: in, bits of enum hetmem_event_type, not 0
  * @map_size: out, what to mmap(), shared, at offset 0 of this file
  *
  * A context has one ring, for as long as it lives. poll() says POLLIN while
