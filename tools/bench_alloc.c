@@ -72,12 +72,18 @@ static void keep_all(struct bench_options *o)
 					&keep);
 }
 
+/* < 0: one of them failed. */
+static double mean(double a, double b)
+{
+	return a < 0 || b < 0 ? -1 : (a + b) / 2;
+}
+
 static void run_streams(struct bench_options *o, struct bench_pairs *pairs,
 			const char *spec, int nr_streams, bool cross)
 {
 	struct hetmem_resource *res = bench_make(o, spec);
-	struct bench_pair row = { .threads = 1, .peer = PEER };
-	bool peer = o->drv->cuMemAllocAsync;
+	struct bench_pair row = { .threads = 1, .peer = PEER, .peer_ns = -1 };
+	double first, peer;
 
 	if (!res)
 		return;
@@ -85,10 +91,13 @@ static void run_streams(struct bench_options *o, struct bench_pairs *pairs,
 	row.what = nr_streams == 1 ? "one stream" :
 		cross ? "freed on another stream" :
 		xasprintf("%d streams in turn", nr_streams);
-	row.ns = measure_one(o, res, nr_streams, cross, &row) / 2;
-	row.peer_ns = peer ? measure_one(o, NULL, nr_streams, cross, NULL) / 2 +
-		measure_one(o, NULL, nr_streams, cross, NULL) / 2 : -1;
-	row.ns += measure_one(o, res, nr_streams, cross, NULL) / 2;
+	first = measure_one(o, res, nr_streams, cross, &row);
+	if (o->drv->cuMemAllocAsync) {
+		peer = measure_one(o, NULL, nr_streams, cross, NULL);
+		row.peer_ns = mean(peer, measure_one(o, NULL, nr_streams,
+						     cross, NULL));
+	}
+	row.ns = mean(first, measure_one(o, res, nr_streams, cross, NULL));
 	hetmem_resource_destroy(res);
 	bench_pairs_add(pairs, &row);
 }
@@ -423,8 +432,9 @@ static void run_threads(struct bench_options *o, struct bench_pairs *pairs,
 {
 	uint64_t ours, theirs;
 	struct hetmem_resource *res = bench_make(o, spec);
-	struct bench_pair row = { .threads = nr, .peer = PEER,
+	struct bench_pair row = { .threads = nr, .peer = PEER, .peer_ns = -1,
 				  .system_calls = -1 };
+	double first, peer;
 
 	if (!res)
 		return;
@@ -436,11 +446,14 @@ static void run_threads(struct bench_options *o, struct bench_pairs *pairs,
 	theirs = !o->drv->cuMemAllocAsync ? 0 :
 		enough((struct crew){ .o = o, .nr = nr,
 				      .hand_over = hand_over });
-	row.ns = measure_threads(o, res, nr, hand_over, ours, NULL) / 2;
-	row.peer_ns = !o->drv->cuMemAllocAsync ? -1 :
-		measure_threads(o, NULL, nr, hand_over, theirs, NULL) / 2 +
-		measure_threads(o, NULL, nr, hand_over, theirs, NULL) / 2;
-	row.ns += measure_threads(o, res, nr, hand_over, ours, NULL) / 2;
+	first = measure_threads(o, res, nr, hand_over, ours, NULL);
+	if (o->drv->cuMemAllocAsync) {
+		peer = measure_threads(o, NULL, nr, hand_over, theirs, NULL);
+		row.peer_ns = mean(peer, measure_threads(o, NULL, nr, hand_over,
+							 theirs, NULL));
+	}
+	row.ns = mean(first, measure_threads(o, res, nr, hand_over, ours,
+					     NULL));
 	count_threads(o, res, hand_over, ours, &row);
 	hetmem_resource_destroy(res);
 	bench_pairs_add(pairs, &row);
@@ -456,8 +469,8 @@ static void run_equals(struct bench_options *o, struct bench_pairs *pairs,
 				  .system_calls = -1 };
 
 	c.pairs = enough(c);
-	row.ns = run_crew(&c) / 2;
-	row.ns += run_crew(&c) / 2;
+	row.ns = run_crew(&c);
+	row.ns = mean(row.ns, run_crew(&c));
 	bench_pairs_add(pairs, &row);
 }
 

@@ -8,6 +8,7 @@
 
 #include "internal.h"
 #include "resource/resource.h"
+#include "spec.h"
 #include "util.h"
 
 #define BENCH_SPECS	16
@@ -42,7 +43,7 @@ struct bench_options {
  */
 struct bench_pair {
 	const char *what;
-	char spec[160];
+	char spec[HM_SPEC_LEN + 1];
 	int threads;
 	double ns;
 	const char *peer;
@@ -66,6 +67,7 @@ int bench_begin(struct bench_options *o, int argc, char **argv,
 		const char *help, const char *const *presets);
 
 struct bench_pairs *bench_pairs_new(void);
+/* One that was not measured is a line on stderr instead. */
 void bench_pairs_add(struct bench_pairs *pairs, const struct bench_pair *row);
 /* Prints the rows, frees them and closes the library. The exit status. */
 int bench_end(struct bench_options *o, struct bench_pairs *pairs);

@@ -9,7 +9,6 @@
 #include "bench_alloc.h"
 #include "count_calls.h"
 #include "count_system.h"
-#include "spec.h"
 
 #ifdef HAVE_JSON_C
 #include <json-c/json.h>
@@ -341,6 +340,11 @@ struct bench_pairs *bench_pairs_new(void)
 
 void bench_pairs_add(struct bench_pairs *pairs, const struct bench_pair *row)
 {
+	if (row->ns < 0 && !row->blocks) {
+		complain(EXIT_FAILED, "bench", "%s%s%s: an allocation failed",
+			 row->spec, *row->spec ? ": " : "", row->what);
+		return;
+	}
 	pairs->rows = xrealloc_array(pairs->rows, pairs->nr + 1,
 				     sizeof(*pairs->rows));
 	pairs->rows[pairs->nr++] = *row;

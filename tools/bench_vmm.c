@@ -4,7 +4,6 @@
  * 1 GiB in place, a pool that grows, handles of one size and of those that the
  * pool chooses; page-locked memory beside cuMemHostAlloc.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,14 +65,15 @@ static void counted_one(struct bench_options *o, struct bench_pair *row)
 static double pool_grows(struct bench_options *o, const char *spec,
 			 bool in_place, struct bench_pair *row)
 {
-	struct hetmem_resource *res = bench_make(o, spec);
 	hetmem_stream s = HETMEM_STREAM_LEGACY;
-	void *p, *q;
+	struct hetmem_resource *res;
+	void *p = NULL, *q = NULL;
 	uint64_t ns;
 	int err;
 
-	if (!res)
-		return -EINVAL;
+	err = hetmem_resource_create(o->hm, spec, &res);
+	if (err)
+		return err;
 	err = in_place ?
 		hetmem_alloc_reserve(res, 64 * MIB, 64 * MIB + GIB, s, &p) :
 		hetmem_alloc(res, 64 * MIB, 0, s, &p);
@@ -85,8 +85,7 @@ static double pool_grows(struct bench_options *o, const char *spec,
 		err = hetmem_alloc(res, GIB, 0, s, &q);
 	ns = bench_now() - ns;
 	counted_one(o, row);
-	if (!err && !in_place)
-		hetmem_free(res, q, GIB, s);
+	hetmem_free(res, q, GIB, s);
 	hetmem_free(res, p, 0, s);
 	hetmem_resource_destroy(res);
 	return err ? err : (double)ns;

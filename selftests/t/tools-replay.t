@@ -199,6 +199,19 @@ ask 'bench vmm' '@rows && !grep { !($_->{ns_pair} > 0 && $_->{peer_ns_pair} > 0)
 run bench pinned --json --spec pinned
 ask 'bench pinned' '@rows == 1 && $row->{ns_pair} > 0 && $row->{driver_calls}{cuMemHostRegister} == 1'
 
+# What cannot be measured is no row.
+for bench in alloc streams 'threads --threads 1' cached vmm pinned metadata; do
+	# shellcheck disable=SC2086
+	run bench $bench --spec 'limit(device-pool,max=1)'
+	case $bench in
+	vmm) why='(alloc_reserve: limit cannot|limit: .*be beyond 1)$' ;;
+	cached|metadata) why='limit: .*be beyond 1$' ;;
+	*) why='an allocation failed$' ;;
+	esac
+	[ "$status" -eq 1 ] && ! grep -q 'limit(' "$tmp/out" && grep -q 'limit(' "$tmp/err" &&
+		! grep 'limit(' "$tmp/err" | grep -vEq "$why"
+	judge "bench $bench: a resource without memory"
+done
 run bench driver --json --threads 2
 ask 'bench driver' '@rows > 10 && !grep { !($_->{ns_pair} > 0) } @rows'
 
