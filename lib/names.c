@@ -86,7 +86,7 @@ char *hetmem_why_names(uint32_t why, char *buf, size_t len)
 		"file", "shared memory", "hugetlb", "special", "userfaultfd",
 		"mlocked", "not readable", "pinned by hetmem",
 		"unknown owner", "unmapped", "absent", "busy", "no memory",
-		"on another node", "mergeable",
+		"on another node", "mergeable", "large folio",
 	};
 	const unsigned int nr = sizeof(names) / sizeof(names[0]);
 	size_t pos = 0;

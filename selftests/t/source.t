@@ -82,6 +82,14 @@ also 'completely' test "$(lines ^What:)" -eq "$(lines '^Date:		November 2026$')"
 	-a "$(lines ^What:)" -eq "$(lines '^Contact:	the hetmem authors$')" \
 	-a "$(lines ^What:)" -eq "$(lines ^Description:)"
 
+# Whatever keeps memory where it is has a name for people.
+whys() { grep -c '^#define HETMEM_WHY_' include/uapi/linux/hetmem.h; }
+why_names()
+{
+	sed -n '/^char \*hetmem_why_names/,/};/p' lib/names.c | grep -o '"[^"]*"' | wc -l
+}
+also 'every reason has a name' test "$(whys)" -gt 10 -a "$(whys)" -eq "$(why_names)"
+
 # What is documented as who may do what is what is tested.
 tested_rights()
 {
