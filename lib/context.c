@@ -104,6 +104,15 @@ int hm_context_enter(struct hetmem *hm, int device, struct hm_context *saved)
 	return res ? hm_driver_error(&hm->driver, "cuCtxSetCurrent", res) : 0;
 }
 
+void hm_context_relax(struct hetmem *hm, struct hm_context *saved)
+{
+	if (!hm->driver.cuThreadExchangeStreamCaptureMode)
+		return;
+	saved->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	saved->relaxed =
+		!hm->driver.cuThreadExchangeStreamCaptureMode(&saved->mode);
+}
+
 void hm_context_leave(struct hetmem *hm, const struct hm_context *saved)
 {
 	CUstreamCaptureMode mode = saved->mode;

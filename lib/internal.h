@@ -166,6 +166,13 @@ int hm_device_context(struct hetmem *hm, int device, CUcontext *ctx);
 int hm_context_enter(struct hetmem *hm, int device, struct hm_context *saved);
 void hm_context_leave(struct hetmem *hm, const struct hm_context *saved);
 
+/*
+ * After hm_context_enter(), until hm_context_leave(): calls that are illegal
+ * while some stream is captured are not. Captured streams themselves are not
+ * for them.
+ */
+void hm_context_relax(struct hetmem *hm, struct hm_context *saved);
+
 /* 0, or -EINVAL: @stream is none, or of another context than the device's. */
 int hm_stream_of_device(struct hetmem *hm, int device, hetmem_stream stream);
 

@@ -21,7 +21,8 @@ struct async {
 
 /*
  * NULL and the thread's own stream are of the context that is current; only
- * a thread that has none gets the device's.
+ * a thread that has none gets the device's. In relaxed capture mode: other
+ * streams may be captured.
  */
 static int enter(struct hm_provider *self, hetmem_stream stream,
 		 struct hm_context *saved)
@@ -33,15 +34,17 @@ static int enter(struct hm_provider *self, hetmem_stream stream,
 	err = hm_check_owner(self->hm);
 	if (err)
 		return err;
+	*saved = (struct hm_context){ 0 };
 	if (stream != HETMEM_STREAM_HOST) {
-		*saved = (struct hm_context){ 0 };
 		res = d->cuCtxGetCurrent(&saved->before);
 		if (res)
 			return hm_driver_error(d, "cuCtxGetCurrent", res);
-		if (saved->before)
-			return 0;
 	}
-	return hm_context_enter(self->hm, self->device, saved);
+	if (!saved->before)
+		err = hm_context_enter(self->hm, self->device, saved);
+	if (!err)
+		hm_context_relax(self->hm, saved);
+	return err;
 }
 
 static int async_alloc(struct hm_provider *self, size_t size,
@@ -136,6 +139,7 @@ static void put_driver(struct async *a)
 
 	if (hm_context_enter(a->provider.hm, a->provider.device, &saved))
 		return;
+	hm_context_relax(a->provider.hm, &saved);
 	if (a->stream) {
 		d->cuStreamSynchronize(a->stream);
 		d->cuStreamDestroy(a->stream);
@@ -181,6 +185,7 @@ static int make_pool(struct async *a, const struct hm_async_options *options)
 	err = hm_context_enter(hm, a->provider.device, &saved);
 	if (err)
 		return err;
+	hm_context_relax(hm, &saved);
 	res = d->cuMemPoolCreate(&a->pool, &props);
 	if (res)
 		a->pool = NULL;

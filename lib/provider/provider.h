@@ -102,12 +102,9 @@ static inline int hm_provider_enter(struct hm_provider *self,
 
 	if (!err)
 		err = hm_context_enter(self->hm, self->device, saved);
-	if (err || !self->hm->driver.cuThreadExchangeStreamCaptureMode)
-		return err;
-	saved->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	saved->relaxed =
-		!self->hm->driver.cuThreadExchangeStreamCaptureMode(&saved->mode);
-	return 0;
+	if (!err)
+		hm_context_relax(self->hm, saved);
+	return err;
 }
 
 /* device.c: hm_provider_ops.free of what cuMemFree() frees. */

@@ -110,6 +110,7 @@ static void others(CUstream captured)
 	use(s, other);
 	begin(captured);
 	use(s, other);
+	use(HETMEM_STREAM_HOST, HETMEM_STREAM_HOST);
 	pthread_create(&id, NULL, thread, NULL);
 	pthread_join(id, NULL);
 	is(end(captured), 0, "%s: others leave a capture valid", spec);
@@ -204,8 +205,8 @@ static void run_all(const char *driver)
 {
 	static const char *const specs[] = {
 		"pool(vmm)", "pool(vmm,streams=retired)", "pool(device)",
-		"pool(managed)", "pool(pinned)", "device", "managed", "async",
-		"pinned", "log(pool(vmm),file=/dev/null,full=on)",
+		"pool(managed)", "pool(pinned)", "pool(async)", "device",
+		"managed", "async", "pinned", "log(pool(vmm),file=/dev/null,full=on)",
 		"stats(pool(vmm))",
 	};
 	size_t i;
