@@ -10,6 +10,10 @@
  * ever named by handles that live: the caller frees before it destroys one, or
  * retires it, which records the events early.
  *
+ * A captured stream cannot wait for what is outside of its graph, and gets a
+ * buffer that is done, or -EBUSY. In a forked child there is no driver and no
+ * work goes on in its copy of host memory: events are nothing to it.
+ *
  * One lock, that of @blocks, for all of it, held over the driver's calls too:
  * there are few buffers, and each is large.
  */
@@ -74,13 +78,20 @@ static const struct hm_driver *driver(const struct fixed *f)
 	return &f->resource.hm->driver;
 }
 
-/* For the driver's calls; host memory is used by device 0 if by any. */
+/* For any of the driver's calls; host memory is used by device 0 if by any. */
 static int enter(struct fixed *f, struct hm_context *saved)
 {
-	int device = f->resource.device;
+	int device = f->resource.device < 0 ? 0 : f->resource.device;
+	int err = hm_context_enter(f->resource.hm, device, saved);
 
-	return hm_context_enter(f->resource.hm, device < 0 ? 0 : device,
-				saved);
+	if (!err)
+		hm_context_relax(f->resource.hm, saved);
+	return err;
+}
+
+static bool is_forked(const struct fixed *f)
+{
+	return f->resource.hm->generation != hm_generation();
 }
 
 static hetmem_stream here(struct named n)
@@ -98,14 +109,13 @@ static bool is_named(struct named n, hetmem_stream stream)
 static int record(struct fixed *f, struct buffer *b, hetmem_stream stream)
 {
 	const struct hm_driver *d = driver(f);
-	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
 	CUresult res;
 
-	if (stream == HETMEM_STREAM_HOST)
+	if (stream == HETMEM_STREAM_HOST || is_forked(f))
 		return 0;
-	if (d->cuStreamIsCapturing &&
-	    !d->cuStreamIsCapturing(stream, &status) && status)
-		return hm_error(-EBUSY, "fixed: the stream is being captured");
+	if (hm_capture_active(f->resource.hm, stream))
+		return hm_error(-EBUSY, "fixed: stream %p is being captured",
+				stream);
 	if (b->nr_events == b->nr_made) {
 		res = d->cuEventCreate(&b->events[b->nr_made],
 				       CU_EVENT_DISABLE_TIMING);
@@ -144,12 +154,17 @@ static int record_uses(struct fixed *f, struct buffer *b, hetmem_stream stream)
 	return err ? err : record_free(f, b, stream);
 }
 
-static bool is_done(struct fixed *f, const struct buffer *b)
+static bool is_over(const struct fixed *f, CUevent e)
+{
+	return is_forked(f) || !driver(f)->cuEventQuery(e);
+}
+
+static bool is_done(const struct fixed *f, const struct buffer *b)
 {
 	unsigned int i;
 
 	for (i = 0; i < b->nr_events; i++)
-		if (driver(f)->cuEventQuery(b->events[i]))
+		if (!is_over(f, b->events[i]))
 			return false;
 	return true;
 }
@@ -159,24 +174,23 @@ static int order_behind(struct fixed *f, struct buffer *b,
 			hetmem_stream stream)
 {
 	const struct hm_driver *d = driver(f);
+	bool host = stream == HETMEM_STREAM_HOST;
 	CUresult res = CUDA_SUCCESS;
 	unsigned int i;
 
-	for (i = 0; !res && i < b->nr_events; i++)
-		res = stream == HETMEM_STREAM_HOST ?
-			d->cuEventSynchronize(b->events[i]) :
+	for (i = 0; !is_forked(f) && !res && i < b->nr_events; i++)
+		res = host ? d->cuEventSynchronize(b->events[i]) :
 			d->cuStreamWaitEvent(stream, b->events[i], 0);
-	return res ? hm_driver_error(d, stream == HETMEM_STREAM_HOST ?
-				     "cuEventSynchronize" :
+	return res ? hm_driver_error(d, host ? "cuEventSynchronize" :
 				     "cuStreamWaitEvent", res) : 0;
 }
 
-/* Where the one to take is linked: the oldest, for the host one that is done. */
-static struct buffer **choose(struct fixed *f, hetmem_stream stream)
+/* Where the one to take is linked: the oldest, or the oldest that is done. */
+static struct buffer **choose(struct fixed *f, bool done)
 {
 	struct buffer **p;
 
-	if (stream == HETMEM_STREAM_HOST)
+	if (done)
 		for (p = &f->first; *p; p = &(*p)->next)
 			if (is_done(f, *p))
 				return p;
@@ -187,13 +201,19 @@ static struct buffer **choose(struct fixed *f, hetmem_stream stream)
 static int take(struct fixed *f, size_t size, hetmem_stream stream,
 		void **ptr)
 {
-	struct buffer **p = choose(f, stream), *b = *p;
-	int err;
+	bool host = stream == HETMEM_STREAM_HOST;
+	bool captured = !host && hm_capture_active(f->resource.hm, stream);
+	struct buffer **p = choose(f, host || captured), *b = *p;
+	int err = 0;
 
 	if (!b)
 		return hm_error(-ENOMEM, "fixed: all %u buffers are allocated",
 				f->count);
-	err = order_behind(f, b, stream);
+	if (!captured)
+		err = order_behind(f, b, stream);
+	else if (!is_done(f, b))
+		err = hm_error(-EBUSY, "fixed: stream %p is being captured, and no free buffer is done: its graph cannot wait for what is outside of it",
+			       stream);
 	if (err)
 		return err;
 	*p = b->next;
@@ -208,12 +228,6 @@ static int take(struct fixed *f, size_t size, hetmem_stream stream,
 	return 0;
 }
 
-/* Whether the driver has anything to do with it. */
-static bool needs_driver(const struct fixed *f, hetmem_stream stream)
-{
-	return f->resource.device >= 0 || stream != HETMEM_STREAM_HOST;
-}
-
 /* What cannot be recorded at the end shall not begin. */
 static int check_stream(struct fixed *f, hetmem_stream stream)
 {
@@ -226,20 +240,29 @@ static int check_stream(struct fixed *f, hetmem_stream stream)
 					       device < 0 ? 0 : device, stream);
 }
 
+/* Before the lock; nothing, where the driver has nothing to do with it. */
+static int begin(struct fixed *f, hetmem_stream stream,
+		 struct hm_context *saved)
+{
+	int err;
+
+	*saved = (struct hm_context){ 0 };
+	if (f->resource.device < 0 &&
+	    (stream == HETMEM_STREAM_HOST || is_forked(f)))
+		return 0;
+	err = hm_check_owner(f->resource.hm);
+	if (!err)
+		err = check_stream(f, stream);
+	return err ? err : enter(f, saved);
+}
+
 static int fixed_alloc(struct hetmem_resource *self, size_t size,
 		       size_t align, hetmem_stream stream, void **ptr)
 {
 	struct fixed *f = (struct fixed *)self;
-	bool enters = needs_driver(f, stream);
-	struct hm_context saved = { .changed = false };
-	int err = 0;
+	struct hm_context saved;
+	int err = begin(f, stream, &saved);
 
-	if (enters)
-		err = hm_check_owner(self->hm);
-	if (!err)
-		err = check_stream(f, stream);
-	if (!err && enters)
-		err = enter(f, &saved);
 	if (err)
 		return err;
 	hm_blocks_lock(f->blocks);
@@ -261,8 +284,7 @@ static int fixed_alloc(struct hetmem_resource *self, size_t size,
 			f->stats.requested_peak = f->stats.requested;
 	}
 	hm_blocks_unlock(f->blocks);
-	if (enters)
-		hm_context_leave(self->hm, &saved);
+	hm_context_leave(self->hm, &saved);
 	return err;
 }
 
@@ -308,17 +330,10 @@ static int fixed_free(struct hetmem_resource *self, void *ptr, size_t size,
 		      hetmem_stream stream)
 {
 	struct fixed *f = (struct fixed *)self;
-	bool enters = needs_driver(f, stream);
-	struct hm_context saved = { .changed = false };
+	struct hm_context saved;
 	struct buffer *b;
-	int err = 0;
+	int err = begin(f, stream, &saved);
 
-	if (enters)
-		err = hm_check_owner(self->hm);
-	if (!err)
-		err = check_stream(f, stream);
-	if (!err && enters)
-		err = enter(f, &saved);
 	if (err)
 		return err;
 	hm_blocks_lock(f->blocks);
@@ -329,8 +344,7 @@ static int fixed_free(struct hetmem_resource *self, void *ptr, size_t size,
 	else
 		err = put(f, b, size, stream);
 	hm_blocks_unlock(f->blocks);
-	if (enters)
-		hm_context_leave(self->hm, &saved);
+	hm_context_leave(self->hm, &saved);
 	return err;
 }
 
@@ -353,12 +367,10 @@ static void drop_done(struct fixed *f, struct buffer *b)
 	unsigned int i;
 	CUevent e;
 
-	for (i = 0; i < b->nr_events;) {
+	for (i = b->nr_events; i-- > 0;) {
 		e = b->events[i];
-		if (driver(f)->cuEventQuery(e)) {
-			i++;
+		if (!is_over(f, e))
 			continue;
-		}
 		b->events[i] = b->events[--b->nr_events];
 		b->events[b->nr_events] = e;
 	}
@@ -388,33 +400,26 @@ static int fixed_record(struct fixed *f, const struct hm_ctl_stream *use)
 }
 
 /* What runs on @stream is behind an event from now on. In the context. */
-static int fixed_retire(struct fixed *f, hetmem_stream stream)
+static int retire_buffer(struct fixed *f, struct buffer *b,
+			 hetmem_stream stream)
 {
-	unsigned int i, j;
-	int err;
+	unsigned int i;
+	int err = 0;
 
-	for (i = 0; i < f->count; i++) {
-		struct buffer *b = &f->buffers[i];
-
-		if (!b->size)
-			continue;
-		if (is_named(b->stream, stream)) {
-			err = record(f, b, stream);
-			if (err)
-				return err;
+	if (is_named(b->stream, stream)) {
+		err = record(f, b, stream);
+		if (!err)
 			b->stream.stream = HETMEM_STREAM_HOST;
-		}
-		for (j = 0; j < b->nr_uses; j++) {
-			if (!is_named(b->uses[j], stream))
-				continue;
-			err = record(f, b, stream);
-			if (err)
-				return err;
-			b->uses[j] = b->uses[--b->nr_uses];
-			break;
-		}
 	}
-	return 0;
+	for (i = 0; !err && i < b->nr_uses; i++) {
+		if (!is_named(b->uses[i], stream))
+			continue;
+		err = record(f, b, stream);
+		if (!err)
+			b->uses[i] = b->uses[--b->nr_uses];
+		break;
+	}
+	return err;
 }
 
 static int fixed_stats(struct fixed *f, struct hetmem_resource_stats *stats)
@@ -438,13 +443,16 @@ static int retire(struct fixed *f, const struct hm_ctl_stream *arg)
 {
 	struct hm_context saved;
 	int err = hm_check_owner(f->resource.hm), below;
+	unsigned int i;
 
 	if (!err)
 		err = enter(f, &saved);
 	if (err)
 		return err;
 	hm_blocks_lock(f->blocks);
-	err = fixed_retire(f, arg->stream);
+	for (i = 0; !err && i < f->count; i++)
+		if (f->buffers[i].size)
+			err = retire_buffer(f, &f->buffers[i], arg->stream);
 	hm_blocks_unlock(f->blocks);
 	hm_context_leave(f->resource.hm, &saved);
 	below = hm_ctl_upstream(&f->resource, HM_CTL_RETIRE, (void *)arg);
@@ -492,7 +500,7 @@ static void fixed_destroy(struct hetmem_resource *self)
 	struct hm_context saved;
 	unsigned int i;
 
-	if (self->hm->generation == hm_generation() && self->hm->nr_devices &&
+	if (!is_forked(f) && self->hm->nr_devices &&
 	    !enter(f, &saved)) {
 		/* Live ones may be in use on any stream. */
 		d->cuCtxSynchronize();

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * guard() and fixed() where it is not calm: while streams are captured, in a
+ * forked child, between threads. Over the soft driver in check mode.
+ */
+#include <sys/wait.h>
+
+#include "by_spec.h"
+
+#define KB	((size_t)1 << 10)
+#define HOST	HETMEM_STREAM_HOST
+
+static CUstream a, b;
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+
+static void wait_for_gate(void *unused)
+{
+	(void)unused;
+	pthread_mutex_lock(&gate);
+	pthread_mutex_unlock(&gate);
+}
+
+/* What is given to @stream from now on is not done. */
+static void close_gate(CUstream stream)
+{
+	pthread_mutex_lock(&gate);
+	need(!drv->cuLaunchHostFunc(stream, wait_for_gate, NULL),
+	     "a stream waits");
+}
+
+static void open_gate(void)
+{
+	pthread_mutex_unlock(&gate);
+}
+
+/* A graph cannot wait for what is outside of it. */
+static void test_fixed_captured(void)
+{
+	struct hetmem_resource *res = make("fixed(pool(vmm),size=64K,count=2)");
+	void *p = get(res, 1, b), *q = NULL, *other = get(res, 1, b);
+	CUgraph graph = NULL;
+
+	close_gate(b);
+	hetmem_free(res, p, 0, b);
+	drv->cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_GLOBAL);
+	is(hetmem_alloc(res, 1, 0, a, &q), -EBUSY,
+	   "fixed: captured: nothing is done");
+	ok(strstr(hetmem_last_error(), "captured"), "fixed: captured: says so");
+	open_gate();
+	is(hetmem_alloc(res, 1, 0, HOST, &q), 0, "fixed: captured: the host waits");
+	ok(q == p, "fixed: captured: for the only one");
+	hetmem_free(res, q, 0, HOST);
+	is(hetmem_alloc(res, 1, 0, a, &q), 0, "fixed: captured: what is done");
+	is(hetmem_free(res, q, 0, a), -EBUSY, "fixed: captured: not freed there");
+	is(drv->cuStreamEndCapture(a, &graph), 0, "fixed: the capture is valid");
+	drv->cuGraphDestroy(graph);
+	is(hetmem_free(res, q, 0, a), 0, "fixed: freed after it");
+	hetmem_free(res, other, 0, b);
+	is(hetmem_resource_destroy(res), 0, "fixed: nothing is live");
+}
+
+/* @live: allocated on a stream that the child does not have. */
+static int use_in_child(struct hetmem_resource *res, void *live)
+{
+	void *p;
+
+	if (hetmem_alloc(res, 1, 0, HOST, &p)) {
+		fprintf(stderr, "# %s\n", hetmem_last_error());
+		return 1;
+	}
+	memset(p, 1, 64 * KB);
+	return hetmem_free(res, p, 0, HOST) ||
+	       hetmem_free(res, live, 0, HETMEM_STREAM_UNKNOWN) ||
+	       hetmem_poll(res) || hetmem_resource_destroy(res);
+}
+
+static void test_fixed_forked(void)
+{
+	struct hetmem_resource *res =
+		make("fixed(pool(host),size=64K,count=2)");
+	void *p = get(res, 1, b), *live = get(res, 1, b);
+	int status = -1;
+	pid_t pid;
+
+	close_gate(b);
+	hetmem_free(res, p, 0, b);
+	fflush(stdout);
+	pid = fork();
+	if (!pid)
+		_exit(use_in_child(res, live));
+	waitpid(pid, &status, 0);
+	open_gate();
+	is(status, 0, "fixed: a child has the buffers");
+	is(hetmem_free(res, live, 0, b), 0, "fixed: so has its parent");
+	is(hetmem_resource_destroy(res), 0, "fixed: nothing is live");
+}
+
+int main(void)
+{
+	setenv("HETMEM_SOFT_CHECK", "1", 0);
+	open_soft("");
+	need(!drv->cuStreamCreate(&a, CU_STREAM_NON_BLOCKING) &&
+	     !drv->cuStreamCreate(&b, CU_STREAM_NON_BLOCKING), "streams");
+	test_fixed_captured();
+	test_fixed_forked();
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+	close_soft();
+	return tap_end();
+}
