@@ -97,10 +97,10 @@ gives corrupted 1 'demo: wrong contents are found' 'the device read something el
 selftests/vm/run -k $kernel -t 60 -a rdinit=/none -a init=/none -- true 2>"$tmp/err"
 [ $? -eq 125 ] && [ "$(grep -c 'once more' "$tmp/err")" -eq 2 ]
 judge 'a kernel that does not come up'
-selftests/vm/run -k $kernel -b 6 -a rdinit=/none -a init=/none -a panic=0 -- true 2>"$tmp/err"
+selftests/vm/run -k $kernel -b 6 -a rdinit=/bin/sleep -a -- -a 1000 -- true 2>"$tmp/err"
 [ $? -eq 125 ] && [ "$(grep -c 'once more' "$tmp/err")" -eq 2 ] &&
 	grep -q 'no first process after 6 s' "$tmp/err"
 judge 'a kernel that hangs as it boots'
 exits 124 'a command that does not end' selftests/vm/run -k $kernel -t 2 -- sleep 100
-also 'and where its kernel is then' grep -q 'NMI backtrace for cpu 1' "$tmp/err"
+also 'and where its kernel is then' grep -q 'NMI backtrace for cpu' "$tmp/err"
 done_testing
