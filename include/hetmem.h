@@ -453,7 +453,8 @@ int hetmem_record_stream(struct hetmem_resource *res, void *ptr,
 int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
 
 /*
- * Moves along what has completed meanwhile; waits for nothing. -EFAULT a
+ * Moves along what has completed meanwhile; waits for nothing, but for the device once
+ * in 2,000 streams that were destroyed without hetmem_stream_retire(). -EFAULT a
  * guard() found damage; what a log() could not write its lines for.
  */
 int hetmem_poll(struct hetmem_resource *res);
@@ -465,9 +466,10 @@ int hetmem_poll(struct hetmem_resource *res);
 int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed);
 
 /*
- * Makes a block larger where it is. -ENOSPC what is behind it is not free;
- * -EOPNOTSUPP this resource cannot; -EBUSY it belongs to a capture, or the pool
- * is asleep; -EINVAL; -ENOMEM.
+ * Makes a block larger where it is, for use on @stream, which uses all of it
+ * from now on as after hetmem_record_stream(). -ENOSPC what is behind it is not
+ * free; -EOPNOTSUPP this resource cannot; -EBUSY it belongs to a capture, or the
+ * pool is asleep; -EINVAL; -ENOMEM.
  */
 int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
 		hetmem_stream stream);
@@ -513,7 +515,8 @@ ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
 
 /*
  * Allocates @size bytes with addresses for @reserve, so that hetmem_grow() can
- * make it that large where it is. -EOPNOTSUPP: not a pool over vmm.
+ * make it that large where it is. -EOPNOTSUPP: not a pool over vmm; -EBUSY:
+ * @stream is being captured; -ENOMEM.
  */
 int hetmem_alloc_reserve(struct hetmem_resource *res, size_t size,
 			 size_t reserve, hetmem_stream stream, void **ptr);
@@ -531,7 +534,7 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  * what is under way. Until hetmem_wake() gives memory to the same addresses
  * (-ENOMEM: to some; it can be tried again), allocating there is -EBUSY, and
  * touching what was allocated is a fault. -EOPNOTSUPP: not a pool over vmm;
- * -EBUSY: of one with comm=on the memory stays.
+ * -EBUSY: of one with comm=on the memory stays, or a stream is being captured.
  */
 int hetmem_sleep(struct hetmem_resource *res, const char *tag);
 int hetmem_wake(struct hetmem_resource *res, const char *tag);

@@ -24,11 +24,15 @@ static void free_streams(struct pool *p)
 	}
 }
 
-/* The text names the first of what is still live. */
-static void report_live(struct pool *p)
+struct live {
+	uint64_t nr;
+	uint64_t bytes;
+	struct block *first;
+};
+
+static struct live count_live(const struct pool *p)
 {
-	uint64_t nr = 0, bytes = 0;
-	struct block *first = NULL;
+	struct live live = { 0, 0, NULL };
 	uint32_t id;
 
 	for (id = 1; id < p->blocks.nr; id++) {
@@ -36,45 +40,60 @@ static void report_live(struct pool *p)
 
 		if (b->state != BLOCK_LIVE)
 			continue;
-		if (!first)
-			first = b;
-		nr++;
-		bytes += block_bytes(b) - b->slack;
+		if (!live.first)
+			live.first = b;
+		live.nr++;
+		live.bytes += block_bytes(b) - b->slack;
 	}
-	if (nr)
+	return live;
+}
+
+/* The text names the first of what is still live. */
+static void report_live(const struct live *live)
+{
+	const struct block *first = live->first;
+
+	if (first)
 		hm_error(0, "pool destroyed with %llu live blocks of %llu bytes, the first %p of %llu",
-			 (unsigned long long)nr, (unsigned long long)bytes,
+			 (unsigned long long)live->nr,
+			 (unsigned long long)live->bytes,
 			 (void *)(uintptr_t)first->addr,
 			 (unsigned long long)(block_bytes(first) -
 					      first->slack));
+}
+
+/* All that is under way. */
+static void sync_all(struct pool *p, bool live)
+{
+	unsigned int i;
+
+	if (!hm_pool_sync(p, live))
+		return;
+	/* An end that cannot be recorded: that of the context is one too. */
+	for (i = 1; i < p->order.nr; i++)
+		if (p->order.streams[i]->id)
+			hm_stream_sync_lost(&p->order, p->order.streams[i]);
 }
 
 static void pool_destroy(struct hetmem_resource *res)
 {
 	struct pool *p = to_pool(res);
 	bool forget = hm_generation() != res->hm->generation;
-	unsigned int i;
+	struct live live;
 
 	if (p->host)
 		hm_pool_fork_remove(p);
 	if (!forget)
 		hm_pool_collect(p);
-	for (i = 1; !forget && i < p->order.nr; i++) {
-		struct hm_stream *s = p->order.streams[i];
-
-		if (!hm_stream_sync(&p->order, s, hm_stream_pos(s),
-				    UINT64_MAX))
-			continue;
-		/* Its end cannot be recorded: that of the context is one too. */
-		s->lost = true;
-		hm_stream_sync(&p->order, s, hm_stream_pos(s), UINT64_MAX);
-	}
+	live = count_live(p);
+	if (!forget)
+		sync_all(p, live.nr);
 	p->source->destroy(p, forget);
 	hm_graphs_destroy(p);
 	free_streams(p);
 	hm_order_destroy(&p->order, forget);
 	p->provider->ops->destroy(p->provider);
-	report_live(p);
+	report_live(&live);
 	hm_hash_free(p);
 	hm_names_free(p);
 	hm_table_free(&p->uses);

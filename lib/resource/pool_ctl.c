@@ -48,6 +48,14 @@ static int owns(struct pool *p, struct hm_ctl_owns *arg)
 				arg->ptr);
 }
 
+/* @s uses live @b, as others may. */
+static int use(struct pool *p, struct block *b, struct pool_stream *s)
+{
+	if (!s->s.index || (s->s.index == b->stream && s->s.serial == b->pos))
+		return 0;
+	return hm_block_use(p, b, s);
+}
+
 static int record(struct pool *p, const struct hm_ctl_stream *arg)
 {
 	uint64_t epoch = pool_epoch(p);
@@ -64,9 +72,8 @@ static int record(struct pool *p, const struct hm_ctl_stream *arg)
 	if (!b || block_state(b) != BLOCK_LIVE)
 		err = hm_error(-EINVAL, "record_stream: %p is not the beginning of a live block",
 			       arg->ptr);
-	else if (s->s.index && (s->s.index != b->stream ||
-				s->s.serial != b->pos))
-		err = hm_block_use(p, b, s);
+	else
+		err = use(p, b, s);
 	pthread_mutex_unlock(&p->lock);
 	return err;
 }
@@ -163,6 +170,7 @@ static int segments(struct pool *p, struct hm_ctl_segments *arg)
 
 static int reserve(struct pool *p, struct hm_ctl_reserve *arg)
 {
+	const uint64_t most = (uint64_t)(UINT32_MAX / 2) << UNIT_SHIFT;
 	uint64_t epoch = pool_epoch(p);
 	struct pool_stream *s;
 	struct block *b;
@@ -170,16 +178,21 @@ static int reserve(struct pool *p, struct hm_ctl_reserve *arg)
 
 	if (!p->source->reserve || p->whole)
 		return -EOPNOTSUPP;
-	if (arg->reserve > PTRDIFF_MAX / 2)
+	if (arg->size > most || arg->reserve > most)
 		return hm_error(-ENOMEM, "alloc_reserve: more than there can be");
 	err = hm_stream_get(&p->order, arg->stream, (struct hm_stream **)&s);
 	if (!err)
 		err = hm_pool_lock(p, arg->stream, epoch, &s);
 	if (err)
 		return err;
-	err = p->asleep ? hm_error(-EBUSY, "the pool is asleep: hetmem_wake()") :
-		p->source->reserve(p, (arg->size + UNIT - 1) >> UNIT_SHIFT,
-				   (arg->reserve + UNIT - 1) >> UNIT_SHIFT, &b);
+	if (p->asleep)
+		err = hm_error(-EBUSY, "the pool is asleep: hetmem_wake()");
+	else if (s->graph)
+		err = hm_error(-EBUSY, "alloc_reserve: what a capture has does not grow");
+	else
+		err = p->source->reserve(p, (arg->size + UNIT - 1) >> UNIT_SHIFT,
+					 (arg->reserve + UNIT - 1) >> UNIT_SHIFT,
+					 &b);
 	if (!err) {
 		arg->ptr = (void *)(uintptr_t)b->addr;
 		hm_pool_give(p, s, b, arg->size);
@@ -243,7 +256,9 @@ static int grow(struct pool *p, const struct hm_ctl_grow *arg)
 			       arg->ptr);
 	else if (p->asleep)
 		err = hm_error(-EBUSY, "the pool is asleep: hetmem_wake()");
-	else if (units > b->units)
+	else
+		err = use(p, b, s);
+	if (!err && units > b->units)
 		err = enlarge(p, s, b, units);
 	if (!err) {
 		more = arg->size - asked;
@@ -282,20 +297,11 @@ static int pin_comm(struct pool *p, const struct hm_ctl_stream *arg)
 	return err;
 }
 
-/* All that is under way; what fails has nothing under way any more. */
-static int sync_all(struct pool *p)
+static void awake(struct pool *p)
 {
-	unsigned int i;
-	int err = 0, one;
-
-	for (i = 1; i < p->order.nr; i++) {
-		struct hm_stream *s = p->order.streams[i];
-
-		one = hm_stream_sync(&p->order, s, hm_stream_pos(s),
-				     UINT64_MAX);
-		err = err ? err : one;
-	}
-	return err;
+	p->asleep = false;
+	if (!p->whole)
+		__atomic_store_n(&p->cache_max, p->opt.cache, __ATOMIC_RELAXED);
 }
 
 static int sleep_or_wake(struct pool *p, const char *tag, bool wake)
@@ -309,21 +315,21 @@ static int sleep_or_wake(struct pool *p, const char *tag, bool wake)
 	pthread_mutex_lock(&p->lock);
 	if (wake && p->asleep) {
 		err = p->source->wake(p);
-		p->asleep = err;
-		if (!err && !p->whole)
-			__atomic_store_n(&p->cache_max, p->opt.cache,
-					 __ATOMIC_RELAXED);
+		if (!err)
+			awake(p);
 	} else if (!wake && p->opt.comm) {
 		err = hm_error(-EBUSY, "sleep: memory for communication stays");
 	} else if (!wake && !p->asleep) {
 		__atomic_store_n(&p->cache_max, 0, __ATOMIC_RELAXED);
 		p->asleep = true;
 		hm_pool_flush(p);
-		err = sync_all(p);
+		err = hm_pool_sync(p, true);
 		hm_pool_poll(p);
 		hm_pool_settle(p);
 		if (!err)
 			err = p->source->sleep(p);
+		else
+			awake(p);
 	}
 	pthread_mutex_unlock(&p->lock);
 	return err;

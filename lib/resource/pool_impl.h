@@ -477,6 +477,11 @@ int hm_pool_lock(struct pool *p, hetmem_stream stream, uint64_t epoch,
 
 /* Asks the driver how far the streams are; retired ones come to an end. */
 bool hm_pool_poll(struct pool *p);
+/*
+ * Waits on the host for all that was freed, and, if there is @live memory, for all
+ * that is under way on the streams. The first error, all are waited for.
+ */
+int hm_pool_sync(struct pool *p, bool live);
 /* A BUSY block whose uses are a list is PENDING, or FREE. */
 void hm_block_pend(struct pool *p, struct block *b);
 /* Orders @s behind all uses of a PENDING block. */

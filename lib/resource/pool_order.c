@@ -10,6 +10,8 @@
 #define RECORD_BYTES	((uint64_t)64 << 20)
 /* Or this part of the pool, if that is more. */
 #define RECORD_SHARE	16
+/* Streams that were lost: of more, the host waits for their context. */
+#define MAX_LOST	(HM_MAX_STREAMS / 2)
 
 int hm_pool_lock(struct pool *p, hetmem_stream stream, uint64_t epoch,
 		 struct pool_stream **s)
@@ -81,6 +83,9 @@ static void bury(struct pool *p, struct pool_stream *s)
 
 	if (!s->s.retired || !s->s.id || s->s.done < hm_stream_pos(&s->s))
 		return;
+	/* What still uses live memory of one that was lost has no position. */
+	if (s->s.lost && !s->s.synced)
+		return;
 	/* As for one that is retired: before its lock is taken. */
 	if (s->s.lost)
 		__atomic_add_fetch(&p->order.epoch, 1, __ATOMIC_ACQ_REL);
@@ -92,10 +97,23 @@ static void bury(struct pool *p, struct pool_stream *s)
 	hm_stream_recycle(&p->order, &s->s);
 }
 
+/* There is room for so many streams only. */
+static void sync_lost(struct pool *p)
+{
+	unsigned int i;
+
+	for (i = 1; i < p->order.nr; i++) {
+		struct hm_stream *s = p->order.streams[i];
+
+		if (s->id && s->lost && !s->synced)
+			hm_stream_sync_lost(&p->order, s);
+	}
+}
+
 bool hm_pool_poll(struct pool *p)
 {
 	bool changed = false, retired = false;
-	unsigned int i;
+	unsigned int i, lost = 0;
 	uint32_t id, use;
 
 	for (id = p->pending; id; id = block_at(p, id)->right) {
@@ -113,7 +131,10 @@ bool hm_pool_poll(struct pool *p)
 
 		changed |= hm_stream_poll(&p->order, s);
 		retired |= s->retired && s->id;
+		lost += s->id && s->lost && !s->synced;
 	}
+	if (lost > MAX_LOST)
+		sync_lost(p);
 	if (changed || p->pending)
 		settle_pending(p);
 	if (retired) {
@@ -199,6 +220,29 @@ void hm_block_pend(struct pool *p, struct block *b)
 	set_state(b, BLOCK_PENDING);
 	b->right = p->pending;
 	p->pending = block_id(p, b);
+}
+
+int hm_pool_sync(struct pool *p, bool live)
+{
+	unsigned int i;
+	int err = 0, one;
+
+	for (i = 1; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		if (!s->s.id)
+			continue;
+		/* What uses live memory has no position: there was no free. */
+		if (live) {
+			stream_lock(s);
+			stream_next_pos(&s->s);
+			stream_unlock(s);
+		}
+		one = hm_stream_sync(&p->order, &s->s, hm_stream_pos(&s->s),
+				     UINT64_MAX);
+		err = err ? err : one;
+	}
+	return err;
 }
 
 int hm_block_wait(struct pool *p, struct pool_stream *s, struct block *b)

@@ -305,13 +305,22 @@ static int free_streamed(struct region *r, struct block *b,
 {
 	struct hm_provider *p = r->provider;
 	struct hetmem *hm = r->resource.hm;
+	CUresult res = CUDA_SUCCESS;
+	CUcontext before = at->ctx;
 	unsigned int i;
 	int err = 0;
 
 	for (i = 0; i < b->nr_uses && !err; i++)
 		err = hm_use_order(hm, at, &b->uses[i]);
-	if (!err)
-		err = p->ops->free(p, b->base, b->base_size, at->stream);
+	if (err)
+		return err;
+	/* What NULL and the like mean depends on the context. */
+	if (hm_stream_special(at->stream))
+		res = hm_current_enter(&hm->driver, at->ctx, &before);
+	if (res)
+		return hm_driver_error(&hm->driver, "cuCtxSetCurrent", res);
+	err = p->ops->free(p, b->base, b->base_size, at->stream);
+	hm_current_leave(&hm->driver, at->ctx, before);
 	if (err)
 		return err;
 	end_uses(r, b);

@@ -330,8 +330,7 @@ int hm_stream_wait(struct hm_order *o, struct hm_stream *s,
 	return err;
 }
 
-/* A context that was synchronized has nothing under way. */
-static int sync_lost(struct hm_order *o, struct hm_stream *s)
+int hm_stream_sync_lost(struct hm_order *o, struct hm_stream *s)
 {
 	CUcontext before;
 	CUresult res;
@@ -347,6 +346,7 @@ static int sync_lost(struct hm_order *o, struct hm_stream *s)
 	while (s->nr)
 		drop_first(s);
 	s->done = hm_stream_pos(s);
+	s->synced = true;
 	return 0;
 }
 
@@ -363,11 +363,11 @@ int hm_stream_sync(struct hm_order *o, struct hm_stream *s, uint64_t pos,
 		return 0;
 	if (s->recorded < pos && !s->lost) {
 		err = hm_stream_record(o, s);
-		if (err)
+		if (err && !s->lost)
 			return err;
 	}
 	if (s->lost)
-		err = sync_lost(o, s);
+		err = hm_stream_sync_lost(o, s);
 	while (!err && s->done < pos) {
 		if (deadline == UINT64_MAX) {
 			o->calls++;

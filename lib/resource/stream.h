@@ -54,6 +54,7 @@ struct hm_point {
  * @done: position up to which all is known to be complete
  * @retired: will be destroyed or is; the last event covers everything
  * @lost: destroyed without: only a synchronized context is known to be done
+ * @synced: lost, and the context was synchronized since
  * @points: recorded, not known to be complete, a ring: oldest at @first
  * @captured: is between the begin and the end of a capture
  * @waited: by index of another stream: position of that one which this one
@@ -71,6 +72,7 @@ struct hm_stream {
 	uint64_t done;
 	bool retired;
 	bool lost;
+	bool synced;
 	bool captured;
 	struct hm_point *points;
 	unsigned int first;
@@ -254,6 +256,11 @@ bool hm_stream_poll(struct hm_order *o, struct hm_stream *s);
  */
 int hm_stream_sync(struct hm_order *o, struct hm_stream *s, uint64_t pos,
 		   uint64_t deadline);
+
+/*
+ * Waits for all of the context of @s, which has nothing under way then. -EIO.
+ */
+int hm_stream_sync_lost(struct hm_order *o, struct hm_stream *s);
 
 /*
  * @handle will be destroyed. Its stream is put in *@stream, NULL if there is

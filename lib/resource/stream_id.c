@@ -214,6 +214,7 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 		s->ctx = ctx;
 		s->retired = false;
 		s->lost = false;
+		s->synced = false;
 		s->serial = ++o->next_serial;
 		__atomic_store_n(&s->id, id, __ATOMIC_RELEASE);
 		__atomic_store_n(&o->seen, o->seen + 1, __ATOMIC_RELAXED);

@@ -51,6 +51,42 @@ static void growth(void)
 	drv->cuDevicePrimaryCtxRelease(1);
 }
 
+static CUresult where_freed(CUdeviceptr ptr, CUstream stream)
+{
+	CUcontext current = NULL;
+
+	drv->cuCtxGetCurrent(&current);
+	if (hm_stream_special(stream))
+		++*(current == home ? &at_home : &abroad);
+	return real.cuMemFreeAsync(ptr, stream);
+}
+
+/* Memory of stream 0, freed where another device's context is current. */
+static void streamed(void)
+{
+	CUcontext other, before;
+	void *p;
+
+	drv->cuCtxGetCurrent(&before);
+	need(!drv->cuDevicePrimaryCtxRetain(&home, 0) &&
+	     !drv->cuDevicePrimaryCtxRetain(&other, 1), "two devices");
+	hm->driver.cuMemFreeAsync = where_freed;
+	at_home = 0;
+	abroad = 0;
+	make("async(device=0)");
+	drv->cuCtxSetCurrent(home);
+	p = get(3 * MIB, NULL);
+	drv->cuCtxSetCurrent(other);
+	is(hetmem_free(pool, p, 0, HETMEM_STREAM_UNKNOWN), 0, "async: freed");
+	is(abroad, 0, "on the stream 0 that it was allocated on");
+	is(at_home, 1, "which is its own device's");
+	drv->cuCtxSetCurrent(before);
+	is(hetmem_resource_destroy(pool), 0, "and that is all there was");
+	hm->driver.cuMemFreeAsync = real.cuMemFreeAsync;
+	drv->cuDevicePrimaryCtxRelease(0);
+	drv->cuDevicePrimaryCtxRelease(1);
+}
+
 /* The driver may have given the handle to another stream since. */
 static void unknown(const char *spec)
 {
@@ -87,6 +123,7 @@ int main(void)
 	open_soft("");
 	count_calls();
 	growth();
+	streamed();
 	unknown("guard(pool(vmm))");
 	unknown("guard(fixed(pool(vmm),size=4M,count=2))");
 	close_soft();
