@@ -40,14 +40,15 @@ static uint32_t handle_pages(const struct pool *p, uint32_t want)
 	const struct vm *v = p->vm;
 	uint32_t most, early;
 
-	if (p->opt.handle)
-		return p->opt.handle >> v->shift;
 	most = power_below((v->pages + want) / HANDLE_SHARE);
 	early = power_below(want / BLOCK_SHARE);
 	if (early > EARLY_BYTES >> v->shift)
 		early = EARLY_BYTES >> v->shift;
 	if (most < early)
 		most = early;
+	/* Not every hole is of whole ones: blocks that grow end anywhere. */
+	if (p->opt.handle)
+		most = p->opt.handle >> v->shift;
 	return want < most ? power_below(want) : at_least_one(most);
 }
 
@@ -295,11 +296,27 @@ static int order_parts(struct pool *p, struct pool_stream *s,
 	return err;
 }
 
+/* Runs that were made side by side, with room between them that is gone now. */
+static void link_parts(struct pool *p, struct vm_plan *plan)
+{
+	unsigned int i;
+
+	for (i = 1; i < plan->nr_pieces; i++) {
+		struct block *b = block_at(p, plan->pieces[i - 1].block);
+		struct block *n = block_at(p, plan->pieces[i].block);
+
+		if (plan->pieces[i - 1].block && plan->pieces[i].block &&
+		    !b->next && !n->prev && block_end(b) == n->addr)
+			hm_block_link(p, b, n);
+	}
+}
+
 static void release_parts(struct pool *p, struct vm_plan *plan,
 			  const struct hm_stream *tag)
 {
 	unsigned int i;
 
+	link_parts(p, plan);
 	for (i = 0; i < plan->nr_pieces; i++) {
 		struct block *b = block_at(p, plan->pieces[i].block);
 
