@@ -32,6 +32,14 @@ struct import {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct import *imports;
 
+static void add(struct import *im)
+{
+	pthread_mutex_lock(&lock);
+	im->next = imports;
+	imports = im;
+	pthread_mutex_unlock(&lock);
+}
+
 /* What fails once is tried once more: there is no later. */
 static int drop(struct import *im)
 {
@@ -173,10 +181,7 @@ int hetmem_import(struct hetmem *hm, int device, const int *fds,
 	if (err)
 		return err;
 	*ptr = (void *)(uintptr_t)im->addr;
-	pthread_mutex_lock(&lock);
-	im->next = imports;
-	imports = im;
-	pthread_mutex_unlock(&lock);
+	add(im);
 	return 0;
 }
 
@@ -203,7 +208,8 @@ int hetmem_import_close(struct hetmem *hm, void *ptr)
 				ptr);
 	err = hm_context_enter(hm, im->device, &saved);
 	if (err) {
-		free(im);
+		/* Nothing is done: it can be closed later. */
+		add(im);
 		return err;
 	}
 	err = drop(im);

@@ -475,12 +475,16 @@ static void wait_for_all(struct region *r)
 	}
 }
 
+/* What fails once is tried once more: there is no later. */
 static void drop(struct region *r, struct block *b, bool mine)
 {
+	struct hm_provider *p = r->provider;
+
 	if (mine) {
 		end_uses(r, b);
-		r->provider->ops->free(r->provider, b->base, b->base_size,
-				       HETMEM_STREAM_HOST);
+		if (p->ops->free(p, b->base, b->base_size, HETMEM_STREAM_HOST))
+			p->ops->free(p, b->base, b->base_size,
+				     HETMEM_STREAM_HOST);
 	}
 	free_block(b);
 }

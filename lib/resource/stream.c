@@ -53,15 +53,23 @@ int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
 	return 0;
 }
 
+/* What fails once is tried once more: there is no later. */
+static void free_event(struct hm_order *o, CUevent event)
+{
+	const struct hm_driver *d = &o->hm->driver;
+
+	if (d->cuEventDestroy(event))
+		d->cuEventDestroy(event);
+}
+
 static void free_events(struct hm_order *o, struct hm_stream *s)
 {
 	unsigned int i;
 
 	for (i = 0; i < s->nr; i++)
-		o->hm->driver.cuEventDestroy(
-			s->points[(s->first + i) % s->room].event);
+		free_event(o, s->points[(s->first + i) % s->room].event);
 	for (i = 0; i < s->nr_spare; i++)
-		o->hm->driver.cuEventDestroy(s->spare[i]);
+		free_event(o, s->spare[i]);
 	s->nr = 0;
 	s->nr_spare = 0;
 }

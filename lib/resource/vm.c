@@ -270,7 +270,6 @@ static void give_back(struct pool *p)
 			continue;
 		if (!(h->flags & HANDLE_ASLEEP))
 			release(p, h->handle);
-		h->handle = 0;
 		v->pages -= h->pages;
 	}
 	for (id = 1; id < v->handles.nr; id++)
