@@ -217,9 +217,10 @@ static int region_alloc(struct hetmem_resource *self, size_t size,
 	err = region_check_owner(r);
 	if (err)
 		return err;
-	if (size > PTRDIFF_MAX - align - r->provider->granularity)
-		return hm_error(-ENOMEM, "%s: %zu bytes are more than an address space has",
-				r->provider->ops->name, size);
+	if (align > PTRDIFF_MAX / 2 ||
+	    size > PTRDIFF_MAX - align - r->provider->granularity)
+		return hm_error(-ENOMEM, "%s: %zu bytes at a multiple of %zu are more than an address space has",
+				r->provider->ops->name, size, align);
 	b = calloc(1, sizeof(*b));
 	if (!b)
 		return hm_error(-ENOMEM, "%s: no memory for metadata",

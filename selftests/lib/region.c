@@ -411,6 +411,32 @@ static void forked(int kind)
 	is(hetmem_resource_destroy(res), 0, "nothing was left");
 }
 
+/* Alignments that no sum with them holds. */
+static void huge_alignment(int kind)
+{
+	const size_t top = (size_t)1 << 63;
+	static const size_t more[] = { 0, 1, 4096, 8192, (size_t)2 << 20 };
+	struct hetmem_resource *res;
+	void *p = NULL;
+	size_t i, bad = 0;
+
+	need(!make(kind, &res), "%s", names[kind]);
+	for (i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
+		bad += hetmem_alloc(res, more[i], top, HETMEM_STREAM_HOST,
+				    &p) != -ENOMEM;
+		bad += hetmem_alloc(res, top + more[i], top,
+				    HETMEM_STREAM_HOST, &p) != -ENOMEM;
+		bad += hetmem_alloc(res, more[i], top / 2, HETMEM_STREAM_HOST,
+				    &p) != -ENOMEM;
+		bad += hetmem_alloc(res, top - more[i], top / 2,
+				    HETMEM_STREAM_HOST, &p) != -ENOMEM;
+	}
+	is(bad, 0, "%s: alignments of an address space: %s", names[kind],
+	   hetmem_last_error());
+	is(live(res), 0, "%s: are not counted", names[kind]);
+	is(hetmem_resource_destroy(res), 0, "nothing was left");
+}
+
 int main(void)
 {
 	int kind;
@@ -419,6 +445,7 @@ int main(void)
 	open_soft("");
 	for (kind = 0; kind < NR_KINDS; kind++) {
 		basics(kind);
+		huge_alignment(kind);
 		order(kind);
 		recovers(kind);
 		held(kind);
