@@ -58,11 +58,29 @@ struct log {
 
 /*
  * All logs, for the end of the process, and how many there ever were. Taken
- * before a log's own lock.
+ * before a log's own lock, before fork() as well: those of later handlers are
+ * taken first, and a log has its own lock before this one is watched.
  */
 static pthread_mutex_t logs_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct log *logs;
 static unsigned int nr_logs;
+
+/* A child has the lock free and the list whole: it closes logs of its own. */
+static void before_fork(void)
+{
+	pthread_mutex_lock(&logs_lock);
+}
+
+static void after_fork(void)
+{
+	pthread_mutex_unlock(&logs_lock);
+}
+
+static void watch_fork(void)
+{
+	pthread_atfork(before_fork, after_fork, after_fork);
+}
 
 static uint64_t microseconds(void)
 {
@@ -345,6 +363,7 @@ int hm_log_create(struct hetmem_resource *upstream, const char *file,
 		free(l);
 		return -ENOMEM;
 	}
+	pthread_once(&once, watch_fork);
 	l->full = full;
 	l->generation = hm_generation();
 	l->start = microseconds();

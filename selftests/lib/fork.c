@@ -4,6 +4,8 @@
  * copy, closing only forgets, and it can open the library again; while other
  * threads of the parent are in the middle of everything.
  */
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "soft_driver.h"
@@ -121,6 +123,97 @@ static void *busy(void *arg)
 	return NULL;
 }
 
+static void *opens_log(void *fifo)
+{
+	struct hetmem_resource *res;
+	char spec[200];
+
+	snprintf(spec, sizeof(spec), "log(host,file=%s)", (char *)fifo);
+	if (hetmem_resource_create(hm, spec, &res))
+		return "no log";
+	return hetmem_resource_destroy(res) ? "live blocks" : NULL;
+}
+
+static void *opens_reader(void *fifo)
+{
+	char bytes[200];
+	int fd;
+
+	usleep(200000);
+	fd = open(fifo, O_RDONLY);
+	while (fd >= 0 && read(fd, bytes, sizeof(bytes)) > 0)
+		;
+	close(fd);
+	return NULL;
+}
+
+/*
+ * Not _exit(): the library writes logs that are left when a process ends. Of
+ * the sanitizers' own threads and locks at exit a child knows nothing.
+ */
+static int ends(void *arg)
+{
+	(void)arg;
+	alarm(20);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+	exit(0);
+#endif
+	return 0;
+}
+
+static unsigned int lines_of(const char *path)
+{
+	FILE *f = fopen(path, "r");
+	unsigned int nr = 0;
+	int c;
+
+	while (f && (c = getc(f)) != EOF)
+		nr += c == '\n';
+	if (f)
+		fclose(f);
+	return nr;
+}
+
+/*
+ * Logs: a child ends while another thread of the parent's was opening one, which
+ * takes as long as its reader does, and writes no line of the parent's again.
+ */
+static void logs(void)
+{
+	char name[] = "/tmp/hetmem-fork-XXXXXX", path[100], fifo[100];
+	struct hetmem_resource *res;
+	pthread_t log, reader;
+	char spec[200], *dir;
+	void *p, *err;
+	int i, bad = 0;
+
+	dir = mkdtemp(name);
+	need(dir, "a directory");
+	snprintf(path, sizeof(path), "%s/log", dir);
+	snprintf(fifo, sizeof(fifo), "%s/fifo", dir);
+	snprintf(spec, sizeof(spec), "log(host,file=%s)", path);
+	need(!hetmem_resource_create(hm, spec, &res), "a log: %s",
+	     hetmem_last_error());
+	for (i = 0; i < 5; i++)
+		bad += !!hetmem_alloc(res, 100, 0, HETMEM_STREAM_HOST, &p) ||
+		       hetmem_free(res, p, 100, HETMEM_STREAM_HOST);
+	is(bad, 0, "lines that are not written yet");
+	is(run_child(ends, NULL), 0, "a child ends");
+	need(!mkfifo(fifo, 0600), "a fifo");
+	need(!pthread_create(&log, NULL, opens_log, fifo) &&
+	     !pthread_create(&reader, NULL, opens_reader, fifo), "threads");
+	usleep(50000);
+	is(run_child(ends, NULL), 0, "of a parent that opens a log as well");
+	pthread_join(log, &err);
+	pthread_join(reader, NULL);
+	ok(!err, "which it then has: %s", (char *)err);
+	is(hetmem_resource_destroy(res), 0, "the log is written");
+	is(lines_of(path), 11, "each line once");
+	unlink(path);
+	unlink(fifo);
+	rmdir(dir);
+}
+
 int main(void)
 {
 	unsigned char *p, *q;
@@ -163,6 +256,7 @@ int main(void)
 	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
 	for (i = 0; i < 2; i++)
 		pthread_join(thread[i], NULL);
+	logs();
 	is(hetmem_system_free(hm, p), 0, "freed");
 	close_soft();
 	return tap_end();
