@@ -546,7 +546,8 @@ int hetmem_wake(struct hetmem_resource *res, const char *tag);
  * is ordered. More than one capture can have the same @id. Begin comes before
  * the driver's capture does, for every stream that takes part in it; from then
  * to end the stream must not be destroyed.
- * -EBUSY @stream is between begin and end; -EINVAL it is not; -ENOENT no @id.
+ * -EBUSY @stream is between begin and end; -EINVAL it is not; -ENOENT no @id;
+ * -ENOSPC 65536 ids are not released.
  */
 int hetmem_capture_begin(struct hetmem_resource *res, hetmem_stream stream,
 			 uint64_t id);

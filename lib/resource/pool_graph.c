@@ -15,6 +15,9 @@
 #include "resource/pool_impl.h"
 #include "resource/region_use.h"
 
+/* As many as a block's index of one can tell apart. */
+#define MAX_GRAPHS	(UINT16_MAX + 1U)
+
 static struct graph *by_id(const struct pool *p, uint64_t id)
 {
 	struct graph *g;
@@ -98,21 +101,25 @@ void hm_graph_free(struct pool *p, struct block *b)
 	g->parked = block_id(p, b);
 }
 
-static struct graph *make(struct pool *p, uint64_t id)
+static int make(struct pool *p, uint64_t id, struct graph **made)
 {
-	struct graph *g = calloc(1, sizeof(*g));
+	struct graph *g;
 
-	if (!g) {
-		hm_error(-ENOMEM, "capture_begin: no host memory");
-		return NULL;
-	}
+	if (p->nr_graphs == MAX_GRAPHS)
+		return hm_error(-ENOSPC, "capture_begin: there are %u ids that were not released",
+				p->nr_graphs);
+	g = calloc(1, sizeof(*g));
+	if (!g)
+		return hm_error(-ENOMEM, "capture_begin: no host memory");
 	g->id = id;
 	do
 		g->index = ++p->next_graph;
 	while (hm_graph_by_index(p, g->index));
 	g->next = p->graphs;
 	p->graphs = g;
-	return g;
+	p->nr_graphs++;
+	*made = g;
+	return 0;
 }
 
 /* A BUSY block of a graph is one of @s. */
@@ -161,6 +168,7 @@ static void release(struct pool *p, struct pool_stream *s, struct graph *g)
 	for (link = &p->graphs; *link != g; link = &(*link)->next)
 		;
 	*link = g->next;
+	p->nr_graphs--;
 	free(g);
 }
 
@@ -200,9 +208,9 @@ int hm_graph_ctl(struct pool *p, enum hm_ctl op,
 			err = hm_error(-EBUSY, "capture_begin: this stream is being captured");
 		else if (!s->s.index)
 			err = hm_error(-EINVAL, "capture_begin: the host is not captured");
-		else if (!g && !(g = make(p, arg->id)))
-			err = -ENOMEM;
-		else
+		else if (!g)
+			err = make(p, arg->id, &g);
+		if (!err)
 			set_graph(p, s, g);
 		break;
 	case HM_CTL_CAPTURE_END:

@@ -284,6 +284,7 @@ struct pool {
 	uint64_t calls;
 	uint64_t decay_at;
 	int64_t decay_high;
+	uint32_t nr_graphs;
 	uint16_t next_graph;
 	/* Its first member by all, the others when there is a new block. */
 	struct table blocks __attribute__((aligned(64)));

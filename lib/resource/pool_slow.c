@@ -4,9 +4,10 @@
  * missing block, in this order: a free block of the same stream or a complete
  * one; a complete one of another stream; another's, behind which the stream
  * is ordered; what the source can do, see its grow(); waiting for memory in
- * use, the oldest first.
+ * use, until any of it is complete.
  */
 #include <stdio.h>
+#include <time.h>
 
 #include "resource/pool_impl.h"
 
@@ -225,53 +226,95 @@ struct block *hm_pool_find_or_grow(struct pool *p, struct pool_stream *s,
 	return b;
 }
 
-/* The stream whose oldest use in sight is under way, and where that ends. */
-static struct hm_stream *oldest(struct pool *p, uint64_t *pos)
+/* Whether memory that is in sight waits for @s. */
+static bool has_memory(const struct pool *p, const struct pool_stream *s)
 {
-	unsigned int i, zone;
+	unsigned int zone;
 
+	if (s->s.done >= hm_stream_pos(&s->s))
+		return false;
+	for (zone = 0; zone < NR_ZONES; zone++)
+		if (s->arenas[zone].units)
+			return true;
+	return p->pending || s->s.nr;
+}
+
+/*
+ * Streams that memory waits for, with an event where they are now: *@of is
+ * one, and *@lost one that no event can be recorded on.
+ */
+static void record_all(struct pool *p, struct hm_stream **of,
+		       struct hm_stream **lost)
+{
+	unsigned int i;
+
+	*of = NULL;
+	*lost = NULL;
 	for (i = 1; i < p->order.nr; i++) {
 		struct pool_stream *s = stream_at(p, i);
 
-		if (s->s.done >= hm_stream_pos(&s->s))
+		if (!has_memory(p, s))
 			continue;
-		for (zone = 0; zone < NR_ZONES && !s->arenas[zone].units;
-		     zone++)
-			;
-		if (zone == NR_ZONES && !p->pending && !s->s.nr)
-			continue;
-		*pos = s->s.nr ? s->s.points[s->s.first].pos :
-			hm_stream_pos(&s->s);
-		return &s->s;
+		/* One that is captured goes on later; the others do not wait. */
+		if (!s->s.lost && !hm_stream_record(&p->order, &s->s))
+			*of = *of ? *of : &s->s;
+		else if (s->s.lost)
+			*lost = &s->s;
 	}
-	return NULL;
+}
+
+/*
+ * Until any stream has come further; *@last: one that was waited for. -ENOENT:
+ * there is none; -ETIMEDOUT; -EIO.
+ */
+static int wait_any(struct pool *p, uint64_t deadline, struct hm_stream **last)
+{
+	const struct timespec nap = { .tv_nsec = 20000 };
+	struct hm_stream *of, *lost;
+	uint64_t start = hm_now();
+	int err = 0;
+
+	record_all(p, &of, &lost);
+	if (!of && !lost)
+		return -ENOENT;
+	*last = of ? of : lost;
+	if (!of)
+		return hm_stream_sync(&p->order, lost, hm_stream_pos(lost),
+				      deadline);
+	while (!err && !hm_pool_poll(p)) {
+		if (hm_now() >= deadline)
+			err = -ETIMEDOUT;
+		else
+			nanosleep(&nap, NULL);
+	}
+	p->order.wait_ns += hm_now() - start;
+	return err;
 }
 
 /*
  * Waits until there is what is missing; NULL: there is nothing to wait for.
- * *@last: the stream that was waited for last.
+ * *@last: a stream that was waited for last.
  */
 static struct block *wait_for(struct pool *p, struct pool_stream *s,
 			      unsigned int zone, uint64_t units, int *err,
 			      struct hm_stream **last)
 {
-	uint64_t deadline, pos;
-	struct hm_stream *of;
+	uint64_t deadline;
 	struct block *b;
+	int wait;
 
 	if (p->opt.wait_ms == HM_POOL_NO_WAIT)
 		return NULL;
 	deadline = hm_now() + p->opt.wait_ms * 1000000ULL;
-	while ((of = oldest(p, &pos))) {
-		*last = of;
-		if (hm_stream_sync(&p->order, of, pos, deadline))
+	do {
+		wait = wait_any(p, deadline, last);
+		if (wait && wait != -ETIMEDOUT)
 			return NULL;
 		p->source->poll(p);
+		/* After the time is up as well: other threads freed meanwhile. */
 		b = hm_pool_find_or_grow(p, s, zone, units, err);
-		if (b)
-			return b;
-	}
-	return NULL;
+	} while (!b && !wait);
+	return b;
 }
 
 /* Gives back what is behind @units, and what is before @addr. */

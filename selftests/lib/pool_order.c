@@ -3,6 +3,7 @@
  * The pool and streams: who may have what was freed where, while a stream is
  * held up by a host function that waits for a gate.
  */
+#include "resource/pool_impl.h"
 #include "pool_gate.h"
 
 static void one_stream(const char *provider, size_t size)
@@ -121,6 +122,30 @@ static void host_wait(const char *provider)
 	put(q, 0, HETMEM_STREAM_HOST);
 	hetmem_resource_destroy(pool);
 	drv->cuStreamDestroy(a);
+}
+
+/* What is done first is taken, and not what is of the stream seen first. */
+static void host_wait_any(const char *provider)
+{
+	struct hm_pool_options opt = { .max = 40 * MIB, .wait_ms = 10000 };
+	CUstream a = new_stream(), b = new_stream();
+	void *p, *q, *r = NULL;
+
+	make_pool(provider, &opt);
+	p = get(4 * MIB, a);
+	q = get(30 * MIB, b);
+	close_gate(a);
+	need(!hm_soft_launch(b, "short", NULL, 0, 100000000), "work");
+	put(p, 4 * MIB, a);
+	put(q, 30 * MIB, b);
+	is(hetmem_alloc(pool, 20 * MIB, 0, HETMEM_STREAM_HOST, &r), 0,
+	   "%s: any memory that is done is waited for", provider);
+	if (r)
+		put(r, 20 * MIB, HETMEM_STREAM_HOST);
+	open_gate();
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
 }
 
 static void recorded(const char *provider, size_t size)
@@ -302,6 +327,33 @@ static void grow_inside(void)
 	drv->cuStreamDestroy(b);
 }
 
+/* A block's name of a graph has 16 bits: one more is refused. */
+static void too_many_ids(void)
+{
+	CUstream a = new_stream();
+	struct pool *p;
+	uint64_t id;
+
+	make_pool("vmm", NULL);
+	for (id = 1; id <= 300; id++)
+		if (hetmem_capture_begin(pool, a, id) ||
+		    hetmem_capture_end(pool, a, id))
+			break;
+	is(id, 301, "ids that are not released");
+	p = to_pool(pool);
+	p->nr_graphs += 65536 - 300;	/* as if there were so many */
+	is(hetmem_capture_begin(pool, a, 301), -ENOSPC, "one more than there can be: %s",
+	   hetmem_last_error());
+	is(hetmem_capture_begin(pool, a, 7), 0, "one there is goes on");
+	is(hetmem_capture_end(pool, a, 7), 0, "to its end");
+	is(hetmem_capture_release(pool, a, 7), 0, "and is released");
+	is(hetmem_capture_begin(pool, a, 301), 0, "then there is room");
+	is(hetmem_capture_end(pool, a, 301), 0, "for one");
+	is(hetmem_capture_begin(pool, a, 302), -ENOSPC, "and not for two");
+	is(hetmem_resource_destroy(pool), 0, "destroyed with all of them");
+	drv->cuStreamDestroy(a);
+}
+
 static void all(const char *provider)
 {
 	one_stream(provider, 700);
@@ -310,6 +362,7 @@ static void all(const char *provider)
 	cross_stream(provider, 3 * MIB);
 	cross_stream(provider, 20 * MIB);
 	host_wait(provider);
+	host_wait_any(provider);
 	recorded(provider, 700);
 	recorded(provider, 3 * MIB);
 	retire(provider, false);
@@ -332,6 +385,7 @@ int main(void)
 	all("device");
 	all("vmm");
 	grow_inside();
+	too_many_ids();
 	close_soft();
 	return tap_end();
 }
