@@ -5,6 +5,7 @@
  * could do it.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "resource/adaptor.h"
@@ -108,20 +109,86 @@ static int trim_all(struct hm_several *s, size_t *arg)
 	return result;
 }
 
+/*
+ * What puts those that were told before one failed back: otherwise neither the
+ * same nor the opposite could be done with all of them. What is not here can be
+ * told again. Memory that slept for a while is there again without its contents.
+ */
+static bool opposite(enum hm_ctl op, enum hm_ctl *back)
+{
+	switch (op) {
+	case HM_CTL_CAPTURE_BEGIN:
+		*back = HM_CTL_CAPTURE_END;
+		return true;
+	case HM_CTL_CAPTURE_END:
+		*back = HM_CTL_CAPTURE_BEGIN;
+		return true;
+	case HM_CTL_SLEEP:
+		*back = HM_CTL_WAKE;
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* The last error stays that of what failed. */
+static void put_back(struct hm_several *s, unsigned int told, enum hm_ctl op,
+		     void *arg)
+{
+	char text[256];
+	enum hm_ctl back;
+	int i;
+
+	if (!opposite(op, &back))
+		return;
+	snprintf(text, sizeof(text), "%s", hetmem_last_error());
+	for (i = 0; i < s->nr; i++)
+		if (told >> i & 1)
+			s->upstreams[i]->ops->ctl(s->upstreams[i], back, arg);
+	hm_error(0, "%s", text);
+}
+
 static int tell_all(struct hm_several *s, enum hm_ctl op, void *arg)
 {
 	int i, err, result = -EOPNOTSUPP;
+	unsigned int told = 0;
 
 	for (i = 0; i < s->nr; i++) {
 		struct hetmem_resource *up = s->upstreams[i];
 
 		err = up->ops->ctl(up, op, arg);
-		if (err && err != -EOPNOTSUPP)
+		if (err && err != -EOPNOTSUPP) {
+			/* A pool that could not give back all sleeps as well. */
+			if (op == HM_CTL_SLEEP)
+				told |= 1U << i;
+			put_back(s, told, op, arg);
 			return err;
-		if (!err)
+		}
+		if (!err) {
 			result = 0;
+			told |= 1U << i;
+		}
 	}
 	return result;
+}
+
+/* All of them, whatever one says: what it did is not to be done again. */
+static int release_all(struct hm_several *s, void *arg)
+{
+	int i, err, result = -EOPNOTSUPP, unknown = 0, failed = 0;
+
+	for (i = 0; i < s->nr; i++) {
+		struct hetmem_resource *up = s->upstreams[i];
+
+		err = up->ops->ctl(up, HM_CTL_CAPTURE_RELEASE, arg);
+		if (!err)
+			result = 0;
+		else if (err == -ENOENT)
+			unknown = err;
+		else if (err != -EOPNOTSUPP && !failed)
+			failed = err;
+	}
+	return failed ? failed : result && unknown ? unknown : result;
 }
 
 /* One block, of the first that can make one that grows. */
@@ -180,6 +247,8 @@ int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return trim_all(s, arg);
 	case HM_CTL_RESERVE:
 		return reserve_of_first(s, arg);
+	case HM_CTL_CAPTURE_RELEASE:
+		return release_all(s, arg);
 	default:
 		return tell_all(s, op, arg);
 	}
