@@ -99,7 +99,8 @@ static struct block *cut_out(struct pool *p, const struct vm_free *f,
 	uint64_t before = (page_addr(v, f->page) - b->addr) >> UNIT_SHIFT;
 	uint64_t units = bytes_of(v, f->pages) >> UNIT_SHIFT;
 
-	*left = before != 0;
+	/* Without success it is left as a whole. */
+	*left = true;
 	if (before + units < b->units) {
 		rest = hm_block_cut(p, b, before + units);
 		if (!rest)
@@ -107,6 +108,8 @@ static struct block *cut_out(struct pool *p, const struct vm_free *f,
 		hm_block_release(p, rest);
 	}
 	piece = before ? hm_block_cut(p, b, before) : b;
+	if (piece)
+		*left = before != 0;
 	return piece;
 }
 

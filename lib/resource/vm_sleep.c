@@ -57,7 +57,12 @@ int hm_vm_sleep(struct pool *p)
 	uint32_t id;
 
 	hm_vm_trim(p, 0);
+	/* All are complete: what fails once is tried once more. */
 	hm_vm_unalias(p, 0, 0);
+	hm_vm_unalias(p, 0, 0);
+	if (v->nr_aliases)
+		err = hm_error(-EIO, "sleep: %u addresses could not be unmapped, whose memory stays",
+			       v->nr_aliases);
 	for (id = 1; id < v->handles.nr; id++) {
 		struct handle *h = handle_at(v, id);
 
