@@ -561,7 +561,8 @@ int hetmem_capture_release(struct hetmem_resource *res, hetmem_stream stream,
  * (SCM_RIGHTS): one for each of @segments, of which there are @nr. They are
  * the caller's, to be closed. The memory stays where it is until @ptr is freed
  * and all that use it elsewhere are done. Returns their number; -ENOSPC more
- * than @nr; -EOPNOTSUPP: not a pool over vmm(export=fd).
+ * than @nr; -EBUSY: the pool is asleep; -EOPNOTSUPP: not a pool over
+ * vmm(export=fd).
  */
 ssize_t hetmem_export(struct hetmem_resource *res, void *ptr, int *fds,
 		      struct hetmem_segment *segments, size_t nr);

@@ -344,10 +344,13 @@ static int export(struct pool *p, struct hm_ctl_export *arg)
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&p->lock);
 	b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
-	err = b && block_state(b) == BLOCK_LIVE ?
-		p->source->export(p, b, arg) :
-		hm_error(-EINVAL, "export: %p is not the beginning of a live block",
-			 arg->ptr);
+	if (!b || block_state(b) != BLOCK_LIVE)
+		err = hm_error(-EINVAL, "export: %p is not the beginning of a live block",
+			       arg->ptr);
+	else if (p->asleep)
+		err = hm_error(-EBUSY, "the pool is asleep: hetmem_wake()");
+	else
+		err = p->source->export(p, b, arg);
 	pthread_mutex_unlock(&p->lock);
 	return err;
 }

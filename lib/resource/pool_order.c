@@ -203,12 +203,17 @@ void hm_block_pend(struct pool *p, struct block *b)
 		stream_unlock(ps);
 		link = &u->next;
 	}
-	if (b->flags & BLOCK_EXPORTED && !hm_block_done(p, b) &&
-	    (id = hm_table_get(&p->uses))) {
-		/* It waits for its own stream as well. */
-		u = (struct use *)p->uses.base + id;
-		*u = (struct use){ b->left, b->stream, 0, b->pos };
-		b->left = id;
+	if (b->flags & BLOCK_EXPORTED && !hm_block_done(p, b)) {
+		/* It waits for its own stream as well; without room, here. */
+		id = hm_table_get(&p->uses);
+		if (id) {
+			u = (struct use *)p->uses.base + id;
+			*u = (struct use){ b->left, b->stream, 0, b->pos };
+			b->left = id;
+		} else {
+			hm_stream_sync(&p->order, p->order.streams[b->stream],
+				       b->pos, UINT64_MAX);
+		}
 	}
 	if (!b->left) {
 		if (b->flags & BLOCK_EXPORTED)

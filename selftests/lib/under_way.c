@@ -234,6 +234,26 @@ static void captured(void)
 	drv->cuStreamDestroy(a);
 }
 
+/* What sleeps has no memory that could be exported. */
+static void export_asleep(void)
+{
+	struct hetmem_segment segments[8];
+	int fds[8];
+	void *p;
+
+	need(!hetmem_resource_create(hm, "pool(vmm(export=fd))", &pool), "a pool: %s",
+	     hetmem_last_error());
+	p = get(4 * MIB, HETMEM_STREAM_HOST);
+	is(hetmem_sleep(pool, NULL), 0, "exportable memory sleeps");
+	is(hetmem_export(pool, p, fds, segments, 8), -EBUSY, "export: %s",
+	   hetmem_last_error());
+	is(hetmem_wake(pool, NULL), 0, "wakes");
+	is(hetmem_export(pool, p, fds, segments, 8), 1, "and can be exported");
+	close(fds[0]);
+	put(p, 0, HETMEM_STREAM_HOST);
+	is(hetmem_resource_destroy(pool), 0, "all is freed");
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_MEMORY", "1G", 1);
@@ -249,6 +269,7 @@ int main(void)
 	many_lost();
 	too_much();
 	captured();
+	export_asleep();
 	close_soft();
 	return tap_end();
 }
