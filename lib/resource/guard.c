@@ -18,249 +18,10 @@
  * alignment that was asked for if that is more.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "resource/adaptor.h"
-
-#define ZONE		((size_t)512)
-#define ZONE_BYTE	0xfd
-#define FRESH_BYTE	0xcd
-#define FREED_BYTE	0xdd
-#define CHUNK		256
-
-/* In hm_known.extra, below the front's bits. */
-#define BARE		((uintptr_t)1)	/* zones: not filled, or in no order */
-#define RECORDED	((uintptr_t)2)
-#define FLAGS		(BARE | RECORDED)
-
-struct guard;
-
-/**
- * struct look - zones on their way to the host
- * @zones: the last of the front one, the back one; pinned
- * @memory: of a chunk, in its first slot
- */
-struct look {
-	struct guard *guard;
-	struct look *next;
-	struct look *next_chunk;
-	void *memory;
-	unsigned char *zones;
-	struct hm_known known;
-};
-
-/**
- * struct guard - the adaptor
- * The lock of @blocks protects what follows it.
- * @stream: for what happens on HETMEM_STREAM_HOST, made when it is needed
- * @looks: free slots; @chunks: first slots of all chunks
- * @pending: slots in use
- * @damage: text of the first that hetmem_poll() has not told yet
- */
-struct guard {
-	struct hetmem_resource resource;
-	bool abort;
-	struct hm_blocks *blocks;
-	CUstream stream;
-	struct look *looks;
-	struct look *chunks;
-	unsigned int pending;
-	char damage[256];
-};
-
-/* Where the first byte differs, ZONE if none does. */
-static size_t first_wrong(const unsigned char *zone)
-{
-	size_t i;
-
-	for (i = 0; i < ZONE && zone[i] == ZONE_BYTE; i++)
-		;
-	return i;
-}
-
-static void inspect(struct guard *g, const unsigned char *front,
-		    const unsigned char *back, const struct hm_known *known)
-{
-	size_t before = first_wrong(front), behind = first_wrong(back);
-	char where[64], text[sizeof(g->damage)];
-
-	if (before == ZONE && behind == ZONE)
-		return;
-	if (before != ZONE)
-		snprintf(where, sizeof(where), "%zu bytes before it",
-			 ZONE - before);
-	else
-		snprintf(where, sizeof(where), "%zu bytes behind its end",
-			 behind);
-	snprintf(text, sizeof(text), "guard: block %p of %zu bytes, allocated on stream %p: something wrote %s",
-		 known->ptr, known->size, known->stream, where);
-	fprintf(stderr, "hetmem: %s\n", text);
-	if (g->abort)
-		abort();
-	hm_blocks_lock(g->blocks);
-	if (!g->damage[0])
-		memcpy(g->damage, text, sizeof(text));
-	hm_blocks_unlock(g->blocks);
-}
-
-/* On a thread of the driver, when the stream has copied the zones. */
-static void look_now(void *data)
-{
-	struct look *look = data;
-	struct guard *g = look->guard;
-
-	inspect(g, look->zones, look->zones + ZONE, &look->known);
-	hm_blocks_lock(g->blocks);
-	look->next = g->looks;
-	g->looks = look;
-	g->pending--;
-	hm_blocks_unlock(g->blocks);
-}
-
-/* More slots. Without the lock; the context is current. */
-static struct look *new_chunk(struct guard *g)
-{
-	const struct hm_driver *d = &g->resource.hm->driver;
-	struct look *looks = calloc(CHUNK, sizeof(*looks));
-	void *memory;
-	int i;
-
-	if (!looks)
-		return NULL;
-	if (d->cuMemHostAlloc(&memory, CHUNK * 2 * ZONE,
-			      CU_MEMHOSTALLOC_PORTABLE)) {
-		free(looks);
-		return NULL;
-	}
-	for (i = 0; i < CHUNK; i++) {
-		looks[i].guard = g;
-		looks[i].zones = (unsigned char *)memory + i * 2 * ZONE;
-		looks[i].next = i + 1 < CHUNK ? &looks[i + 1] : NULL;
-	}
-	looks->memory = memory;
-	return looks;
-}
-
-static struct look *take_look(struct guard *g)
-{
-	struct look *look, *chunk = NULL;
-
-	hm_blocks_lock(g->blocks);
-	look = g->looks;
-	if (!look) {
-		hm_blocks_unlock(g->blocks);
-		chunk = new_chunk(g);
-		if (!chunk)
-			return NULL;
-		hm_blocks_lock(g->blocks);
-		chunk->next_chunk = g->chunks;
-		g->chunks = chunk;
-		chunk[CHUNK - 1].next = g->looks;
-		look = chunk;
-	}
-	g->looks = look->next;
-	g->pending++;
-	hm_blocks_unlock(g->blocks);
-	return look;
-}
-
-static void put_look(struct look *look)
-{
-	struct guard *g = look->guard;
-
-	hm_blocks_lock(g->blocks);
-	look->next = g->looks;
-	g->looks = look;
-	g->pending--;
-	hm_blocks_unlock(g->blocks);
-}
-
-/* Host memory that the CPU uses at once. */
-static bool by_cpu(const struct guard *g, hetmem_stream stream)
-{
-	return g->resource.device < 0 &&
-	       (stream == HETMEM_STREAM_HOST || !g->resource.hm->nr_devices);
-}
-
-/*
- * The stream to work on for @stream, or an error. *@wait: the CPU uses the
- * memory next. The context is current.
- */
-static int work_stream(struct guard *g, hetmem_stream stream, CUstream *on,
-		       bool *wait)
-{
-	const struct hm_driver *d = &g->resource.hm->driver;
-	CUstream fresh;
-	CUresult res;
-
-	*wait = stream == HETMEM_STREAM_HOST;
-	*on = stream;
-	if (!*wait)
-		return 0;
-	hm_blocks_lock(g->blocks);
-	*on = g->stream;
-	hm_blocks_unlock(g->blocks);
-	if (*on)
-		return 0;
-	res = d->cuStreamCreate(&fresh, CU_STREAM_NON_BLOCKING);
-	if (res)
-		return hm_driver_error(d, "cuStreamCreate", res);
-	hm_blocks_lock(g->blocks);
-	if (!g->stream) {
-		g->stream = fresh;
-		fresh = NULL;
-	}
-	*on = g->stream;
-	hm_blocks_unlock(g->blocks);
-	if (fresh)
-		d->cuStreamDestroy(fresh);
-	return 0;
-}
-
-static bool is_capturing(const struct hm_driver *d, CUstream stream)
-{
-	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-	return d->cuStreamIsCapturing &&
-	       !d->cuStreamIsCapturing(stream, &status) &&
-	       status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-static int fill(struct guard *g, unsigned char *base, size_t front,
-		struct hm_known *known)
-{
-	const struct hm_driver *d = &g->resource.hm->driver;
-	uintptr_t at = (uintptr_t)base + front;
-	CUstream on;
-	CUresult res;
-	bool wait;
-	int err;
-
-	if (by_cpu(g, known->stream)) {
-		memset(base + front - ZONE, ZONE_BYTE, ZONE);
-		memset(base + front, FRESH_BYTE, known->size);
-		memset(base + front + known->size, ZONE_BYTE, ZONE);
-		return 0;
-	}
-	if (is_capturing(d, known->stream)) {
-		known->extra |= BARE;
-		return 0;
-	}
-	err = work_stream(g, known->stream, &on, &wait);
-	if (err)
-		return err;
-	res = d->cuMemsetD8Async(at - ZONE, ZONE_BYTE, ZONE, on);
-	if (!res)
-		res = d->cuMemsetD8Async(at, FRESH_BYTE, known->size, on);
-	if (!res)
-		res = d->cuMemsetD8Async(at + known->size, ZONE_BYTE, ZONE,
-					 on);
-	if (!res && wait)
-		res = d->cuStreamSynchronize(on);
-	return res ? hm_driver_error(d, "cuMemsetD8Async", res) : 0;
-}
+#include "resource/guard.h"
 
 /*
  * Makes the device's context current where there is a device. @asked: the
@@ -274,7 +35,7 @@ static int enter(struct guard *g, hetmem_stream stream, hetmem_stream asked,
 	int device = g->resource.device, err;
 
 	*saved = (struct hm_context){ 0 };
-	if (by_cpu(g, stream))
+	if (hm_guard_by_cpu(g, stream))
 		return 0;
 	err = hm_check_owner(hm);
 	if (!err && device >= 0)
@@ -306,7 +67,7 @@ static int guard_alloc(struct hetmem_resource *self, size_t size,
 	known.ptr = (unsigned char *)base + front;
 	err = enter(g, stream, stream, &saved);
 	if (!err) {
-		err = fill(g, base, front, &known);
+		err = hm_guard_fill(g, base, front, &known);
 		hm_context_leave(self->hm, &saved);
 	}
 	if (!err)
@@ -316,58 +77,6 @@ static int guard_alloc(struct hetmem_resource *self, size_t size,
 	else
 		*ptr = known.ptr;
 	return err;
-}
-
-/* Has the zones looked at, and lays poison, in the order of @stream. */
-static int check(struct guard *g, const struct hm_known *known,
-		 hetmem_stream stream)
-{
-	const struct hm_driver *d = &g->resource.hm->driver;
-	uintptr_t at = (uintptr_t)known->ptr;
-	struct look *look;
-	CUstream on;
-	CUresult res;
-	bool wait;
-	int err;
-
-	if (by_cpu(g, stream)) {
-		inspect(g, (unsigned char *)at - ZONE,
-			(unsigned char *)at + known->size, known);
-		memset(known->ptr, FREED_BYTE, known->size);
-		return 0;
-	}
-	if (known->extra & BARE || is_capturing(d, stream))
-		return 0;
-	err = work_stream(g, stream, &on, &wait);
-	if (err)
-		return err;
-	look = take_look(g);
-	if (!look)
-		return hm_error(-ENOMEM, "guard: no pinned memory to look at zones in");
-	look->known = *known;
-	res = d->cuMemcpyDtoHAsync(look->zones, at - ZONE, ZONE, on);
-	if (!res)
-		res = d->cuMemcpyDtoHAsync(look->zones + ZONE,
-					   at + known->size, ZONE, on);
-	if (!res && !(known->extra & RECORDED))
-		res = d->cuMemsetD8Async(at, FREED_BYTE, known->size, on);
-	if (!res && d->cuLaunchHostFunc)
-		res = d->cuLaunchHostFunc(on, look_now, look);
-	else if (!res)
-		res = d->cuStreamSynchronize(on);
-	if (!res && wait)
-		res = d->cuStreamSynchronize(on);
-	if (res) {
-		/* Copies that were given still come. */
-		d->cuStreamSynchronize(on);
-		put_look(look);
-		return hm_driver_error(d, "cuMemcpyDtoHAsync", res);
-	}
-	if (!d->cuLaunchHostFunc) {
-		inspect(g, look->zones, look->zones + ZONE, known);
-		put_look(look);
-	}
-	return 0;
 }
 
 /* Upstream knows of a stream that was retired; ours may be another's handle. */
@@ -407,7 +116,7 @@ static int guard_free(struct hetmem_resource *self, void *ptr, size_t size,
 	front = known.extra & ~FLAGS;
 	err = enter(g, on, stream, &saved);
 	if (!err) {
-		err = check(g, &looked, on);
+		err = hm_guard_check(g, &looked, on);
 		hm_context_leave(self->hm, &saved);
 	}
 	if (!err)
@@ -529,20 +238,6 @@ static int guard_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	}
 }
 
-/* @ours: the memory is this process's, not the parent's. */
-static void free_chunks(struct guard *g, bool ours)
-{
-	const struct hm_driver *d = &g->resource.hm->driver;
-	struct look *chunk;
-
-	while ((chunk = g->chunks)) {
-		g->chunks = chunk->next_chunk;
-		if (ours)
-			d->cuMemFreeHost(chunk->memory);
-		free(chunk);
-	}
-}
-
 static void guard_destroy(struct hetmem_resource *self)
 {
 	struct guard *g = (struct guard *)self;
@@ -551,7 +246,7 @@ static void guard_destroy(struct hetmem_resource *self)
 	bool all_looked = true;
 
 	if (self->hm->generation != hm_generation())
-		free_chunks(g, false);
+		hm_guard_free_chunks(g, false);
 	else if ((g->chunks || g->stream) &&
 		 !hm_context_enter(self->hm,
 				   self->device < 0 ? 0 : self->device,
@@ -564,7 +259,7 @@ static void guard_destroy(struct hetmem_resource *self)
 		if (g->stream)
 			d->cuStreamDestroy(g->stream);
 		if (all_looked)
-			free_chunks(g, true);
+			hm_guard_free_chunks(g, true);
 		hm_context_leave(self->hm, &saved);
 	}
 	if (!all_looked)
