@@ -26,7 +26,7 @@
 /*
  * Makes the device's context current where there is a device. @asked: the
  * stream that the caller named, on which nothing is written if it is none of
- * the device's.
+ * the device's. What is done there is legal whatever other streams capture.
  */
 static int enter(struct guard *g, hetmem_stream stream, hetmem_stream asked,
 		 struct hm_context *saved)
@@ -40,7 +40,11 @@ static int enter(struct guard *g, hetmem_stream stream, hetmem_stream asked,
 	err = hm_check_owner(hm);
 	if (!err && device >= 0)
 		err = hm_stream_of_device(hm, device, asked);
-	return err ? err : hm_context_enter(hm, device < 0 ? 0 : device, saved);
+	if (!err)
+		err = hm_context_enter(hm, device < 0 ? 0 : device, saved);
+	if (!err)
+		hm_context_relax(hm, saved);
+	return err;
 }
 
 static int guard_alloc(struct hetmem_resource *self, size_t size,
@@ -251,6 +255,7 @@ static void guard_destroy(struct hetmem_resource *self)
 		 !hm_context_enter(self->hm,
 				   self->device < 0 ? 0 : self->device,
 				   &saved)) {
+		hm_context_relax(self->hm, &saved);
 		/* A context that has failed never calls back. */
 		d->cuCtxSynchronize();
 		hm_blocks_lock(g->blocks);

@@ -34,9 +34,9 @@ static void put(void *p, size_t size, CUstream stream)
 	     hetmem_last_error());
 }
 
-static bool is_fixed(void)
+static bool is_of(const char *kind)
 {
-	return !strncmp(spec, "fixed", 5);
+	return !strncmp(spec, kind, strlen(kind));
 }
 
 /* New memory and memory used again; what was freed elsewhere; all looked at. */
@@ -46,8 +46,8 @@ static void use(CUstream stream, CUstream other)
 	void *p[4], *q;
 	int i, err;
 
-	/* A buffer's next user is behind the stream that freed it alone. */
-	if (is_fixed())
+	/* These order nothing behind the allocation that was not used. */
+	if (is_of("fixed") || is_of("guard"))
 		other = stream;
 	for (i = 0; i < 4; i++)
 		p[i] = get(sizes[i], stream);
@@ -200,7 +200,7 @@ static void run(const char *which)
 	undeclared();
 	if (strcmp(spec, "async"))
 		legacy();
-	if (!is_fixed() && strstr(spec, "pool")) {
+	if (!is_of("fixed") && strstr(spec, "pool")) {
 		declared(s);
 		declared(CU_STREAM_PER_THREAD);
 		hetmem_stream_retire(pool, CU_STREAM_PER_THREAD);
@@ -215,6 +215,7 @@ static void run_all(const char *driver)
 		"pool(vmm)", "pool(vmm,streams=retired)", "pool(device)",
 		"pool(managed)", "pool(pinned)", "pool(async)", "device",
 		"managed", "async", "pinned",
+		"guard(pool(vmm))", "guard(pool(pinned))",
 		"fixed(pool(vmm),size=9M,count=8)", "log(pool(vmm),file=/dev/null,full=on)",
 		"stats(pool(vmm))",
 	};
