@@ -137,6 +137,12 @@ int hm_blocks_take(struct hm_blocks *blocks, const void *ptr, size_t size,
 		   struct hm_known *known);
 bool hm_blocks_find(struct hm_blocks *blocks, const void *ptr,
 		    struct hm_known *known);
+/*
+ * Changes it where it is, so that nobody misses it meanwhile: @size bytes, if
+ * it has less, and @bits in extra. @was: before.
+ */
+bool hm_blocks_update(struct hm_blocks *blocks, const void *ptr, size_t size,
+		      uintptr_t bits, struct hm_known *was);
 /* Bytes of host memory it uses. */
 size_t hm_blocks_bytes(struct hm_blocks *blocks);
 

@@ -204,6 +204,28 @@ bool hm_blocks_find(struct hm_blocks *b, const void *ptr,
 	return found;
 }
 
+bool hm_blocks_update(struct hm_blocks *b, const void *ptr, size_t size,
+		      uintptr_t bits, struct hm_known *was)
+{
+	struct shard *s = shard_of(b, ptr);
+	struct hm_known *known;
+	bool found = false;
+
+	pthread_mutex_lock(&s->lock);
+	if (s->room) {
+		known = &s->entries[probe(s, ptr)];
+		found = known->ptr;
+		if (found) {
+			*was = *known;
+			known->extra |= bits;
+			if (known->size < size)
+				known->size = size;
+		}
+	}
+	pthread_mutex_unlock(&s->lock);
+	return found;
+}
+
 void hm_blocks_lock(struct hm_blocks *b)
 {
 	pthread_mutex_lock(&b->lock);

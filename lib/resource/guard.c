@@ -178,17 +178,10 @@ static int guard_by_base(struct guard *g, enum hm_ctl op, void *arg,
 	void *ours = *ptr;
 	int err;
 
-	if (!hm_blocks_find(g->blocks, ours, &known))
+	if (!hm_blocks_update(g->blocks, ours, 0,
+			      op == HM_CTL_RECORD ? RECORDED : 0, &known))
 		return hm_error(-EINVAL, "%p is not allocated from this guard",
 				ours);
-	if (op == HM_CTL_RECORD) {
-		if (!hm_blocks_take(g->blocks, ours, 0, &known)) {
-			known.extra |= RECORDED;
-			err = hm_blocks_add(g->blocks, &known);
-			if (err)
-				return err;
-		}
-	}
 	*ptr = (char *)ours - (known.extra & ~FLAGS);
 	err = hm_ctl_upstream(&g->resource, op, arg);
 	*ptr = ours;

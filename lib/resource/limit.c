@@ -101,10 +101,8 @@ static int limit_grow(struct limit *l, struct hm_ctl_grow *grow)
 		put(l, more);
 		return err;
 	}
-	if (hm_blocks_take(l->blocks, grow->ptr, 0, &known))
-		return 0;
-	known.size += more;
-	return hm_blocks_add(l->blocks, &known);
+	hm_blocks_update(l->blocks, grow->ptr, grow->size, 0, &known);
+	return 0;
 }
 
 /* Addresses cost nothing: what grows into them is counted when it does. */

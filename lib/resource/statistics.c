@@ -237,14 +237,11 @@ static int statistics_grow(struct statistics *s, struct hm_ctl_grow *grow)
 	struct hm_known known;
 	int err = hm_ctl_upstream(&s->resource, HM_CTL_GROW, grow);
 
-	if (err || hm_blocks_take(s->blocks, grow->ptr, 0, &known))
-		return err;
-	if (grow->size > known.size) {
+	if (!err && hm_blocks_update(s->blocks, grow->ptr, grow->size, 0,
+				     &known) && grow->size > known.size)
 		raise_to(&s->peak, count(&s->now.bytes,
 					 grow->size - known.size));
-		known.size = grow->size;
-	}
-	return hm_blocks_add(s->blocks, &known);
+	return err;
 }
 
 static int statistics_ctl(struct hetmem_resource *self, enum hm_ctl op,

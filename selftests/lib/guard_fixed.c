@@ -95,6 +95,37 @@ static void test_fixed_forked(void)
 	is(hetmem_resource_destroy(res), 0, "fixed: nothing is live");
 }
 
+static struct hetmem_resource *guard;
+static void *shared;
+static unsigned int missed;
+
+static void *record_much(void *stream)
+{
+	struct hetmem_block block = { .size = sizeof(block) };
+	int i;
+
+	for (i = 0; i < 20000; i++)
+		if (hetmem_record_stream(guard, shared, stream) ||
+		    hetmem_owns(guard, shared, &block))
+			__atomic_add_fetch(&missed, 1, __ATOMIC_RELAXED);
+	return NULL;
+}
+
+static void test_guard_threads(void)
+{
+	pthread_t first, second;
+
+	guard = make("guard(pool(vmm))");
+	shared = get(guard, 1000, HOST);
+	need(!pthread_create(&first, NULL, record_much, a) &&
+	     !pthread_create(&second, NULL, record_much, b), "threads");
+	pthread_join(first, NULL);
+	pthread_join(second, NULL);
+	is(missed, 0, "guard: a block that is recorded is there");
+	is(hetmem_free(guard, shared, 1000, HOST), 0, "guard: and can be freed");
+	is(hetmem_resource_destroy(guard), 0, "guard: nothing is live");
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_CHECK", "1", 0);
@@ -103,6 +134,7 @@ int main(void)
 	     !drv->cuStreamCreate(&b, CU_STREAM_NON_BLOCKING), "streams");
 	test_fixed_captured();
 	test_fixed_forked();
+	test_guard_threads();
 	drv->cuStreamDestroy(a);
 	drv->cuStreamDestroy(b);
 	close_soft();
