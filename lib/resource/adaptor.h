@@ -143,6 +143,9 @@ bool hm_blocks_find(struct hm_blocks *blocks, const void *ptr,
  */
 bool hm_blocks_update(struct hm_blocks *blocks, const void *ptr, size_t size,
 		      uintptr_t bits, struct hm_known *was);
+/* Of every block: sets and clears bits in extra. */
+void hm_blocks_update_all(struct hm_blocks *blocks, uintptr_t set,
+			  uintptr_t clear);
 /* Bytes of host memory it uses. */
 size_t hm_blocks_bytes(struct hm_blocks *blocks);
 

@@ -226,6 +226,21 @@ bool hm_blocks_update(struct hm_blocks *b, const void *ptr, size_t size,
 	return found;
 }
 
+void hm_blocks_update_all(struct hm_blocks *b, uintptr_t set, uintptr_t clear)
+{
+	struct shard *s;
+	size_t i;
+
+	for (s = b->shards; s < b->shards + SHARDS; s++) {
+		pthread_mutex_lock(&s->lock);
+		for (i = 0; i < s->room; i++) {
+			s->entries[i].extra |= set;
+			s->entries[i].extra &= ~clear;
+		}
+		pthread_mutex_unlock(&s->lock);
+	}
+}
+
 void hm_blocks_lock(struct hm_blocks *b)
 {
 	pthread_mutex_lock(&b->lock);

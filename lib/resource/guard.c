@@ -14,6 +14,9 @@
  * is freed, since they may go on; on a stream that is being captured nothing
  * is filled or looked at, since it would become a part of the graph.
  *
+ * Memory that sleeps loses what is in it, zones included, so blocks that are
+ * live then are not looked at, nor touched, when they are freed.
+ *
  * A guarded block lies at front bytes in its upstream's: ZONE, or the
  * alignment that was asked for if that is more.
  */
@@ -201,6 +204,21 @@ static int guard_poll(struct guard *g)
 	return text[0] ? hm_error(-EFAULT, "%s", text) : err;
 }
 
+/*
+ * First, since a block may be freed as soon as its memory is gone. Whose tag
+ * it is the guard does not know.
+ */
+static int guard_sleep(struct guard *g, void *tag)
+{
+	int err;
+
+	hm_blocks_update_all(g->blocks, SLEPT, 0);
+	err = hm_ctl_upstream(&g->resource, HM_CTL_SLEEP, tag);
+	if (err == -EOPNOTSUPP)
+		hm_blocks_update_all(g->blocks, 0, SLEPT);
+	return err;
+}
+
 static int guard_stats(struct guard *g, struct hetmem_resource_stats *stats)
 {
 	int err = hm_ctl_upstream(&g->resource, HM_CTL_STATS, stats);
@@ -223,6 +241,8 @@ static int guard_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 				     &((struct hm_ctl_stream *)arg)->ptr);
 	case HM_CTL_POLL:
 		return guard_poll(g);
+	case HM_CTL_SLEEP:
+		return guard_sleep(g, arg);
 	case HM_CTL_STATS:
 		return guard_stats(g, arg);
 	case HM_CTL_GROW:	/* what is behind it is its zone */

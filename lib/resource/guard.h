@@ -13,7 +13,8 @@
 /* In hm_known.extra, below the front's bits. */
 #define BARE		((uintptr_t)1)	/* zones: not filled, or in no order */
 #define RECORDED	((uintptr_t)2)
-#define FLAGS		(BARE | RECORDED)
+#define SLEPT		((uintptr_t)4)	/* what was in it may be gone */
+#define FLAGS		(BARE | RECORDED | SLEPT)
 
 struct look;
 

@@ -216,6 +216,8 @@ int hm_guard_check(struct guard *g, const struct hm_known *known,
 	bool wait;
 	int err;
 
+	if (known->extra & SLEPT)
+		return 0;
 	if (hm_guard_by_cpu(g, stream)) {
 		inspect(g, (unsigned char *)at - ZONE,
 			(unsigned char *)at + known->size, known);

@@ -3,6 +3,7 @@
  * guard() and fixed() where it is not calm: while streams are captured, in a
  * forked child, between threads. Over the soft driver in check mode.
  */
+#include <fcntl.h>
 #include <sys/wait.h>
 
 #include "by_spec.h"
@@ -126,6 +127,43 @@ static void test_guard_threads(void)
 	is(hetmem_resource_destroy(guard), 0, "guard: nothing is live");
 }
 
+/* What hetmem_poll() says when damage is looked at; stderr is not for people. */
+static int free_damaged(struct hetmem_resource *res, void *p)
+{
+	int saved = dup(STDERR_FILENO), null = open("/dev/null", O_WRONLY);
+
+	drv->cuMemsetD8Async((uintptr_t)p + 1000, 1, 1, a);
+	dup2(null, STDERR_FILENO);
+	hetmem_free(res, p, 1000, a);
+	drv->cuStreamSynchronize(a);
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	close(null);
+	return hetmem_poll(res);
+}
+
+static void test_guard_sleep(void)
+{
+	struct hetmem_resource *res = make("guard(pool(vmm))");
+	void *p = get(res, 1000, HOST), *q = get(res, 3000 * KB, a);
+
+	drv->cuStreamSynchronize(a);
+	is(hetmem_sleep(res, NULL), 0, "guard: sleep");
+	is(hetmem_free(res, p, 1000, HOST), 0, "guard: freed while it sleeps");
+	is(hetmem_wake(res, NULL), 0, "guard: wake");
+	is(hetmem_free(res, q, 3000 * KB, a), 0, "guard: freed when it is awake");
+	drv->cuStreamSynchronize(a);
+	is(hetmem_poll(res), 0, "guard: zones that were lost are no damage");
+	is(free_damaged(res, get(res, 1000, a)), -EFAULT,
+	   "guard: what is allocated then is looked at");
+	is(hetmem_resource_destroy(res), 0, "guard: nothing is live");
+	res = make("guard(pool(device))");
+	p = get(res, 1000, a);
+	is(hetmem_sleep(res, NULL), -EOPNOTSUPP, "guard: what cannot sleep");
+	is(free_damaged(res, p), -EFAULT, "guard: is looked at");
+	hetmem_resource_destroy(res);
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_CHECK", "1", 0);
@@ -135,6 +173,7 @@ int main(void)
 	test_fixed_captured();
 	test_fixed_forked();
 	test_guard_threads();
+	test_guard_sleep();
 	drv->cuStreamDestroy(a);
 	drv->cuStreamDestroy(b);
 	close_soft();
