@@ -22,6 +22,7 @@ static inline void hm_adaptor_init(struct hetmem_resource *self,
 		.hm = upstream->hm,
 		.upstream = upstream,
 		.device = upstream->device,
+		.mixed = upstream->mixed,
 	};
 }
 
@@ -69,7 +70,10 @@ int hm_binning_create(struct hetmem_resource **upstreams, int nr,
 int hm_align_create(struct hetmem_resource *upstream, uint64_t align,
 		    uint64_t min, struct hetmem_resource **res);
 
-/* guard.c: red zones on both sides, poison in what is allocated and freed. */
+/*
+ * guard.c: red zones on both sides, poison in what is allocated and freed.
+ * -EINVAL: only some of @upstream's memory is the host's.
+ */
 int hm_guard_create(struct hetmem_resource *upstream, bool abort_on_damage,
 		    struct hetmem_resource **res);
 

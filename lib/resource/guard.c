@@ -297,8 +297,12 @@ static const struct hm_resource_ops guard_ops = {
 int hm_guard_create(struct hetmem_resource *upstream, bool abort_on_damage,
 		    struct hetmem_resource **res)
 {
-	struct guard *g = calloc(1, sizeof(*g));
+	struct guard *g;
 
+	/* It fills and looks either by the CPU or by the driver. */
+	if (upstream->mixed)
+		return hm_error(-EINVAL, "guard: below it are the host's memory and a device's: put a guard around each");
+	g = calloc(1, sizeof(*g));
 	if (!g)
 		return hm_error(-ENOMEM, "guard: no memory");
 	g->blocks = hm_blocks_new();

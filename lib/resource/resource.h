@@ -149,12 +149,14 @@ struct hm_resource_ops {
  * @hm: the library it lives in, which must be open as long
  * @upstream: that it takes from, or NULL
  * @device: ordinal that its memory is for, -1 for the host's
+ * @mixed: only some of it is the host's, whatever @device says
  */
 struct hetmem_resource {
 	const struct hm_resource_ops *ops;
 	struct hetmem *hm;
 	struct hetmem_resource *upstream;
 	int device;
+	bool mixed;
 };
 
 /* For adaptors: asks the upstream. */

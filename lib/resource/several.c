@@ -19,8 +19,12 @@ void hm_several_init(struct hm_several *several,
 	hm_adaptor_init(&several->resource, ops, upstreams[0]);
 	several->resource.upstream = NULL;
 	several->nr = nr;
-	for (i = 0; i < nr; i++)
+	for (i = 0; i < nr; i++) {
 		several->upstreams[i] = upstreams[i];
+		several->resource.mixed |= upstreams[i]->mixed ||
+			(upstreams[i]->device < 0) !=
+			(upstreams[0]->device < 0);
+	}
 }
 
 /*

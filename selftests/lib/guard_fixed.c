@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * guard() and fixed() where it is not calm: while streams are captured, in a
- * forked child, between threads. Over the soft driver in check mode.
+ * forked child, between threads, over memory that sleeps or is of two kinds.
+ * Over the soft driver in check mode.
  */
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -164,6 +165,36 @@ static void test_guard_sleep(void)
 	hetmem_resource_destroy(res);
 }
 
+static void refuses_mixed(const char *spec)
+{
+	struct hetmem_resource *res = NULL;
+
+	is(hetmem_resource_create(hm, spec, &res), -EINVAL, "refused: %s",
+	   spec);
+	if (!ok(strstr(hetmem_last_error(), "a guard around each"),
+		"guard: says what helps"))
+		printf("# %s\n", hetmem_last_error());
+}
+
+/* What the CPU fills and what only the driver does are told apart. */
+static void test_guard_mixed(void)
+{
+	struct hetmem_resource *res;
+	void *p;
+
+	refuses_mixed("guard(fallback(pool(host,max=2M),pool(vmm)))");
+	refuses_mixed("guard(fallback(pool(vmm),pool(host)))");
+	refuses_mixed("guard(stats(binning(pool(vmm),fallback(pool(vmm),host),at=4K)))");
+	res = make("fallback(guard(pool(host,max=2M)),guard(pool(vmm)))");
+	p = get(res, 3000 * KB, HOST);
+	ok(p, "guard: around each");
+	is(hetmem_free(res, p, 3000 * KB, HOST), 0, "guard: home");
+	is(hetmem_poll(res), 0, "guard: nothing was wrong");
+	hetmem_resource_destroy(res);
+	res = make("guard(fallback(pool(vmm),pool(pinned)))");
+	hetmem_resource_destroy(res);
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_CHECK", "1", 0);
@@ -174,6 +205,7 @@ int main(void)
 	test_fixed_forked();
 	test_guard_threads();
 	test_guard_sleep();
+	test_guard_mixed();
 	drv->cuStreamDestroy(a);
 	drv->cuStreamDestroy(b);
 	close_soft();
