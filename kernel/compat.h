@@ -10,6 +10,8 @@
 #define _HETMEM_COMPAT_H
 
 #include <linux/eventfd.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
 #include <linux/memremap.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
@@ -150,5 +152,16 @@ static inline void vm_flags_clear(struct vm_area_struct *vma,
 	vma->vm_flags &= ~flags;
 }
 #endif
+
+/*
+ * Memory of memfd_secret(): its pages look like any other's, but the kernel has
+ * no mapping of them. vma_is_secretmem() is not for modules; no kernel marks
+ * the pages or their address_space in another way yet.
+ */
+static inline bool hetmem_vma_is_secret(const struct vm_area_struct *vma)
+{
+	return vma->vm_file &&
+	       file_inode(vma->vm_file)->i_sb->s_magic == SECRETMEM_MAGIC;
+}
 
 #endif /* _HETMEM_COMPAT_H */

@@ -110,7 +110,8 @@ u32 hetmem_vma_why(struct vm_area_struct *vma)
 	/* hugetlb mappings are VM_SPECIAL as well: they may not expand. */
 	if (is_vm_hugetlb_page(vma))
 		why |= HETMEM_WHY_HUGETLB;
-	else if ((vma->vm_flags & VM_SPECIAL) || vma_is_dax(vma))
+	else if ((vma->vm_flags & VM_SPECIAL) || vma_is_dax(vma) ||
+		 hetmem_vma_is_secret(vma))
 		why |= HETMEM_WHY_SPECIAL;
 	else if (vma->vm_file &&
 		 file_inode(vma->vm_file)->i_sb->s_magic == TMPFS_MAGIC)

@@ -23,7 +23,7 @@ static uint32_t why_of(const struct vma *vma, uint64_t inode, const char *name)
 {
 	uint32_t why = 0;
 
-	if (starts_with(name, "[v"))
+	if (starts_with(name, "[v") || starts_with(name, "/secretmem"))
 		why |= HETMEM_WHY_SPECIAL;
 	else if (starts_with(name, "/anon_hugepage"))
 		why |= HETMEM_WHY_HUGETLB;

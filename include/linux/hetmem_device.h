@@ -39,13 +39,13 @@ struct vm_area_struct;
  * 2 MiB boundary; or, where a moment ago there were small pages in each 2 MiB
  * and nothing huge, it is at most HETMEM_DEVICE_SPAN, and for to_device at
  * most an eighth of the device. @vma is neither hugetlb nor special
- * (VM_SPECIAL, DAX) nor armed for userfaultfd nor, towards the device,
- * VM_MERGEABLE, and a moment ago no page of the range was merged by KSM;
- * before it moves pages of its own accord a driver has to look for all that
- * itself. They may sleep, must not wait for user space, and return early on a
- * fatal signal. A moment is short: a driver that has evicted pages does not go
- * on with to_device, but returns -EAGAIN and is called again for what is left,
- * up to eight times.
+ * (VM_SPECIAL, DAX, memfd_secret(2)) nor armed for userfaultfd nor, towards
+ * the device, VM_MERGEABLE, and a moment ago no page of the range was merged
+ * by KSM; before it moves pages of its own accord a driver has to look for all
+ * that itself. They may sleep, must not wait for user space, and return early
+ * on a fatal signal. A moment is short: a driver that has evicted pages does
+ * not go on with to_device, but returns -EAGAIN and is called again for what is
+ * left, up to eight times.
  *
  * Return: 0, also when some or all pages did not move (hetmem looks for
  * itself where they are), -ENOMEM if there was no room (on the device nor by

@@ -12,7 +12,6 @@
  * be written as it is) is brought in as by a CPU that touches it. Then the
  * snapshot is taken again. See emu.h for the locks.
  */
-#include <linux/highmem.h>
 #include <linux/hmm.h>
 #include <linux/hugetlb.h>
 #include <linux/mmu_notifier.h>
@@ -104,23 +103,6 @@ int emu_access_prepare(struct mm_struct *mm)
 	return ret == -EINTR ? -ERESTARTNOINTR : ret;
 }
 
-/* Where the CPU kernel finds a page's bytes; emu_unmap() ends it. */
-static void *emu_map(const struct emu_access *access, unsigned long pfn)
-{
-	unsigned long bare = pfn & ~HMM_PFN_FLAGS;
-
-	if (emu_has_pfn(access->dev, bare))
-		return emu_page_memory(access->dev, bare);
-	return kmap_local_page(hmm_pfn_to_page(pfn));
-}
-
-static void emu_unmap(const struct emu_access *access, unsigned long pfn,
-		      void *mapped)
-{
-	if (!emu_has_pfn(access->dev, pfn & ~HMM_PFN_FLAGS))
-		kunmap_local(mapped);
-}
-
 static void emu_do_op(const struct emu_access *access, void *memory,
 		      void *bounce, unsigned long length)
 {
@@ -156,9 +138,9 @@ static void emu_copy(struct emu_access *access)
 		length = min(left, PAGE_SIZE - offset);
 		pfn = access->pfns[(addr - access->start) >> PAGE_SHIFT];
 
-		mapped = emu_map(access, pfn);
+		mapped = emu_map(access->dev, pfn & ~HMM_PFN_FLAGS);
 		emu_do_op(access, mapped + offset, bounce, length);
-		emu_unmap(access, pfn, mapped);
+		emu_unmap(access->dev, pfn & ~HMM_PFN_FLAGS, mapped);
 		/*
 		 * The CPU's page table entry need not be dirty (MADV_FREE
 		 * cleans it), and no hardware sets that bit for us. A page
@@ -236,6 +218,26 @@ static void emu_fix_huge(struct emu_access *access)
 }
 
 /*
+ * Secret memory has pages like any other, which emu_map() finds no address
+ * for. The device does not see them, nor what is behind them in the piece.
+ * Return: where that begins; mmap_lock is held.
+ */
+static unsigned long emu_seen_end(const struct emu_access *access)
+{
+	struct vm_area_struct *vma;
+	unsigned long addr;
+
+	for (addr = access->start; addr < access->end; addr = vma->vm_end) {
+		vma = find_vma(access->mm, addr);
+		if (!vma)
+			break;
+		if (hetmem_vma_is_secret(vma))
+			return clamp(vma->vm_start, access->start, access->end);
+	}
+	return access->end;
+}
+
+/*
  * Fills access->pfns without faulting anything in. Return: 0 or a negative
  * errno, -EBUSY if the pages are changing.
  */
@@ -244,11 +246,10 @@ static int emu_snapshot(struct emu_access *access, unsigned long *seq)
 	struct hmm_range range = {
 		.notifier = &access->notifier,
 		.start = access->start,
-		.end = access->end,
 		.hmm_pfns = access->pfns,
 		.dev_private_owner = &emu_owner,
 	};
-	int ret;
+	int ret = 0;
 
 	/* They ask as they answer: for nothing. */
 	memset(access->pfns, 0, sizeof(access->pfns));
@@ -256,7 +257,9 @@ static int emu_snapshot(struct emu_access *access, unsigned long *seq)
 	range.notifier_seq = *seq;
 	if (mmap_read_lock_killable(access->mm))
 		return -EINTR;
-	ret = hmm_range_fault(&range);
+	range.end = emu_seen_end(access);
+	if (range.end > range.start)
+		ret = hmm_range_fault(&range);
 	mmap_read_unlock(access->mm);
 	if (!ret)
 		emu_fix_huge(access);
@@ -333,7 +336,8 @@ static int emu_fault_in(struct emu_access *access)
 static int emu_check_mapping(const struct emu_access *access,
 			     const struct vm_area_struct *vma)
 {
-	if (!vma || (vma->vm_flags & (VM_IO | VM_PFNMAP)))
+	if (!vma || (vma->vm_flags & (VM_IO | VM_PFNMAP)) ||
+	    hetmem_vma_is_secret(vma))
 		return -EFAULT;
 	if (!(vma->vm_flags & VM_READ))
 		return -EPERM;

@@ -277,6 +277,8 @@ void emu_report_flush(struct emu_report *report);
 /* memory.c */
 int emu_memory_init(struct emu_device *dev, unsigned long nr_pages);
 void emu_memory_exit(struct emu_device *dev);
+void *emu_map(const struct emu_device *dev, unsigned long pfn);
+void emu_unmap(const struct emu_device *dev, unsigned long pfn, void *mapped);
 unsigned long emu_lacking(struct emu_device *dev, unsigned long nr);
 unsigned long emu_reserve(struct emu_device *dev, unsigned long nr);
 void emu_unreserve(struct emu_device *dev, unsigned long nr);

@@ -10,6 +10,7 @@
  * did not get mapped goes straight to the end.
  */
 #include <linux/bitmap.h>
+#include <linux/highmem.h>
 #include <linux/ioport.h>
 #include <linux/kmemleak.h>
 #include <linux/numa.h>
@@ -164,6 +165,23 @@ void emu_memory_exit(struct emu_device *dev)
 	kvfree(dev->used_map);
 	kvfree(dev->pages);
 	vfree(dev->memory);
+}
+
+/*
+ * Where the CPU kernel finds the bytes of a page of the device, or of the
+ * host's, where secret memory has none; emu_unmap() ends it.
+ */
+void *emu_map(const struct emu_device *dev, unsigned long pfn)
+{
+	if (emu_has_pfn(dev, pfn))
+		return emu_page_memory(dev, pfn);
+	return kmap_local_page(pfn_to_page(pfn));
+}
+
+void emu_unmap(const struct emu_device *dev, unsigned long pfn, void *mapped)
+{
+	if (!emu_has_pfn(dev, pfn))
+		kunmap_local(mapped);
 }
 
 /* Pages that the administrator lets it use. */

@@ -263,6 +263,40 @@ TEST_F(access, unmapped)
 	free(buf);
 }
 
+/*
+ * Memory that the kernel itself cannot reach: the device neither, whether it
+ * is there or not, and what lies beside it as always.
+ */
+TEST_F(access, secret)
+{
+	const size_t size = 4 * page_size();
+	char *buf = malloc(self->size);
+	int ret = map_secret(PAGE(38), size);
+	uint64_t word;
+
+	ASSERT_NE(NULL, buf);
+	if (ret == -ENOSYS)
+		SKIP(goto out, "kernel lacks memfd_secret()");
+	ASSERT_EQ(0, ret);
+	fill(PAGE(38), size / 2, 2);
+	for (ret = 38; ret < 42; ret++) {
+		EXPECT_EQ(-EFAULT, ACCESS(READ, PAGE(ret), 8, &word, 0));
+		EXPECT_EQ(-EFAULT, ACCESS(WRITE, PAGE(ret), 8, &word, 0));
+		EXPECT_EQ(-EFAULT, ACCESS(FILL, PAGE(ret), 8, NULL, 0));
+		EXPECT_EQ(-EFAULT, ACCESS(ADD, PAGE(ret), 8, NULL, 1));
+	}
+	EXPECT_EQ(-EFAULT, ACCESS(READ, self->p, self->size, buf, 0));
+	EXPECT_EQ(38 * page_size(), self->cmd.done);
+	EXPECT_EQ(-1, mismatch(buf, self->cmd.done, 1));
+	EXPECT_EQ(0, ACCESS(READ, PAGE(42), 22 * page_size(), buf, 0));
+	EXPECT_EQ(-1, mismatch_at(buf, 22 * page_size(), 1, 42 * page_size()));
+	EXPECT_EQ(0, to_device(self->hm, self->dev, PAGE(38), size));
+	EXPECT_EQ(-1, mismatch(PAGE(38), size / 2, 2));
+	EXPECT_TRUE(all_zero(PAGE(40), size / 2));
+out:
+	free(buf);
+}
+
 TEST_F(access, forbidden)
 {
 	uint64_t buf[2] = { 1, 2 };

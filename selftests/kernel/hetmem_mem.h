@@ -321,6 +321,28 @@ HELPER int special_mapping(char **p, size_t *size)
 	return ret;
 }
 
+#ifndef SYS_memfd_secret
+#define SYS_memfd_secret	447
+#endif
+
+/*
+ * Puts memory at @at that the kernel has no mapping of. Return: -ENOSYS if the
+ * kernel lacks it, or it is off.
+ */
+HELPER int map_secret(void *at, size_t size)
+{
+	int fd = syscall(SYS_memfd_secret, O_CLOEXEC), ret = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, size) ||
+	    mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+		 0) == MAP_FAILED)
+		ret = -errno;
+	close(fd);
+	return ret;
+}
+
 /* NUMA node of the page at @p as the kernel tells others, or -errno. */
 HELPER int host_node(void *p)
 {

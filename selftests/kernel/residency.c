@@ -273,6 +273,29 @@ TEST_F(special, device_memory)
 	EXPECT_EQ(HETMEM_WHY_SPECIAL, run.why & HETMEM_WHY_SPECIAL);
 }
 
+TEST_F(special, secret)
+{
+	struct hetmem_cmd_migrate cmd;
+	struct hetmem_run run;
+	int ret = map_secret(PAGE(8), 4 * page_size());
+
+	if (ret == -ENOSYS)
+		SKIP(return, "kernel lacks memfd_secret()");
+	ASSERT_EQ(0, ret);
+	fill(PAGE(8), 2 * page_size(), 3);
+	run = run_at(self->fd, PAGE(8));
+	EXPECT_EQ(HETMEM_HOST, HETMEM_LOC_KIND(run.location));
+	EXPECT_EQ(HETMEM_WHY_SPECIAL, run.why);
+	/* No driver is asked to, and nothing is faulted in. */
+	ASSERT_EQ(0, hm_migrate_flags(self->fd, PAGE(8), 4 * page_size(),
+				      HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
+				      HETMEM_MIGRATE_POPULATE, &cmd));
+	EXPECT_EQ(HETMEM_WHY_SPECIAL, cmd.why & HETMEM_WHY_SPECIAL);
+	EXPECT_EQ(HETMEM_UNKNOWN, HETMEM_LOC_KIND(run_at(self->fd,
+						PAGE(10)).location));
+	EXPECT_EQ(-1, mismatch(PAGE(8), 2 * page_size(), 3));
+}
+
 TEST_F(special, userfaultfd)
 {
 	struct uffdio_api api = { .api = UFFD_API };

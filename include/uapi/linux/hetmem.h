@@ -118,7 +118,7 @@ enum hetmem_location_kind {
 #define HETMEM_WHY_FILE		(1U << 0)	/* file-backed mapping */
 #define HETMEM_WHY_SHMEM	(1U << 1)	/* shared memory, tmpfs */
 #define HETMEM_WHY_HUGETLB	(1U << 2)	/* hugetlb pages */
-#define HETMEM_WHY_SPECIAL	(1U << 3)	/* device memory, PFNMAP, DAX */
+#define HETMEM_WHY_SPECIAL	(1U << 3)	/* device memory, DAX, secret */
 #define HETMEM_WHY_UFFD		(1U << 4)	/* userfaultfd is armed */
 #define HETMEM_WHY_MLOCKED	(1U << 5)	/* mlock()ed */
 #define HETMEM_WHY_NOT_READABLE	(1U << 6)	/* no PROT_READ */

@@ -91,11 +91,11 @@ enum hetmem_emu_op {
  * the device, as a GPU's fault handler would, if they are of a kind that
  * can move and are not preferred elsewhere (HETMEM_ATTR_PREFERRED).
  *
- * Errors: -EFAULT nothing is mapped there, a userfaultfd handler would have to
- * bring it, or @data cannot be used, -EPERM the mapping forbids it, -EBUSY a
- * page could not be brought (a device full up to its limit that could not make
- * room in a bounded number of evictions, or memory that kept changing), -EINTR
- * a fatal signal.
+ * Errors: -EFAULT nothing is mapped there, or memory of memfd_secret(2), a
+ * userfaultfd handler would have to bring it, or @data cannot be used, -EPERM
+ * the mapping forbids it, -EBUSY a page could not be brought (a device full up
+ * to its limit that could not make room in a bounded number of evictions, or
+ * memory that kept changing), -EINTR a fatal signal.
  */
 struct hetmem_emu_cmd_access {
 	__u32		size;
