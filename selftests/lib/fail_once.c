@@ -96,6 +96,47 @@ static void asleep(const char *rule, bool sleeps, bool wakes)
 	nothing_left("destroyed in part asleep", rule);
 }
 
+static size_t used(void)
+{
+	size_t available = 0, total = 1;
+
+	drv->cuMemGetInfo(&available, &total);
+	return total - available;
+}
+
+/*
+ * Memory that was moved has its old addresses still: those are unmapped, or
+ * what could not be is told.
+ */
+static void moved(unsigned int nth)
+{
+	struct hetmem_resource *res;
+	void *p[16], *q;
+	char rule[40];
+	size_t held;
+	int i, err;
+
+	begin();
+	res = make("pool(vmm,handle=2M)");
+	for (i = 0; i < 16; i++)
+		p[i] = get(res, 2 * MIB, HOST);
+	for (i = 0; i < 16; i += 2)
+		hetmem_free(res, p[i], 0, HOST);
+	q = get(res, 16 * MIB, HOST);
+	snprintf(rule, sizeof(rule), nth ? "cuMemUnmap:%u" : "cuMemUnmap:*",
+		 nth);
+	need(!hm_soft_rules(rule, NULL), "a rule");
+	err = hetmem_sleep(res, NULL);
+	held = used();
+	hm_soft_rules(NULL, NULL);
+	ok(err ? held : !held, "%s: sleep is %d, %zu bytes are left", rule, err,
+	   held);
+	is(hetmem_wake(res, NULL), 0, "%s: wakes", rule);
+	memset(q, 1, 16 * MIB);
+	hetmem_resource_destroy(res);
+	nothing_left("asleep in part", rule);
+}
+
 static void import(const char *rule, int first, int again)
 {
 	struct hetmem_segment segment;
@@ -152,6 +193,8 @@ int main(void)
 	asleep("cuMemCreate:2", true, false);
 	asleep("cuMemUnmap:2", false, true);
 	asleep("cuMemRelease:2", false, true);
+	for (nth = 0; nth <= 10; nth++)
+		moved(nth);
 	import("cuCtxGetCurrent:1", -EIO, 0);
 	import("cuMemUnmap:1", 0, -EINVAL);
 	import("cuMemRelease:1", 0, -EINVAL);
