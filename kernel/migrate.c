@@ -142,7 +142,21 @@ static u32 hetmem_why_left(const struct hetmem_migration *m,
 		      HETMEM_WHY_LARGE_FOLIO : HETMEM_WHY_BUSY);
 }
 
-/* Pages that userspace can bring, or have split; there is room, see hetmem_migrate(). */
+/*
+ * Whether each page of @bytes could be listed, should it be left. Towards
+ * devices kernels that split large folios leave none that would be.
+ */
+static bool hetmem_rest_has_room(const struct hetmem_migration *m,
+				 unsigned long bytes)
+{
+	const struct hetmem_cmd_migrate *cmd = m->cmd;
+
+	if (!cmd->nr_rest || (HETMEM_SPLITS_FOLIOS && !hetmem_to_host(m)))
+		return true;
+	return bytes >> PAGE_SHIFT <= cmd->nr_rest - cmd->filled_rest;
+}
+
+/* Pages that userspace can bring, or have split. Spans end where room does. */
 static int hetmem_list_rest(struct hetmem_migration *m, unsigned long start,
 			    unsigned long end, const struct hetmem_piece *piece,
 			    u32 why)
@@ -156,7 +170,7 @@ static int hetmem_list_rest(struct hetmem_migration *m, unsigned long start,
 		.why = why,
 	};
 
-	if (!m->cmd->nr_rest)
+	if (m->cmd->filled_rest >= m->cmd->nr_rest)
 		return 0;
 	if (copy_to_user(&rest[m->cmd->filled_rest], &run, sizeof(run)))
 		return -EFAULT;
@@ -425,7 +439,8 @@ static int hetmem_migrate_span(struct hetmem_migration *m, unsigned long start)
 		ret = hetmem_step_move(m);
 		end = m->walk.end;
 	} while (!ret && goes_on && end < m->cmd->end &&
-		 end - start + HETMEM_BLOCK_SIZE <= m->max_span);
+		 end - start + HETMEM_BLOCK_SIZE <= m->max_span &&
+		 hetmem_rest_has_room(m, end - start + HETMEM_BLOCK_SIZE));
 	if (end == start)
 		return ret;
 
@@ -475,9 +490,6 @@ static int hetmem_migrate_check(struct hetmem_migration *m)
 		hetmem_device_unlock(idx);
 		return dev ? 0 : -ENODEV;
 	case HETMEM_HOST:
-		/* There is room in the list for one block's pages: one step. */
-		if (m->cmd->nr_rest)
-			m->max_span = 0;
 		if (index == HETMEM_NODE_ANY)
 			return 0;
 		if (index >= MAX_NUMNODES || !node_online(index))

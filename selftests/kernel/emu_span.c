@@ -208,6 +208,67 @@ FIXTURE_TEARDOWN(large)
 	EXPECT_EQ(0, module_load(&self->emu));
 }
 
+/* [@p, @p + @size): every second page is of a huge page, mapped by itself. */
+static int map_parts(char *p, size_t size)
+{
+	size_t at;
+
+	if (mmap(p, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS |
+		 MAP_FIXED, -1, 0) != p || madvise(p, size, MADV_HUGEPAGE))
+		return -errno;
+	fill(p, size, 1);
+	if (huge_mapped(p) * KiB < size)
+		return -ENOMEM;
+	if (madvise(p, size, MADV_NOHUGEPAGE))
+		return -errno;
+	for (at = page_size(); at < size; at += 2 * page_size()) {
+		if (madvise(p + at, page_size(), MADV_DONTNEED))
+			return -errno;
+		p[at] = 1;
+	}
+	return 0;
+}
+
+/* A span of more blocks than the list has room for: it is not overrun. */
+TEST_F(large, with_a_list)
+{
+	const size_t pages = self->size / page_size();
+	struct hetmem_cmd_migrate cmd = { .walk_end = (uintptr_t)self->p };
+	const uint64_t end = cmd.walk_end + self->size;
+	uint64_t counted = 0, left = 0, listed = 0;
+	struct hetmem_run *rest;
+	uint32_t i;
+
+	if (!thp_possible())
+		SKIP(return, "kernel lacks transparent huge pages");
+	rest = malloc(pages * sizeof(*rest));
+	ASSERT_NE(NULL, rest);
+	ASSERT_EQ(0, map_parts(self->p, self->size));
+	while (cmd.walk_end < end) {
+		memset(rest, 0xff, pages * sizeof(*rest));
+		cmd = (struct hetmem_cmd_migrate){
+			.size = sizeof(cmd),
+			.start = cmd.walk_end,
+			.end = end,
+			.location = self->loc,
+			.rest = (uintptr_t)rest,
+			.nr_rest = HETMEM_REST_MIN,
+		};
+		ASSERT_EQ(0, hm_ioctl(self->hm, HETMEM_IOC_MIGRATE, &cmd));
+		ASSERT_LT(cmd.start, cmd.walk_end);
+		ASSERT_GE(HETMEM_REST_MIN, cmd.filled_rest);
+		for (i = 0; i < cmd.filled_rest; i++)
+			listed += (rest[i].end - rest[i].start) / page_size();
+		for (; i < pages; i++)
+			ASSERT_EQ(UINT64_MAX, rest[i].start);
+		counted += cmd.moved + cmd.already + cmd.not_moved;
+		left += cmd.not_moved;
+	}
+	EXPECT_EQ(pages, counted);
+	EXPECT_EQ(left, listed);
+	free(rest);
+}
+
 /*
  * What a process shares with another one may be merged for it, behind its
  * back: between the look at such a page and its move nothing else is done.
