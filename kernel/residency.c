@@ -500,8 +500,9 @@ int hetmem_walk_fault(struct hetmem_walk *walk, unsigned long start,
 			break;
 		ret = 0;
 		vma = vma_lookup(walk->mm, start);
-		if (vma && end <= vma->vm_end && !hetmem_vma_is_opaque(vma) &&
-		    !userfaultfd_armed(vma))
+		/* It need not be the mapping that was looked at. */
+		if (vma && end <= vma->vm_end &&
+		    !(hetmem_vma_why(vma) & HETMEM_WHY_LEAVE))
 			ret = hmm_range_fault(&range);
 		mmap_read_unlock(walk->mm);
 		if (ret != -EBUSY)
