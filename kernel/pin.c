@@ -292,6 +292,9 @@ bool hetmem_pin_at(struct hetmem_context *ctx, unsigned long addr,
 		pinned = hetmem_pin_holds(pin, addr, &until);
 		/* One that holds it says how far, whatever others do. */
 		*end = pinned ? until : min(*end, until);
+		/* By where they begin: those behind it begin no earlier. */
+		if (pin->node.start > addr)
+			break;
 	}
 	spin_unlock(&ctx->lock);
 	return pinned;

@@ -156,6 +156,10 @@ static long hetmem_report_piece(struct hetmem_report *report,
 					    why | pinned);
 		if (reached < 0 || reached != part)
 			return reached;
+		/* What cannot be looked into is one piece, of any size. */
+		if (fatal_signal_pending(current))
+			return part;
+		cond_resched();
 	}
 	return end;
 }

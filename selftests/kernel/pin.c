@@ -371,6 +371,31 @@ TEST_F(pins, protected)
 	EXPECT_EQ(16, PINNED);
 }
 
+/* RESIDENCY has all of it in one piece, with many pins in that. */
+TEST_F(pins, unreadable)
+{
+	const size_t step = 3 * page_size();
+	struct hetmem_cmd_migrate cmd;
+	int i, nr = test_rounds(512);
+
+	fill(self->p, nr * step, 1);
+	for (i = 0; i < nr; i++)
+		ASSERT_EQ(0, hm_pin(self->fd, self->p + i * step, page_size(),
+				    FOREVER_MS, 0, &cmd));
+	/* One more that begins at a page that is pinned, and is held longer. */
+	ASSERT_EQ(0, hm_pin(self->fd, self->p, 2 * page_size(), FOREVER_MS, 0,
+			    &cmd));
+	ASSERT_EQ(0, mprotect(self->p, self->size, PROT_NONE));
+	EXPECT_EQ(nr + 2, PINNED);
+	EXPECT_EQ(nr + 1, pages_pinned(self->fd, self->p, self->size));
+	EXPECT_EQ(2, pages_pinned(self->fd, self->p, step));
+	EXPECT_EQ(0, pages_pinned(self->fd, self->p + step - page_size(),
+				  page_size()));
+	EXPECT_EQ(1, pages_pinned(self->fd, self->p + step, step));
+	EXPECT_EQ(0, pages_pinned(self->fd, self->p + nr * step,
+				  self->size - nr * step));
+}
+
 TEST_F(pins, left_alone)
 {
 	struct hetmem_cmd_migrate cmd;
