@@ -114,11 +114,13 @@ EXPORT_SYMBOL_GPL(hetmem_device_register);
  */
 void hetmem_device_unregister(struct hetmem_device *dev)
 {
+	/* Before the number is free, which is its directory's name. */
+	hetmem_sysfs_del(dev);
 	mutex_lock(&hetmem_devices_mutex);
 	RCU_INIT_POINTER(hetmem_devices[dev->id], NULL);
 	mutex_unlock(&hetmem_devices_mutex);
 	synchronize_srcu(&hetmem_devices_srcu);
-	hetmem_sysfs_del(dev);
+	kobject_put(&dev->kobj);
 }
 EXPORT_SYMBOL_GPL(hetmem_device_unregister);
 

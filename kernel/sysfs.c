@@ -231,9 +231,8 @@ int hetmem_sysfs_add(struct hetmem_device *dev)
 	return ret;
 }
 
-/* Waits for who is in one of the files; frees the device. */
+/* Waits for who is in one of the files. Who put the device there frees it. */
 void hetmem_sysfs_del(struct hetmem_device *dev)
 {
 	kobject_del(&dev->kobj);
-	kobject_put(&dev->kobj);
 }
