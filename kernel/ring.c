@@ -188,6 +188,8 @@ bool hetmem_ring_add(struct hetmem_context *ctx,
 	WRITE_ONCE(ring->head, ring->head + 1);
 	/* The entry before the head that covers it. */
 	smp_store_release(&ring->header->head, ring->head);
+	/* The head before the bit: who clears it tells of that head. */
+	smp_mb__before_atomic();
 	set_bit(0, &ring->untold);
 	hetmem_total_add(HETMEM_TOTAL_EVENTS, 1);
 	return true;
