@@ -76,7 +76,7 @@ union hetmem_cmd {
 #define HETMEM_IOCTL_QUERY	BIT(0)
 /* Something comes back. */
 #define HETMEM_IOCTL_OUT	BIT(1)
-/* Looks at the address space: it must still be there. */
+/* Works in the caller's own address space, which is held meanwhile. */
 #define HETMEM_IOCTL_MM		BIT(2)
 /* Allowed from another mm as its owner says, or to who may set priorities. */
 #define HETMEM_IOCTL_ASK	BIT(3)
@@ -115,7 +115,7 @@ static const struct hetmem_ioctl hetmem_ioctls[] = {
 	HETMEM_IOCTL(TRACK, track, 24, HETMEM_IOCTL_RANGE),
 	HETMEM_IOCTL(UNTRACK, untrack, 24, HETMEM_IOCTL_RANGE),
 	HETMEM_IOCTL(RESIDENCY, residency, 80, HETMEM_IOCTL_QUERY |
-		     HETMEM_IOCTL_OUT | HETMEM_IOCTL_MM | HETMEM_IOCTL_RANGE,
+		     HETMEM_IOCTL_OUT | HETMEM_IOCTL_RANGE,
 		     HETMEM_RESERVED(residency)),
 	HETMEM_IOCTL(MIGRATE, migrate, 72, HETMEM_IOCTL_OUT |
 		     HETMEM_IOCTL_MM | HETMEM_IOCTL_RANGE,

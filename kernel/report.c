@@ -2,12 +2,15 @@
 /*
  * RESIDENCY: the steps of residency.c, as runs and totals for userspace.
  *
- * The caller's arrays are written between steps, when nothing is locked.
+ * The caller's arrays are written between steps, when nothing is locked, and
+ * no user of the address space is held: it may be another process's, and who
+ * has userfaultfd can have the writing take forever.
  * Pieces that have everything in common become one run, across steps too, so
  * the last run is held back until something else follows it. Finished runs go
  * to the caller by the dozen.
  */
 #include <linux/mm.h>
+#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -195,6 +198,19 @@ static int hetmem_report_step(struct hetmem_report *report,
 	return 0;
 }
 
+/* The next step. Return: also -ESRCH the memory is gone. */
+static int hetmem_report_look(struct hetmem_report *report,
+			      struct hetmem_walk *walk)
+{
+	int ret;
+
+	if (!mmget_not_zero(walk->mm))
+		return -ESRCH;
+	ret = hetmem_walk_step(walk, report->cmd->walk_end, report->cmd->end);
+	mmput(walk->mm);
+	return ret;
+}
+
 static int hetmem_report_finish(struct hetmem_report *report)
 {
 	struct hetmem_cmd_residency *cmd = report->cmd;
@@ -214,7 +230,7 @@ static int hetmem_report_finish(struct hetmem_report *report)
 
 /**
  * hetmem_residency - HETMEM_IOC_RESIDENCY
- * @ctx: context; the caller holds a reference to the users of its mm
+ * @ctx: context, of the caller or not
  * @cmd: validated
  * @partial: set if @cmd goes back to the caller in spite of an error
  */
@@ -244,7 +260,7 @@ int hetmem_residency(struct hetmem_context *ctx,
 	cmd->filled_runs = 0;
 	cmd->filled_totals = 0;
 	while (cmd->walk_end < cmd->end) {
-		ret = hetmem_walk_step(&walk, cmd->walk_end, cmd->end);
+		ret = hetmem_report_look(report, &walk);
 		if (ret)
 			break;
 		ret = hetmem_report_step(report, &walk);

@@ -7,6 +7,9 @@
 #include "hetmem_hint_test.h"
 #include "hetmem_caller.h"
 
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+
 #define SIZE	(16 * page_size())
 
 FIXTURE(share)
@@ -216,6 +219,106 @@ TEST(list)
 	close(fd);
 	close(sock[0]);
 	close(sock[1]);
+}
+
+/* RESIDENCY that waits for a page of the caller's. */
+struct stalled {
+	struct hetmem_cmd_residency cmd;
+	int fd;
+	int ret;
+};
+
+static void *ask(void *arg)
+{
+	struct stalled *s = arg;
+
+	s->ret = hm_residency(s->fd, &s->cmd);
+	return NULL;
+}
+
+/* Shows its memory, with @memfd in it, to who is at @sock, and goes. */
+static void show_and_go(struct turns *t, int sock, int memfd)
+{
+	int fd = hm_open();
+	char *p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, memfd,
+		       0);
+
+	turns_in_child(t);
+	CHILD_CHECK(fd >= 0 && p != MAP_FAILED);
+	CHILD_CHECK(!hm_set_attr(fd, NULL, HETMEM_ATTR_SHAREABLE, 1));
+	CHILD_CHECK(write(sock, &p, sizeof(p)) == sizeof(p));
+	CHILD_CHECK(!send_fd(sock, fd));
+	CHILD_CHECK(turn_wait(t->to_child[0]));
+	_exit(0);
+}
+
+/*
+ * Who looks at another's memory, and has the answer wait, does not keep that
+ * memory: no writable mapping is left, so that the file can be sealed.
+ */
+TEST(memory_goes_with_its_process)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct uffdio_zeropage zero = { .range.len = page_size() };
+	int memfd, sock[2], uffd = syscall(SYS_userfaultfd, O_CLOEXEC |
+					   O_NONBLOCK);
+	struct stalled s = { .ret = 1 };
+	struct pollfd asked = { .fd = uffd, .events = POLLIN };
+	char *runs, *p;
+	pthread_t thread;
+	struct turns t;
+	pid_t pid;
+
+	if (uffd < 0 && errno == ENOSYS)
+		SKIP(return, "kernel has no userfaultfd");
+	ASSERT_LE(0, uffd);
+	memfd = memfd_create("hetmem", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+	ASSERT_LE(0, memfd);
+	ASSERT_EQ(0, ftruncate(memfd, SIZE));
+	ASSERT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock));
+	ASSERT_EQ(0, turns_init(&t));
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid)
+		show_and_go(&t, sock[1], memfd);
+	turns_in_parent(&t);
+	ASSERT_EQ(sizeof(p), read(sock[0], &p, sizeof(p)));
+	s.fd = receive_fd(sock[0]);
+	ASSERT_LE(0, s.fd);
+
+	runs = mmap(NULL, page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE |
+		    MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, runs);
+	reg.range.start = zero.range.start = (uintptr_t)runs;
+	reg.range.len = page_size();
+	ASSERT_EQ(0, ioctl(uffd, UFFDIO_API, &api));
+	ASSERT_EQ(0, ioctl(uffd, UFFDIO_REGISTER, &reg));
+	s.cmd.start = (uintptr_t)p;
+	s.cmd.end = (uintptr_t)p + SIZE;
+	s.cmd.runs = (uintptr_t)runs;
+	s.cmd.nr_runs = 1;
+	ASSERT_EQ(0, pthread_create(&thread, NULL, ask, &s));
+	ASSERT_EQ(1, poll(&asked, 1, FOREVER_MS));
+	ASSERT_EQ(POLLIN, asked.revents);
+	ASSERT_EQ(-1, fcntl(memfd, F_ADD_SEALS, F_SEAL_WRITE));
+	turn_pass(t.to_child[1]);
+	EXPECT_EQ(0, child_status(pid));
+	EXPECT_TRUE(EVENTUALLY(!fcntl(memfd, F_ADD_SEALS, F_SEAL_WRITE)));
+	ASSERT_EQ(0, ioctl(uffd, UFFDIO_ZEROPAGE, &zero));
+	ASSERT_EQ(0, pthread_join(thread, NULL));
+	/* What it had found it says; then nothing is there to look at. */
+	EXPECT_EQ(0, s.ret);
+	EXPECT_EQ(1, s.cmd.filled_runs);
+	EXPECT_EQ(-ESRCH, hm_residency(s.fd, &s.cmd));
+	close(s.fd);
+	close(uffd);
+	close(memfd);
+	close(sock[0]);
+	close(sock[1]);
+	close(t.to_child[1]);
+	close(t.to_parent[0]);
+	munmap(runs, page_size());
 }
 
 TEST_HARNESS_MAIN
