@@ -42,8 +42,8 @@ struct named {
  * @events: recorded behind all uses that are over
  * @nr_events: of them that count; @nr_made: that there are
  *
- * Uses become events, and two more come of the stream it is allocated on and
- * the one it is freed on: together they are never more than there are places.
+ * Uses become events, of which one may be of the allocation, and two more come
+ * of its stream and the one it is freed on: there are places for all of them.
  */
 struct buffer {
 	struct buffer *next;
@@ -185,27 +185,21 @@ static int order_behind(struct fixed *f, struct buffer *b,
 				     "cuStreamWaitEvent", res) : 0;
 }
 
-/* Where the one to take is linked: the oldest, or the oldest that is done. */
-static struct buffer **choose(struct fixed *f, bool done)
-{
-	struct buffer **p;
-
-	if (done)
-		for (p = &f->first; *p; p = &(*p)->next)
-			if (is_done(f, *p))
-				return p;
-	return &f->first;
-}
-
-/* With the lock, and in the context. */
+/* The oldest, or the oldest that is done. With the lock, in the context. */
 static int take(struct fixed *f, size_t size, hetmem_stream stream,
 		void **ptr)
 {
 	bool host = stream == HETMEM_STREAM_HOST;
 	bool captured = !host && hm_capture_active(f->resource.hm, stream);
-	struct buffer **p = choose(f, host || captured), *b = *p;
+	struct buffer **p = &f->first, *b;
+	unsigned int nr;
 	int err = 0;
 
+	while (*p && (host || captured) && !is_done(f, *p))
+		p = &(*p)->next;
+	if (!*p)
+		p = &f->first;
+	b = *p;
 	if (!b)
 		return hm_error(-ENOMEM, "fixed: all %u buffers are allocated",
 				f->count);
@@ -216,13 +210,21 @@ static int take(struct fixed *f, size_t size, hetmem_stream stream,
 			       stream);
 	if (err)
 		return err;
+	nr = b->nr_events;
+	b->nr_events = 0;
+	/* Whoever frees it elsewhere may not be behind what was waited for. */
+	if (nr && !captured)
+		err = record(f, b, stream);
+	if (err) {
+		b->nr_events = nr;
+		return err;
+	}
 	*p = b->next;
 	if (!b->next)
 		f->last = p;
 	b->size = size;
 	b->stream = (struct named){ stream, hm_thread() };
 	b->nr_uses = 0;
-	b->nr_events = 0;
 	*ptr = address(f, b);
 	hm_check_alloc(f->resource.hm, *ptr, f->size, stream);
 	return 0;
@@ -511,9 +513,8 @@ static void fixed_destroy(struct hetmem_resource *self)
 		hm_context_leave(self->hm, &saved);
 	}
 	up->ops->free(up, f->slab, f->size * f->count, HETMEM_STREAM_HOST);
-	for (i = 0; i < f->count; i++)
-		if (f->buffers[i].size)
-			break;
+	for (i = 0; i < f->count && !f->buffers[i].size; i++)
+		;
 	if (i < f->count)
 		hm_error(-EBUSY, "fixed: destroyed while %p of %zu bytes is allocated",
 			 address(f, &f->buffers[i]), f->buffers[i].size);

@@ -46,8 +46,8 @@ static void use(CUstream stream, CUstream other)
 	void *p[4], *q;
 	int i, err;
 
-	/* These order nothing behind the allocation that was not used. */
-	if (is_of("fixed") || is_of("guard"))
+	/* It writes there itself: on the stream of both. */
+	if (is_of("guard"))
 		other = stream;
 	for (i = 0; i < 4; i++)
 		p[i] = get(sizes[i], stream);
