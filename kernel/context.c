@@ -224,7 +224,7 @@ pid_t hetmem_context_pid(const struct hetmem_context *ctx,
 	return pid;
 }
 
-/* hetmem_range_count() for every context of @mm, which may be stale. */
+/* hetmem_range_count() for every context of @mm, which may have no users. */
 void hetmem_mm_count(const struct mm_struct *mm, unsigned long start,
 		     unsigned long last, enum hetmem_counter what,
 		     u32 location)

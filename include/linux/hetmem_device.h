@@ -111,7 +111,7 @@ u64 hetmem_device_limit(const struct hetmem_device *dev);
 /**
  * hetmem_device_moved - tell hetmem that pages have arrived
  * @dev: the device they went to or came from
- * @mm: whose pages; only compared, never followed: may be stale
+ * @mm: whose pages; only compared, never followed: it need not have users
  * @addr: of the first page in @mm
  * @nr_pages: consecutive base pages
  * @dir: which way
@@ -119,6 +119,10 @@ u64 hetmem_device_limit(const struct hetmem_device *dev);
  * For every page that moved, whoever wanted it: to_device, to_host, CPU
  * fault, eviction. Takes spinlocks only; call it with page locks held or
  * not.
+ *
+ * A driver that remembers @mm with a page, for the eviction, holds it by
+ * mmgrab() until it has told: a struct mm_struct that is freed becomes another
+ * process's, who would be told of this one's addresses.
  */
 void hetmem_device_moved(struct hetmem_device *dev, const struct mm_struct *mm,
 			 unsigned long addr, unsigned long nr_pages,

@@ -103,14 +103,15 @@ enum emu_stat {
  *	page
  * @order: in emu_device.order, or held by an evictor, while it is mapped
  * @mm: of the address space that it came from, NULL while it is not mapped;
- *	compared, never followed: the process may be gone, or share the page
+ *	the process may be gone, or share the page
  * @addr: where it was there
- * @owner: @mm of a huge page once more, with a reference (mmgrab()) of its own
+ * @owner: @mm, with a reference (mmgrab()), until the folio is free: nobody
+ *	else's address space gets its place and is told of the page
  * @nr: its pages
  */
 struct emu_page {
 	struct list_head order;
-	const struct mm_struct *mm;
+	struct mm_struct *mm;
 	unsigned long addr;
 	struct mm_struct *owner;
 	unsigned int nr;
@@ -166,14 +167,15 @@ struct emu_device {
 /**
  * struct emu_report - consecutive pages that hetmem is to be told of
  * @dev: where they went or came from
- * @mm: whose
+ * @mm: whose, with a reference (mmgrab()): the pages may be free before this
+ *	is told
  * @addr: of the first
  * @nr: how many; 0 in an empty report
  * @dir: which way
  */
 struct emu_report {
 	struct emu_device *dev;
-	const struct mm_struct *mm;
+	struct mm_struct *mm;
 	unsigned long addr;
 	unsigned long nr;
 	enum hetmem_direction dir;
@@ -270,7 +272,7 @@ extern bool emu_ready;
 extern unsigned int emu_fault_around;
 extern bool emu_huge_host;
 struct emu_device *emu_find_pfn(unsigned long pfn);
-void emu_report_add(struct emu_report *report, const struct mm_struct *mm,
+void emu_report_add(struct emu_report *report, struct mm_struct *mm,
 		    unsigned long addr, unsigned long nr);
 void emu_report_flush(struct emu_report *report);
 
@@ -291,7 +293,7 @@ unsigned long emu_take_oldest(struct emu_device *dev, struct list_head *taken,
 			      const struct emu_range *spare);
 void emu_put_back(struct emu_device *dev, struct list_head *taken);
 bool emu_whose(struct emu_device *dev, unsigned long pfn,
-	       const struct mm_struct **mm, unsigned long *addr);
+	       struct mm_struct **mm, unsigned long *addr);
 void emu_left(struct emu_device *dev, unsigned long pfn);
 
 /* evict.c */

@@ -42,7 +42,7 @@ struct emu_eviction {
 	struct emu_run runs[EMU_BATCH];
 	unsigned long src[EMU_BATCH + EMU_HUGE];
 	unsigned long dst[EMU_BATCH];
-	const struct mm_struct *mm[EMU_BATCH];
+	struct mm_struct *mm[EMU_BATCH];
 	unsigned long addr[EMU_BATCH];
 	bool no_memory;
 	bool anyhow;

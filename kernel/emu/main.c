@@ -11,6 +11,7 @@
 #include <linux/log2.h>
 #include <linux/module.h>
 #include <linux/rcupdate.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 
 #include "emu.h"
@@ -74,10 +75,11 @@ void emu_report_flush(struct emu_report *report)
 		hetmem_device_moved(registered, report->mm, report->addr,
 				    report->nr, report->dir);
 	rcu_read_unlock();
+	mmdrop(report->mm);
 	report->nr = 0;
 }
 
-void emu_report_add(struct emu_report *report, const struct mm_struct *mm,
+void emu_report_add(struct emu_report *report, struct mm_struct *mm,
 		    unsigned long addr, unsigned long nr)
 {
 	if (report->nr && report->mm == mm &&
@@ -86,6 +88,7 @@ void emu_report_add(struct emu_report *report, const struct mm_struct *mm,
 		return;
 	}
 	emu_report_flush(report);
+	mmgrab(mm);
 	report->mm = mm;
 	report->addr = addr;
 	report->nr = nr;

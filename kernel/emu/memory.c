@@ -61,6 +61,9 @@ static void emu_folio_split(struct folio *head, struct folio *tail)
 	}
 	p = &dev->pages[emu_page_index(dev, &tail->page)];
 	p->nr = folio_nr_pages(tail);
+	if (first->owner)
+		mmgrab(first->owner);
+	p->owner = first->owner;
 	p->mm = first->mm;
 	p->addr = first->addr + ((p - first) << PAGE_SHIFT);
 	/* Where the whole is, it may be an evictor's list, the pieces are. */
@@ -318,23 +321,22 @@ void emu_arrived(struct emu_device *dev, const struct page *page,
 {
 	struct emu_page *p = &dev->pages[emu_page_index(dev, page)];
 
+	mmgrab(mm);
 	spin_lock(&dev->lock);
+	p->owner = mm;
 	p->mm = mm;
 	p->addr = addr;
-	if (p->nr > 1) {
-		mmgrab(mm);
-		p->owner = mm;
-	}
 	list_add_tail(&p->order, &dev->order);
 	spin_unlock(&dev->lock);
 }
 
 /*
- * Whose the folio at @pfn is, which the caller has locked. Return: false if
+ * Whose the folio at @pfn is, which the caller has locked: the address space
+ * is there, if empty, as long as the folio is in use. Return: false if it is
  * nobody's any more: it has left, and its last reference is about to go.
  */
 bool emu_whose(struct emu_device *dev, unsigned long pfn,
-	       const struct mm_struct **mm, unsigned long *addr)
+	       struct mm_struct **mm, unsigned long *addr)
 {
 	const struct emu_page *p = &dev->pages[pfn - dev->first_pfn];
 
