@@ -319,7 +319,10 @@ static int sleep_or_wake(struct pool *p, const char *tag, bool wake)
 			awake(p);
 	} else if (!wake && p->opt.comm) {
 		err = hm_error(-EBUSY, "sleep: memory for communication stays");
-	} else if (!wake && !p->asleep) {
+	} else if (!wake && p->asleep) {
+		/* What failed is tried again. */
+		err = p->source->sleep(p);
+	} else if (!wake) {
 		__atomic_store_n(&p->cache_max, 0, __ATOMIC_RELAXED);
 		p->asleep = true;
 		hm_pool_flush(p);

@@ -131,6 +131,8 @@ static void moved(unsigned int nth)
 	hm_soft_rules(NULL, NULL);
 	ok(err ? held : !held, "%s: sleep is %d, %zu bytes are left", rule, err,
 	   held);
+	is(hetmem_sleep(res, NULL), 0, "%s: sleeps when it is told again", rule);
+	is(used(), 0, "%s: and nothing is left", rule);
 	is(hetmem_wake(res, NULL), 0, "%s: wakes", rule);
 	memset(q, 1, 16 * MIB);
 	hetmem_resource_destroy(res);
