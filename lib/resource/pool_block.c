@@ -155,7 +155,7 @@ void hm_block_delete(struct pool *p, struct block *b)
 /*
  * Whether two free neighbours may have one tag, and whose. What is complete
  * goes with what is not only if that is larger, or there is nobody else who
- * could use it.
+ * could use it; and not while it is being made for somebody.
  */
 static struct block *common_tag(struct pool *p, struct block *b,
 				struct block *n)
@@ -170,7 +170,7 @@ static struct block *common_tag(struct pool *p, struct block *b,
 	if (hm_block_done(p, n) &&
 	    (p->order.seen <= 1 || n->units <= b->units || hm_block_done(p, b)))
 		return b;
-	if (hm_block_done(p, b) &&
+	if (hm_block_done(p, b) && !p->growing &&
 	    (p->order.seen <= 1 || b->units <= n->units))
 		return n;
 	return NULL;

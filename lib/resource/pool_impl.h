@@ -251,6 +251,7 @@ struct source {
  * @source: where runs come from, @vm or @regions is its own
  * @decay_at: when to look (ns); @decay_high: most requested since last time
  * @asleep: memory is gone, addresses stay
+ * @growing: what is released is for the stream that asked
  * @host: works in a forked child
  * @whole: blocks own their handles
  */
@@ -267,6 +268,7 @@ struct pool {
 	struct hash *hash;
 	uint64_t cache_max;
 	bool asleep;
+	bool growing;
 	bool host;
 	bool whole;
 	struct hm_order order;

@@ -399,8 +399,11 @@ static int grow(struct pool *p, struct pool_stream *s, unsigned int zone,
 	int err;
 
 	err = hm_vm_plan(p, s, zone, units, wait, &plan);
-	if (!err)
+	if (!err) {
+		p->growing = true;
 		err = carry_out(p, s, &plan);
+		p->growing = false;
+	}
 	if (err)
 		plan.nr = 0;
 	hm_vm_plan_free(p, &plan);

@@ -234,6 +234,39 @@ static void captured(void)
 	drv->cuStreamDestroy(a);
 }
 
+/* What is made in a hole is not given to a neighbour that is larger and in use. */
+static void beside_what_is_used(bool host)
+{
+	struct hm_pool_options opt = { .handle = 2 * MIB, .wait_ms = 50 };
+	CUstream a = new_stream(), b = new_stream();
+	char *x, *y, *z, *q = NULL;
+
+	make_pool("vmm", &opt);
+	put(get(512, b), 512, b);
+	x = get(14 * MIB, HETMEM_STREAM_HOST);
+	put(x, 0, HETMEM_STREAM_HOST);
+	x = get(2 * MIB, HETMEM_STREAM_HOST);
+	y = get(4 * MIB, HETMEM_STREAM_HOST);
+	z = get(8 * MIB, a);
+	ok(y == x + 2 * MIB && z == y + 4 * MIB, "three in a row");
+	put(y, 0, HETMEM_STREAM_HOST);
+	is(hetmem_trim(pool, 0, NULL), 0, "the second is given back");
+	put(x, 0, HETMEM_STREAM_HOST);
+	close_gate(a);
+	put(z, 0, a);
+	is(hetmem_alloc(pool, 6 * MIB, 0, host ? HETMEM_STREAM_HOST : b, (void **)&q), 0,
+	   "the first gets memory behind it: %s", hetmem_last_error());
+	is(pool_stats().host_wait_ns, 0, "without waiting");
+	ok(q == x || !host, "and is one with it");
+	open_gate();
+	drv->cuCtxSynchronize();
+	if (q)
+		put(q, 0, host ? HETMEM_STREAM_HOST : b);
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
 /* What sleeps has no memory that could be exported. */
 static void export_asleep(void)
 {
@@ -270,6 +303,8 @@ int main(void)
 	too_much();
 	captured();
 	export_asleep();
+	beside_what_is_used(true);
+	beside_what_is_used(false);
 	close_soft();
 	return tap_end();
 }
