@@ -155,7 +155,8 @@ size_t hm_blocks_bytes(struct hm_blocks *blocks);
 
 /*
  * A lock for the owner's own use, whole and free in a forked child too. The
- * functions above may be called, and the driver, while it is held.
+ * functions above may be called, the driver, and what the owner is upon, while
+ * it is held.
  */
 void hm_blocks_lock(struct hm_blocks *blocks);
 void hm_blocks_unlock(struct hm_blocks *blocks);

@@ -6,14 +6,16 @@
  * tombstones and a table that empties is as good as new.
  *
  * All tables are in a list, so that fork() can hold their locks: the list's,
- * then the owner's of each table, then those of its shards. No lock of the
- * library but the driver's is taken under any of them.
+ * then the owner's of each table, the newest first, as owners call their
+ * upstream with it, then those of its shards. Locks of pools and of the driver
+ * are taken under an owner's.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "resource/adaptor.h"
+#include "resource/pool.h"
 
 /* The thread sanitizer knows of 64 locks that are held, and fork holds all. */
 #ifdef __SANITIZE_THREAD__
@@ -66,8 +68,10 @@ static void after_fork(void)
 	pthread_mutex_unlock(&list_lock);
 }
 
+/* Handlers that are there later run first: those of pools are there before. */
 static void watch_fork(void)
 {
+	hm_pool_fork_watch();
 	pthread_atfork(before_fork, after_fork, after_fork);
 }
 

@@ -58,4 +58,7 @@ int hm_pool_create(struct hm_provider *provider,
 		   const struct hm_pool_options *options,
 		   struct hetmem_resource **out);
 
+/* Has pools hold their locks across fork(); before any other such handler's. */
+void hm_pool_fork_watch(void);
+
 #endif /* HETMEM_RESOURCE_POOL_H */

@@ -2,7 +2,8 @@
 /*
  * Pools of host memory go on in a forked child. Their locks are held across
  * fork(), so that the child finds whole pools and free locks. Handlers run
- * before those of the open library, whose lock is taken inside a pool's.
+ * before those of the open library, whose lock is taken inside a pool's, and
+ * after those of adaptors' tables, whose owners call pools with theirs.
  */
 #include "resource/pool_impl.h"
 
@@ -41,9 +42,14 @@ static void watch_fork(void)
 	pthread_atfork(before_fork, after_fork, after_fork);
 }
 
-void hm_pool_fork_add(struct pool *p)
+void hm_pool_fork_watch(void)
 {
 	pthread_once(&once, watch_fork);
+}
+
+void hm_pool_fork_add(struct pool *p)
+{
+	hm_pool_fork_watch();
 	pthread_mutex_lock(&list_lock);
 	p->next = list;
 	list = p;
