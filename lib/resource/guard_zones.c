@@ -64,18 +64,24 @@ static void inspect(struct guard *g, const unsigned char *front,
 	hm_blocks_unlock(g->blocks);
 }
 
-/* On a thread of the driver, when the stream has copied the zones. */
-static void look_now(void *data)
+static void put_look(struct look *look)
 {
-	struct look *look = data;
 	struct guard *g = look->guard;
 
-	inspect(g, look->zones, look->zones + ZONE, &look->known);
 	hm_blocks_lock(g->blocks);
 	look->next = g->looks;
 	g->looks = look;
 	g->pending--;
 	hm_blocks_unlock(g->blocks);
+}
+
+/* On a thread of the driver, when the stream has copied the zones. */
+static void look_now(void *data)
+{
+	struct look *look = data;
+
+	inspect(look->guard, look->zones, look->zones + ZONE, &look->known);
+	put_look(look);
 }
 
 /* More slots. Without the lock; the context is current. */
@@ -123,17 +129,6 @@ static struct look *take_look(struct guard *g)
 	g->pending++;
 	hm_blocks_unlock(g->blocks);
 	return look;
-}
-
-static void put_look(struct look *look)
-{
-	struct guard *g = look->guard;
-
-	hm_blocks_lock(g->blocks);
-	look->next = g->looks;
-	g->looks = look;
-	g->pending--;
-	hm_blocks_unlock(g->blocks);
 }
 
 /*
