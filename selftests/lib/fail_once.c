@@ -22,18 +22,9 @@ static void begin(void)
 
 static void nothing_left(const char *what, const char *rule)
 {
-	int saved = dup(STDERR_FILENO);
-	char text[2048];
-	ssize_t n;
+	char text[2048] = "";
+	ssize_t n = tap_stderr_of(close_soft, out, text, sizeof(text));
 
-	need(!ftruncate(out, 0), "an empty file");
-	lseek(out, 0, SEEK_SET);
-	dup2(out, STDERR_FILENO);
-	close_soft();
-	dup2(saved, STDERR_FILENO);
-	close(saved);
-	n = pread(out, text, sizeof(text) - 1, 0);
-	text[n > 0 ? n : 0] = '\0';
 	if (!ok(!n, "%s: %s: nothing is left", what, rule))
 		printf("# %s", text);
 }

@@ -67,4 +67,27 @@ static int tap_end(void)
 	return tap_failed ? 1 : 0;
 }
 
+/*
+ * What @call says on stderr, by way of the file @fd, into @text of @size bytes. Its
+ * length, -1: it is not known.
+ */
+__attribute__((unused))
+static ssize_t tap_stderr_of(void (*call)(void), int fd, char *text, size_t size)
+{
+	int saved;
+	ssize_t n;
+
+	if (ftruncate(fd, 0))
+		return -1;
+	saved = dup(STDERR_FILENO);
+	lseek(fd, 0, SEEK_SET);
+	dup2(fd, STDERR_FILENO);
+	call();
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	n = pread(fd, text, size - 1, 0);
+	text[n > 0 ? n : 0] = '\0';
+	return n;
+}
+
 #endif /* HETMEM_SELFTESTS_TAP_H */

@@ -135,17 +135,22 @@ static CUresult same_wait(CUstream s, CUevent event, unsigned int flags)
 	return real.cuStreamWaitEvent(resolve(s), event, flags);
 }
 
+static void use_handle(void)
+{
+	hm->driver.cuStreamGetId = same_id;
+	hm->driver.cuStreamGetCtx = same_ctx;
+	hm->driver.cuStreamIsCapturing = same_capturing;
+	hm->driver.cuEventRecord = same_record;
+	hm->driver.cuStreamWaitEvent = same_wait;
+}
+
 static void lost(bool recorded)
 {
 	CUstream a = new_stream(), b = new_stream();
 	char *p, *q;
 
 	make_pool("vmm", NULL);
-	hm->driver.cuStreamGetId = same_id;
-	hm->driver.cuStreamGetCtx = same_ctx;
-	hm->driver.cuStreamIsCapturing = same_capturing;
-	hm->driver.cuEventRecord = same_record;
-	hm->driver.cuStreamWaitEvent = same_wait;
+	use_handle();
 	behind_handle = a;
 	p = get(4 * MIB, recorded ? HETMEM_STREAM_HOST : HANDLE);
 	if (recorded)
@@ -172,11 +177,7 @@ static void many_lost(void)
 	void *p;
 
 	make_pool("vmm", NULL);
-	hm->driver.cuStreamGetId = same_id;
-	hm->driver.cuStreamGetCtx = same_ctx;
-	hm->driver.cuStreamIsCapturing = same_capturing;
-	hm->driver.cuEventRecord = same_record;
-	hm->driver.cuStreamWaitEvent = same_wait;
+	use_handle();
 	for (i = 0; i < 5000; i++) {
 		behind_handle = new_stream();
 		failed += !!hetmem_alloc(pool, 512, 0, HANDLE, &p) ||

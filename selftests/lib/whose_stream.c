@@ -9,14 +9,19 @@
 static CUcontext home;
 static unsigned int at_home, abroad;
 
-static CUresult where(CUdeviceptr *ptr, size_t size, CUmemoryPool from,
-		      CUstream stream)
+static void count(CUstream stream)
 {
 	CUcontext current = NULL;
 
 	drv->cuCtxGetCurrent(&current);
 	if (hm_stream_special(stream))
 		++*(current == home ? &at_home : &abroad);
+}
+
+static CUresult where(CUdeviceptr *ptr, size_t size, CUmemoryPool from,
+		      CUstream stream)
+{
+	count(stream);
 	return real.cuMemAllocFromPoolAsync(ptr, size, from, stream);
 }
 
@@ -26,15 +31,31 @@ static void make(const char *spec)
 	     hetmem_last_error());
 }
 
+/* Nothing counted: @home, and another's, and what is current. */
+static CUcontext two_devices(CUcontext *before)
+{
+	CUcontext other;
+
+	drv->cuCtxGetCurrent(before);
+	need(!drv->cuDevicePrimaryCtxRetain(&home, 0) &&
+	     !drv->cuDevicePrimaryCtxRetain(&other, 1), "two devices");
+	at_home = 0;
+	abroad = 0;
+	return other;
+}
+
+static void one_device(void)
+{
+	drv->cuDevicePrimaryCtxRelease(0);
+	drv->cuDevicePrimaryCtxRelease(1);
+}
+
 /* The pool's stream 0 is its device's; what it grows by is ordered there. */
 static void growth(void)
 {
-	CUcontext other, before;
+	CUcontext before, other = two_devices(&before);
 	void *p;
 
-	drv->cuCtxGetCurrent(&before);
-	need(!drv->cuDevicePrimaryCtxRetain(&home, 0) &&
-	     !drv->cuDevicePrimaryCtxRetain(&other, 1), "two devices");
 	hm->driver.cuMemAllocFromPoolAsync = where;
 	make("pool(async(device=0))");
 	drv->cuCtxSetCurrent(other);
@@ -47,32 +68,22 @@ static void growth(void)
 	drv->cuCtxSetCurrent(before);
 	is(hetmem_resource_destroy(pool), 0, "that pool is done with");
 	hm->driver.cuMemAllocFromPoolAsync = real.cuMemAllocFromPoolAsync;
-	drv->cuDevicePrimaryCtxRelease(0);
-	drv->cuDevicePrimaryCtxRelease(1);
+	one_device();
 }
 
 static CUresult where_freed(CUdeviceptr ptr, CUstream stream)
 {
-	CUcontext current = NULL;
-
-	drv->cuCtxGetCurrent(&current);
-	if (hm_stream_special(stream))
-		++*(current == home ? &at_home : &abroad);
+	count(stream);
 	return real.cuMemFreeAsync(ptr, stream);
 }
 
 /* Memory of stream 0, freed where another device's context is current. */
 static void streamed(void)
 {
-	CUcontext other, before;
+	CUcontext before, other = two_devices(&before);
 	void *p;
 
-	drv->cuCtxGetCurrent(&before);
-	need(!drv->cuDevicePrimaryCtxRetain(&home, 0) &&
-	     !drv->cuDevicePrimaryCtxRetain(&other, 1), "two devices");
 	hm->driver.cuMemFreeAsync = where_freed;
-	at_home = 0;
-	abroad = 0;
 	make("async(device=0)");
 	drv->cuCtxSetCurrent(home);
 	p = get(3 * MIB, NULL);
@@ -83,8 +94,7 @@ static void streamed(void)
 	drv->cuCtxSetCurrent(before);
 	is(hetmem_resource_destroy(pool), 0, "and that is all there was");
 	hm->driver.cuMemFreeAsync = real.cuMemFreeAsync;
-	drv->cuDevicePrimaryCtxRelease(0);
-	drv->cuDevicePrimaryCtxRelease(1);
+	one_device();
 }
 
 /* The driver may have given the handle to another stream since. */
