@@ -11,7 +11,7 @@
 #include "count_system.h"
 
 #ifdef HAVE_JSON_C
-#include <json-c/json.h>
+#include "json_text.h"
 #endif
 
 size_t bench_sizes[BENCH_SIZES];
@@ -359,16 +359,6 @@ static struct json_object *number(double value)
 		return NULL;
 	snprintf(text, sizeof(text), "%.2f", value);
 	return json_object_new_double_s(value, text);
-}
-
-/* Of characters that JSON can have. */
-static struct json_object *json_text(const char *s)
-{
-	char *clean = xescape(s);
-	struct json_object *object = json_object_new_string(clean);
-
-	free(clean);
-	return object;
 }
 
 static struct json_object *json_row(const struct bench_pair *r)

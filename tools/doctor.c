@@ -11,7 +11,7 @@
 #include "util.h"
 
 #ifdef HAVE_JSON_C
-#include <json-c/json.h>
+#include "json_text.h"
 #endif
 
 static const char *const state_names[] = {
@@ -79,11 +79,7 @@ static void print_table(const struct doctor *doctor)
 static void add_string(struct json_object *object, const char *key,
 		       const char *value)
 {
-	char *clean = value ? xescape(value) : NULL;
-
-	json_object_object_add(object, key, clean ?
-			       json_object_new_string(clean) : NULL);
-	free(clean);
+	json_object_object_add(object, key, json_text(value));
 }
 
 static void print_json(const struct doctor *doctor, int missing, bool moves)

@@ -7,7 +7,7 @@
 #include "replay.h"
 
 #ifdef HAVE_JSON_C
-#include <json-c/json.h>
+#include "json_text.h"
 
 /* null where nothing was taken. */
 static void add_number(struct json_object *object, const char *key,
@@ -28,10 +28,7 @@ static void add_number(struct json_object *object, const char *key,
 static void add_text(struct json_object *object, const char *key,
 		     const char *text)
 {
-	char *clean = xescape(text);
-
-	json_object_object_add(object, key, json_object_new_string(clean));
-	free(clean);
+	json_object_object_add(object, key, json_text(text));
 }
 
 static void add_count(struct json_object *object, const char *key,
