@@ -11,6 +11,8 @@ BINDIR	?= $(PREFIX)/bin
 INCDIR	?= $(PREFIX)/include
 MANDIR	?= $(PREFIX)/share/man
 UDEVDIR	?= /lib/udev/rules.d
+MODLOADDIR ?= /usr/lib/modules-load.d
+DKMSDIR	?= /usr/src
 DESTDIR	?=
 KDIR	?= /lib/modules/$(shell uname -r)/build
 INSTALL	?= install
@@ -27,26 +29,36 @@ else
 B	:= build
 endif
 
+comma	:= ,
 warnings = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes
 cppflags = -D_GNU_SOURCE -DHETMEM_VERSION_STRING='"$(VERSION)"' \
 	   -include $(B)/config.h -Iinclude -Iinclude/uapi -Ilib $(CPPFLAGS)
 cflags	 = -std=gnu11 $(warnings) -fvisibility=hidden -fPIC $(sanflags) $(CFLAGS)
 ldflags	 = -Wl,--as-needed $(sanflags) $(LDFLAGS)
 
-lib_src	 := $(sort $(shell find lib -name '*.c' 2>/dev/null))
-tool_src := $(sort $(wildcard tools/*.c))
-test_src := $(sort $(wildcard selftests/lib/*.c))
+soft_src := $(sort $(wildcard lib/soft/*.c))
+lib_src	 := $(filter-out $(soft_src),$(sort $(shell find lib -name '*.c' 2>/dev/null)))
+tool_src := $(sort $(shell find tools -name '*.c' 2>/dev/null))
+test_src := $(sort $(shell find selftests/lib selftests/soft -name '*.c' 2>/dev/null))
 man_pages := $(wildcard Documentation/man/*.[1-8])
 
 lib_obj	 := $(lib_src:%.c=$(B)/obj/%.o)
+# The soft driver has a core and the module's calls of its own.
+soft_obj := $(soft_src:%.c=$(B)/obj/%.o) \
+	$(patsubst %,$(B)/obj/lib/%.o,core/error core/fork core/range platform/kmod platform/numa)
 tool_obj := $(tool_src:%.c=$(B)/obj/%.o)
 lib_tests := $(test_src:selftests/%.c=$(B)/selftests/%)
-vm_tests := $(filter $(B)/selftests/lib/vm_%,$(lib_tests))
-gpu_tests := $(filter $(B)/selftests/lib/gpu_%,$(lib_tests))
+named	 = $(foreach t,$(lib_tests),$(if $(filter $(1)_%,$(notdir $t)),$t))
+vm_tests := $(call named,vm)
+gpu_tests := $(call named,gpu)
 host_tests := $(filter-out $(vm_tests) $(gpu_tests),$(lib_tests))
-kernel_tests := $(patsubst selftests/%.c,$(B)/selftests/%, \
-	$(sort $(wildcard selftests/kernel/*.c)))
-dirs	 := $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(INCDIR)/linux $(BINDIR) $(UDEVDIR))
+libktest_src := $(sort $(wildcard selftests/kernel/libktest/*.c))
+fuzz_src := $(sort $(wildcard selftests/kernel/fuzz/*.c))
+kernel_src := $(filter-out $(libktest_src) $(fuzz_src),$(sort $(wildcard selftests/kernel/*/*.c)))
+kernel_tests := $(kernel_src:selftests/%.c=$(B)/selftests/%)
+fuzzer	 := $(B)/selftests/kernel/fuzz/fuzz
+dirs	 := $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(INCDIR)/hetmem $(INCDIR)/linux \
+		$(BINDIR) $(UDEVDIR))
 
 ifeq ($(V),1)
 Q	=
@@ -56,11 +68,19 @@ Q	= @
 say	= @printf '  %-7s %s\n'
 endif
 
-all: $(B)/libhetmem.so $(B)/libhetmem.a $(B)/hetmem
+all: $(B)/libhetmem.so $(B)/libhetmem-soft.so $(B)/libhetmem.a $(B)/hetmem
+
+# make check-headers DIR...: the directories are goals that need nothing done.
+ifneq ($(filter check-headers,$(MAKECMDGOALS)),)
+header_dirs := $(filter-out check-headers,$(MAKECMDGOALS))
+.PHONY: $(header_dirs)
+$(header_dirs): ; @:
+endif
 
 # What this machine has of the optional libraries is asked on every run; what was
 # found goes to config.h and config.mk, which change only when the answer does.
-quick := clean help module modules_install uninstall check demo bench-kernel bench-pullback
+quick := clean help module modules_install modules_uninstall dkms_install uninstall check \
+	check-headers demo bench-kernel bench-pullback $(header_dirs)
 ifneq ($(filter-out $(quick),$(or $(MAKECMDGOALS),all)),)
 found := $(shell lib/detect $(B) '$(CC)' '$(sanflags) $(CFLAGS) $(LDFLAGS)' >&2 && echo yes)
 ifneq ($(found),yes)
@@ -77,6 +97,9 @@ $(file >$(B)/flags,$(flags))
 endif
 endif
 
+# A subcommand's folder and what the subcommands share.
+$(B)/obj/tools/%.o: cppflags += -Itools
+
 $(B)/obj/%.o: %.c $(B)/flags $(B)/config.h
 	@mkdir -p $(@D)
 	$(say) CC $<
@@ -89,52 +112,104 @@ $(B)/libhetmem.so: $(lib_obj) lib/libhetmem.map
 		-o $@ $(lib_obj) $(lib_libs)
 	$(Q)ln -sf libhetmem.so $@.$(SOVERSION)
 
+$(B)/libhetmem-soft.so: $(soft_obj) lib/soft/libhetmem-soft.map
+	$(say) LD $@
+	$(Q)$(CC) -shared -Wl,-soname,libhetmem-soft.so \
+		-Wl,--version-script=lib/soft/libhetmem-soft.map -Wl,-z,defs $(ldflags) \
+		-o $@ $(soft_obj) $(lib_libs)
+
 $(B)/libhetmem.a: $(lib_obj)
 	$(say) AR $@
 	$(Q)rm -f $@
-	$(Q)$(AR) rcs $@ $(lib_obj)
+	$(Q)$(AR) qcs $@ $(lib_obj)
 
+# tools/hold.c stands between the library and its mutexes.
+wraps	:= $(patsubst %,-Wl$(comma)--wrap=pthread_%,mutex_lock mutex_trylock mutex_unlock \
+	cond_wait cond_timedwait)
 $(B)/hetmem: $(tool_obj) $(B)/libhetmem.a
 	$(say) LD $@
-	$(Q)$(CC) $(ldflags) -o $@ $(tool_obj) $(B)/libhetmem.a $(lib_libs) $(tool_libs)
+	$(Q)$(CC) $(ldflags) $(wraps) -o $@ $(tool_obj) $(B)/libhetmem.a $(lib_libs) $(tool_libs)
 
-# Programs that test: TAP on stdout. Those of selftests/lib run on the host, but for
-# vm_*, which like those of selftests/kernel need the modules and run in the virtual
-# machine, and gpu_*, which need a GPU and libcuda.so.1.
-host-tests: $(host_tests)
-gpu-tests: $(gpu_tests)
-vm-tests: $(vm_tests) $(kernel_tests)
+# Programs that test: TAP on stdout. Those of selftests/lib and selftests/soft run on the
+# host. Exceptions: vm_* need the modules, as those of selftests/kernel do, and run in the
+# virtual machine; gpu_* need a GPU and libcuda.so.1.
+host-tests: $(host_tests) $(B)/libhetmem.so $(B)/libhetmem-soft.so
+gpu-tests: $(gpu_tests) $(B)/libhetmem-soft.so
+vm-tests: $(vm_tests) $(kernel_tests) $(fuzzer) $(B)/libhetmem-soft.so
 
-$(B)/selftests/lib/%: $(B)/obj/selftests/lib/%.o $(B)/libhetmem.a
+$(B)/obj/selftests/%: cppflags += -Iselftests -Iselftests/lib
+
+# They find the soft driver in the build directory: by RPATH, which a sanitizer that stands
+# between a program and dlopen() leaves in force.
+$(lib_tests): $(B)/selftests/%: $(B)/obj/selftests/%.o $(B)/libhetmem.a
 	@mkdir -p $(@D)
 	$(say) LD $@
-	$(Q)$(CC) $(ldflags) -o $@ $^ $(lib_libs) $(tool_libs)
+	$(Q)$(CC) $(ldflags) -Wl,--disable-new-dtags,-rpath,$(abspath $(B)) -o $@ $^ $(lib_libs) $(tool_libs)
 
 # The kernel's own test driver's interface comes with its test harness, see below.
-$(B)/obj/selftests/lib/vm_emu_hint_foreign.o: cppflags += -isystem $$(cat $(B)/harness)
-$(B)/obj/selftests/lib/vm_emu_hint_foreign.o: $(B)/harness
+$(B)/obj/selftests/lib/hint/vm_emu_hint_foreign.o: cppflags += -isystem $$(cat $(B)/harness)
+$(B)/obj/selftests/lib/hint/vm_emu_hint_foreign.o: $(B)/harness
 
 # The kernel's test harness comes from the kernel's sources, see selftests/vm/harness.
-$(B)/selftests/kernel/%: selftests/kernel/%.c $(B)/flags $(B)/harness
+ktest_flags = $(cppflags) -Iselftests/kernel -isystem $$(cat $(B)/harness) -std=gnu11 \
+	$(sanflags) $(CFLAGS) -Wall -Wstrict-prototypes
+
+$(B)/selftests/kernel/%: selftests/kernel/%.c $(B)/libktest.a $(B)/flags $(B)/harness
 	@mkdir -p $(@D)
 	$(say) CC $@
-	$(Q)$(CC) $(cppflags) -isystem $$(cat $(B)/harness) -std=gnu11 $(CFLAGS) \
-		-Wall -Wstrict-prototypes $(sanflags) -MMD -MP -MF $@.d -o $@ $< \
+	$(Q)$(CC) $(ktest_flags) -MMD -MP -MF $@.d -o $@ $< $(B)/libktest.a \
 		$(ldflags) -lnuma -lpthread
+
+# The example of Documentation/kernel-interface.md, for the tests that run it.
+example_tests := $(addprefix $(B)/selftests/kernel/abi/,example emu_example)
+$(example_tests): cppflags += -I$(B)
+$(example_tests): $(B)/interface_example.c
+$(B)/interface_example.c: Documentation/kernel-interface.md
+	@mkdir -p $(@D)
+	$(Q)awk '/^```c$$/ { on = 1; next } /^```$$/ { on = 0 } on' $< | \
+		sed 's|/\* \.\.\. start threads .* \*/|example_threads(p, size);|' >$@
+	$(Q)grep -q 'example_threads(p, size);' $@
+
+$(fuzzer): $(fuzz_src:%.c=$(B)/obj/%.o) $(B)/libktest.a
+	@mkdir -p $(@D)
+	$(say) LD $@
+	$(Q)$(CC) $(ldflags) -o $@ $^ -lpthread
+
+$(B)/libktest.a: $(libktest_src:%.c=$(B)/obj/%.o)
+	$(say) AR $@
+	$(Q)rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+$(B)/obj/selftests/kernel/%.o: selftests/kernel/%.c $(B)/flags $(B)/harness
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(Q)$(CC) $(ktest_flags) -Wextra -Wno-unused-parameter \
+		-Wmissing-prototypes -MMD -MP -c -o $@ $<
 
 $(B)/harness: FORCE
 	$(Q)dir=$$(selftests/vm/harness) && [ "$$dir" = "$$(cat $@ 2>/dev/null)" ] || \
 		echo "$$dir" >$@
 
+# As for the kernel's own build a compiler counts on the command line only; the other
+# variables count in the environment, too.
+given	 = $(foreach v,$(1),$(if $(filter $(2),$(firstword $(origin $(v)))),'$(v)=$($(v))'))
+module_variables = $(call given,CC LD,command) \
+	$(call given,LLVM ARCH CROSS_COMPILE,command environment)
+build_module = W=$(W) C=$(C) V=$(V) WERROR=$(WERROR) \
+	kernel/build-module '$(KDIR)' build '$(MODULE_OUT)' $(module_variables)
+
 module:
-	+$(Q)W=$(W) C=$(C) V=$(V) WERROR=$(WERROR) \
-		kernel/build-module '$(KDIR)' build '$(MODULE_OUT)'
+	+$(Q)$(build_module)
+
+check-headers:
+	+$(Q)kernel/check-headers $(B)/headers $(module_variables) \
+		$(or $(header_dirs),$(wildcard /lib/modules/*/build))
 
 check:
 	$(Q)selftests/run-tests $(T)
 
 # T=SECONDS K=KERNEL SEED=N
-fuzz: $(B)/selftests/kernel/fuzz
+fuzz: $(fuzzer)
 	$(Q)selftests/vm/fuzz -v $(if $(T),-t $(T)) $(if $(K),-k $(K)) $(if $(SEED),-s $(SEED))
 
 check-gpu: all host-tests gpu-tests
@@ -156,8 +231,10 @@ install: all
 	$(Q)$(INSTALL) -m 755 $(B)/libhetmem.so $(DESTDIR)$(LIBDIR)/libhetmem.so.$(VERSION)
 	$(Q)ln -sf libhetmem.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhetmem.so.$(SOVERSION)
 	$(Q)ln -sf libhetmem.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhetmem.so
+	$(Q)$(INSTALL) -m 755 $(B)/libhetmem-soft.so $(DESTDIR)$(LIBDIR)/
 	$(Q)$(INSTALL) -m 644 $(B)/libhetmem.a $(DESTDIR)$(LIBDIR)/
 	$(Q)$(INSTALL) -m 644 include/hetmem.h $(DESTDIR)$(INCDIR)/
+	$(Q)$(INSTALL) -m 644 include/hetmem/*.h $(DESTDIR)$(INCDIR)/hetmem/
 	$(Q)$(INSTALL) -m 644 include/uapi/linux/*.h $(DESTDIR)$(INCDIR)/linux/
 	$(Q)$(INSTALL) -m 755 $(B)/hetmem $(DESTDIR)$(BINDIR)/
 	$(Q)$(INSTALL) -m 644 kernel/60-hetmem.rules $(DESTDIR)$(UDEVDIR)/
@@ -169,19 +246,38 @@ install: all
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(LIBDIR)/libhetmem.so $(LIBDIR)/libhetmem.so.$(SOVERSION) \
-		$(LIBDIR)/libhetmem.so.$(VERSION) $(LIBDIR)/libhetmem.a \
+		$(LIBDIR)/libhetmem.so.$(VERSION) $(LIBDIR)/libhetmem-soft.so \
+		$(LIBDIR)/libhetmem.a \
 		$(LIBDIR)/pkgconfig/hetmem.pc $(INCDIR)/hetmem.h \
+		$(patsubst include/%,$(INCDIR)/%,$(wildcard include/hetmem/*.h)) \
 		$(patsubst include/uapi/%,$(INCDIR)/%,$(wildcard include/uapi/linux/*.h)) \
 		$(BINDIR)/hetmem $(UDEVDIR)/60-hetmem.rules \
 		$(foreach p,$(man_pages),$(MANDIR)/man$(subst .,,$(suffix $p))/$(notdir $p)))
 
-modules_install: module
-	$(Q)release=$$(sed -n 's/.*UTS_RELEASE "\(.*\)".*/\1/p' \
-		$(KDIR)/include/generated/utsrelease.h) && \
-	to=$(DESTDIR)/lib/modules/$$release/updates/hetmem && \
-	$(INSTALL) -D -m 644 -t $$to \
-		$(or $(MODULE_OUT),build/module-$$release)/hetmem*.ko && \
-	{ [ -n '$(DESTDIR)' ] || depmod $$release; }
+modules_install:
+	+$(Q)$(build_module) 'INSTALL_MOD_PATH=$(DESTDIR)'
+	$(Q)$(INSTALL) -D -m 644 kernel/modules-load.conf $(DESTDIR)$(MODLOADDIR)/hetmem.conf
+
+modules_uninstall:
+	rm -f $(DESTDIR)$(MODLOADDIR)/hetmem.conf
+	$(Q)for dir in $(wildcard $(DESTDIR)/lib/modules/*/updates/hetmem); do \
+		echo rm -rf $$dir && rm -rf $$dir || exit; \
+		release=$${dir%/updates/hetmem}; release=$${release##*/}; \
+		[ -n '$(DESTDIR)' ] || depmod $$release; done
+
+# What DKMS builds for each kernel that is installed.
+dkms	 = $(DKMSDIR)/hetmem-$(VERSION)
+dkms_src = Makefile Kbuild COPYING \
+	$(shell find kernel include/linux include/uapi -type f)
+dkms_install:
+	$(say) INSTALL '$(DESTDIR)$(dkms)'
+	$(Q)rm -rf $(DESTDIR)$(dkms)
+	$(Q)for file in $(dkms_src); do \
+		$(INSTALL) -D -m $$([ -x $$file ] && echo 755 || echo 644) \
+			$$file $(DESTDIR)$(dkms)/$$file || exit; done
+	$(Q)$(INSTALL) -m 644 kernel/dkms.conf $(DESTDIR)$(dkms)
+	$(Q)$(INSTALL) -D -m 644 kernel/modules-load.conf $(DESTDIR)$(MODLOADDIR)/hetmem.conf
+	$(Q)[ -n '$(DESTDIR)' ] || echo "type: dkms install hetmem/$(VERSION)"
 
 clean:
 	rm -rf build
@@ -189,7 +285,7 @@ clean:
 help:
 	@echo 'make                    the library and the command, in build/'
 	@echo 'make module [KDIR=dir]  hetmem.ko and hetmem_emu.ko for that kernel (default: the'
-	@echo '                        running one) into MODULE_OUT=dir (default build/module-RELEASE)'
+	@echo '                        running one) in build/ and in MODULE_OUT=dir'
 	@echo 'make demo               watch memory move to a device and back'
 	@echo 'make check [T=pattern]  all tests, or those of selftests/t/ whose name matches'
 	@echo 'make check-gpu          the library on a machine with a GPU'
@@ -198,7 +294,11 @@ help:
 	@echo 'make bench-kernel       what the module costs, in instructions, in a virtual machine'
 	@echo 'make bench-pullback     likewise: bringing memory back from a device'
 	@echo 'make install            to DESTDIR and PREFIX (default /usr/local); also: uninstall'
-	@echo 'make modules_install    the modules [KDIR=dir]'
+	@echo 'make modules_install    the modules [KDIR=dir], loaded at boot; also: modules_uninstall'
+	@echo 'make dkms_install       what dkms builds the modules from, for each kernel'
+	@echo 'make check-headers DIR...'
+	@echo '                        builds the modules for kernels whose headers are in DIR...;'
+	@echo '                        selftests/headers does for all of Debian (1 to 2 hours)'
 	@echo 'make clean              removes build/'
 	@echo
 	@echo 'CC=gcc CFLAGS="-O2 -g"  what to compile with'
@@ -207,11 +307,11 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests module check fuzz check-gpu demo bench-kernel \
-	bench-pullback install uninstall \
-	modules_install clean help FORCE
+.PHONY: all host-tests gpu-tests vm-tests module check check-headers fuzz check-gpu demo \
+	bench-kernel bench-pullback install uninstall \
+	modules_install modules_uninstall dkms_install clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
--include $(patsubst %.c,$(B)/obj/%.d,$(lib_src) $(tool_src) $(test_src))
--include $(kernel_tests:=.d)
+-include $(patsubst %.c,$(B)/obj/%.d,$(lib_src) $(soft_src) $(tool_src) $(test_src))
+-include $(kernel_tests:=.d) $(patsubst %.c,$(B)/obj/%.d,$(libktest_src) $(fuzz_src))

@@ -1,218 +1,198 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A context: one open file of /dev/hetmem, bound to the opener's mm, and the
- * table by which a device driver's report about an mm finds its contexts.
+ * A context: one open file of /dev/hetmem, and what users may have.
  *
- * Lifetime. The context holds mmgrab() only: it keeps the mm_struct, not the
- * address space, so a process can exit while somebody else holds its file.
- * What looks at the address space takes mmget_not_zero() for as long.
+ * Lifetime. A context belongs to the opener's address space (notifier.c),
+ * which keeps the mm_struct, not the memory: a process can exit while another
+ * one holds its file. Looking at the memory takes mmget_not_zero() for as long.
+ * Closing takes the context out of its address space first; afterwards no
+ * notification, device report or hint finds it.
  *
- * Locking. hetmem_contexts_lock, a spinlock, serializes changes of the table and
- * of what users have; only opening and closing take it. Who looks for contexts
- * of others, device drivers' reports first of all, takes no lock that they
- * share: hetmem_contexts_srcu keeps what is found. Closing takes a context
- * out of the table and waits for who is inside before anything of it is freed,
- * so nobody inside may sleep. Notifier callbacks and what they take go on
- * until mmu_interval_notifier_remove() has waited for them.
+ * Quota. All kernel memory whose size a user chooses is charged, in bytes, to
+ * the uid of the context's opener and to a sum over all users, besides the
+ * memory cgroup. The sum is what bounds a user with many uids (subuids).
+ *
+ * Locking. hetmem_users_lock, a spinlock, protects the table of users; opening
+ * and closing take it. Charging takes no lock.
  */
 #include <linux/capability.h>
 #include <linux/cred.h>
-#include <linux/hash.h>
 #include <linux/hashtable.h>
-#include <linux/mm.h>
-#include <linux/pid.h>
 #include <linux/pid_namespace.h>
-#include <linux/rculist.h>
-#include <linux/rcupdate.h>
-#include <linux/sched.h>
-#include <linux/sched/mm.h>
-#include <linux/slab.h>
-#include <linux/srcu.h>
-#include <linux/uaccess.h>
 
-#include <linux/hetmem_device.h>
-#include "hetmem.h"
+#include "device.h"
+#include "range.h"
 #include "trace.h"
 
-static DEFINE_SPINLOCK(hetmem_contexts_lock);
-static DEFINE_HASHTABLE(hetmem_contexts, 8);
+static DEFINE_SPINLOCK(hetmem_users_lock);
 static DEFINE_HASHTABLE(hetmem_users, 6);
-static u64 hetmem_last_context;
-DEFINE_STATIC_SRCU(hetmem_contexts_srcu);
+atomic64_t hetmem_total_bytes;
 
-/* Until hetmem_contexts_leave() contexts that are found stay. */
-int hetmem_contexts_enter(void)
-	__acquires(hetmem_contexts_srcu)
+/* Current's entry, which has one context more; or NULL: no memory. */
+static struct hetmem_user *user_get(void)
 {
-	return srcu_read_lock(&hetmem_contexts_srcu);
-}
+	const u32 uid = __kuid_val(current_euid());
+	struct hetmem_user *user, *new;
 
-void hetmem_contexts_leave(int idx)
-	__releases(hetmem_contexts_srcu)
-{
-	srcu_read_unlock(&hetmem_contexts_srcu, idx);
-}
-
-static struct hlist_head *hetmem_contexts_of(const struct mm_struct *mm)
-{
-	return &hetmem_contexts[hash_min((unsigned long)mm,
-					 HASH_BITS(hetmem_contexts))];
-}
-
-/* The first context of @mm, or the one after @ctx; NULL if there is none. */
-struct hetmem_context *hetmem_context_next(const struct mm_struct *mm,
-					   struct hetmem_context *ctx)
-{
-	struct hlist_head *head = hetmem_contexts_of(mm);
-	struct hlist_node *node;
-
-	do {
-		if (ctx)
-			node = srcu_dereference(hlist_next_rcu(&ctx->by_mm),
-						&hetmem_contexts_srcu);
-		else
-			node = srcu_dereference(hlist_first_rcu(head),
-						&hetmem_contexts_srcu);
-		ctx = hlist_entry_safe(node, struct hetmem_context, by_mm);
-	} while (ctx && ctx->mm != mm);
-	return ctx;
-}
-
-/* The entry of @uid: @new if there was none. hetmem_contexts_lock is held. */
-static struct hetmem_user *hetmem_user_get(kuid_t uid, struct hetmem_user *new)
-{
-	struct hetmem_user *user;
-
-	hash_for_each_possible(hetmem_users, user, node, __kuid_val(uid)) {
-		if (uid_eq(user->uid, uid))
+	new = kzalloc(sizeof(*new), HETMEM_GFP);
+	if (!new)
+		return NULL;
+	new->uid = current_euid();
+	spin_lock(&hetmem_users_lock);
+	hash_for_each_possible(hetmem_users, user, node, uid) {
+		if (uid_eq(user->uid, new->uid)) {
+			user->nr_contexts++;
+			spin_unlock(&hetmem_users_lock);
+			kfree(new);
 			return user;
+		}
 	}
-	new->uid = uid;
-	hash_add(hetmem_users, &new->node, __kuid_val(uid));
+	new->nr_contexts = 1;
+	hash_add(hetmem_users, &new->node, uid);
+	spin_unlock(&hetmem_users_lock);
 	return new;
 }
 
-/* Makes the context findable, unless its user has enough of them. */
-static int hetmem_context_publish(struct hetmem_context *ctx)
+static void user_put(struct hetmem_user *user)
 {
-	unsigned int max = READ_ONCE(hetmem_caps.max_contexts);
-	struct hetmem_user *user, *new;
-	int ret = 0;
-
-	new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
-	if (!new)
-		return -ENOMEM;
-	spin_lock(&hetmem_contexts_lock);
-	user = hetmem_user_get(current_euid(), new);
-	/* Asked only where it matters: a refusal goes to the audit log. */
-	if (user->nr_contexts < max || capable(CAP_SYS_RESOURCE)) {
-		user->nr_contexts++;
-		ctx->user = user;
-		ctx->id = ++hetmem_last_context;
-		hlist_add_head_rcu(&ctx->by_mm, hetmem_contexts_of(ctx->mm));
-	} else {
-		ret = -EDQUOT;
-	}
-	spin_unlock(&hetmem_contexts_lock);
-	if (user != new)
-		kfree(new);
-	if (ret)
-		trace_hetmem_limit_hit("max_contexts", max);
-	return ret;
-}
-
-/* Afterwards nobody finds the context, or has found it and is at work. */
-static void hetmem_context_unpublish(struct hetmem_context *ctx)
-{
-	spin_lock(&hetmem_contexts_lock);
-	hlist_del_rcu(&ctx->by_mm);
-	spin_unlock(&hetmem_contexts_lock);
-	/* Without the pauses that spare others: nobody inside sleeps. */
-	synchronize_srcu_expedited(&hetmem_contexts_srcu);
-}
-
-/* The user has one context less, of which nothing is left that counts. */
-static void hetmem_user_put(struct hetmem_user *user)
-{
-	spin_lock(&hetmem_contexts_lock);
+	spin_lock(&hetmem_users_lock);
 	if (--user->nr_contexts)
 		user = NULL;
 	else
 		hash_del(&user->node);
-	spin_unlock(&hetmem_contexts_lock);
+	spin_unlock(&hetmem_users_lock);
 	kfree(user);
+}
+
+/* Adds @nr to @sum, unless it would exceed @max, even for a moment. */
+bool hetmem_add_bounded(atomic64_t *sum, s64 nr, s64 max)
+{
+	s64 old = atomic64_read(sum);
+
+	do {
+		if (old + nr > max)
+			return false;
+	} while (!atomic64_try_cmpxchg(sum, &old, old + nr));
+	return true;
+}
+
+/**
+ * hetmem_charge - charge kernel memory to a user
+ * @user: who uses it
+ * @bytes: how much; hetmem_uncharge() gives it back
+ *
+ * A caller with CAP_SYS_RESOURCE is bound by the sum over all users only.
+ *
+ * Return: 0, or -EDQUOT.
+ */
+int hetmem_charge(struct hetmem_user *user, size_t bytes)
+{
+	const u64 user_max = (u64)READ_ONCE(hetmem_user_kb) << 10;
+	const u64 max = (u64)READ_ONCE(hetmem_total_kb) << 10;
+
+	/* The user first: a user over its own cap must not take from the common one. */
+	if (!hetmem_add_bounded(&user->bytes, bytes, user_max)) {
+		if (!ns_capable_noaudit(&init_user_ns, CAP_SYS_RESOURCE)) {
+			trace_hetmem_limit_hit("user_kb", user_max >> 10);
+			return -EDQUOT;
+		}
+		atomic64_add(bytes, &user->bytes);
+	}
+	if (hetmem_add_bounded(&hetmem_total_bytes, bytes, max))
+		return 0;
+	atomic64_sub(bytes, &user->bytes);
+	trace_hetmem_limit_hit("total_kb", max >> 10);
+	return -EDQUOT;
+}
+
+void hetmem_uncharge(struct hetmem_user *user, size_t bytes)
+{
+	atomic64_sub(bytes, &user->bytes);
+	atomic64_sub(bytes, &hetmem_total_bytes);
+}
+
+/* Zeroed memory of the user's, to be freed by hetmem_free(); or ERR_PTR. */
+void *hetmem_alloc(struct hetmem_user *user, size_t bytes)
+{
+	void *memory;
+	int ret;
+
+	ret = hetmem_charge(user, bytes);
+	if (ret)
+		return ERR_PTR(ret);
+	memory = kvzalloc(bytes, HETMEM_GFP);
+	if (!memory) {
+		hetmem_uncharge(user, bytes);
+		return ERR_PTR(-ENOMEM);
+	}
+	return memory;
+}
+
+void hetmem_free(struct hetmem_user *user, void *memory, size_t bytes)
+{
+	kvfree(memory);
+	hetmem_uncharge(user, bytes);
 }
 
 struct hetmem_context *hetmem_context_open(void)
 {
 	struct hetmem_context *ctx;
+	struct hetmem_user *user;
 	int ret;
 
 	if (!current->mm)
 		return ERR_PTR(-EINVAL);
-
-	ctx = kzalloc(sizeof(*ctx), GFP_KERNEL_ACCOUNT);
-	if (!ctx)
+	user = user_get();
+	if (!user)
 		return ERR_PTR(-ENOMEM);
-	ctx->thrash = kvcalloc(1 << HETMEM_THRASH_BITS, sizeof(*ctx->thrash),
-			       GFP_KERNEL_ACCOUNT);
-	if (!ctx->thrash) {
-		ret = -ENOMEM;
-		goto free;
+	ctx = hetmem_alloc(user, sizeof(*ctx));
+	if (IS_ERR(ctx)) {
+		ret = PTR_ERR(ctx);
+		goto put_user;
 	}
-	spin_lock_init(&ctx->hints_lock);
-	INIT_LIST_HEAD(&ctx->hints);
-	/* Before the first callback, which may be traced. */
-	ctx->opener = get_pid(task_tgid(current));
-	spin_lock_init(&ctx->lock);
+	ctx->user = user;
 	mutex_init(&ctx->refresh);
 	init_waitqueue_head(&ctx->wait);
-	ctx->ranges = RB_ROOT_CACHED;
-	hetmem_pin_init(ctx);
-	ctx->mm = current->mm;
-
-	ret = mmu_interval_notifier_insert(&ctx->notifier, ctx->mm, 0,
-					   TASK_SIZE_MAX, &hetmem_notifier_ops);
-	/* mm_take_all_locks() gives way to any signal: try again. */
-	if (ret == -EINTR)
-		ret = -ERESTARTNOINTR;
+	INIT_LIST_HEAD(&ctx->hints);
+	hetmem_pin_open(ctx);
+	ctx->opener = get_pid(task_tgid(current));
+	ret = hetmem_thrash_open(ctx);
 	if (ret)
 		goto free;
-	ret = hetmem_context_publish(ctx);
+	ret = hetmem_mm_attach(ctx);
 	if (ret)
-		goto remove;
-	mmgrab(ctx->mm);
+		goto free_thrash;
 	hetmem_total_add(HETMEM_TOTAL_CONTEXTS, 1);
 	return ctx;
 
-remove:
-	mmu_interval_notifier_remove(&ctx->notifier);
+free_thrash:
+	hetmem_thrash_close(ctx);
 free:
 	put_pid(ctx->opener);
-	kvfree(ctx->thrash);
-	kfree(ctx);
+	hetmem_free(user, ctx, sizeof(*ctx));
+put_user:
+	user_put(user);
 	return ERR_PTR(ret);
 }
 
 void hetmem_context_close(struct hetmem_context *ctx)
 {
-	hetmem_hints_fail(ctx);
-	hetmem_context_unpublish(ctx);
-	mmu_interval_notifier_remove(&ctx->notifier);
-	hetmem_pin_drop_all(ctx);
+	struct hetmem_user *user = ctx->user;
+
+	hetmem_mm_detach(ctx);
+	hetmem_pin_close(ctx);
 	hetmem_range_del_all(ctx);
 	hetmem_ring_free(ctx);
-	hetmem_user_put(ctx->user);
-	hetmem_total_add(HETMEM_TOTAL_CONTEXTS, -1);
+	hetmem_thrash_close(ctx);
+	mmu_notifier_put(&ctx->hm->notifier);
 	put_pid(ctx->opener);
-	mmdrop(ctx->mm);
-	kvfree(ctx->thrash);
-	kfree(ctx);
+	hetmem_free(user, ctx, sizeof(*ctx));
+	user_put(user);
+	hetmem_total_add(HETMEM_TOTAL_CONTEXTS, -1);
 }
 
-/* The opener, as @ns numbers it; 0 if it is not visible there or has gone. */
-pid_t hetmem_context_pid(const struct hetmem_context *ctx,
-			 struct pid_namespace *ns)
+/* The opener, as @ns numbers it; 0 if it is not visible there or is gone. */
+pid_t hetmem_context_pid(const struct hetmem_context *ctx, struct pid_namespace *ns)
 {
 	pid_t pid = 0;
 
@@ -224,109 +204,117 @@ pid_t hetmem_context_pid(const struct hetmem_context *ctx,
 	return pid;
 }
 
-/* hetmem_range_count() for every context of @mm, which may have no users. */
-void hetmem_mm_count(const struct mm_struct *mm, unsigned long start,
-		     unsigned long last, enum hetmem_counter what,
-		     u32 location)
+/* HETMEM_IOC_INFO */
+int hetmem_info(struct hetmem_context *ctx, void *arg)
 {
-	struct hetmem_context *ctx;
-	int idx;
+	struct hetmem_cmd_info *cmd = arg;
+	struct {
+		struct hetmem_device_info devices[HETMEM_MAX_DEVICES];
+		struct hetmem_pool_info pools[HETMEM_MAX_POOLS];
+	} *info;
+	unsigned int nr_devices, nr_pools;
+	int ret;
 
-	idx = hetmem_contexts_enter();
-	for (ctx = hetmem_context_next(mm, NULL); ctx;
-	     ctx = hetmem_context_next(mm, ctx))
-		hetmem_range_count(ctx, start, last, what, location);
-	hetmem_contexts_leave(idx);
-}
-
-/* Fills @entry with @ctx as current sees it. */
-static void hetmem_context_describe(const struct hetmem_context *ctx,
-				    struct hetmem_list_entry *entry)
-{
-	*entry = (struct hetmem_list_entry) {
-		.pid = hetmem_context_pid(ctx, task_active_pid_ns(current)),
-		.uid = from_kuid_munged(current_user_ns(), ctx->user->uid),
-		.nr_ranges = READ_ONCE(ctx->nr_ranges),
-		.nr_pinned = READ_ONCE(ctx->nr_pinned),
-		.nr_hints = READ_ONCE(ctx->nr_hints),
-	};
-	if (READ_ONCE(ctx->shareable))
-		entry->flags |= HETMEM_LIST_SHAREABLE;
-	if (READ_ONCE(ctx->allow_hints))
-		entry->flags |= HETMEM_LIST_ALLOW_HINTS;
-	if (READ_ONCE(ctx->roles))
-		entry->flags |= HETMEM_LIST_EXECUTOR;
-}
-
-/* HETMEM_IOC_LIST */
-int hetmem_context_list(struct hetmem_cmd_list *cmd)
-{
-	char __user *to = u64_to_user_ptr(cmd->entries);
-	bool all = ns_capable_noaudit(&init_user_ns, CAP_SYS_PTRACE);
-	struct hetmem_list_entry *entries;
-	struct hetmem_context *ctx;
-	unsigned int i, nr = 0, room;
-	int bucket, idx, ret = 0;
-
-	if (cmd->nr && cmd->entry_size < sizeof(*entries))
-		return -EINVAL;
-	if (cmd->entry_size > PAGE_SIZE)
-		return -E2BIG;
-	/* More than there are need no memory. The sum is not of one moment. */
-	room = min_t(u64, cmd->nr,
-		     max_t(s64, hetmem_total(HETMEM_TOTAL_CONTEXTS), 0) + 16);
-	entries = kvcalloc(room, sizeof(*entries), GFP_KERNEL_ACCOUNT);
-	if (!entries)
+	ret = hetmem_check_array(cmd->nr_devices, cmd->device_size, sizeof(info->devices[0]));
+	if (!ret)
+		ret = hetmem_check_array(cmd->nr_pools, cmd->pool_size, sizeof(info->pools[0]));
+	if (ret)
+		return ret;
+	info = kzalloc(sizeof(*info), HETMEM_GFP);
+	if (!info)
 		return -ENOMEM;
 
-	idx = hetmem_contexts_enter();
-	for (bucket = 0; bucket < HASH_SIZE(hetmem_contexts); bucket++) {
-		hlist_for_each_entry_srcu(ctx, &hetmem_contexts[bucket], by_mm,
-					  srcu_read_lock_held(&hetmem_contexts_srcu)) {
-			if (!all && !uid_eq(ctx->user->uid, current_euid()))
-				continue;
-			if (nr < room)
-				hetmem_context_describe(ctx, &entries[nr]);
-			nr++;
-		}
-	}
-	hetmem_contexts_leave(idx);
-
-	for (i = 0; i < min(nr, room) && !ret; i++, to += cmd->entry_size)
-		ret = hetmem_copy_out(to, cmd->entry_size, &entries[i],
-				      sizeof(entries[i]));
-	kvfree(entries);
-	cmd->nr = nr;
+	cmd->version = HETMEM_VERSION;
+	cmd->block_shift = HETMEM_BLOCK_SHIFT;
+	cmd->features = 0;
+	if (IS_ENABLED(CONFIG_DEVICE_PRIVATE))
+		cmd->features |= HETMEM_FEATURE_DEVICE_PRIVATE;
+	cmd->max_bytes = (u64)READ_ONCE(hetmem_user_kb) << 10;
+	cmd->used_bytes = atomic64_read(&ctx->user->bytes);
+	cmd->nr_ranges = READ_ONCE(ctx->nr_ranges);
+	nr_devices = hetmem_device_list(info->devices);
+	nr_pools = hetmem_foreign_list(ctx, info->pools);
+	/* With nothing locked: writing can take as long as the caller likes. */
+	ret = hetmem_copy_array(cmd->devices, cmd->device_size, 0, info->devices,
+				sizeof(info->devices[0]), min(nr_devices, cmd->nr_devices));
+	if (!ret)
+		ret = hetmem_copy_array(cmd->pools, cmd->pool_size, 0, info->pools,
+					sizeof(info->pools[0]), min(nr_pools, cmd->nr_pools));
+	cmd->nr_devices = nr_devices;
+	cmd->nr_pools = nr_pools;
+	kfree(info);
 	return ret;
 }
 
-/**
- * hetmem_device_preferred - where the owner of memory wants it
- * @mm: whose memory; only compared
- * @addr: of the memory
- *
- * For a device's fault handler. Takes spinlocks only.
- *
- * Return: HETMEM_LOC(HETMEM_HOST or HETMEM_DEVICE, ...), or 0 if no context
- * of @mm prefers anything there.
- */
-u32 hetmem_device_preferred(const struct mm_struct *mm, unsigned long addr)
+/* HETMEM_IOC_ALLOW */
+int hetmem_allow(struct hetmem_context *ctx, void *arg)
 {
-	struct hetmem_context *ctx;
-	struct hetmem_range *range;
-	u32 location = 0;
-	int idx;
+	const u32 allowed = ((struct hetmem_cmd_allow *)arg)->allowed;
 
-	idx = hetmem_contexts_enter();
-	for (ctx = hetmem_context_next(mm, NULL); ctx && !location;
-	     ctx = hetmem_context_next(mm, ctx)) {
-		spin_lock(&ctx->lock);
-		range = hetmem_range_first(ctx, addr, addr);
-		if (range)
-			location = range->preferred;
-		spin_unlock(&ctx->lock);
-	}
-	hetmem_contexts_leave(idx);
-	return location;
+	if (allowed & ~(HETMEM_SHAREABLE | HETMEM_ALLOW_HINTS))
+		return -EINVAL;
+	WRITE_ONCE(ctx->allowed, allowed);
+	return 0;
 }
-EXPORT_SYMBOL_GPL(hetmem_device_preferred);
+
+/**
+ * struct listing - LIST at work
+ * @all: of all users
+ * @room: entries of @entries
+ * @nr: contexts seen
+ * @entries: of the first @room of them
+ */
+struct listing {
+	bool all;
+	unsigned int room;
+	unsigned int nr;
+	struct hetmem_list_entry *entries;
+};
+
+static void listing_add(struct hetmem_context *ctx, void *arg)
+{
+	struct listing *listing = arg;
+	struct hetmem_list_entry *entry;
+	unsigned int i;
+
+	if ((!listing->all && !uid_eq(ctx->user->uid, current_euid())) ||
+	    listing->nr++ >= listing->room)
+		return;
+	entry = &listing->entries[listing->nr - 1];
+	entry->pid = hetmem_context_pid(ctx, task_active_pid_ns(current));
+	entry->uid = from_kuid_munged(current_user_ns(), ctx->user->uid);
+	entry->flags = READ_ONCE(ctx->allowed);
+	for (i = 0; i < ctx->nr_bindings; i++) {
+		if (ctx->bindings[i].executor)
+			entry->flags |= HETMEM_LIST_EXECUTOR;
+	}
+	entry->nr_ranges = ctx->nr_ranges;
+	entry->nr_pinned = ctx->nr_pinned;
+	entry->nr_hints = ctx->nr_hints;
+}
+
+/* HETMEM_IOC_LIST */
+int hetmem_list(struct hetmem_context *ctx, void *arg)
+{
+	struct hetmem_cmd_list *cmd = arg;
+	s64 there = max(hetmem_total(HETMEM_TOTAL_CONTEXTS), 0LL);
+	struct listing listing = {
+		.all = ns_capable_noaudit(&init_user_ns, CAP_SYS_PTRACE),
+		/* More than there are need no memory. */
+		.room = min_t(u64, cmd->nr, there + 16),
+	};
+	int ret;
+
+	ret = hetmem_check_array(cmd->nr, cmd->entry_size, sizeof(*listing.entries));
+	if (ret)
+		return ret;
+	listing.entries = kvcalloc(listing.room, sizeof(*listing.entries), HETMEM_GFP);
+	if (!listing.entries)
+		return -ENOMEM;
+	hetmem_mm_each(listing_add, &listing);
+	ret = hetmem_copy_array(cmd->entries, cmd->entry_size, 0, listing.entries,
+				sizeof(*listing.entries), min(listing.nr, listing.room));
+	kvfree(listing.entries);
+	cmd->nr = listing.nr;
+	return ret;
+}

@@ -1,51 +1,169 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The registry of devices whose drivers have registered with hetmem, and the
- * way from a command to such a driver.
+ * The registry of devices whose drivers have registered with hetmem, the way
+ * from a command to such a driver, and /sys/class/misc/hetmem/devices/.
  *
- * Locking. hetmem_devices_mutex serializes changes. Readers, which may sleep
- * (they run the drivers' operations), hold hetmem_devices_srcu. Unregistering
- * removes the entry and then waits for all readers, so that afterwards no
- * operation runs and nobody compares the driver's pgmap any more. The module
- * that owns the operations is pinned while one runs; one that is on its way
- * out is a device that is not there.
+ * Locking. hetmem_devices_mutex serializes changes. Readers of the list hold
+ * RCU; those that run a driver's operation, which may sleep, hold
+ * hetmem_devices_srcu. Unregistering removes the entry and waits for both, so
+ * that afterwards no operation runs and nobody compares the driver's pgmap any
+ * more. That is also what keeps the driver's module: it unregisters before it
+ * goes, so an operation needs no reference to it, and unloading never fails
+ * because one is running. SRCU is never held while waiting for mmap_lock.
  */
-#include <linux/err.h>
-#include <linux/mm.h>
+#include <linux/kstrtox.h>
 #include <linux/module.h>
-#include <linux/nospec.h>
-#include <linux/slab.h>
 #include <linux/srcu.h>
-#include <linux/string.h>
-#include <linux/uaccess.h>
 
-#include <linux/hetmem_device.h>
-#include "hetmem.h"
+#include "device.h"
+#include "range.h"
 #include "trace.h"
+
+/**
+ * struct hetmem_device - a registered device
+ * @node: in the list of all
+ * @id: by which userspace knows it
+ * @desc: as its driver described it
+ * @name: of @desc
+ * @limit: bytes of it that may be used, set through sysfs
+ * @kobj: its directory in sysfs; frees the device
+ * @rcu: for readers of the list
+ */
+struct hetmem_device {
+	struct list_head node;
+	u32 id;
+	struct hetmem_device_desc desc;
+	char name[sizeof_field(struct hetmem_device_info, name)];
+	u64 limit;
+	struct kobject kobj;
+	struct rcu_head rcu;
+};
+
+/* libhetmem has the upper half of the index for its own numbers. */
+#define HETMEM_DEVICE_IDS	0x8000
 
 static DEFINE_MUTEX(hetmem_devices_mutex);
 DEFINE_STATIC_SRCU(hetmem_devices_srcu);
-static struct hetmem_device __rcu *hetmem_devices[HETMEM_MAX_DEVICES];
+static LIST_HEAD(hetmem_devices);
+static unsigned int hetmem_nr_devices;
+static u32 hetmem_last_device = HETMEM_DEVICE_IDS - 1;
+static struct kobject *hetmem_devices_kobj;
 
-/* Until hetmem_device_unlock() devices that were found stay. May sleep. */
-int hetmem_device_lock(void)
-	__acquires(hetmem_devices_srcu)
+/* In the scope of RCU, of SRCU, or of the mutex. */
+#define for_each_device(_dev)						\
+	list_for_each_entry_rcu(_dev, &hetmem_devices, node,		\
+				srcu_read_lock_held(&hetmem_devices_srcu) || \
+					lockdep_is_held(&hetmem_devices_mutex))
+
+static struct hetmem_device *device_find(u32 id)
 {
-	return srcu_read_lock(&hetmem_devices_srcu);
+	struct hetmem_device *dev;
+
+	for_each_device(dev) {
+		if (dev->id == id)
+			return dev;
+	}
+	return NULL;
 }
 
-void hetmem_device_unlock(int idx)
-	__releases(hetmem_devices_srcu)
+/* A number that was not given away lately, nor is in use. */
+static u32 device_number(void)
 {
-	srcu_read_unlock(&hetmem_devices_srcu, idx);
+	do {
+		hetmem_last_device = (hetmem_last_device + 1) % HETMEM_DEVICE_IDS;
+	} while (device_find(hetmem_last_device));
+	return hetmem_last_device;
 }
 
-struct hetmem_device *hetmem_device_find(u32 id)
+static u64 device_used(const struct hetmem_device *dev)
 {
-	if (id >= HETMEM_MAX_DEVICES)
-		return NULL;
-	id = array_index_nospec(id, HETMEM_MAX_DEVICES);
-	return srcu_dereference(hetmem_devices[id], &hetmem_devices_srcu);
+	return dev->desc.ops->used ? dev->desc.ops->used(dev->desc.drvdata) : 0;
+}
+
+/*
+ * Evicts what is in use beyond the new limit. The files of sysfs are gone
+ * before the device is. Return: 0, or the driver's error.
+ */
+static int device_set_limit(struct hetmem_device *dev, u64 limit)
+{
+	const struct hetmem_device_ops *ops = dev->desc.ops;
+	u64 used;
+
+	if (limit > dev->desc.capacity)
+		return -ERANGE;
+	WRITE_ONCE(dev->limit, limit);
+	used = device_used(dev);
+	if (!ops->evict || used <= limit)
+		return 0;
+	return min(ops->evict(dev->desc.drvdata, DIV_ROUND_UP(used - limit, PAGE_SIZE)), 0L);
+}
+
+#define device_of(_kobj)	container_of(_kobj, struct hetmem_device, kobj)
+
+/* A file of the device's directory, which shows @_value of @dev. */
+#define DEVICE_FILE(_name, _mode, _format, _value)			\
+static ssize_t _name##_show(struct kobject *kobj,			\
+			    struct kobj_attribute *attr, char *buf)	\
+{									\
+	const struct hetmem_device *dev = device_of(kobj);		\
+									\
+	return sysfs_emit(buf, _format "\n", _value);			\
+}									\
+static struct kobj_attribute _name##_attr = __ATTR_##_mode(_name)
+
+static ssize_t limit_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
+			   size_t count)
+{
+	u64 limit;
+	int ret;
+
+	ret = kstrtou64(buf, 0, &limit);
+	if (!ret)
+		ret = device_set_limit(device_of(kobj), limit);
+	return ret ? ret : count;
+}
+
+DEVICE_FILE(name, RO, "%s", dev->name);
+DEVICE_FILE(capacity, RO, "%llu", dev->desc.capacity);
+DEVICE_FILE(used, RO, "%llu", device_used(dev));
+DEVICE_FILE(limit, RW, "%llu", READ_ONCE(dev->limit));
+
+static struct attribute *hetmem_device_attrs[] = {
+	&name_attr.attr, &capacity_attr.attr, &used_attr.attr,
+	&limit_attr.attr, NULL
+};
+ATTRIBUTE_GROUPS(hetmem_device);
+
+static void device_free(struct kobject *kobj)
+{
+	kfree_rcu(device_of(kobj), rcu);
+}
+
+static const struct kobj_type hetmem_device_ktype = {
+	.release = device_free,
+	.sysfs_ops = &kobj_sysfs_ops,
+	.default_groups = hetmem_device_groups,
+};
+
+/* Makes @dev known; the mutex is held. */
+static int device_publish(struct hetmem_device *dev)
+{
+	const struct hetmem_device *other;
+	int ret;
+
+	if (hetmem_nr_devices == HETMEM_MAX_DEVICES)
+		return -ENOSPC;
+	for_each_device(other) {
+		if (other->desc.pgmap == dev->desc.pgmap)
+			return -EEXIST;
+	}
+	dev->id = device_number();
+	ret = kobject_add(&dev->kobj, hetmem_devices_kobj, "%u", dev->id);
+	if (ret)
+		return ret;
+	list_add_tail_rcu(&dev->node, &hetmem_devices);
+	hetmem_nr_devices++;
+	return 0;
 }
 
 /**
@@ -56,50 +174,30 @@ struct hetmem_device *hetmem_device_find(u32 id)
  * Return: the device, or ERR_PTR: -EINVAL a member is missing, -EEXIST the
  * pgmap is registered, -ENOSPC there are HETMEM_MAX_DEVICES, -ENOMEM.
  */
-struct hetmem_device *
-hetmem_device_register(const struct hetmem_device_desc *desc)
+struct hetmem_device *hetmem_device_register(const struct hetmem_device_desc *desc)
 {
-	struct hetmem_device *dev, *other;
-	struct mutex *lock = &hetmem_devices_mutex;
-	u32 id, free = HETMEM_MAX_DEVICES;
-	int ret = 0;
+	struct hetmem_device *dev;
+	int ret;
 
-	if (!desc->name || !desc->pgmap || !desc->owner || !desc->ops ||
-	    !desc->ops->to_device || !desc->ops->to_host)
+	if (!desc->name || !desc->pgmap || !desc->owner || !desc->ops || !desc->ops->to_device ||
+	    !desc->ops->to_host)
 		return ERR_PTR(-EINVAL);
 	dev = kzalloc(sizeof(*dev), GFP_KERNEL);
 	if (!dev)
 		return ERR_PTR(-ENOMEM);
+	kobject_init(&dev->kobj, &hetmem_device_ktype);
 	dev->desc = *desc;
 	strscpy(dev->name, desc->name, sizeof(dev->name));
 	dev->desc.name = dev->name;
 	dev->limit = desc->capacity;
 
 	mutex_lock(&hetmem_devices_mutex);
-	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
-		other = rcu_dereference_protected(hetmem_devices[id],
-						  lockdep_is_held(lock));
-		if (!other)
-			free = min(free, id);
-		else if (other->desc.pgmap == desc->pgmap)
-			ret = -EEXIST;
-	}
-	if (!ret && free == HETMEM_MAX_DEVICES)
-		ret = -ENOSPC;
-	if (ret) {
-		kfree(dev);
-		dev = ERR_PTR(ret);
-		goto out;
-	}
-	dev->id = free;
-	ret = hetmem_sysfs_add(dev);
-	if (ret)
-		dev = ERR_PTR(ret);
-	else
-		rcu_assign_pointer(hetmem_devices[free], dev);
-out:
+	ret = device_publish(dev);
 	mutex_unlock(&hetmem_devices_mutex);
-	return dev;
+	if (!ret)
+		return dev;
+	kobject_put(&dev->kobj);
+	return ERR_PTR(ret);
 }
 EXPORT_SYMBOL_GPL(hetmem_device_register);
 
@@ -107,19 +205,22 @@ EXPORT_SYMBOL_GPL(hetmem_device_register);
  * hetmem_device_unregister - the device goes away
  * @dev: from hetmem_device_register()
  *
- * Afterwards no operation of the device runs or will run. Its pages may
- * still be in use: bringing them back is the driver's business.
+ * Waits for the device's operations that run, and for nothing else that could
+ * take long. Afterwards none runs or will run. The device's pages may still be
+ * in use: bringing them back is the driver's business.
  *
  * Context: process, may sleep; not from one of the device's operations.
  */
 void hetmem_device_unregister(struct hetmem_device *dev)
 {
-	/* Before the number is free, which is its directory's name. */
-	hetmem_sysfs_del(dev);
+	/* Waits for readers and writers of its files. */
+	kobject_del(&dev->kobj);
 	mutex_lock(&hetmem_devices_mutex);
-	RCU_INIT_POINTER(hetmem_devices[dev->id], NULL);
+	list_del_rcu(&dev->node);
+	hetmem_nr_devices--;
 	mutex_unlock(&hetmem_devices_mutex);
 	synchronize_srcu(&hetmem_devices_srcu);
+	synchronize_rcu();
 	kobject_put(&dev->kobj);
 }
 EXPORT_SYMBOL_GPL(hetmem_device_unregister);
@@ -135,126 +236,143 @@ u32 hetmem_device_id(const struct hetmem_device *dev)
 EXPORT_SYMBOL_GPL(hetmem_device_id);
 
 /* Documented in hetmem_device.h. */
-void hetmem_device_moved(struct hetmem_device *dev, const struct mm_struct *mm,
-			 unsigned long addr, unsigned long nr_pages,
-			 enum hetmem_direction dir)
+void hetmem_device_moved(struct hetmem_device *dev, const struct mm_struct *mm, unsigned long addr,
+			 unsigned long nr_pages, enum hetmem_direction dir)
 {
-	const bool to_host = dir == HETMEM_TO_HOST;
+	const enum hetmem_counter what = dir == HETMEM_TO_HOST ?
+		HETMEM_COUNT_TO_HOST : HETMEM_COUNT_TO_DEVICE;
+	const unsigned long last = addr + (nr_pages << PAGE_SHIFT) - 1;
+	struct hetmem_context *ctx;
+	struct hetmem_mm *hm;
 
 	if (!nr_pages)
 		return;
-	hetmem_total_add(to_host ? HETMEM_TOTAL_TO_HOST :
-				   HETMEM_TOTAL_TO_DEVICE, nr_pages);
-	hetmem_mm_count(mm, addr, addr + (nr_pages << PAGE_SHIFT) - 1,
-			to_host ? HETMEM_COUNT_TO_HOST : HETMEM_COUNT_TO_DEVICE,
-			HETMEM_LOC(HETMEM_DEVICE, dev->id));
+	hetmem_total_add(dir == HETMEM_TO_HOST ? HETMEM_TOTAL_TO_HOST :
+			 HETMEM_TOTAL_TO_DEVICE, nr_pages);
+	rcu_read_lock();
+	hm = hetmem_mm_find(mm);
+	if (hm) {
+		spin_lock(&hm->lock);
+		list_for_each_entry(ctx, &hm->contexts, siblings)
+			hetmem_context_count(ctx, addr, last, what,
+					     HETMEM_LOC(HETMEM_DEVICE, dev->id));
+		spin_unlock(&hm->lock);
+	}
+	rcu_read_unlock();
 }
 EXPORT_SYMBOL_GPL(hetmem_device_moved);
 
 /*
- * The location of a page in ZONE_DEVICE. The caller holds the lock that keeps
- * the page from going away, and hetmem_device_lock(). The pgmap is compared,
- * never followed.
+ * The location of a page in ZONE_DEVICE; under the lock that keeps the page
+ * from going away. A registered pgmap is compared, never followed.
  */
-u32 hetmem_device_location(const struct page *page)
+u32 hetmem_page_location(const struct page *page)
 {
 	const struct dev_pagemap *pgmap = hetmem_page_pgmap(page);
 	const struct hetmem_device *dev;
-	u32 id;
+	u32 location = 0;
 
-	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
-		dev = hetmem_device_find(id);
-		if (dev && dev->desc.pgmap == pgmap)
-			return HETMEM_LOC(HETMEM_DEVICE, id);
+	rcu_read_lock();
+	for_each_device(dev) {
+		if (dev->desc.pgmap == pgmap)
+			location = HETMEM_LOC(HETMEM_DEVICE, dev->id);
 	}
+	rcu_read_unlock();
+	if (location)
+		return location;
 	if (is_device_private_page(page) || is_device_coherent_page(page))
-		return hetmem_foreign_location(pgmap);
+		return hetmem_foreign_location(page);
 	/* Persistent memory and the like: the host's, on a node. */
 	return HETMEM_LOC(HETMEM_HOST, page_to_nid(page));
 }
 
-/* Whether the device that migrates tells us itself; from a callback too. */
-bool hetmem_owner_is_registered(const void *owner)
+/*
+ * A driver is about to migrate with @owner; in a notification. Return: whether
+ * it is not registered, and so does not report itself what arrives.
+ */
+bool hetmem_owner_seen(void *owner)
 {
 	const struct hetmem_device *dev;
 	bool found = false;
-	int idx;
-	u32 id;
 
-	idx = hetmem_device_lock();
-	for (id = 0; id < HETMEM_MAX_DEVICES && !found; id++) {
-		dev = hetmem_device_find(id);
-		found = dev && dev->desc.owner == owner;
-	}
-	hetmem_device_unlock(idx);
-	return found;
-}
-
-static void hetmem_owner_add(void **owners, unsigned int *nr, void *owner)
-{
-	unsigned int i;
-
-	for (i = 0; i < *nr; i++) {
-		if (owners[i] == owner)
-			return;
-	}
-	owners[(*nr)++] = owner;
+	rcu_read_lock();
+	for_each_device(dev) found |= dev->desc.owner == owner;
+	rcu_read_unlock();
+	if (!found)
+		hetmem_owner_learn(owner);
+	return !found;
 }
 
 /*
- * Fills @owners, with room for HETMEM_MAX_OWNERS, with the distinct owners
- * of device pages, by which hmm_range_fault() is told to show them. Under
- * hetmem_device_lock(). Return: how many.
+ * Fills @owners, with room for HETMEM_MAX_OWNERS, with the owners of device
+ * pages, with which hmm_range_fault() shows them. Return: how many; the first one
+ * is NULL if there is none.
  */
-unsigned int hetmem_device_owners(void **owners)
+unsigned int hetmem_owners(void **owners)
 {
+	unsigned int o, nr = hetmem_owners_learned(owners);
 	const struct hetmem_device *dev;
-	unsigned int i, nr = 0;
-	void *owner;
-	u32 id;
 
-	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
-		dev = hetmem_device_find(id);
-		if (dev)
-			hetmem_owner_add(owners, &nr, dev->desc.owner);
+	if (!nr)
+		owners[0] = NULL;
+	rcu_read_lock();
+	for_each_device(dev) {
+		for (o = 0; o < nr && owners[o] != dev->desc.owner; o++)
+			;
+		/* More than there may be are being replaced. */
+		if (o == nr && nr < HETMEM_MAX_OWNERS)
+			owners[nr++] = dev->desc.owner;
 	}
-	for (i = 0; (owner = hetmem_owner_learned(i)); i++)
-		hetmem_owner_add(owners, &nr, owner);
+	rcu_read_unlock();
 	return nr;
 }
 
-/* Under hetmem_device_lock(); else as hetmem_device_ops has it. */
-int hetmem_device_move(struct hetmem_device *dev, struct vm_area_struct *vma,
-		       unsigned long start, unsigned long end, bool to_host,
-		       int nid)
+/**
+ * hetmem_device_move - have a driver move pages
+ * @id: of the device
+ * @vma: as for struct hetmem_device_ops, as are the others
+ * @start: first byte
+ * @end: first byte behind it
+ * @to_host: from the device, else to it
+ * @nid: node, or NUMA_NO_NODE
+ *
+ * Return: what the operation returns, or -ENODEV, -EDQUOT.
+ */
+int hetmem_device_move(u32 id, struct vm_area_struct *vma, unsigned long start, unsigned long end,
+		       bool to_host, int nid)
 {
-	const struct hetmem_device_ops *ops = dev->desc.ops;
-	void *drvdata = dev->desc.drvdata;
-	u64 limit = READ_ONCE(dev->limit);
-	int ret;
+	int idx = srcu_read_lock(&hetmem_devices_srcu), ret = -ENODEV;
+	struct hetmem_device *dev = device_find(id);
 
-	if (!to_host && limit < PAGE_SIZE) {
-		trace_hetmem_limit_hit("devices/limit", limit);
-		return -EDQUOT;
+	if (dev && to_host) {
+		ret = dev->desc.ops->to_host(dev->desc.drvdata, vma, start, end, nid);
+	} else if (dev && READ_ONCE(dev->limit) < PAGE_SIZE) {
+		trace_hetmem_limit_hit("devices/limit", dev->limit);
+		ret = -EDQUOT;
+	} else if (dev) {
+		ret = dev->desc.ops->to_device(dev->desc.drvdata, vma, start, end);
 	}
-	if (!try_module_get(ops->owner))
-		return -ENODEV;
-	ret = to_host ? ops->to_host(drvdata, vma, start, end, nid) :
-			ops->to_device(drvdata, vma, start, end);
-	module_put(ops->owner);
+	srcu_read_unlock(&hetmem_devices_srcu, idx);
 	return ret;
 }
 
-u64 hetmem_device_used(const struct hetmem_device *dev)
+/*
+ * Bytes that may be moved to device @id between two looks; 0: no such device.
+ * Pages are counted after the move. A longer step would make a small device
+ * evict pages of the same step.
+ */
+unsigned long hetmem_device_span(u32 id)
 {
-	const struct hetmem_device_ops *ops = dev->desc.ops;
-	u64 used;
+	struct hetmem_device *dev;
+	u64 span = 0;
 
-	if (!ops->used || !try_module_get(ops->owner))
-		return 0;
-	used = ops->used(dev->desc.drvdata);
-	module_put(ops->owner);
-	return used;
+	rcu_read_lock();
+	dev = device_find(id);
+	if (dev)
+		span = clamp(ALIGN_DOWN(min(dev->desc.capacity, dev->limit) / 8, HETMEM_BLOCK_SIZE),
+			     (u64)HETMEM_BLOCK_SIZE, (u64)HETMEM_DEVICE_SPAN);
+	rcu_read_unlock();
+	return span;
 }
 
 /**
@@ -270,73 +388,33 @@ u64 hetmem_device_limit(const struct hetmem_device *dev)
 }
 EXPORT_SYMBOL_GPL(hetmem_device_limit);
 
-/*
- * For sysfs, whose files are gone before the device is: evicts what is in use
- * beyond the new limit. Return: 0, or what the driver says.
- */
-int hetmem_device_set_limit(struct hetmem_device *dev, u64 limit)
+/* Fills @info, with room for HETMEM_MAX_DEVICES, for INFO. Return: how many. */
+unsigned int hetmem_device_list(struct hetmem_device_info *info)
 {
-	const struct hetmem_device_ops *ops = dev->desc.ops;
-	long ret = 0;
-	u64 used;
-
-	if (limit > dev->desc.capacity)
-		return -ERANGE;
-	WRITE_ONCE(dev->limit, limit);
-	if (!ops->evict || !try_module_get(ops->owner))
-		return 0;
-	used = hetmem_device_used(dev);
-	if (used > limit)
-		ret = ops->evict(dev->desc.drvdata,
-				 DIV_ROUND_UP(used - limit, PAGE_SIZE));
-	module_put(ops->owner);
-	return min(ret, 0L);
-}
-
-/* Fills @info with device @id. Return: whether there is one. */
-static bool hetmem_device_describe(u32 id, struct hetmem_device_info *info)
-{
+	int idx = srcu_read_lock(&hetmem_devices_srcu);
 	struct hetmem_device *dev;
-	int idx;
+	unsigned int nr = 0;
 
-	memset(info, 0, sizeof(*info));
-	idx = hetmem_device_lock();
-	dev = hetmem_device_find(id);
-	if (dev) {
-		info->id = id;
-		info->caps = dev->desc.caps;
-		info->capacity = dev->desc.capacity;
-		info->used = hetmem_device_used(dev);
-		memcpy(info->name, dev->name, sizeof(info->name));
+	for_each_device(dev) {
+		if (nr == HETMEM_MAX_DEVICES)
+			break;
+		info[nr].id = dev->id;
+		info[nr].caps = dev->desc.caps;
+		info[nr].capacity = dev->desc.capacity;
+		info[nr].used = device_used(dev);
+		strscpy(info[nr++].name, dev->name, sizeof(dev->name));
 	}
-	hetmem_device_unlock(idx);
-	return dev;
+	srcu_read_unlock(&hetmem_devices_srcu, idx);
+	return nr;
 }
 
-/*
- * The device part of HETMEM_IOC_INFO. The caller's array is written with no
- * lock held: who has userfaultfd can have that take forever, and a device
- * must be able to go.
- */
-int hetmem_device_list(struct hetmem_cmd_info *cmd)
+int hetmem_device_init(struct kobject *misc)
 {
-	struct hetmem_device_info info;
-	char __user *to = u64_to_user_ptr(cmd->devices);
-	u32 id, nr = 0;
+	hetmem_devices_kobj = kobject_create_and_add("devices", misc);
+	return hetmem_devices_kobj ? 0 : -ENOMEM;
+}
 
-	if (cmd->nr_devices && cmd->device_size < sizeof(info))
-		return -EINVAL;
-	if (cmd->device_size > PAGE_SIZE)
-		return -E2BIG;
-
-	for (id = 0; id < HETMEM_MAX_DEVICES; id++) {
-		if (!hetmem_device_describe(id, &info) ||
-		    nr++ >= cmd->nr_devices)
-			continue;
-		if (hetmem_copy_out(to, cmd->device_size, &info, sizeof(info)))
-			return -EFAULT;
-		to += cmd->device_size;
-	}
-	cmd->nr_devices = nr;
-	return 0;
+void hetmem_device_exit(void)
+{
+	kobject_put(hetmem_devices_kobj);
 }

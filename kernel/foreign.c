@@ -1,275 +1,419 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Other drivers' devices, which never told hetmem of themselves, and
+ * Other drivers' devices, which are not registered with hetmem, and
  * /sys/class/misc/hetmem/foreign/.
  *
- * Design. Such a device is known by what can be seen of it: the owner that
- * its driver's MMU_NOTIFY_MIGRATE carries, without which no snapshot shows its
- * pages, and the pgmap of a page, one for each pool of pages, which mostly
- * means one for each GPU. Both are kept as tokens in the order in which they
- * were first seen. A pool's number is the index of its location and the name
- * of its directory in sysfs.
+ * Design. Such a device is known by what can be seen of it. First, the owner
+ * token that its driver's MMU_NOTIFY_MIGRATE carries, without which no snapshot
+ * shows its private pages; one driver usually has one for all its devices.
+ * Second, the pgmap of a page: its pool. A pool gets a number, the index of its
+ * location. It is not always a device: nvidia-uvm puts several GPUs' pages into
+ * one pgmap, nouveau has one for each 2 MiB. So a pool only distinguishes, and
+ * an owner with more pools than HETMEM_OWNER_POOLS is HETMEM_SEVERAL.
  *
- * What such a device holds only its driver knows, and nobody but its driver
- * can keep it from filling. So its limit is advisory: it bounds what hints ask
- * for, as far as REFRESH has seen what is there. It bounds that for each user
- * by itself: what one tracks, or leaves unanswered, must not have the hints of
- * others refused. A hint counts for whose memory it would move.
+ * The end of a pgmap is not reported, and holding it would hang its driver. So
+ * pointers here are tokens: compared, never followed. A pool is (owner, pgmap,
+ * start of the range), read from a page while that page is held; one that was
+ * not seen for HETMEM_POOL_IDLE can be forgotten. Of owners the least recently
+ * seen is replaced. When a driver's module goes, its owners go: loaded again, it
+ * may have all three at the same addresses. A number is not given away again
+ * soon, so nothing that was said of one pool (binding, limit) is taken for
+ * another's.
  *
- * Locking. Readers look at the tables without a lock, for they only grow; the
- * spinlocks that serialize growth are innermost, and are taken in notifier
- * callbacks. A work item makes the directories, since pools are found where
- * nothing may sleep.
+ * Nobody but its driver can keep such a device from filling. So a limit bounds
+ * only what hints ask for, as far as REFRESH has seen what is there. It belongs
+ * to the UUID of the device, by which executors bind, and is set by the
+ * administrator.
+ *
+ * Locking. hetmem_owners_lock, the innermost spinlock, protects all tables
+ * here. It is taken in notifications and while pages are decoded.
  */
-#include <linux/kobject.h>
 #include <linux/kstrtox.h>
-#include <linux/memremap.h>
-#include <linux/mm.h>
-#include <linux/nospec.h>
+#include <linux/module.h>
 #include <linux/range.h>
-#include <linux/sysfs.h>
-#include <linux/workqueue.h>
+#include <linux/uuid.h>
 
-#include "hetmem.h"
+#include "device.h"
+#include "range.h"
 #include "trace.h"
 
-/* An entry is written once, before @nr says that it is there. */
-struct hetmem_tokens {
-	spinlock_t lock;	/* serializes adding */
-	unsigned int nr;
-	unsigned int max;
-	const void *tokens[HETMEM_MAX_POOLS];
-};
+#define HETMEM_POOL_IDLE	(60 * HZ)
+#define HETMEM_MAX_LIMITS	64
 
-static struct hetmem_tokens hetmem_owners = {
-	.lock = __SPIN_LOCK_UNLOCKED(hetmem_owners.lock),
-	.max = HETMEM_MAX_LEARNED,
-};
-
-static struct hetmem_tokens hetmem_pool_numbers = {
-	.lock = __SPIN_LOCK_UNLOCKED(hetmem_pool_numbers.lock),
-	.max = HETMEM_MAX_POOLS,
+/**
+ * struct pool - a pool of pages
+ * @pgmap: token; NULL: unused
+ * @start: of its first range
+ * @location: HETMEM_LOC()
+ * @capacity: bytes
+ * @used: jiffies, when a page of it was last seen
+ */
+struct pool {
+	const struct dev_pagemap *pgmap;
+	u64 start;
+	u32 location;
+	u64 capacity;
+	unsigned long used;
 };
 
 /**
- * struct hetmem_pool - what is known of a pool of pages
- * @dir: in sysfs, once there is one
- * @capacity: bytes
- * @limit: bytes that hints may fill for one user, set through sysfs
- * @seen: pages of tracked ranges that REFRESH last saw there
+ * struct owner - a driver's owner token
+ * @token: NULL: unused
+ * @ops: of its pools, a token; NULL: none was seen
+ * @used: jiffies, when it was last seen
+ * @several: it has too many pools
+ * @several_used: jiffies, when a page of them was last seen
+ * @pools: of it, none if @several
  */
-struct hetmem_pool {
-	struct kobject *dir;
-	u64 capacity;
-	u64 limit;
-	atomic64_t seen;
+struct owner {
+	void *token;
+	const struct dev_pagemap_ops *ops;
+	unsigned long used;
+	bool several;
+	unsigned long several_used;
+	struct pool pools[HETMEM_OWNER_POOLS];
 };
 
-static struct hetmem_pool hetmem_pools[HETMEM_MAX_POOLS] = {
-	[0 ... HETMEM_MAX_POOLS - 1] = { .limit = U64_MAX },
+/* Bytes of a device that hints may fill, for each address space. */
+struct limit {
+	uuid_t uuid;
+	u64 bytes;
 };
 
-static struct kobject *hetmem_pools_kobj;
+static DEFINE_SPINLOCK(hetmem_owners_lock);
+static struct owner hetmem_owner_table[HETMEM_MAX_LEARNED];
+static u32 hetmem_last_pool = U16_MAX - 1;
+static struct limit hetmem_limits[HETMEM_MAX_LIMITS];
+static unsigned int hetmem_nr_limits;
 
-static int hetmem_token_find(const struct hetmem_tokens *t, const void *token)
+static struct owner *owner_find(const void *token)
 {
-	/* Pairs with the release in hetmem_token_number(). */
-	unsigned int i, nr = smp_load_acquire(&t->nr);
+	unsigned int i;
 
-	for (i = 0; i < nr; i++) {
-		if (t->tokens[i] == token)
-			return i;
+	for (i = 0; i < HETMEM_MAX_LEARNED; i++) {
+		if (READ_ONCE(hetmem_owner_table[i].token) == token)
+			return &hetmem_owner_table[i];
 	}
-	return -ENOENT;
+	return NULL;
 }
 
-/* The number of @token, a new one if need be; -ENOSPC if they are used up. */
-static int hetmem_token_number(struct hetmem_tokens *t, const void *token)
+/* The entry of @token, which is not NULL; made if need be. Lock held. */
+static struct owner *owner_get(void *token)
 {
-	int i = hetmem_token_find(t, token);
+	struct owner *owner = owner_find(token);
+	unsigned int i;
 
-	if (i >= 0)
-		return i;
-	spin_lock(&t->lock);
-	i = hetmem_token_find(t, token);
-	if (i < 0 && t->nr < t->max) {
-		i = t->nr;
-		t->tokens[i] = token;
-		/* Pairs with the acquire of readers: the token is there. */
-		smp_store_release(&t->nr, i + 1);
-	}
-	spin_unlock(&t->lock);
-	return i < 0 ? -ENOSPC : i;
-}
-
-/* A driver is about to migrate with @owner; from a notifier callback. */
-void hetmem_owner_learn(void *owner)
-{
-	/* With all numbers given away its pages stay unknown: say nothing. */
-	if (owner)
-		hetmem_token_number(&hetmem_owners, owner);
-}
-
-/* The owner that was learned @i-th, or NULL. */
-void *hetmem_owner_learned(unsigned int i)
-{
-	/* Pairs with the release in hetmem_token_number(). */
-	if (i >= smp_load_acquire(&hetmem_owners.nr))
-		return NULL;
-	return (void *)hetmem_owners.tokens[i];
-}
-
-/* The pool that @location is, or -ENOENT if it is something else. */
-static int hetmem_pool_at(u32 location)
-{
-	u32 index = HETMEM_LOC_INDEX(location);
-
-	if (HETMEM_LOC_KIND(location) != HETMEM_FOREIGN ||
-	    index >= HETMEM_MAX_POOLS)
-		return -ENOENT;
-	return array_index_nospec(index, HETMEM_MAX_POOLS);
-}
-
-/* By the name of its directory, which we gave it. */
-static struct hetmem_pool *hetmem_pool_of_kobj(struct kobject *kobj)
-{
-	unsigned int i = 0;
-
-	WARN_ON_ONCE(kstrtouint(kobject_name(kobj), 10, &i));
-	return &hetmem_pools[i];
-}
-
-HETMEM_SHOW(capacity, "%llu", hetmem_pool_of_kobj(kobj)->capacity)
-HETMEM_SHOW(seen, "%llu", (u64)atomic64_read(&hetmem_pool_of_kobj(kobj)->seen)
-	    << PAGE_SHIFT)
-HETMEM_SHOW(advisory_limit, "%llu",
-	    READ_ONCE(hetmem_pool_of_kobj(kobj)->limit))
-
-static ssize_t advisory_limit_store(struct kobject *kobj,
-				    struct kobj_attribute *attr,
-				    const char *buf, size_t count)
-{
-	u64 limit;
-	int ret;
-
-	ret = kstrtou64(buf, 0, &limit);
-	if (ret)
-		return ret;
-	WRITE_ONCE(hetmem_pool_of_kobj(kobj)->limit, limit);
-	return count;
-}
-
-static const struct attribute *hetmem_pool_attrs[] = {
-	HETMEM_ATTR(RO, capacity),
-	HETMEM_ATTR(RO, seen),
-	HETMEM_ATTR(RW, advisory_limit),
-	NULL
-};
-
-/* Makes the directories that are not there yet; one at a time. */
-static void hetmem_pools_show(struct work_struct *work)
-{
-	/* Pairs with the release in hetmem_token_number(). */
-	unsigned int i, nr = smp_load_acquire(&hetmem_pool_numbers.nr);
-	struct kobject *dir;
-	char name[12];
-
-	for (i = 0; i < nr; i++) {
-		if (hetmem_pools[i].dir)
-			continue;
-		snprintf(name, sizeof(name), "%u", i);
-		dir = kobject_create_and_add(name, hetmem_pools_kobj);
-		if (!dir)
-			return;
-		if (sysfs_create_files(dir, hetmem_pool_attrs)) {
-			kobject_put(dir);
-			return;
+	if (!owner) {
+		owner = &hetmem_owner_table[0];
+		for (i = 0; i < HETMEM_MAX_LEARNED && owner->token; i++) {
+			if (!hetmem_owner_table[i].token ||
+			    time_before(hetmem_owner_table[i].used, owner->used))
+				owner = &hetmem_owner_table[i];
 		}
-		hetmem_pools[i].dir = dir;
+		memset_after(owner, 0, token);
+		WRITE_ONCE(owner->token, token);
 	}
+	WRITE_ONCE(owner->used, jiffies);
+	return owner;
 }
 
-static DECLARE_WORK(hetmem_pools_work, hetmem_pools_show);
+/* A driver is about to migrate with @token; in a notification. */
+void hetmem_owner_learn(void *token)
+{
+	struct owner *owner;
+
+	if (!token)
+		return;
+	owner = owner_find(token);
+	if (likely(owner)) {
+		WRITE_ONCE(owner->used, jiffies);
+		return;
+	}
+	spin_lock(&hetmem_owners_lock);
+	owner_get(token);
+	spin_unlock(&hetmem_owners_lock);
+}
+
+/* Fills @owners, with room for HETMEM_MAX_LEARNED. Return: how many. */
+unsigned int hetmem_owners_learned(void **owners)
+{
+	unsigned int i, nr = 0;
+	void *token;
+
+	for (i = 0; i < HETMEM_MAX_LEARNED; i++) {
+		token = READ_ONCE(hetmem_owner_table[i].token);
+		if (token)
+			owners[nr++] = token;
+	}
+	return nr;
+}
+
+static struct pool *pool_at(u32 location)
+{
+	struct owner *owner;
+	struct pool *pool;
+
+	for (owner = hetmem_owner_table; owner < hetmem_owner_table + HETMEM_MAX_LEARNED; owner++) {
+		for (pool = owner->pools; pool < owner->pools + HETMEM_OWNER_POOLS; pool++) {
+			if (pool->pgmap && pool->location == location)
+				return pool;
+		}
+	}
+	return NULL;
+}
+
+/* A new number; the lock is held. */
+static u32 pool_number(enum hetmem_location_kind kind)
+{
+	do {
+		hetmem_last_pool = (hetmem_last_pool + 1) % U16_MAX;
+	} while (pool_at(HETMEM_LOC(HETMEM_FOREIGN, hetmem_last_pool)) ||
+		 pool_at(HETMEM_LOC(HETMEM_COHERENT, hetmem_last_pool)));
+	return HETMEM_LOC(kind, hetmem_last_pool);
+}
+
+static void pool_make(struct pool *pool, const struct dev_pagemap *pgmap,
+		      enum hetmem_location_kind kind)
+{
+	int i;
+
+	memset(pool, 0, sizeof(*pool));
+	pool->location = pool_number(kind);
+	pool->pgmap = pgmap;
+	pool->start = pgmap->range.start;
+	pool->used = jiffies;
+	for (i = 0; i < pgmap->nr_range; i++)
+		pool->capacity += range_len(&pgmap->ranges[i]);
+}
+
+/* The location of a page of @owner; the lock is held. */
+static u32 owner_pool(struct owner *owner, const struct dev_pagemap *pgmap,
+		      enum hetmem_location_kind kind)
+{
+	struct pool *pool, *free = NULL;
+	unsigned int i;
+
+	if (owner->several && time_after(jiffies, owner->several_used + HETMEM_POOL_IDLE))
+		owner->several = false;
+	for (i = 0; i < HETMEM_OWNER_POOLS && !owner->several; i++) {
+		pool = &owner->pools[i];
+		if (pool->pgmap == pgmap && pool->start == pgmap->range.start) {
+			pool->used = jiffies;
+			return pool->location;
+		}
+		/* The same place is not two pools at once. */
+		if (!pool->pgmap || pool->pgmap == pgmap ||
+		    time_after(jiffies, pool->used + HETMEM_POOL_IDLE))
+			free = pool;
+	}
+	if (!free) {
+		owner->several = true;
+		owner->several_used = jiffies;
+		memset(owner->pools, 0, sizeof(owner->pools));
+		return HETMEM_LOC(kind, HETMEM_SEVERAL);
+	}
+	pool_make(free, pgmap, kind);
+	return free->location;
+}
 
 /*
  * The location of a device page of a driver that is not registered. The caller
  * holds the lock that keeps the page, and with it the pgmap, from going away.
  */
-u32 hetmem_foreign_location(const struct dev_pagemap *pgmap)
+u32 hetmem_foreign_location(const struct page *page)
 {
-	int i = hetmem_token_find(&hetmem_pool_numbers, pgmap), r;
-	u64 capacity = 0;
+	const struct dev_pagemap *pgmap = hetmem_page_pgmap(page);
+	const enum hetmem_location_kind kind = is_device_coherent_page(page) ?
+		HETMEM_COHERENT : HETMEM_FOREIGN;
+	struct owner *owner;
+	u32 location;
 
-	if (i < 0) {
-		i = hetmem_token_number(&hetmem_pool_numbers, pgmap);
-		if (i < 0)
-			return HETMEM_LOC(HETMEM_UNKNOWN, 0);
-		for (r = 0; r < pgmap->nr_range; r++)
-			capacity += range_len(&pgmap->ranges[r]);
-		hetmem_pools[i].capacity = capacity;
-		schedule_work(&hetmem_pools_work);
+	if (!pgmap->owner)
+		return HETMEM_LOC(kind, HETMEM_SEVERAL);
+	spin_lock(&hetmem_owners_lock);
+	owner = owner_get(pgmap->owner);
+	owner->ops = pgmap->ops;
+	location = owner_pool(owner, pgmap, kind);
+	spin_unlock(&hetmem_owners_lock);
+	return location;
+}
+
+/* The entry of @hm for @location, or a free one, or NULL. */
+static struct hetmem_seen *seen_at(struct hetmem_mm *hm, u32 location)
+{
+	struct hetmem_seen *seen = NULL;
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(hm->seen); i++) {
+		if (hm->seen[i].pages && hm->seen[i].location == location)
+			return &hm->seen[i];
+		if (!hm->seen[i].pages)
+			seen = &hm->seen[i];
 	}
-	return HETMEM_LOC(HETMEM_FOREIGN, i);
+	return seen;
 }
 
-/* REFRESH sees @nr_pages more of @user's, or fewer, than before. */
-void hetmem_foreign_seen(struct hetmem_user *user, u32 location, long nr_pages)
+/* @nr pages more, or fewer, of @hm's are seen at @location. hm->lock is held. */
+void hetmem_foreign_seen(struct hetmem_mm *hm, u32 location, long nr)
 {
-	int i = hetmem_pool_at(location);
+	struct hetmem_seen *seen = seen_at(hm, location);
 
-	if (i < 0)
+	/* Of more pools than that, those that came last are not counted. */
+	if (!seen || !hetmem_is_foreign(location))
 		return;
-	atomic64_add(nr_pages, &hetmem_pools[i].seen);
-	atomic64_add(nr_pages, &user->foreign[i]);
+	seen->location = location;
+	seen->pages += max_t(s64, nr, -(s64)seen->pages);
 }
 
-/*
- * A hint asks for @nr_pages of @user's to be moved to @location. Return: 0, or
- * -EDQUOT if that is more than should be there.
- */
-int hetmem_foreign_ask(struct hetmem_user *user, u32 location, u64 nr_pages)
-{
-	int i = hetmem_pool_at(location);
-	u64 limit;
-	s64 there;
-
-	if (i < 0)
-		return 0;
-	limit = READ_ONCE(hetmem_pools[i].limit);
-	there = atomic64_read(&user->foreign[i]);
-	do {
-		if (there + nr_pages > limit >> PAGE_SHIFT) {
-			trace_hetmem_limit_hit("foreign/advisory_limit", limit);
-			return -EDQUOT;
-		}
-	} while (!atomic64_try_cmpxchg(&user->foreign[i], &there,
-				       there + nr_pages));
-	return 0;
-}
-
-/* Such a hint has ended. */
-void hetmem_foreign_answered(struct hetmem_user *user, u32 location,
-			     u64 nr_pages)
-{
-	int i = hetmem_pool_at(location);
-
-	if (i >= 0)
-		atomic64_sub(nr_pages, &user->foreign[i]);
-}
-
-int hetmem_foreign_init(struct kobject *misc)
-{
-	hetmem_pools_kobj = kobject_create_and_add("foreign", misc);
-	return hetmem_pools_kobj ? 0 : -ENOMEM;
-}
-
-/* When no context is left that could find a pool. */
-void hetmem_foreign_exit(void)
+/* The limit of a device, or NULL. hetmem_owners_lock is held. */
+static struct limit *limit_find(const u8 uuid[16])
 {
 	unsigned int i;
 
-	cancel_work_sync(&hetmem_pools_work);
-	for (i = 0; i < HETMEM_MAX_POOLS; i++)
-		kobject_put(hetmem_pools[i].dir);
-	kobject_put(hetmem_pools_kobj);
+	for (i = 0; i < hetmem_nr_limits; i++) {
+		if (!memcmp(&hetmem_limits[i].uuid, uuid, sizeof(uuid_t)))
+			return &hetmem_limits[i];
+	}
+	return NULL;
+}
+
+/**
+ * hetmem_foreign_limit - whether hints may ask for so much of a device
+ * @hm: whose memory is to be moved; its lock is held
+ * @location: where the device was found
+ * @uuid: of the device
+ * @nr_pages: all that hints under way ask for
+ *
+ * Return: 0, or -EDQUOT.
+ */
+int hetmem_foreign_limit(struct hetmem_mm *hm, u32 location, const u8 uuid[16], u64 nr_pages)
+{
+	const struct hetmem_seen *seen = seen_at(hm, location);
+	const struct limit *entry;
+	u64 limit;
+
+	spin_lock(&hetmem_owners_lock);
+	entry = limit_find(uuid);
+	limit = entry ? entry->bytes : U64_MAX;
+	spin_unlock(&hetmem_owners_lock);
+	/* A free entry has no pages. */
+	if ((seen ? seen->pages : 0) + nr_pages <= limit >> PAGE_SHIFT)
+		return 0;
+	trace_hetmem_limit_hit("foreign/limits", limit);
+	return -EDQUOT;
+}
+
+static ssize_t limits_show(struct device *device, struct device_attribute *attr, char *buf)
+{
+	ssize_t len = 0;
+	unsigned int i;
+
+	spin_lock(&hetmem_owners_lock);
+	for (i = 0; i < hetmem_nr_limits; i++)
+		len += sysfs_emit_at(buf, len, "%pUb %llu\n", &hetmem_limits[i].uuid,
+				     hetmem_limits[i].bytes);
+	spin_unlock(&hetmem_owners_lock);
+	return len;
+}
+
+/* One line: "UUID BYTES"; "UUID max" removes the limit. */
+static ssize_t limits_store(struct device *device, struct device_attribute *attr, const char *buf,
+			    size_t count)
+{
+	const char *uuid = buf + 4 * !strncmp(buf, "GPU-", 4);
+	struct limit limit = { .bytes = U64_MAX }, *old;
+	int ret = 0;
+
+	if (uuid_parse(uuid, &limit.uuid) || uuid[UUID_STRING_LEN] != ' ')
+		return -EINVAL;
+	if (!sysfs_streq(uuid + UUID_STRING_LEN + 1, "max"))
+		ret = kstrtou64(uuid + UUID_STRING_LEN + 1, 0, &limit.bytes);
+	if (ret)
+		return ret;
+
+	spin_lock(&hetmem_owners_lock);
+	old = limit_find(limit.uuid.b);
+	/* The new one, if any, replaces the old one, if any. */
+	if (old)
+		*old = hetmem_limits[--hetmem_nr_limits];
+	if (limit.bytes != U64_MAX && hetmem_nr_limits == HETMEM_MAX_LIMITS)
+		ret = -ENOSPC;
+	else if (limit.bytes != U64_MAX)
+		hetmem_limits[hetmem_nr_limits++] = limit;
+	spin_unlock(&hetmem_owners_lock);
+	return ret ? ret : count;
+}
+
+static DEVICE_ATTR_RW(limits);
+
+static struct attribute *hetmem_foreign_attrs[] = {
+	&dev_attr_limits.attr, NULL
+};
+
+const struct attribute_group hetmem_foreign_group = {
+	.name = "foreign",
+	.attrs = hetmem_foreign_attrs,
+};
+
+/* Fills @info, with room for HETMEM_MAX_POOLS, for INFO. Return: how many. */
+unsigned int hetmem_foreign_list(struct hetmem_context *ctx, struct hetmem_pool_info *info)
+{
+	const struct hetmem_binding *binding;
+	const struct hetmem_seen *seen;
+	const struct pool *pool;
+	unsigned int i, nr = 0, bound;
+
+	spin_lock(&ctx->hm->lock);
+	spin_lock(&hetmem_owners_lock);
+	for (i = 0; i < HETMEM_MAX_POOLS; i++) {
+		pool = &hetmem_owner_table[i / HETMEM_OWNER_POOLS].pools[i % HETMEM_OWNER_POOLS];
+		if (!pool->pgmap)
+			continue;
+		info[nr].location = pool->location;
+		info[nr].capacity = pool->capacity;
+		seen = seen_at(ctx->hm, pool->location);
+		info[nr].seen = seen ? seen->pages << PAGE_SHIFT : 0;
+		bound = 0;
+		for (binding = ctx->bindings; binding < ctx->bindings + ctx->nr_bindings;
+		     binding++) {
+			if (binding->location != pool->location)
+				continue;
+			memcpy(info[nr].uuid, binding->uuid, 16);
+			if (bound++)
+				info[nr].flags |= HETMEM_POOL_SEVERAL;
+		}
+		nr++;
+	}
+	spin_unlock(&hetmem_owners_lock);
+	spin_unlock(&ctx->hm->lock);
+	return nr;
+}
+
+static int module_changed(struct notifier_block *block, unsigned long state, void *module)
+{
+	struct owner *owner;
+
+	if (state != MODULE_STATE_GOING)
+		return NOTIFY_DONE;
+	spin_lock(&hetmem_owners_lock);
+	for (owner = hetmem_owner_table; owner < hetmem_owner_table + HETMEM_MAX_LEARNED; owner++) {
+		if (within_module((unsigned long)owner->ops, module))
+			memset(owner, 0, sizeof(*owner));
+	}
+	spin_unlock(&hetmem_owners_lock);
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block hetmem_modules = {
+	.notifier_call = module_changed,
+};
+
+int hetmem_foreign_init(void)
+{
+	return register_module_notifier(&hetmem_modules);
+}
+
+void hetmem_foreign_exit(void)
+{
+	unregister_module_notifier(&hetmem_modules);
 }

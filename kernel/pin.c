@@ -3,270 +3,233 @@
  * Timed pins: holding pages on the host for a while, so that what makes them
  * bounce comes to rest.
  *
- * Design. MIGRATE with PIN moves pages to the host and takes references that
- * no migration gets past (FOLL_LONGTERM). References are taken in the ioctl's
- * context only and charged to mm->pinned_vm against RLIMIT_MEMLOCK. A page's
- * pin ends when its time is up, when the page is unmapped, when the address
- * space ends, or when the context is closed. Whoever notices marks the page
- * as gone and queues the one work item of the context, which alone drops
- * references and the charge.
+ * Design. MIGRATE with PIN takes references that no migration gets past
+ * (FOLL_LONGTERM), in the caller's context only, charged to mm->pinned_vm
+ * against RLIMIT_MEMLOCK. A context holds a page of its address space at most
+ * once; pinning it again prolongs that. The pages held are kept in groups of
+ * 64 neighbours, in a tree by address. So pinning and ending n pages costs
+ * O(n log n), however calls overlap.
  *
- * Locking. context->lock protects the tree of pins, what they hold and what
- * of it is gone; it is taken in notifier callbacks. A pin is in the tree
- * before its maker takes the first reference, so that what is unmapped
- * meanwhile is marked too; its pages are the maker's alone until it is made.
+ * A page ends when its time is up, when it is unmapped, when the address space
+ * ends, by UNPIN, or with the context. pin_reap() alone drops references and
+ * their charge. A notification only marks pages as ended and queues the work
+ * item of the context. That looks at all groups, and so rests for longer the
+ * more there are: it takes about 1% of a CPU at most.
+ *
+ * A pin holds a page, not an address. Another page can take its place
+ * (MADV_DONTNEED, truncation), and no notification is specific to that. Pinning
+ * again finds the new page, and ends the first pin.
+ *
+ * Locking. hm->lock protects the groups. context->reap, a mutex, is held from
+ * taking the pages of a group out until they are dropped: its holder knows that
+ * no page is between the two. References are taken with neither, in a window
+ * (notifier.c): if pages were unmapped since it was tried, the references are
+ * dropped and taken again.
  */
-#include <linux/bitmap.h>
 #include <linux/capability.h>
-#include <linux/jiffies.h>
-#include <linux/mm.h>
-#include <linux/sched/signal.h>
-#include <linux/slab.h>
-#include <linux/workqueue.h>
 
-#include "hetmem.h"
+#include "range.h"
 #include "trace.h"
 
-/* References that the work drops at a time of pins that go on. */
-#define HETMEM_PIN_BATCH	64
+#define PIN_PAGES		64
+#define PIN_SHIFT		(PAGE_SHIFT + 6)
 
-/* What ends within that time is looked for once. */
-#define HETMEM_PIN_PAUSE	msecs_to_jiffies(10)
+/* How long the work rests, and in addition for this many groups a jiffy. */
+#define PIN_PAUSE		msecs_to_jiffies(10)
+#define PIN_GROUPS_PER_JIFFY	(100000 / HZ)
+
+/* Groups of a context: an unmapping can have to mark all of them. */
+#define PIN_MAX_GROUPS		16384
 
 /**
- * struct hetmem_pin - pages pinned by one call
- * @node: where, in context->pins
- * @ended: in a list of the work's
- * @expires: jiffies
- * @making: pages are being pinned
- * @nr: pages from node.start on
- * @held: of them, those whose reference was not dropped
- * @gone: a bit a page: its pin has ended
- * @pages: the pages; NULL where the reference was dropped
+ * struct pin_group - pages held among 64 neighbours
+ * @node: in context->pins, by @index
+ * @index: address >> PIN_SHIFT
+ * @held: a bit for each page that is held
+ * @ended: of these, a bit for each that is to be dropped
+ * @next: jiffies, not later than when the next of the others ends
+ * @expires: jiffies, for each page
+ * @pages: the pages
  */
-struct hetmem_pin {
-	struct interval_tree_node node;
-	struct list_head ended;
-	unsigned long expires;
-	bool making;
-	unsigned int nr;
-	unsigned int held;
-	DECLARE_BITMAP(gone, HETMEM_BLOCK_PAGES);
-	struct page *pages[];
+struct pin_group {
+	struct rb_node node;
+	unsigned long index;
+	u64 held;
+	u64 ended;
+	unsigned long next;
+	unsigned long expires[PIN_PAGES];
+	struct page *pages[PIN_PAGES];
 };
 
-static struct hetmem_pin *hetmem_pin_of(struct interval_tree_node *node)
+struct workqueue_struct *hetmem_wq;
+
+#define pin_group_of(_node)	rb_entry_safe(_node, struct pin_group, node)
+
+/* The first group at or behind @index, or NULL. */
+static struct pin_group *pin_group_from(struct hetmem_context *ctx, unsigned long index)
 {
-	return node ? container_of(node, struct hetmem_pin, node) : NULL;
-}
+	struct rb_node *node = ctx->pins.rb_node, *found = NULL;
 
-static struct hetmem_pin *hetmem_pin_first(struct hetmem_context *ctx,
-					   unsigned long start,
-					   unsigned long last)
-{
-	return hetmem_pin_of(interval_tree_iter_first(&ctx->pins, start, last));
-}
-
-static struct hetmem_pin *hetmem_pin_next(struct hetmem_pin *pin,
-					  unsigned long start,
-					  unsigned long last)
-{
-	return hetmem_pin_of(interval_tree_iter_next(&pin->node, start, last));
-}
-
-static void hetmem_pin_unpin(struct hetmem_context *ctx, struct page **pages,
-			     unsigned int nr)
-{
-	unpin_user_pages(pages, nr);
-	atomic64_sub(nr, &ctx->mm->pinned_vm);
-}
-
-/* A pin that has left the tree. */
-static void hetmem_pin_free(struct hetmem_context *ctx, struct hetmem_pin *pin)
-{
-	unsigned int i, nr = 0;
-
-	for (i = 0; i < pin->nr; i++) {
-		if (pin->pages[i])
-			pin->pages[nr++] = pin->pages[i];
-	}
-	hetmem_pin_unpin(ctx, pin->pages, nr);
-	kvfree(pin);
-}
-
-static void hetmem_pin_free_list(struct hetmem_context *ctx,
-				 struct list_head *list)
-{
-	struct hetmem_pin *pin, *next;
-
-	list_for_each_entry_safe(pin, next, list, ended) {
-		hetmem_pin_free(ctx, pin);
-		cond_resched();
-	}
-}
-
-/* Moves the pages that are gone from @pin to @batch. Return: how many. */
-static unsigned int hetmem_pin_reap(struct hetmem_pin *pin,
-				    struct page **batch, unsigned int room)
-{
-	unsigned int i, nr = 0;
-
-	for_each_set_bit(i, pin->gone, pin->nr) {
-		if (nr == room)
-			break;
-		if (!pin->pages[i])
-			continue;
-		batch[nr++] = pin->pages[i];
-		pin->pages[i] = NULL;
-	}
-	pin->held -= nr;
-	return nr;
-}
-
-/**
- * hetmem_pin_collect - find what has ended
- * @ctx: context, its lock held
- * @list: for pins that ended as a whole
- * @batch: for pages that did, room for HETMEM_PIN_BATCH
- * @all: everything ends
- * @from: where to begin, moved to where to go on
- * @next: made earlier if a pin ends earlier, in jiffies
- *
- * Return: pages in @batch; if it is full there may be more.
- */
-static unsigned int hetmem_pin_collect(struct hetmem_context *ctx,
-				       struct list_head *list,
-				       struct page **batch, bool all,
-				       unsigned long *from,
-				       unsigned long *next)
-{
-	struct hetmem_pin *pin, *following;
-	unsigned int nr = 0, dropped;
-
-	for (pin = hetmem_pin_first(ctx, *from, ULONG_MAX); pin;
-	     pin = following) {
-		following = hetmem_pin_next(pin, *from, ULONG_MAX);
-		if (pin->making)
-			continue;
-		if (all || time_after_eq(jiffies, pin->expires) ||
-		    bitmap_full(pin->gone, pin->nr)) {
-			interval_tree_remove(&pin->node, &ctx->pins);
-			ctx->nr_pins--;
-			WRITE_ONCE(ctx->nr_pinned, ctx->nr_pinned - pin->held);
-			list_add_tail(&pin->ended, list);
-			continue;
-		}
-		dropped = hetmem_pin_reap(pin, batch + nr,
-					  HETMEM_PIN_BATCH - nr);
-		nr += dropped;
-		WRITE_ONCE(ctx->nr_pinned, ctx->nr_pinned - dropped);
-		if (time_before(pin->expires, *next))
-			*next = pin->expires;
-		if (nr == HETMEM_PIN_BATCH) {
-			*from = max(*from, pin->node.start);
-			break;
+	while (node) {
+		if (pin_group_of(node)->index < index) {
+			node = node->rb_right;
+		} else {
+			found = node;
+			node = node->rb_left;
 		}
 	}
-	return nr;
+	return pin_group_of(found);
 }
 
-/*
- * The work is to run at @when, or a little later: each run looks at all pins.
- * context->lock is held.
- */
-static void hetmem_pin_arm(struct hetmem_context *ctx, unsigned long when)
+static bool pin_group_less(struct rb_node *a, const struct rb_node *b)
 {
-	unsigned long soon = jiffies + HETMEM_PIN_PAUSE;
+	return pin_group_of(a)->index < rb_entry(b, struct pin_group, node)->index;
+}
+
+/* The pages of group @index that are in [@start, @last], some of which is. */
+static u64 pin_group_mask(unsigned long index, unsigned long start, unsigned long last)
+{
+	unsigned long first = index << PIN_SHIFT;
+
+	last = min(last, first + (1UL << PIN_SHIFT) - 1);
+	return GENMASK_ULL((last - first) >> PAGE_SHIFT, (max(start, first) - first) >> PAGE_SHIFT);
+}
+
+/* The work is to run at @when, or a little later. hm->lock is held. */
+static void pin_arm(struct hetmem_context *ctx, unsigned long when)
+{
+	unsigned long soon = jiffies + PIN_PAUSE + ctx->nr_pin_groups / PIN_GROUPS_PER_JIFFY;
 
 	if (time_before(when, soon))
 		when = soon;
-	if (delayed_work_pending(&ctx->pin_work) &&
-	    !time_before(when, ctx->pin_next))
+	if (delayed_work_pending(&ctx->pin_work) && !time_before(when, ctx->pin_next))
 		return;
 	ctx->pin_next = when;
 	mod_delayed_work(hetmem_wq, &ctx->pin_work, when - jiffies);
 }
 
-static void hetmem_pin_work(struct work_struct *work)
+/*
+ * Takes pages out of @group: those of @mask, those that have ended, and, if
+ * @mask is 0, those whose time is up. Return: how many, in @batch.
+ */
+static unsigned int pin_group_take(struct hetmem_context *ctx, struct pin_group *group, u64 mask,
+				   struct page **batch)
 {
-	struct hetmem_context *ctx = container_of(work, struct hetmem_context,
-						  pin_work.work);
-	struct page *batch[HETMEM_PIN_BATCH];
-	unsigned long from = 0, next = jiffies + MAX_JIFFY_OFFSET;
+	const u64 take = mask | group->ended;
+	unsigned int i, nr = 0, live = 0;
+	u64 left;
+
+	group->next = jiffies + MAX_JIFFY_OFFSET;
+	for (left = group->held; left; left &= left - 1) {
+		i = __ffs64(left);
+		if (take & BIT_ULL(i) || (!mask && time_after_eq(jiffies, group->expires[i]))) {
+			live += !(group->ended & BIT_ULL(i));
+			group->held &= ~BIT_ULL(i);
+			batch[nr++] = group->pages[i];
+		} else if (time_before(group->expires[i], group->next)) {
+			group->next = group->expires[i];
+		}
+	}
+	group->ended = 0;
+	WRITE_ONCE(ctx->nr_pinned, ctx->nr_pinned - live);
+	return nr;
+}
+
+/**
+ * pin_reap - drop pages
+ * @ctx: context
+ * @start: of the groups to look at, page-aligned
+ * @last: of these
+ * @all: drop the pages of [@start, @last], else those whose time is up, in all
+ *	of each group; those that have ended are dropped anyway
+ *
+ * Return: pages that were dropped and had not been marked as ended.
+ */
+static u64 pin_reap(struct hetmem_context *ctx, unsigned long start, unsigned long last, bool all)
+{
+	unsigned long index = start >> PIN_SHIFT, next;
+	struct page *batch[PIN_PAGES];
+	struct pin_group *group;
+	u64 dropped = 0, mask;
 	unsigned int nr;
 
-	do {
-		LIST_HEAD(ended);
-
-		spin_lock(&ctx->lock);
-		nr = hetmem_pin_collect(ctx, &ended, batch, false, &from,
-					&next);
-		if (nr < HETMEM_PIN_BATCH && !RB_EMPTY_ROOT(&ctx->pins.rb_root))
-			hetmem_pin_arm(ctx, next);
-		spin_unlock(&ctx->lock);
-		hetmem_pin_unpin(ctx, batch, nr);
-		hetmem_pin_free_list(ctx, &ended);
-	} while (nr == HETMEM_PIN_BATCH);
+	for (;; index++) {
+		nr = 0;
+		mutex_lock(&ctx->reap);
+		spin_lock(&ctx->hm->lock);
+		group = pin_group_from(ctx, index);
+		if (!group || group->index > last >> PIN_SHIFT)
+			break;
+		index = group->index;
+		mask = all ? pin_group_mask(index, start, last) : 0;
+		if (mask || group->ended || time_after_eq(jiffies, group->next)) {
+			dropped += ctx->nr_pinned;
+			nr = pin_group_take(ctx, group, mask, batch);
+			dropped -= ctx->nr_pinned;
+		}
+		next = group->next;
+		if (group->held) {
+			group = NULL;
+			pin_arm(ctx, next);
+		} else {
+			rb_erase(&group->node, &ctx->pins);
+			ctx->nr_pin_groups--;
+		}
+		spin_unlock(&ctx->hm->lock);
+		unpin_user_pages(batch, nr);
+		atomic64_sub(nr, &ctx->hm->notifier.mm->pinned_vm);
+		mutex_unlock(&ctx->reap);
+		if (group)
+			hetmem_free(ctx->user, group, sizeof(*group));
+		cond_resched();
+	}
+	spin_unlock(&ctx->hm->lock);
+	mutex_unlock(&ctx->reap);
+	return dropped;
 }
 
-void hetmem_pin_init(struct hetmem_context *ctx)
+static void pin_work(struct work_struct *work)
 {
-	ctx->pins = RB_ROOT_CACHED;
-	INIT_DELAYED_WORK(&ctx->pin_work, hetmem_pin_work);
+	pin_reap(container_of(work, struct hetmem_context, pin_work.work), 0, ULONG_MAX, false);
 }
 
-/* At close, when neither a callback nor a command can come any more. */
-void hetmem_pin_drop_all(struct hetmem_context *ctx)
+void hetmem_pin_open(struct hetmem_context *ctx)
 {
-	unsigned long from = 0, next = 0;
-	LIST_HEAD(ended);
+	mutex_init(&ctx->reap);
+	INIT_DELAYED_WORK(&ctx->pin_work, pin_work);
+}
 
+/* At close, when neither a notification nor a command can come any more. */
+void hetmem_pin_close(struct hetmem_context *ctx)
+{
 	cancel_delayed_work_sync(&ctx->pin_work);
-	hetmem_pin_collect(ctx, &ended, NULL, true, &from, &next);
-	hetmem_pin_free_list(ctx, &ended);
+	pin_reap(ctx, 0, ULONG_MAX, true);
+	cancel_delayed_work_sync(&ctx->pin_work);
 }
 
-/* Memory is unmapped: its pins end. context->lock is held; in a callback. */
-void hetmem_pin_unmapped(struct hetmem_context *ctx, unsigned long start,
-			 unsigned long last)
+/* The pages of @mask, as far as they are held, end. hm->lock is held. */
+static void pin_group_end(struct hetmem_context *ctx, struct pin_group *group, u64 mask)
 {
-	struct hetmem_pin *pin;
-	bool any = false;
-
-	for (pin = hetmem_pin_first(ctx, start, last); pin;
-	     pin = hetmem_pin_next(pin, start, last)) {
-		unsigned long from = max(start, pin->node.start);
-		unsigned long to = min(last, pin->node.last);
-
-		bitmap_set(pin->gone, (from - pin->node.start) >> PAGE_SHIFT,
-			   (to >> PAGE_SHIFT) - (from >> PAGE_SHIFT) + 1);
-		any = true;
-	}
-	if (any)
-		hetmem_pin_arm(ctx, jiffies);
+	mask &= group->held & ~group->ended;
+	if (!mask)
+		return;
+	group->ended |= mask;
+	WRITE_ONCE(ctx->nr_pinned, ctx->nr_pinned - hweight64(mask));
+	pin_arm(ctx, jiffies);
 }
 
-/* Whether @pin holds the page at @addr; @end: as far as that is so. */
-static bool hetmem_pin_holds(const struct hetmem_pin *pin, unsigned long addr,
-			     unsigned long *end)
+/*
+ * [@start, @last] is about to be unmapped: its pins end. hm->lock is held; in a
+ * notification.
+ */
+void hetmem_pin_unmapped(struct hetmem_context *ctx, unsigned long start, unsigned long last)
 {
-	unsigned int i, until;
-	bool held;
+	struct pin_group *group = pin_group_from(ctx, start >> PIN_SHIFT);
 
-	if (pin->node.start > addr) {
-		*end = min(*end, pin->node.start);
-		return false;
+	while (group && group->index <= last >> PIN_SHIFT) {
+		pin_group_end(ctx, group, pin_group_mask(group->index, start, last));
+		group = pin_group_of(rb_next(&group->node));
 	}
-	if (pin->making) {
-		*end = min(*end, pin->node.last + 1);
-		return false;
-	}
-	i = (addr - pin->node.start) >> PAGE_SHIFT;
-	held = !test_bit(i, pin->gone);
-	until = held ? find_next_bit(pin->gone, pin->nr, i) :
-		       find_next_zero_bit(pin->gone, pin->nr, i);
-	*end = min(*end, pin->node.start + ((unsigned long)until << PAGE_SHIFT));
-	return held;
 }
 
 /**
@@ -275,193 +238,255 @@ static bool hetmem_pin_holds(const struct hetmem_pin *pin, unsigned long addr,
  * @addr: address
  * @end: shortened to where the answer may change
  */
-bool hetmem_pin_at(struct hetmem_context *ctx, unsigned long addr,
-		   unsigned long *end)
+bool hetmem_pin_at(struct hetmem_context *ctx, unsigned long addr, unsigned long *end)
 {
-	unsigned long last = *end - 1, until;
-	struct hetmem_pin *pin;
+	unsigned int i = (addr >> PAGE_SHIFT) % PIN_PAGES;
+	unsigned long stop = ULONG_MAX;
+	struct pin_group *group;
 	bool pinned = false;
+	u64 held;
 
-	/* Nobody who asks while pins come and go expects an exact answer. */
-	if (!READ_ONCE(ctx->nr_pinned))
-		return false;
-	spin_lock(&ctx->lock);
-	for (pin = hetmem_pin_first(ctx, addr, last); pin && !pinned;
-	     pin = hetmem_pin_next(pin, addr, last)) {
-		until = last + 1;
-		pinned = hetmem_pin_holds(pin, addr, &until);
-		/* One that holds it says how far, whatever others do. */
-		*end = pinned ? until : min(*end, until);
-		/* By where they begin: those behind it begin no earlier. */
-		if (pin->node.start > addr)
-			break;
+	spin_lock(&ctx->hm->lock);
+	group = pin_group_from(ctx, addr >> PIN_SHIFT);
+	if (group && group->index << PIN_SHIFT > addr) {
+		stop = group->index << PIN_SHIFT;
+	} else if (group) {
+		held = group->held & ~group->ended;
+		pinned = held & BIT_ULL(i);
+		/* The first page behind it for which that is otherwise. */
+		held = (pinned ? ~held : held) & ~GENMASK_ULL(i, 0);
+		stop = (group->index << PIN_SHIFT) +
+		       ((held ? __ffs64(held) : PIN_PAGES) << PAGE_SHIFT);
 	}
-	spin_unlock(&ctx->lock);
+	spin_unlock(&ctx->hm->lock);
+	*end = min(*end, stop);
 	return pinned;
 }
 
-static int hetmem_pin_charge(struct mm_struct *mm, unsigned long nr)
+static int pin_charge(struct mm_struct *mm, unsigned int nr, bool tell)
 {
-	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	const unsigned long limit = rlimit(RLIMIT_MEMLOCK);
 
-	if (atomic64_add_return(nr, &mm->pinned_vm) <= limit ||
-	    capable(CAP_IPC_LOCK))
+	if (!nr || hetmem_add_bounded(&mm->pinned_vm, nr, limit >> PAGE_SHIFT))
 		return 0;
-	atomic64_sub(nr, &mm->pinned_vm);
-	trace_hetmem_limit_hit("RLIMIT_MEMLOCK", rlimit(RLIMIT_MEMLOCK));
-	return -EDQUOT;
-}
-
-/* Puts @pin into the tree, unless the context has enough of them. */
-static int hetmem_pin_add(struct hetmem_context *ctx, struct hetmem_pin *pin)
-{
-	unsigned int max = READ_ONCE(hetmem_caps.max_pins);
-	int ret = 0;
-
-	spin_lock(&ctx->lock);
-	if (ctx->nr_pins < max) {
-		ctx->nr_pins++;
-		interval_tree_insert(&pin->node, &ctx->pins);
-	} else {
-		ret = -EDQUOT;
+	if (!capable(CAP_IPC_LOCK)) {
+		if (tell)
+			trace_hetmem_limit_hit("RLIMIT_MEMLOCK", limit);
+		return -EDQUOT;
 	}
-	spin_unlock(&ctx->lock);
-	if (ret)
-		trace_hetmem_limit_hit("max_pins", max);
-	return ret;
-}
-
-/* Writable first, which settles copy-on-write; what may not be written too. */
-static int hetmem_pin_get(unsigned long start, unsigned int nr,
-			  struct page **pages)
-{
-	int ret;
-
-	ret = pin_user_pages_fast(start, nr, FOLL_LONGTERM | FOLL_WRITE, pages);
-	if (ret == -EFAULT)
-		ret = pin_user_pages_fast(start, nr, FOLL_LONGTERM, pages);
-	return ret;
-}
-
-/*
- * @pin is made: @nr pages from its start, what was unmapped meanwhile is marked
- * already. Return: whether it holds anything; else it has left the tree.
- */
-static bool hetmem_pin_made(struct hetmem_context *ctx, struct hetmem_pin *pin,
-			    unsigned int nr)
-{
-	spin_lock(&ctx->lock);
-	interval_tree_remove(&pin->node, &ctx->pins);
-	pin->making = false;
-	if (nr) {
-		pin->nr = nr;
-		pin->held = nr;
-		pin->node.last = pin->node.start +
-				 ((unsigned long)nr << PAGE_SHIFT) - 1;
-		interval_tree_insert(&pin->node, &ctx->pins);
-		WRITE_ONCE(ctx->nr_pinned, ctx->nr_pinned + nr);
-		hetmem_pin_arm(ctx, bitmap_empty(pin->gone, nr) ?
-			       pin->expires : jiffies);
-	} else {
-		ctx->nr_pins--;
-	}
-	spin_unlock(&ctx->lock);
-	return nr;
-}
-
-/*
- * Holds [@start, @end), at most a block, for a time. What is pinned already is
- * pinned a second time. Pages that are not there are faulted in. Return: pages
- * pinned, fewer if one cannot be, or a negative errno: -EFAULT none can be,
- * others as hetmem_pin_walk() has them.
- */
-static int hetmem_pin_range(struct hetmem_context *ctx, unsigned long start,
-			    unsigned long end, unsigned int timeout_ms)
-{
-	unsigned int nr = (end - start) >> PAGE_SHIFT;
-	struct hetmem_pin *pin;
-	int ret;
-
-	pin = kvzalloc(struct_size(pin, pages, nr), GFP_KERNEL_ACCOUNT);
-	if (!pin)
-		return -ENOMEM;
-	ret = hetmem_pin_charge(ctx->mm, nr);
-	if (ret)
-		goto free;
-	pin->making = true;
-	pin->nr = nr;
-	pin->node.start = start;
-	pin->node.last = end - 1;
-	pin->expires = jiffies + msecs_to_jiffies(timeout_ms);
-	ret = hetmem_pin_add(ctx, pin);
-	if (ret) {
-		atomic64_sub(nr, &ctx->mm->pinned_vm);
-		goto free;
-	}
-
-	ret = hetmem_pin_get(start, nr, pin->pages);
-	/* Charged was what was asked for. */
-	atomic64_sub(nr - max(ret, 0), &ctx->mm->pinned_vm);
-	if (hetmem_pin_made(ctx, pin, max(ret, 0)))
-		return ret;
-free:
-	kvfree(pin);
-	return ret;
-}
-
-/* A hole ends what one call of hetmem_pin_range() does, so it is passed by. */
-static int hetmem_pin_piece(struct hetmem_context *ctx,
-			    struct hetmem_cmd_migrate *cmd,
-			    unsigned long start, unsigned long end)
-{
-	int ret;
-
-	while (start < end) {
-		ret = hetmem_pin_range(ctx, start, end, cmd->timeout_ms);
-		if (ret < 0 && ret != -EFAULT)
-			return ret;
-		if (ret > 0)
-			cmd->pinned += ret;
-		start += (unsigned long)max(ret, 1) << PAGE_SHIFT;
-		if (fatal_signal_pending(current))
-			return -EINTR;
-	}
+	atomic64_add(nr, &mm->pinned_vm);
 	return 0;
 }
 
 /**
- * hetmem_pin_walk - hold what is mapped, may be read, and is on the host
- * @ctx: of the caller
- * @walk: of the caller's memory
- * @cmd: whose pages are held from @start to its walk_end, for its timeout, and
- *	counted there; those that cannot be are left out
- * @start: page-aligned
- *
- * Return: 0, or -EDQUOT RLIMIT_MEMLOCK or caps/max_pins, -EBUSY, -ENOMEM,
- * -EINTR.
+ * struct pinning - pages of one group that are being pinned
+ * @ctx: context
+ * @window: over them
+ * @start: of the first
+ * @nr: how many
+ * @expires: jiffies
+ * @write: as if to write there
+ * @reaped: pins that have ended were dropped, to release their charge
+ * @pages: the references taken, then NULL
+ * @spare: for the group, if there is none; or NULL
  */
-int hetmem_pin_walk(struct hetmem_context *ctx, struct hetmem_walk *walk,
-		    struct hetmem_cmd_migrate *cmd, unsigned long start)
+struct pinning {
+	struct hetmem_context *ctx;
+	struct hetmem_window window;
+	unsigned long start;
+	unsigned int nr;
+	unsigned long expires;
+	bool write;
+	bool reaped;
+	struct page *pages[PIN_PAGES];
+	struct pin_group *spare;
+};
+
+/*
+ * Keeps the @got references in p->pages of pages that are not held yet, and
+ * prolongs the others. hm->lock is held. Return: 0; -EBUSY the pages were
+ * unmapped, or some are still to be dropped; -EDQUOT.
+ */
+static int pin_keep(struct pinning *p, unsigned int got)
 {
-	unsigned long at, next;
-	unsigned int i;
+	const unsigned long index = p->start >> PIN_SHIFT;
+	struct pin_group *group = pin_group_from(p->ctx, index);
+	unsigned int i, first = (p->start >> PAGE_SHIFT) % PIN_PAGES;
+	u64 mask = GENMASK_ULL(first + got - 1, first);
 	int ret;
 
-	for (; start < cmd->walk_end; start = walk->end) {
-		ret = hetmem_walk_step(walk, start, cmd->walk_end);
-		if (ret)
-			return ret;
-		if (walk->why & HETMEM_WHY_LEAVE)
-			continue;
-		for (i = 0, at = start; i < walk->nr; i++, at = next) {
-			next = hetmem_piece_end(walk, i, at);
-			if (HETMEM_LOC_KIND(walk->pieces[i].location) !=
-			    HETMEM_HOST)
-				continue;
-			ret = hetmem_pin_piece(ctx, cmd, at, next);
-			if (ret)
-				return ret;
+	if (!group || group->index != index)
+		group = p->spare;
+	for (i = first; i < first + got; i++) {
+		if ((group->held & ~group->ended & BIT_ULL(i)) &&
+		    group->pages[i] != p->pages[i - first])
+			pin_group_end(p->ctx, group, BIT_ULL(i));
+	}
+	if (p->window.unmapped || group->ended & mask)
+		return -EBUSY;
+	if (group == p->spare && p->ctx->nr_pin_groups == PIN_MAX_GROUPS)
+		return -EDQUOT;
+	ret = pin_charge(p->ctx->hm->notifier.mm, hweight64(mask & ~group->held), p->reaped);
+	if (ret)
+		return ret;
+	if (group == p->spare) {
+		p->spare = NULL;
+		group->index = index;
+		group->next = p->expires;
+		rb_add(&group->node, &p->ctx->pins, pin_group_less);
+		p->ctx->nr_pin_groups++;
+	}
+	for (i = first; i < first + got; i++) {
+		if (!(group->held & BIT_ULL(i))) {
+			group->expires[i] = p->expires;
+			group->pages[i] = p->pages[i - first];
+			p->pages[i - first] = NULL;
+			p->ctx->nr_pinned++;
+		} else if (time_before(group->expires[i], p->expires)) {
+			group->expires[i] = p->expires;
 		}
 	}
+	group->held |= mask;
+	if (time_before(p->expires, group->next))
+		group->next = p->expires;
+	pin_arm(p->ctx, group->next);
 	return 0;
+}
+
+/*
+ * Writable first, which settles copy-on-write; what may not be written too.
+ * Return: as pin_look().
+ */
+static int pin_get(struct pinning *p)
+{
+	int ret = -EFAULT;
+
+	if (p->write)
+		ret = pin_user_pages_fast(p->start, p->nr, FOLL_LONGTERM | FOLL_WRITE, p->pages);
+	if (ret == -EFAULT)
+		ret = pin_user_pages_fast(p->start, p->nr, FOLL_LONGTERM, p->pages);
+	/* Also one that could not be brought where it may be pinned. */
+	if (ret <= 0)
+		ret = fatal_signal_pending(current) ? -EINTR : -EFAULT;
+	return ret;
+}
+
+/*
+ * Return: pages that are held now; -EBUSY try again; -EFAULT the first one cannot
+ * be held; or another errno.
+ */
+static int pin_look(struct hetmem_window *window)
+{
+	struct pinning *p = container_of(window, struct pinning, window);
+	struct hetmem_context *ctx = p->ctx;
+	int i, ret, got;
+
+	got = pin_get(p);
+	if (got < 0)
+		return got;
+	spin_lock(&ctx->hm->lock);
+	ret = pin_keep(p, got);
+	spin_unlock(&ctx->hm->lock);
+	for (i = 0; i < got; i++) {
+		if (p->pages[i])
+			unpin_user_page(p->pages[i]);
+	}
+	/* Where a page is still to be dropped another one cannot be kept. */
+	if (ret == -EBUSY)
+		pin_reap(ctx, p->start, p->start, false);
+	if (ret != -EDQUOT || p->reaped)
+		return ret ? ret : got;
+	/* Pins that have ended can still be charged. */
+	pin_reap(ctx, 0, ULONG_MAX, false);
+	p->reaped = true;
+	return -EBUSY;
+}
+
+/* Holds pages of one group. Return: as pin_look(). */
+static int pin_pages(struct pinning *p)
+{
+	struct pin_group *spare = p->spare;
+
+	if (!spare)
+		spare = hetmem_alloc(p->ctx->user, sizeof(*spare));
+	if (IS_ERR(spare))
+		return PTR_ERR(spare);
+	p->spare = spare;
+	return hetmem_look(p->ctx->hm, &p->window, p->start,
+			   p->start + ((unsigned long)p->nr << PAGE_SHIFT), pin_look);
+}
+
+/**
+ * hetmem_pin - hold pages
+ * @ctx: of current, whose memory it is
+ * @start: page-aligned
+ * @end: page-aligned; on failure, shortened to where the first page is that is
+ *	not held
+ * @timeout_ms: for how long
+ * @write: as if to write there: the page is the mapping's own, and dirty
+ * @pinned: grows by the pages that are held
+ *
+ * Pages that cannot be held are left out; so are those of a group some of which
+ * are unmapped all the time.
+ *
+ * Return: 0, or -EDQUOT, -ENOMEM, -EINTR.
+ */
+int hetmem_pin(struct hetmem_context *ctx, unsigned long start, unsigned long *end,
+	       unsigned int timeout_ms, bool write, u64 *pinned)
+{
+	struct pinning p = {
+		.ctx = ctx,
+		.window.mover = current,
+		.write = write,
+		.start = start,
+		.expires = jiffies + msecs_to_jiffies(timeout_ms),
+	};
+	unsigned long stop, single = 0;
+	int ret = 0;
+
+	while (p.start < *end) {
+		stop = min(*end, ALIGN(p.start + 1, 1UL << PIN_SHIFT));
+		p.nr = p.start < single ? 1 : (stop - p.start) >> PAGE_SHIFT;
+		ret = pin_pages(&p);
+		if (ret > 0) {
+			*pinned += ret;
+			p.start += (unsigned long)ret << PAGE_SHIFT;
+			continue;
+		}
+		/* Each page of a group that is busy would take as long. */
+		if (ret == -EBUSY)
+			p.start = stop;
+		else if (ret != -EFAULT)
+			break;
+		/* One page that cannot be held can have stopped those before it. */
+		else if (p.nr > 1)
+			single = stop;
+		else
+			p.start += PAGE_SIZE;
+		ret = 0;
+	}
+	if (p.spare)
+		hetmem_free(ctx->user, p.spare, sizeof(*p.spare));
+	*end = p.start;
+	return min(ret, 0);
+}
+
+/* HETMEM_IOC_UNPIN */
+int hetmem_unpin(struct hetmem_context *ctx, void *arg)
+{
+	struct hetmem_cmd_unpin *cmd = arg;
+
+	cmd->unpinned = pin_reap(ctx, cmd->start, cmd->end - 1, true);
+	return 0;
+}
+
+int hetmem_pin_init(void)
+{
+	hetmem_wq = alloc_workqueue("hetmem", WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
+	return hetmem_wq ? 0 : -ENOMEM;
+}
+
+void hetmem_pin_exit(void)
+{
+	destroy_workqueue(hetmem_wq);
 }

@@ -4,10 +4,10 @@
  * have marked.
  *
  * Design. A driver that is not registered with hetmem announces a migration
- * before it begins and never says how it went. So the callback only marks,
- * and who wants to know looks, in its own time and context. A block's mark is
- * cleared before the look: what happens meanwhile marks it again. Until the
- * look is over the block still counts as dirty.
+ * before it begins and never reports the result. So the callback only marks
+ * blocks, and the caller of REFRESH looks, in its own context. A block's mark is
+ * cleared before the look: a notification during the look marks it again. Until
+ * the look is over the block still counts as dirty.
  *
  * A page on its way to or from a device has been taken out of the page table
  * and is not in it again: it reads as if nothing were there, and no
@@ -15,290 +15,216 @@
  * dirty while its range was notified of a move less than HETMEM_SETTLE ago,
  * and pages that seem to have left a device are not believed to have.
  *
- * Pages that have left a device went to the host only as far as the host has
- * more of the block's than before: the others were unmapped, dropped, or went
- * with mremap(). In a block with pages on several devices the event names one.
+ * Pages that have left a device count as gone to the host only as far as the
+ * host has more pages of the block than before. The others were unmapped,
+ * dropped, or moved by mremap(). In a block with pages on several devices the event names one.
  * Devices that are registered with hetmem have told already what moved: for
  * them the counters are put right, and nothing is told.
  *
- * Locking. context->refresh over the command. context->lock for the range's
- * bookkeeping, never across a look. In between the range may have been
- * untracked and another one tracked in its place: it is found again by address
- * and id each time.
+ * Locking. context->refresh over the command, which keeps the range: UNTRACK
+ * takes it too. hm->lock for the range's bookkeeping, never across a look.
  */
-#include <linux/bitmap.h>
-#include <linux/jiffies.h>
-#include <linux/mm.h>
-#include <linux/sched/signal.h>
-#include <linux/timekeeping.h>
+#include <linux/ktime.h>
 
-#include "hetmem.h"
+#include "device.h"
+#include "walk.h"
 
 /**
- * struct hetmem_refresh - a REFRESH command at work
+ * struct refresh - a REFRESH command at work
  * @ctx: context
- * @cmd: command
+ * @range: tracked range
  * @walk: of one block
- * @id: of the range, 0 before it was found
- * @next: block to go on from
  * @block: block that is being looked at
- * @known: where its pages on a device were when it was last looked at
- * @start: of that block's part of the range
+ * @start: of its part of the range
  * @end: of that
- */
-struct hetmem_refresh {
-	struct hetmem_context *ctx;
-	struct hetmem_cmd_refresh *cmd;
-	struct hetmem_walk walk;
-	u64 id;
-	unsigned long next;
-	unsigned long block;
-	u32 known;
-	unsigned long start;
-	unsigned long end;
-};
-
-/**
- * struct hetmem_look - what a look at a block found
- * @on_device: pages on devices
- * @stayed: of them, those at the location that was known
- * @on_host: pages on the host
- * @unknown: pages that are nowhere
+ * @known: where its pages on a device were when it was last looked at
+ *
+ * Found in it, in pages:
+ * @on_device: on devices
+ * @stayed: of them, at the location that was known
+ * @on_host: on the host
+ * @unknown: nowhere
+ * @moving: some could not be looked at, for they changed all the time
  * @location: of pages on a device, another one than was known if there is
  */
-struct hetmem_look {
+struct refresh {
+	struct hetmem_context *ctx;
+	struct hetmem_range *range;
+	struct hetmem_walk walk;
+	unsigned long block;
+	unsigned long start;
+	unsigned long end;
+	u32 known;
 	unsigned int on_device;
 	unsigned int stayed;
 	unsigned int on_host;
 	unsigned int unknown;
+	bool moving;
 	u32 location;
 };
 
-/* The range, or NULL if it has gone; context->lock is held. */
-static struct hetmem_range *hetmem_refresh_range(struct hetmem_refresh *r)
+/* Takes the next dirty block, from r->block on. Return: whether there is one. */
+static bool refresh_take(struct refresh *r)
 {
-	struct hetmem_range *range;
+	struct hetmem_range *range = r->range;
+	bool found;
 
-	range = hetmem_range_first(r->ctx, r->cmd->start, r->cmd->start);
-	if (range && !r->id)
-		r->id = range->id;
-	return range && range->id == r->id ? range : NULL;
-}
-
-/* Takes the next dirty block. Return: 1, 0 if there is none, or an errno. */
-static int hetmem_refresh_take(struct hetmem_refresh *r)
-{
-	struct hetmem_range *range;
-	int ret = 0;
-
-	spin_lock(&r->ctx->lock);
-	range = hetmem_refresh_range(r);
-	if (!range) {
-		ret = -ENOENT;
-		goto out;
+	spin_lock(&r->ctx->hm->lock);
+	r->block = find_next_bit(range->dirty, range->nr_blocks, r->block);
+	found = r->block < range->nr_blocks;
+	if (found) {
+		__clear_bit(r->block, range->dirty);
+		r->known = range->blocks[r->block].location;
 	}
-	if (range->all_dirty) {
-		range->all_dirty = false;
-		bitmap_fill(range->dirty, range->nr_blocks);
-	}
-	r->block = find_next_bit(range->dirty, range->nr_blocks, r->next);
-	if (r->block >= range->nr_blocks)
-		goto out;
-	__clear_bit(r->block, range->dirty);
 	range->looking = r->block;
-	r->known = range->blocks[r->block].location;
+	spin_unlock(&r->ctx->hm->lock);
 	r->start = hetmem_range_block_start(range, r->block);
 	r->end = hetmem_range_block_end(range, r->block);
-	r->next = r->block + 1;
-	ret = 1;
-out:
-	spin_unlock(&r->ctx->lock);
-	return ret;
+	return found;
 }
 
-static int hetmem_refresh_look(struct hetmem_refresh *r,
-			       struct hetmem_look *look)
+static int refresh_look(struct refresh *r)
 {
 	const struct hetmem_walk *walk = &r->walk;
-	unsigned long at = r->start, end;
-	unsigned int i, nr;
+	struct hetmem_piece piece;
+	unsigned long at;
+	u64 nr;
 	int ret;
 
-	*look = (struct hetmem_look){};
-	while (at < r->end) {
+	r->on_device = 0;
+	r->stayed = 0;
+	r->on_host = 0;
+	r->unknown = 0;
+	r->moving = false;
+	r->location = r->known;
+	for (at = r->start; at < r->end; at = walk->end) {
 		ret = hetmem_walk_step(&r->walk, at, r->end);
 		if (ret)
 			return ret;
-		for (i = 0; i < walk->nr; i++, at = end) {
-			u32 location = walk->pieces[i].location;
-
-			end = hetmem_piece_end(walk, i, at);
-			nr = (end - at) >> PAGE_SHIFT;
-			switch (HETMEM_LOC_KIND(location)) {
+		r->moving |= walk->why & HETMEM_WHY_MOVING;
+		piece = (struct hetmem_piece){};
+		while (hetmem_piece_next(walk, &piece)) {
+			nr = hetmem_piece_pages(&piece);
+			switch (HETMEM_LOC_KIND(piece.location)) {
 			case HETMEM_DEVICE:
 			case HETMEM_FOREIGN:
-				look->on_device += nr;
-				if (location == r->known)
-					look->stayed += nr;
+			case HETMEM_COHERENT:
+				r->on_device += nr;
+				if (piece.location == r->known)
+					r->stayed += nr;
 				else
-					look->location = location;
+					r->location = piece.location;
 				break;
 			case HETMEM_HOST:
-				look->on_host += nr;
+				r->on_host += nr;
 				break;
 			case HETMEM_UNKNOWN:
-				look->unknown += nr;
-				break;
-			default:
+				r->unknown += nr;
 				break;
 			}
 		}
 	}
-	if (!look->location && look->on_device)
-		look->location = r->known;
 	return 0;
 }
 
-static void hetmem_refresh_tell(struct hetmem_refresh *r, u32 type,
-				u32 location, unsigned int nr_pages)
+static void refresh_tell(struct refresh *r, u32 type, u32 location, u32 count)
 {
 	struct hetmem_event event = {
 		.type = type,
 		.start = r->start,
 		.end = r->end,
 		.location = location,
-		.count = nr_pages,
+		.count = count,
 	};
 
-	if (nr_pages && hetmem_ring_wants(r->ctx, type))
+	if (count && hetmem_ring_wants(r->ctx, type))
 		hetmem_ring_add(r->ctx, &event);
 }
 
 /* Tells how a block differs from what was known of it. */
-static void hetmem_refresh_compare(struct hetmem_refresh *r,
-				   const struct hetmem_look *look,
-				   const struct hetmem_block *block)
+static void refresh_compare(struct refresh *r, const struct hetmem_block *block)
 {
-	unsigned int stayed = look->stayed ? block->on_device : 0;
-	unsigned int gone, came;
+	unsigned int stayed = r->stayed ? block->on_device : 0;
 
-	if (look->on_device > stayed &&
-	    HETMEM_LOC_KIND(look->location) == HETMEM_FOREIGN)
-		hetmem_refresh_tell(r, HETMEM_EVENT_TO_DEVICE, look->location,
-				    look->on_device - stayed);
-	if (look->on_device >= block->on_device ||
-	    look->on_host <= block->on_host ||
-	    HETMEM_LOC_KIND(block->location) != HETMEM_FOREIGN)
-		return;
-	gone = block->on_device - look->on_device;
-	came = look->on_host - block->on_host;
-	hetmem_refresh_tell(r, HETMEM_EVENT_TO_HOST,
-			    HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
-			    min(gone, came));
+	if (r->on_device > stayed && hetmem_is_foreign(r->location))
+		refresh_tell(r, HETMEM_EVENT_TO_DEVICE, r->location, r->on_device - stayed);
+	if (r->on_device < block->on_device && r->on_host > block->on_host &&
+	    hetmem_is_foreign(block->location))
+		refresh_tell(r, HETMEM_EVENT_TO_HOST, HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
+			     min(block->on_device - r->on_device, r->on_host - block->on_host));
 }
 
-/*
- * Remembers what was seen and tells what changed. Without @look the block is as
- * dirty as before.
- */
-static int hetmem_refresh_put(struct hetmem_refresh *r,
-			      const struct hetmem_look *look)
+/* Remembers what was seen, unless @ret is an error, and tells what changed. */
+static void refresh_put(struct refresh *r, int ret)
 {
-	struct hetmem_range *range;
-	struct hetmem_block *block;
+	struct hetmem_range *range = r->range;
+	struct hetmem_block *block = &range->blocks[r->block];
+	bool moves;
+
+	spin_lock(&r->ctx->hm->lock);
+	range->looking = range->nr_blocks;
+	/* Pages that are nowhere may be on their way to a device or from it. */
+	moves = r->unknown && (time_before(jiffies, range->moving + HETMEM_SETTLE) ||
+			       time_before(jiffies, r->ctx->moving + HETMEM_SETTLE));
+	if (ret || r->moving || moves)
+		__set_bit(r->block, range->dirty);
+	if (!ret && !r->moving && !(moves && r->on_device < block->on_device)) {
+		refresh_compare(r, block);
+		hetmem_range_on_device(r->ctx, range, r->block, r->location, r->on_device);
+		block->on_host = r->on_host;
+	}
+	spin_unlock(&r->ctx->hm->lock);
+}
+
+static int refresh_range(struct refresh *r, struct hetmem_cmd_refresh *cmd)
+{
+	const u64 began = ktime_get_ns();
 	int ret = 0;
 
-	spin_lock(&r->ctx->lock);
-	range = hetmem_refresh_range(r);
-	if (!range) {
-		ret = -ENOENT;
-		goto out;
-	}
-	range->looking = range->nr_blocks;
-	block = &range->blocks[r->block];
-	if (!look || (look->unknown && time_before(jiffies, range->moving +
-							    HETMEM_SETTLE))) {
-		__set_bit(r->block, range->dirty);
-		if (!look || look->on_device < block->on_device)
-			goto out;
-	}
-	hetmem_refresh_compare(r, look, block);
-	hetmem_range_on_device(r->ctx, range, r->block, look->location,
-			       look->on_device);
-	block->on_host = look->on_host;
-out:
-	spin_unlock(&r->ctx->lock);
-	hetmem_ring_wake(r->ctx);
-	return ret;
-}
-
-static int hetmem_refresh_end(struct hetmem_refresh *r, u64 as_of, bool all)
-{
-	struct hetmem_range *range;
-	int ret = -ENOENT;
-
-	spin_lock(&r->ctx->lock);
-	range = hetmem_refresh_range(r);
-	if (range) {
-		if (all)
-			range->as_of = as_of;
-		r->cmd->as_of = range->as_of;
-		r->cmd->dirty_blocks = hetmem_range_nr_dirty(range);
-		r->cmd->on_device = range->on_device;
-		ret = 0;
-	}
-	spin_unlock(&r->ctx->lock);
-	return ret;
-}
-
-static int hetmem_refresh_blocks(struct hetmem_refresh *r)
-{
-	struct hetmem_look look;
-	int ret;
-
-	while ((ret = hetmem_refresh_take(r)) > 0) {
-		ret = hetmem_refresh_look(r, &look);
-		if (ret) {
-			hetmem_refresh_put(r, NULL);
-			break;
-		}
-		ret = hetmem_refresh_put(r, &look);
-		if (ret)
-			break;
-		r->cmd->walked_blocks++;
+	/* Once: what makes all blocks dirty later is the next REFRESH's. */
+	spin_lock(&r->ctx->hm->lock);
+	hetmem_range_fill_dirty(r->ctx, r->range);
+	spin_unlock(&r->ctx->hm->lock);
+	for (; !ret && refresh_take(r); r->block++) {
+		ret = refresh_look(r);
+		refresh_put(r, ret);
+		cmd->walked_blocks += !ret;
 		if (fatal_signal_pending(current))
-			return -EINTR;
+			ret = -EINTR;
 		cond_resched();
 	}
+	spin_lock(&r->ctx->hm->lock);
+	if (!ret)
+		r->range->as_of = began;
+	cmd->as_of = r->range->as_of;
+	cmd->dirty_blocks = hetmem_range_nr_dirty(r->ctx, r->range);
+	cmd->on_device = r->range->on_device;
+	spin_unlock(&r->ctx->hm->lock);
 	return ret;
 }
 
-/**
- * hetmem_refresh - HETMEM_IOC_REFRESH
- * @ctx: of the caller, who holds a reference to the users of its mm
- * @cmd: validated
- * @partial: set if @cmd goes back to the caller in spite of an error
- */
-int hetmem_refresh(struct hetmem_context *ctx, struct hetmem_cmd_refresh *cmd,
-		   bool *partial)
+/* HETMEM_IOC_REFRESH; the caller holds a reference to the users of its mm. */
+int hetmem_refresh(struct hetmem_context *ctx, void *arg)
 {
-	struct hetmem_refresh r = { .ctx = ctx, .cmd = cmd };
-	u64 began;
+	struct hetmem_cmd_refresh *cmd = arg;
+	struct refresh r = { .ctx = ctx };
 	int ret;
 
-	ret = hetmem_walk_init(&r.walk, ctx->mm);
+	cmd->dirty_blocks = 0;
+	cmd->walked_blocks = 0;
+	cmd->as_of = 0;
+	cmd->on_device = 0;
+	ret = hetmem_walk_init(&r.walk, ctx->hm);
 	if (ret)
 		return ret;
 	if (mutex_lock_killable(&ctx->refresh)) {
 		ret = -EINTR;
 		goto exit_walk;
 	}
-	began = ktime_get_ns();
-	cmd->walked_blocks = 0;
-	ret = hetmem_refresh_blocks(&r);
-	if (hetmem_refresh_end(&r, began, !ret))
-		ret = -ENOENT;
-	*partial = ret == -EBUSY || ret == -EINTR;
+	spin_lock(&ctx->hm->lock);
+	r.range = hetmem_range_first(ctx, cmd->start, cmd->start);
+	spin_unlock(&ctx->hm->lock);
+	ret = r.range ? refresh_range(&r, cmd) : -ENOENT;
 	mutex_unlock(&ctx->refresh);
 exit_walk:
 	hetmem_walk_exit(&r.walk);

@@ -4,142 +4,145 @@
  *
  * Design. A header page and an array of fixed-size entries, mapped by one
  * reader. The kernel keeps head, geometry and drop counters to itself and
- * only publishes them; of what the reader can write it reads one word, the
- * tail, once for each event, and clamps it. A reader that is slow or gone
- * costs the newest events, counted by type; one that writes rubbish reads
+ * only publishes them. Of what the reader can write it reads one word, the
+ * tail, once for each event, and clamps it. If the reader is slow or gone, the
+ * newest events are lost, counted by type; if it writes rubbish, it reads
  * rubbish.
  *
- * Locking. Producers run in notifier callbacks: they hold context->lock,
- * which serializes them, and neither allocate nor sleep. Waking the reader is
- * left for after that lock, since it runs foreign wait queue functions. The
- * ring is made once, published under context->lock, and freed with the
- * context, when no callback and no mapping (which holds the file) is left.
+ * Locking. Producers run in notifications: they hold hm->lock, which serializes
+ * them, and neither allocate nor sleep. A worker wakes the reader: a process can
+ * wait for the file in as many places as it has descriptors, and a wake-up
+ * visits all of them. The ring is made once, published under hm->lock, and freed
+ * with the context, when no mapping (which holds the file) is left.
  */
-#include <linux/eventfd.h>
 #include <linux/fs.h>
 #include <linux/log2.h>
-#include <linux/mm.h>
 #include <linux/poll.h>
-#include <linux/slab.h>
-#include <linux/timekeeping.h>
+#include <linux/ktime.h>
 #include <linux/vmalloc.h>
 
-#include "hetmem.h"
-#include "trace.h"
+#include "range.h"
 
+/**
+ * struct hetmem_ring - the kernel's side of a ring
+ * @header: of the mapping
+ * @entries: behind it
+ * @nr_pages: of the mapping
+ * @bytes: charged to the user
+ * @head: entries ever added
+ * @events: types that are wanted
+ * @dropped: by type
+ * @nr_entries: a power of two
+ * @ctx: the owner
+ * @wake: wakes the readers that wait
+ */
 struct hetmem_ring {
 	struct hetmem_ring_header *header;
 	struct hetmem_event *entries;
-	struct eventfd_ctx *eventfd;
 	unsigned long nr_pages;
+	size_t bytes;
 	u64 head;
 	u64 events;
 	u64 dropped[HETMEM_EVENT_NR];
 	u32 nr_entries;
-	unsigned long untold;	/* bit 0: an event that nobody was woken for */
+	struct hetmem_context *ctx;
+	struct work_struct wake;
 };
 
-static void hetmem_ring_destroy(struct hetmem_ring *ring)
+static void ring_wake_work(struct work_struct *work)
+{
+	struct hetmem_ring *ring = container_of(work, struct hetmem_ring, wake);
+
+	wake_up_interruptible_poll(&ring->ctx->wait, EPOLLIN | EPOLLRDNORM);
+}
+
+static void ring_destroy(struct hetmem_context *ctx, struct hetmem_ring *ring)
 {
 	vfree(ring->header);
-	if (ring->eventfd)
-		eventfd_ctx_put(ring->eventfd);
+	hetmem_uncharge(ctx->user, ring->bytes);
 	kfree(ring);
 }
 
-static struct hetmem_ring *hetmem_ring_create(u32 nr_entries)
+static struct hetmem_ring *ring_create(struct hetmem_context *ctx, u32 nr_entries)
 {
 	const size_t size = PAGE_ALIGN((size_t)nr_entries *
-				       sizeof(struct hetmem_event));
+				       sizeof(struct hetmem_event)) + PAGE_SIZE;
 	struct hetmem_ring *ring;
+	int ret;
 
-	BUILD_BUG_ON(sizeof(struct hetmem_event) != 64);
 	BUILD_BUG_ON(sizeof(struct hetmem_ring_header) > PAGE_SIZE);
 
-	ring = kzalloc(sizeof(*ring), GFP_KERNEL_ACCOUNT);
+	ring = kzalloc(sizeof(*ring), HETMEM_GFP);
 	if (!ring)
-		return NULL;
-	ring->header = __vmalloc(PAGE_SIZE + size,
-				 GFP_KERNEL_ACCOUNT | __GFP_ZERO |
-				 __GFP_NOWARN);
+		return ERR_PTR(-ENOMEM);
+	ring->bytes = size + sizeof(*ring);
+	ret = hetmem_charge(ctx->user, ring->bytes);
+	if (ret)
+		goto free;
+	ring->header = __vmalloc(size, HETMEM_GFP | __GFP_ZERO);
 	if (!ring->header) {
-		kfree(ring);
-		return NULL;
+		ret = -ENOMEM;
+		goto uncharge;
 	}
-	ring->nr_pages = 1 + (size >> PAGE_SHIFT);
+	ring->nr_pages = size >> PAGE_SHIFT;
 	ring->entries = (void *)ring->header + PAGE_SIZE;
 	ring->nr_entries = nr_entries;
+	ring->ctx = ctx;
+	INIT_WORK(&ring->wake, ring_wake_work);
 	ring->header->version = HETMEM_RING_VERSION;
 	ring->header->entry_size = sizeof(struct hetmem_event);
 	ring->header->nr_entries = nr_entries;
 	ring->header->data_offset = PAGE_SIZE;
 	return ring;
+
+uncharge:
+	hetmem_uncharge(ctx->user, ring->bytes);
+free:
+	kfree(ring);
+	return ERR_PTR(ret);
 }
 
-/* HETMEM_IOC_RING, validated but for what is checked here. */
-int hetmem_ring_setup(struct hetmem_context *ctx, struct hetmem_cmd_ring *cmd)
+/* HETMEM_IOC_RING */
+int hetmem_ring(struct hetmem_context *ctx, void *arg)
 {
+	struct hetmem_cmd_ring *cmd = arg;
 	struct hetmem_ring *ring;
-	unsigned int max;
 	int ret = 0;
 
-	if (!is_power_of_2(cmd->nr_entries) ||
-	    cmd->nr_entries < HETMEM_RING_MIN ||
-	    cmd->nr_entries > HETMEM_RING_MAX)
-		return -EINVAL;
-	max = READ_ONCE(hetmem_caps.max_ring_entries);
-	if (cmd->nr_entries > max) {
-		trace_hetmem_limit_hit("max_ring_entries", max);
-		return -EDQUOT;
-	}
-	if (!cmd->events || cmd->events >> HETMEM_EVENT_NR)
+	if (!is_power_of_2(cmd->nr_entries) || cmd->nr_entries < HETMEM_RING_MIN ||
+	    cmd->nr_entries > HETMEM_RING_MAX || !cmd->events || cmd->events >> HETMEM_EVENT_NR)
 		return -EINVAL;
 
-	ring = hetmem_ring_create(cmd->nr_entries);
-	if (!ring)
-		return -ENOMEM;
+	ring = ring_create(ctx, cmd->nr_entries);
+	if (IS_ERR(ring))
+		return PTR_ERR(ring);
 	ring->events = cmd->events;
-	if (cmd->eventfd != -1) {
-		struct eventfd_ctx *eventfd = eventfd_ctx_fdget(cmd->eventfd);
-
-		if (IS_ERR(eventfd)) {
-			ret = PTR_ERR(eventfd);
-			goto out;
-		}
-		ring->eventfd = eventfd;
-	}
 	cmd->map_size = (u64)ring->nr_pages << PAGE_SHIFT;
 
-	spin_lock(&ctx->lock);
+	spin_lock(&ctx->hm->lock);
 	if (ctx->ring) {
 		ret = -EEXIST;
 	} else {
-		/* Pairs with the acquire of who looks without the lock. */
+		/* Pairs with loads without the lock. */
 		smp_store_release(&ctx->ring, ring);
 		ring = NULL;
 	}
-	spin_unlock(&ctx->lock);
-out:
+	spin_unlock(&ctx->hm->lock);
 	if (ring)
-		hetmem_ring_destroy(ring);
+		ring_destroy(ctx, ring);
 	return ret;
 }
 
 void hetmem_ring_free(struct hetmem_context *ctx)
 {
-	if (ctx->ring)
-		hetmem_ring_destroy(ctx->ring);
-}
-
-/* For who does not hold context->lock. */
-static struct hetmem_ring *hetmem_ring_of(struct hetmem_context *ctx)
-{
-	/* Pairs with the release in hetmem_ring_setup(). */
-	return smp_load_acquire(&ctx->ring);
+	if (!ctx->ring)
+		return;
+	cancel_work_sync(&ctx->ring->wake);
+	ring_destroy(ctx, ctx->ring);
 }
 
 /* Entries that the reader has not finished with, at most all. */
-static u32 hetmem_ring_used(const struct hetmem_ring *ring)
+static u32 ring_used(const struct hetmem_ring *ring)
 {
 	u64 used, tail;
 
@@ -151,7 +154,7 @@ static u32 hetmem_ring_used(const struct hetmem_ring *ring)
 
 /**
  * hetmem_ring_wants - whether anybody is told of a type of event
- * @ctx: context, its lock held
+ * @ctx: context, hm->lock held
  * @type: enum hetmem_event_type
  */
 bool hetmem_ring_wants(const struct hetmem_context *ctx, u32 type)
@@ -161,24 +164,20 @@ bool hetmem_ring_wants(const struct hetmem_context *ctx, u32 type)
 
 /**
  * hetmem_ring_add - add an event
- * @ctx: context, its lock held; hetmem_ring_wants() this type
+ * @ctx: context, hm->lock held; hetmem_ring_wants() this type
  * @event: all but its time
- *
- * Call hetmem_ring_wake() afterwards, when the lock was dropped.
  *
  * Return: false if there was no room: the event is counted as dropped.
  */
-bool hetmem_ring_add(struct hetmem_context *ctx,
-		     const struct hetmem_event *event)
+bool hetmem_ring_add(struct hetmem_context *ctx, const struct hetmem_event *event)
 {
 	struct hetmem_ring *ring = ctx->ring;
 	struct hetmem_event *entry;
 
-	lockdep_assert_held(&ctx->lock);
-	if (hetmem_ring_used(ring) == ring->nr_entries) {
+	lockdep_assert_held(&ctx->hm->lock);
+	if (ring_used(ring) == ring->nr_entries) {
 		ring->dropped[event->type]++;
-		WRITE_ONCE(ring->header->dropped[event->type],
-			   ring->dropped[event->type]);
+		WRITE_ONCE(ring->header->dropped[event->type], ring->dropped[event->type]);
 		hetmem_total_add(HETMEM_TOTAL_EVENTS_DROPPED, 1);
 		return false;
 	}
@@ -188,26 +187,10 @@ bool hetmem_ring_add(struct hetmem_context *ctx,
 	WRITE_ONCE(ring->head, ring->head + 1);
 	/* The entry before the head that covers it. */
 	smp_store_release(&ring->header->head, ring->head);
-	/* The head before the bit: who clears it tells of that head. */
-	smp_mb__before_atomic();
-	set_bit(0, &ring->untold);
 	hetmem_total_add(HETMEM_TOTAL_EVENTS, 1);
-	return true;
-}
-
-/* Tells the reader if there is something new; without context->lock. */
-void hetmem_ring_wake(struct hetmem_context *ctx)
-{
-	struct hetmem_ring *ring = hetmem_ring_of(ctx);
-
-	/* Who clears the bit wakes, for others' events as well. */
-	if (!ring || !test_bit(0, &ring->untold) ||
-	    !test_and_clear_bit(0, &ring->untold))
-		return;
 	if (wq_has_sleeper(&ctx->wait))
-		wake_up_interruptible_poll(&ctx->wait, EPOLLIN | EPOLLRDNORM);
-	if (ring->eventfd)
-		hetmem_eventfd_signal(ring->eventfd);
+		queue_work(hetmem_wq, &ring->wake);
+	return true;
 }
 
 __poll_t hetmem_ring_poll(struct file *file, poll_table *wait)
@@ -216,30 +199,40 @@ __poll_t hetmem_ring_poll(struct file *file, poll_table *wait)
 	struct hetmem_ring *ring;
 
 	poll_wait(file, &ctx->wait, wait);
-	ring = hetmem_ring_of(ctx);
+	/* Pairs with the release in hetmem_ring(). */
+	ring = smp_load_acquire(&ctx->ring);
 	if (!ring)
 		return EPOLLERR;
-	return hetmem_ring_used(ring) ? EPOLLIN | EPOLLRDNORM : 0;
+	return ring_used(ring) ? EPOLLIN | EPOLLRDNORM : 0;
 }
 
-int hetmem_ring_mmap(struct hetmem_context *ctx, struct vm_area_struct *vma)
+/* Events are for the process whose memory they tell of. */
+int hetmem_ring_mmap(struct file *file, struct vm_area_struct *vma)
 {
-	struct hetmem_ring *ring = hetmem_ring_of(ctx);
+	struct hetmem_context *ctx = file->private_data;
+	/* Pairs with the release in hetmem_ring(). */
+	struct hetmem_ring *ring = smp_load_acquire(&ctx->ring);
+	struct page *page;
 	unsigned long i;
 	int ret = 0;
 
+	if (current->mm != ctx->hm->notifier.mm)
+		return -EPERM;
 	if (!ring)
 		return -ENXIO;
 	if (!(vma->vm_flags & VM_SHARED) || (vma->vm_flags & VM_EXEC))
 		return -EINVAL;
 	if (vma->vm_pgoff || vma_pages(vma) != ring->nr_pages)
 		return -EINVAL;
-	/* One reader: a child shall not have it too. */
-	vm_flags_set(vma, VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
+	/*
+	 * One reader: a child shall not have it too. VM_IO alone makes all kernels
+	 * refuse MADV_DOFORK.
+	 */
+	vm_flags_set(vma, VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
 	vm_flags_clear(vma, VM_MAYEXEC);
-	for (i = 0; i < ring->nr_pages && !ret; i++)
-		ret = vm_insert_page(vma, vma->vm_start + (i << PAGE_SHIFT),
-				     vmalloc_to_page((void *)ring->header +
-						     (i << PAGE_SHIFT)));
+	for (i = 0; i < ring->nr_pages && !ret; i++) {
+		page = vmalloc_to_page((void *)ring->header + (i << PAGE_SHIFT));
+		ret = vm_insert_page(vma, vma->vm_start + (i << PAGE_SHIFT), page);
+	}
 	return ret;
 }

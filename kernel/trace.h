@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Tracepoints. Fields are stable: they are added to, never changed. Addresses
- * are of the address space whose id (the opener's process) is in opener;
+ * Tracepoints. They are for people who debug: fields may change with any
+ * version. Addresses are of the address space of the process in opener;
  * locations are as in the uapi header, kind in the upper half, index in the
  * lower one. Documentation/tracing.md shows how to use them.
  */
@@ -11,217 +11,76 @@
 #if !defined(_HETMEM_TRACE_H) || defined(TRACE_HEADER_MULTI_READ)
 #define _HETMEM_TRACE_H
 
-#include <linux/pid.h>
 #include <linux/tracepoint.h>
 
 #include "hetmem.h"
 
-DECLARE_EVENT_CLASS(hetmem_range_event,
-	TP_PROTO(const struct hetmem_context *ctx, unsigned long start,
-		 unsigned long end, int result),
-	TP_ARGS(ctx, start, end, result),
-	TP_STRUCT__entry(
-		__field(pid_t, opener)
-		__field(unsigned long, start)
-		__field(unsigned long, end)
-		__field(int, result)
-	),
-	TP_fast_assign(
-		__entry->opener = pid_nr(ctx->opener);
-		__entry->start = start;
-		__entry->end = end;
-		__entry->result = result;
-	),
-	TP_printk("opener=%d range=%#lx-%#lx result=%d", __entry->opener,
-		  __entry->start, __entry->end, __entry->result)
-);
-
-DEFINE_EVENT(hetmem_range_event, hetmem_track,
-	TP_PROTO(const struct hetmem_context *ctx, unsigned long start,
-		 unsigned long end, int result),
-	TP_ARGS(ctx, start, end, result)
-);
-
-DEFINE_EVENT(hetmem_range_event, hetmem_untrack,
-	TP_PROTO(const struct hetmem_context *ctx, unsigned long start,
-		 unsigned long end, int result),
-	TP_ARGS(ctx, start, end, result)
-);
-
-/* So that tools which read the format know their values. */
-TRACE_DEFINE_ENUM(HETMEM_NOTIFY_UNMAP);
-TRACE_DEFINE_ENUM(HETMEM_NOTIFY_CLEAR);
-TRACE_DEFINE_ENUM(HETMEM_NOTIFY_PROTECTION);
-TRACE_DEFINE_ENUM(HETMEM_NOTIFY_SOFT_DIRTY);
-TRACE_DEFINE_ENUM(HETMEM_NOTIFY_RELEASE);
-TRACE_DEFINE_ENUM(HETMEM_NOTIFY_MIGRATE);
-TRACE_DEFINE_ENUM(HETMEM_NOTIFY_EXCLUSIVE);
-TRACE_DEFINE_ENUM(HETMEM_NOTIFY_OTHER);
-
-#define HETMEM_SHOW_NOTIFICATION(type)					\
-	__print_symbolic(type,						\
-		{ HETMEM_NOTIFY_UNMAP,		"unmap" },		\
-		{ HETMEM_NOTIFY_CLEAR,		"clear" },		\
-		{ HETMEM_NOTIFY_PROTECTION,	"protection" },		\
-		{ HETMEM_NOTIFY_SOFT_DIRTY,	"soft-dirty" },		\
-		{ HETMEM_NOTIFY_RELEASE,	"release" },		\
-		{ HETMEM_NOTIFY_MIGRATE,	"migrate" },		\
-		{ HETMEM_NOTIFY_EXCLUSIVE,	"exclusive" },		\
-		{ HETMEM_NOTIFY_OTHER,		"other" })
-
+/* An MMU notification for an address space that has contexts. */
 TRACE_EVENT(hetmem_notify,
-	TP_PROTO(const struct hetmem_context *ctx, u32 type,
-		 unsigned long start, unsigned long end),
-	TP_ARGS(ctx, type, start, end),
-	TP_STRUCT__entry(
-		__field(pid_t, opener)
-		__field(u32, type)
-		__field(unsigned long, start)
-		__field(unsigned long, end)
-	),
-	TP_fast_assign(
-		__entry->opener = pid_nr(ctx->opener);
-		__entry->type = type;
-		__entry->start = start;
-		__entry->end = end;
-	),
-	TP_printk("opener=%d type=%s range=%#lx-%#lx", __entry->opener,
-		  HETMEM_SHOW_NOTIFICATION(__entry->type), __entry->start,
-		  __entry->end)
-);
+	    TP_PROTO(pid_t opener, u32 change, unsigned long start, unsigned long end),
+	    TP_ARGS(opener, change, start, end),
+	    TP_STRUCT__entry(__field(pid_t, opener) __field(u32, change)
+				     __field(unsigned long, start) __field(unsigned long, end)),
+	    TP_fast_assign(__entry->opener = opener; __entry->change = change;
+			   __entry->start = start; __entry->end = end;),
+	    TP_printk("opener=%d change=%s range=%#lx-%#lx", __entry->opener,
+		      __print_symbolic(__entry->change, { HETMEM_CHANGE_OTHER, "other" },
+				       { HETMEM_CHANGE_UNMAP, "unmap" },
+				       { HETMEM_CHANGE_REPLACE, "replace" },
+				       { HETMEM_CHANGE_PROTECT, "protect" },
+				       { HETMEM_CHANGE_MIGRATE, "migrate" },
+				       { HETMEM_CHANGE_EXCLUSIVE, "exclusive" },
+				       { HETMEM_CHANGE_EXIT, "exit" }),
+		      __entry->start, __entry->end));
 
-TRACE_EVENT(hetmem_migrate_begin,
-	TP_PROTO(const struct hetmem_context *ctx,
-		 const struct hetmem_cmd_migrate *cmd),
-	TP_ARGS(ctx, cmd),
-	TP_STRUCT__entry(
-		__field(pid_t, opener)
-		__field(unsigned long, start)
-		__field(unsigned long, end)
-		__field(u32, location)
-		__field(u32, flags)
-	),
-	TP_fast_assign(
-		__entry->opener = pid_nr(ctx->opener);
-		__entry->start = cmd->start;
-		__entry->end = cmd->end;
-		__entry->location = cmd->location;
-		__entry->flags = cmd->flags;
-	),
-	TP_printk("opener=%d range=%#lx-%#lx location=%#x flags=%#x",
-		  __entry->opener, __entry->start, __entry->end,
-		  __entry->location, __entry->flags)
-);
+/* An event of a range. nr: pages, bounces, or a hint's id. */
+DECLARE_EVENT_CLASS(hetmem_range_event,
+		    TP_PROTO(const struct hetmem_context *ctx, u64 start, u64 end, u32 location,
+			     u64 nr, int result),
+		    TP_ARGS(ctx, start, end, location, nr, result),
+		    TP_STRUCT__entry(__field(pid_t, opener) __field(u64, start) __field(u64, end)
+					     __field(u32, location) __field(u64, nr)
+						     __field(int, result)),
+		    TP_fast_assign(__entry->opener = pid_nr(ctx->opener); __entry->start = start;
+				   __entry->end = end; __entry->location = location;
+				   __entry->nr = nr; __entry->result = result;),
+		    TP_printk("opener=%d range=%#llx-%#llx location=%#x nr=%llu result=%d",
+			      __entry->opener, __entry->start, __entry->end, __entry->location,
+			      __entry->nr, __entry->result));
 
+#define HETMEM_RANGE_EVENT(name)					\
+DEFINE_EVENT(hetmem_range_event, name,					\
+	TP_PROTO(const struct hetmem_context *ctx, u64 start, u64 end,	\
+		 u32 location, u64 nr, int result),			\
+	TP_ARGS(ctx, start, end, location, nr, result))
+
+HETMEM_RANGE_EVENT(hetmem_track);
+HETMEM_RANGE_EVENT(hetmem_untrack);
+HETMEM_RANGE_EVENT(hetmem_thrash);
+HETMEM_RANGE_EVENT(hetmem_hint);
+HETMEM_RANGE_EVENT(hetmem_complete);
+HETMEM_RANGE_EVENT(hetmem_migrate_begin);
+
+/* A MIGRATE has ended. */
 TRACE_EVENT(hetmem_migrate_end,
 	TP_PROTO(const struct hetmem_context *ctx,
 		 const struct hetmem_cmd_migrate *cmd, int result),
 	TP_ARGS(ctx, cmd, result),
-	TP_STRUCT__entry(
-		__field(pid_t, opener)
-		__field(unsigned long, start)
-		__field(unsigned long, walk_end)
-		__field(u64, moved)
-		__field(u64, already)
-		__field(u64, not_moved)
-		__field(u32, why)
-		__field(int, result)
-	),
-	TP_fast_assign(
-		__entry->opener = pid_nr(ctx->opener);
-		__entry->start = cmd->start;
-		__entry->walk_end = cmd->walk_end;
-		__entry->moved = cmd->moved;
-		__entry->already = cmd->already;
-		__entry->not_moved = cmd->not_moved;
-		__entry->why = cmd->why;
-		__entry->result = result;
-	),
-	TP_printk("opener=%d range=%#lx-%#lx moved=%llu already=%llu not_moved=%llu why=%#x result=%d",
-		  __entry->opener, __entry->start, __entry->walk_end,
-		  __entry->moved, __entry->already, __entry->not_moved,
-		  __entry->why, __entry->result)
-);
+	TP_STRUCT__entry(__field(pid_t, opener) __field_struct(struct hetmem_cmd_migrate, cmd)
+				 __field(int, result)),
+	TP_fast_assign(__entry->opener = pid_nr(ctx->opener); __entry->cmd = *cmd;
+		       __entry->result = result;),
+	TP_printk(
+		"opener=%d range=%#llx-%#llx moved=%llu already=%llu not_moved=%llu why=%#x result=%d",
+		__entry->opener, __entry->cmd.start, __entry->cmd.walk_end, __entry->cmd.moved,
+		__entry->cmd.already, __entry->cmd.not_moved, __entry->cmd.why, __entry->result));
 
-TRACE_EVENT(hetmem_thrash,
-	TP_PROTO(const struct hetmem_context *ctx,
-		 const struct hetmem_event *event),
-	TP_ARGS(ctx, event),
-	TP_STRUCT__entry(
-		__field(pid_t, opener)
-		__field(unsigned long, start)
-		__field(unsigned long, end)
-		__field(u32, location)
-		__field(u32, count)
-	),
-	TP_fast_assign(
-		__entry->opener = pid_nr(ctx->opener);
-		__entry->start = event->start;
-		__entry->end = event->end;
-		__entry->location = event->location;
-		__entry->count = event->count;
-	),
-	TP_printk("opener=%d range=%#lx-%#lx location=%#x count=%u",
-		  __entry->opener, __entry->start, __entry->end,
-		  __entry->location, __entry->count)
-);
-
-TRACE_EVENT(hetmem_hint,
-	TP_PROTO(const struct hetmem_context *executor,
-		 const struct hetmem_event *event, int result),
-	TP_ARGS(executor, event, result),
-	TP_STRUCT__entry(
-		__field(pid_t, opener)
-		__field(u64, id)
-		__field(unsigned long, start)
-		__field(unsigned long, end)
-		__field(u32, location)
-		__field(int, result)
-	),
-	TP_fast_assign(
-		__entry->opener = pid_nr(executor->opener);
-		__entry->id = event->data;
-		__entry->start = event->start;
-		__entry->end = event->end;
-		__entry->location = event->location;
-		__entry->result = result;
-	),
-	TP_printk("opener=%d id=%llu range=%#lx-%#lx location=%#x result=%d",
-		  __entry->opener, __entry->id, __entry->start, __entry->end,
-		  __entry->location, __entry->result)
-);
-
-TRACE_EVENT(hetmem_complete,
-	TP_PROTO(u64 id, u64 moved, int result),
-	TP_ARGS(id, moved, result),
-	TP_STRUCT__entry(
-		__field(u64, id)
-		__field(u64, moved)
-		__field(int, result)
-	),
-	TP_fast_assign(
-		__entry->id = id;
-		__entry->moved = moved;
-		__entry->result = result;
-	),
-	TP_printk("id=%llu moved=%llu result=%d", __entry->id, __entry->moved,
-		  __entry->result)
-);
-
-/* A cap kept somebody from something: which file under caps/ or limit. */
-TRACE_EVENT(hetmem_limit_hit,
-	TP_PROTO(const char *limit, u64 value),
-	TP_ARGS(limit, value),
-	TP_STRUCT__entry(
-		__array(char, limit, 24)
-		__field(u64, value)
-	),
-	TP_fast_assign(
-		strscpy(__entry->limit, limit, sizeof(__entry->limit));
-		__entry->value = value;
-	),
-	TP_printk("limit=%s value=%llu", __entry->limit, __entry->value)
-);
+/* A cap or a limit kept somebody from something: its name. */
+TRACE_EVENT(hetmem_limit_hit, TP_PROTO(const char *limit, u64 value), TP_ARGS(limit, value),
+	    TP_STRUCT__entry(__array(char, limit, 24) __field(u64, value)),
+	    TP_fast_assign(strscpy(__entry->limit, limit, sizeof(__entry->limit));
+			   __entry->value = value;),
+	    TP_printk("limit=%s value=%llu", __entry->limit, __entry->value));
 
 #endif /* _HETMEM_TRACE_H */
 

@@ -1,79 +1,34 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Opening and closing the library, and fork().
- *
- * A forked child has the parent's memory and nothing else: no thread of the
- * driver, no context of the module. A generation that goes up in the child
- * tells it apart at no cost. The locks of every open library are held across
- * fork(), so that the child finds whole trees and free locks.
+ * Opening and closing the library: the top of lib/, which calls everything and
+ * which nothing calls.
  */
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "driver/check.h"
+#include "platform/platform.h"
+#include "provider/provider.h"
+#include "spec/spec.h"
 
-static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-static unsigned int generation;
-static struct hetmem *all_open;
 
-unsigned int hm_generation(void)
+static void hold_hetmem(struct hm_fork *fork)
 {
-	return __atomic_load_n(&generation, __ATOMIC_RELAXED);
+	pthread_mutex_lock(&((struct hetmem *)fork)->lock);
 }
 
-void hm_fork_lock(void)
+/* A child has nothing of a resource that another thread was making. */
+static void let_go_hetmem(struct hm_fork *fork, bool child)
 {
-	pthread_mutex_lock(&fork_lock);
-}
+	struct hetmem *hm = (struct hetmem *)fork;
 
-void hm_fork_unlock(void)
-{
-	pthread_mutex_unlock(&fork_lock);
-}
-
-static void before_fork(void)
-{
-	struct hetmem *hm;
-
-	hm_fork_lock();
-	for (hm = all_open; hm; hm = hm->next)
-		pthread_mutex_lock(&hm->lock);
-}
-
-static void after_fork(void)
-{
-	struct hetmem *hm;
-
-	for (hm = all_open; hm; hm = hm->next)
-		pthread_mutex_unlock(&hm->lock);
-	hm_fork_unlock();
-}
-
-/* Of a resource that was being made by another thread nothing comes here. */
-static void in_child(void)
-{
-	struct hetmem *hm;
-
-	__atomic_add_fetch(&generation, 1, __ATOMIC_RELAXED);
-	for (hm = all_open; hm; hm = hm->next)
+	if (child)
 		pthread_mutex_init(&hm->making, NULL);
-	after_fork();
-}
-
-static void watch_fork(void)
-{
-	pthread_atfork(before_fork, after_fork, in_child);
-}
-
-int hm_check_owner(struct hetmem *hm)
-{
-	if (hm_unlikely(hm->generation != hm_generation()))
-		return hm_error(-EOWNERDEAD, "this is a forked child: open the library again");
-	return 0;
+	pthread_mutex_unlock(&hm->lock);
 }
 
 enum choice { CHOICE_CUDA, CHOICE_SOFT, CHOICE_ANY };
@@ -83,7 +38,7 @@ static int choose(const struct hetmem_params *params, enum choice *choice)
 	const char *name = params ? params->driver : NULL;
 
 	if (!name)
-		name = getenv("HETMEM_DRIVER");
+		name = secure_getenv("HETMEM_DRIVER");
 	if (!name || !*name)
 		*choice = CHOICE_ANY;
 	else if (!strcmp(name, "cuda"))
@@ -96,7 +51,10 @@ static int choose(const struct hetmem_params *params, enum choice *choice)
 	return 0;
 }
 
-/* @cuda: why there is no CUDA, or what it is. */
+/*
+ * @cuda: why there is no CUDA, or what it is. Without a driver all of its calls
+ * are NULL, and there is no device: host memory needs none.
+ */
 static int open_driver(struct hetmem *hm, enum choice choice,
 		       const char *module_path, char *cuda, bool *has_cuda)
 {
@@ -107,18 +65,183 @@ static int open_driver(struct hetmem *hm, enum choice choice,
 	if (choice == CHOICE_SOFT) {
 		snprintf(cuda, HM_REASON_LEN,
 			 "not looked for: the soft driver was asked for");
-	} else {
-		err = hm_cuda_open(&hm->driver, cuda, HM_REASON_LEN);
-		*has_cuda = !err;
-		if (!err)
-			return 0;
-		if (choice == CHOICE_CUDA)
-			return hm_error(-ENODEV, "driver \"cuda\": %s", cuda);
+		err = hm_soft_open(&hm->driver, &hm->soft, module_path, reason,
+				   sizeof(reason));
+		if (err)
+			return hm_error(err, "driver \"soft\": %s", reason);
+		hm->check = hm->soft->is_checking() ? hm->soft : NULL;
+		return 0;
 	}
-	err = hm_soft_open(&hm->driver, module_path, reason, sizeof(reason));
+	err = hm_cuda_open(&hm->driver, cuda, HM_REASON_LEN);
+	*has_cuda = !err;
+	if (err && choice == CHOICE_CUDA)
+		return hm_error(-ENODEV, "driver \"cuda\": %s", cuda);
 	if (err)
-		return hm_error(err, "driver \"soft\": %s", reason);
-	hm->soft = true;
+		hm->driver = (struct hm_driver){ .name = "none" };
+	return 0;
+}
+
+/* What this machine can do, each with its reason. Asked once, at open. */
+
+static const char *const feature_names[HETMEM_FEATURE_NR] = {
+	[HETMEM_FEATURE_MODULE] = "module",
+	[HETMEM_FEATURE_RESIDENCY] = "residency",
+	[HETMEM_FEATURE_CUDA] = "cuda",
+	[HETMEM_FEATURE_DEVICE] = "device",
+	[HETMEM_FEATURE_PAGEABLE] = "pageable",
+	[HETMEM_FEATURE_MIGRATION] = "migration",
+	[HETMEM_FEATURE_MANAGED] = "managed",
+	[HETMEM_FEATURE_VMM] = "vmm",
+	[HETMEM_FEATURE_NUMA] = "numa",
+};
+
+__attribute__((format(printf, 4, 5)))
+static void set_feature(struct hetmem *hm, enum hetmem_feature_id id,
+			bool available, const char *fmt, ...)
+{
+	va_list args;
+
+	hm->available[id] = available;
+	va_start(args, fmt);
+	vsnprintf(hm->reasons[id], HM_REASON_LEN, fmt, args);
+	va_end(args);
+}
+
+static void probe_pageable(struct hetmem *hm)
+{
+	static const char *const modes[] = {
+		[HETMEM_ADDRESSING_NONE] = "none",
+		[HETMEM_ADDRESSING_HMM] = "HMM",
+		[HETMEM_ADDRESSING_ATS] = "ATS",
+		[HETMEM_ADDRESSING_CDMM] = "ATS with CDMM",
+		[HETMEM_ADDRESSING_SOFT] = "the soft driver: same process",
+	};
+	const enum hetmem_feature_id id = HETMEM_FEATURE_PAGEABLE;
+	int i;
+
+	for (i = 0; i < hm->nr_devices; i++) {
+		int mode = hm->devices[i].props.addressing;
+
+		if (mode == HETMEM_ADDRESSING_NONE)
+			continue;
+		set_feature(hm, id, true, "device %d: %s", i, modes[mode]);
+		return;
+	}
+	if (!hm->nr_devices)
+		set_feature(hm, id, false, "%s", hm->reasons[HETMEM_FEATURE_DEVICE]);
+	else
+		set_feature(hm, id, false,
+			    "no device has pageable memory access: HMM needs the open NVIDIA module and a kernel with CONFIG_DEVICE_PRIVATE");
+}
+
+static void probe_migration(struct hetmem *hm)
+{
+	const enum hetmem_feature_id id = HETMEM_FEATURE_MIGRATION;
+	int i;
+
+	for (i = 0; i < hm->nr_devices; i++) {
+		if (hm->devices[i].module_id >= 0) {
+			set_feature(hm, id, true,
+				    "device %d is %s of hetmem.ko", i,
+				    hm->devices[i].props.name);
+			return;
+		}
+		if (hm->devices[i].pageable) {
+			set_feature(hm, id, true,
+				    "device %d by cuMemPrefetchAsync", i);
+			return;
+		}
+	}
+	if (!hm->nr_devices)
+		set_feature(hm, id, false, "%s", hm->reasons[HETMEM_FEATURE_DEVICE]);
+	else if (!hm->soft)
+		set_feature(hm, id, false, "%s", hm->reasons[HETMEM_FEATURE_PAGEABLE]);
+	else if (!hm_kmod_there(&hm->kmod))
+		set_feature(hm, id, false,
+			    "the soft driver has no device pages without hetmem.ko and hetmem_emu.ko: %s",
+			    hm->reasons[HETMEM_FEATURE_MODULE]);
+	else
+		set_feature(hm, id, false,
+			    "no /dev/hetmem_emu0 that can be opened: insmod build/hetmem_emu.ko (needs CONFIG_DEVICE_PRIVATE)");
+}
+
+static void probe_flags(struct hetmem *hm)
+{
+	int managed = -1, vmm = -1, i;
+
+	for (i = hm->nr_devices - 1; i >= 0; i--) {
+		if (hm->devices[i].props.managed)
+			managed = i;
+		if (hm->devices[i].props.vmm)
+			vmm = i;
+	}
+	if (managed >= 0)
+		set_feature(hm, HETMEM_FEATURE_MANAGED, true, "device %d", managed);
+	else
+		set_feature(hm, HETMEM_FEATURE_MANAGED, false, "%s", hm->nr_devices ?
+			    "no device has concurrent managed access" :
+			    hm->reasons[HETMEM_FEATURE_DEVICE]);
+	if (vmm >= 0)
+		set_feature(hm, HETMEM_FEATURE_VMM, true,
+			    "device %d, granularity %llu KiB", vmm,
+			    (unsigned long long)hm->devices[vmm].props.granularity >>
+			    10);
+	else
+		set_feature(hm, HETMEM_FEATURE_VMM, false, "%s", hm->nr_devices ?
+			    "no device with virtual memory management, or the driver lacks its calls" :
+			    hm->reasons[HETMEM_FEATURE_DEVICE]);
+}
+
+/* @cuda, @module: what their open said. */
+static void probe_features(struct hetmem *hm, const char *cuda, bool has_cuda,
+			   const char *module)
+{
+	const bool kmod = hm_kmod_there(&hm->kmod);
+
+	set_feature(hm, HETMEM_FEATURE_MODULE, kmod, "%s", module);
+	if (kmod)
+		set_feature(hm, HETMEM_FEATURE_RESIDENCY, true, "by hetmem.ko%s",
+			    hm->kmod.info.features & HETMEM_FEATURE_DEVICE_PRIVATE ?
+			    "" : "; this kernel has no device-private pages");
+	else
+		set_feature(hm, HETMEM_FEATURE_RESIDENCY, false,
+			    "host nodes only, by move_pages(2): %s", module);
+	set_feature(hm, HETMEM_FEATURE_CUDA, has_cuda, "%s", cuda);
+	if (hm->nr_devices)
+		set_feature(hm, HETMEM_FEATURE_DEVICE, true, "%d of the %s driver: %s",
+			    hm->nr_devices, hm->driver.name,
+			    hm->devices[0].props.name);
+	else if (hm->soft)
+		set_feature(hm, HETMEM_FEATURE_DEVICE, false,
+			    "the soft driver has none: set HETMEM_SOFT_DEVICES");
+	else
+		set_feature(hm, HETMEM_FEATURE_DEVICE, false,
+			    "there is no GPU: set HETMEM_DRIVER=soft to play one in software; %s",
+			    cuda);
+	probe_pageable(hm);
+	probe_migration(hm);
+	probe_flags(hm);
+	if (!hm_numa_there())
+		set_feature(hm, HETMEM_FEATURE_NUMA, false,
+			    "this kernel is built without CONFIG_NUMA");
+	else if (hm_numa_nodes() < 2)
+		set_feature(hm, HETMEM_FEATURE_NUMA, false, "there is one node");
+	else
+		set_feature(hm, HETMEM_FEATURE_NUMA, true, "%d nodes",
+			    hm_numa_nodes());
+}
+
+int hetmem_feature(struct hetmem *hm, enum hetmem_feature_id id,
+		   struct hetmem_feature *feature)
+{
+	if (!hm || !feature)
+		return hm_error(-EINVAL, "feature: %s is NULL",
+				hm ? "feature" : "hm");
+	if ((unsigned int)id >= HETMEM_FEATURE_NR)
+		return hm_error(-EINVAL, "feature: no feature %d", (int)id);
+	feature->name = feature_names[id];
+	feature->available = hm->available[id];
+	feature->reason = hm->reasons[id];
 	return 0;
 }
 
@@ -147,7 +270,6 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 	err = choose(params, &choice);
 	if (err)
 		return err;
-	pthread_once(&fork_once, watch_fork);
 	hm = calloc(1, sizeof(*hm));
 	if (!hm)
 		return hm_error(-ENOMEM, "open: no memory");
@@ -165,18 +287,19 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 	err = hm_probe_devices(hm);
 	if (err)
 		goto fail_driver;
-	hm_probe_features(hm, cuda, has_cuda, module);
+	probe_features(hm, cuda, has_cuda, module);
 
-	hm_fork_lock();
-	hm->next = all_open;
-	all_open = hm;
-	hm_fork_unlock();
+	hm->fork = (struct hm_fork){
+		.level = HM_FORK_OPEN,
+		.hold = hold_hetmem, .let_go = let_go_hetmem,
+	};
+	hm_fork_add(&hm->fork);
 	*out = hm;
 	return 0;
 
 fail_driver:
 	if (hm->soft)
-		hm_soft_close();
+		hm->soft->close();
 fail:
 	free_hetmem(hm);
 	return err;
@@ -191,36 +314,18 @@ static void close_driver(struct hetmem *hm)
 			hm->driver.cuDevicePrimaryCtxRelease(
 				hm->devices[i].handle);
 	if (hm->soft)
-		hm_soft_close();
+		hm->soft->close();
 }
 
 void hetmem_close(struct hetmem *hm)
 {
-	struct hetmem **p;
-
 	if (!hm)
 		return;
 	hm_current_close(hm);
-	hm_fork_lock();
-	for (p = &all_open; *p; p = &(*p)->next) {
-		if (*p == hm) {
-			*p = hm->next;
-			break;
-		}
-	}
-	hm_fork_unlock();
+	hm_fork_remove(&hm->fork);
 	if (hm->generation == hm_generation())
 		close_driver(hm);
 	hm_system_forget(hm);
+	hm_custom_close(hm);
 	free_hetmem(hm);
-}
-
-const struct hm_driver *hetmem_driver_table(struct hetmem *hm)
-{
-	return &hm->driver;
-}
-
-const struct hm_kmod *hetmem_kmod(struct hetmem *hm)
-{
-	return &hm->kmod;
 }

@@ -7,7 +7,7 @@
 #ifndef HETMEM_TOOLS_COUNT_CALLS_H
 #define HETMEM_TOOLS_COUNT_CALLS_H
 
-#include "internal.h"
+#include "driver/hetmem.h"
 
 /* Begins; while it counts, @hm's table is changed. False: cannot. */
 bool count_calls_begin(struct hetmem *hm);

@@ -3,6 +3,7 @@
  * hetmem prefetch, hetmem pullback: asks a process that carries out hints to
  * move its memory to a device, or back to the host.
  */
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -27,6 +28,8 @@ struct job {
 	const char *sub;	/* "prefetch", "pullback" */
 	pid_t pid;
 	uint32_t location;
+	unsigned char uuid[16];	/* of another driver's device */
+	const unsigned char *has_uuid;
 	unsigned int timeout_s;
 	struct range *ranges;
 	size_t nr;
@@ -50,10 +53,32 @@ static int help(bool to_host)
 	       to_host ?
 	       "  --node N             to this node of the host (wherever it comes to)\n" :
 	       "  --to LOCATION        device:N (device:0), foreign:N, host or host:N, numbered\n"
-	       "                       as in 'hetmem map PID'\n",
+	       "                       as in 'hetmem map PID'; or a GPU's UUID, as in\n"
+	       "                       'nvidia-smi -L'\n",
 	       TIMEOUT_S, to_host ? "all of its memory" :
 	       "anonymous private memory, all but the stack");
 	return EXIT_OK;
+}
+
+/* GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx */
+static bool parse_uuid(const char *s, unsigned char uuid[16])
+{
+	size_t i;
+
+	if (strncmp(s, "GPU-", 4))
+		return false;
+	s += 4;
+	for (i = 0; i < 16; i++) {
+		if ((i == 4 || i == 6 || i == 8 || i == 10) && *s++ != '-')
+			return false;
+		/* sscanf() would take a blank or a sign as well. */
+		if (!isxdigit((unsigned char)s[0]) ||
+		    !isxdigit((unsigned char)s[1]))
+			return false;
+		sscanf(s, "%2hhx", &uuid[i]);
+		s += 2;
+	}
+	return !*s;
 }
 
 static bool parse_location(const char *s, uint32_t *location)
@@ -139,9 +164,15 @@ static int parse(struct job *job, bool to_host, int argc, char **argv)
 		case 'l':
 			if (to_host)
 				return usage_error(job->sub, "bad option '--to'");
-			if (!parse_location(optarg, &job->location))
-				return usage_error(job->sub, "'%s' is not device:N, foreign:N, host or host:N",
+			job->has_uuid = NULL;
+			if (parse_uuid(optarg, job->uuid)) {
+				job->has_uuid = job->uuid;
+				job->location = HETMEM_LOC(HETMEM_FOREIGN,
+							   HETMEM_SEVERAL);
+			} else if (!parse_location(optarg, &job->location)) {
+				return usage_error(job->sub, "'%s' is not device:N, foreign:N, host, host:N or GPU-UUID",
 						   optarg);
+			}
 			break;
 		case 'n':
 			if (!to_host)
@@ -249,7 +280,8 @@ static int ask(const struct job *job, struct hetmem_peer *peer)
 		const struct range *r = &job->ranges[i];
 
 		if (hetmem_hint(peer, r->start, r->end - r->start,
-				job->location, 1000 * job->timeout_s, &hinted))
+				job->location, job->has_uuid,
+				1000 * job->timeout_s, &hinted))
 			return complain(EXIT_FAILED, job->sub,
 					"process %d, %" PRIx64 "-%" PRIx64 ": %s, after %s had moved",
 					job->pid, r->start, r->end,

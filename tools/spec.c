@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "spec.h"
+#include "spec/spec.h"
 #include "util.h"
 
 struct options {
@@ -26,9 +26,9 @@ static int help(void)
 	     "  arg   = spec | name '=' value\n"
 	     "  value = 64K 1.5GiB 90% 10ms on off ..., or \"text with , ( ) in quotes\"\n"
 	     "K, M, G, T are powers of 1024. A percentage is of the device's memory.\n\n"
-	     "  providers  device vmm managed async pinned system host\n"
+	     "  providers  device vmm managed async pinned system host custom\n"
 	     "  pool       pool(PROVIDER): what providers have, cut into blocks\n"
-	     "  adaptors   stats limit log retry fallback binning align guard fixed\n"
+	     "  adaptors   stats limit log history retry fallback binning align guard fixed\n"
 	     "  defaults   device-pool unified\n\n"
 	     "  hetmem spec 'stats(pool(vmm(device=0),max=90%))'\n"
 	     "  hetmem spec 'fallback(device-pool(max=8G),pool(managed))'");

@@ -6,7 +6,7 @@
 #ifndef HETMEM_TOOLS_TIME_CALLS_H
 #define HETMEM_TOOLS_TIME_CALLS_H
 
-#include "internal.h"
+#include "driver/hetmem.h"
 
 #define TIME_CALLS	12
 

@@ -3,18 +3,21 @@
  * hetmem: the in-kernel device interface, for drivers whose device has
  * device-private struct pages.
  *
- * A driver registers one struct hetmem_device_desc per pool of pages (one
- * per GPU). Afterwards hetmem knows its pages by their dev_pagemap, shows
- * them to userspace as location (HETMEM_DEVICE, id), and carries MIGRATE to
- * the driver. hetmem never touches a page itself: moving is the driver's
- * business, migrate_vma_*() included.
- *
- * Lifetime: between hetmem_device_register() and the return of
- * hetmem_device_unregister() the operations may be called from any number
- * of threads at once. The module that owns them is pinned while one runs.
- * Unregister before the pages go away; it waits for running operations,
- * for walkers that look at the pages too, and must not be called from an
- * operation.
+ * What a driver must do:
+ *  1. Register one struct hetmem_device_desc for each dev_pagemap whose pages
+ *     are one device's. Afterwards hetmem knows its pages by that pgmap, shows
+ *     them to userspace as location (HETMEM_DEVICE, id), and carries MIGRATE
+ *     to the driver.
+ *  2. Move pages itself, migrate_vma_*() included: hetmem never touches them.
+ *  3. Call hetmem_device_moved() for every page that arrived, whoever wanted
+ *     it: an operation, a CPU fault, an eviction.
+ *  4. Keep within hetmem_device_limit(), by evicting.
+ *  5. Unregister before the pages, or the module, go away. That waits for
+ *     operations that run, so it must not be called from one.
+ *  6. Before it moves pages of its own accord (a device fault), leave alone
+ *     what hetmem leaves alone: mappings that are hugetlb, special (VM_SPECIAL,
+ *     DAX, memfd_secret(2)), armed for userfaultfd, or, towards the device,
+ *     VM_MERGEABLE.
  */
 #ifndef _LINUX_HETMEM_DEVICE_H
 #define _LINUX_HETMEM_DEVICE_H
@@ -24,7 +27,6 @@
 struct dev_pagemap;
 struct hetmem_device;
 struct mm_struct;
-struct module;
 struct vm_area_struct;
 
 /* Bytes that one call of an operation moves at most. */
@@ -33,28 +35,23 @@ struct vm_area_struct;
 /**
  * struct hetmem_device_ops - what a driver does for hetmem
  *
- * Both move operations run in the context of the process that asked, with
- * mmap_lock of vma->vm_mm held for reading; they keep it. [start, end) is
- * page-aligned and lies inside @vma. It is at most 2 MiB and does not cross a
- * 2 MiB boundary; or, where a moment ago there were small pages in each 2 MiB
- * and nothing huge, it is at most HETMEM_DEVICE_SPAN, and for to_device at
- * most an eighth of the device. @vma is neither hugetlb nor special
- * (VM_SPECIAL, DAX, memfd_secret(2)) nor armed for userfaultfd nor, towards
- * the device, VM_MERGEABLE, and a moment ago no page of the range was merged
- * by KSM; before it moves pages of its own accord a driver has to look for all
- * that itself. They may sleep, must not wait for user space, and return early
- * on a fatal signal. A moment is short: a driver that has evicted pages does
- * not go on with to_device, but returns -EAGAIN and is called again for what is
- * left, up to eight times.
+ * Operations may be called from any number of threads at once. Both move
+ * operations run in the context of the process that asked, with mmap_lock of
+ * vma->vm_mm held for reading; they keep it. [start, end) is page-aligned and
+ * lies inside @vma, which is none of the mappings of point 6 above. The range
+ * lies within one aligned 2 MiB block. Exception: if every block of it was just
+ * seen to hold only small pages, it may be up to HETMEM_DEVICE_SPAN long, and
+ * for to_device up to an eighth of the device.
  *
- * Return: 0, also when some or all pages did not move (hetmem looks for
- * itself where they are), -ENOMEM if there was no room (on the device nor by
- * evicting, or on the host), -EAGAIN of to_device, -EINTR on a fatal signal,
- * another negative errno if the device failed.
+ * Operations may sleep, must not wait for user space, and return early on a
+ * fatal signal. A driver that makes room for to_device does so in a bounded
+ * number of rounds.
+ *
+ * Return: 0, also when some or all pages did not move (hetmem looks itself
+ * where they are); -ENOMEM no room, on the device nor by evicting, or on the
+ * host; -EINTR a fatal signal; another negative errno if the device failed.
  */
 struct hetmem_device_ops {
-	struct module *owner;
-
 	/* Move the pages of the range to the device. */
 	int (*to_device)(void *drvdata, struct vm_area_struct *vma,
 			 unsigned long start, unsigned long end);
@@ -67,13 +64,13 @@ struct hetmem_device_ops {
 		       unsigned long start, unsigned long end, int nid);
 
 	/*
-	 * Move at least @nr_pages of whoever's pages to the host, the least
+	 * Move at least @nr_pages of any process's pages to the host, the least
 	 * recently migrated ones first, without mmap_lock. Return: how many
-	 * were moved, or a negative errno.
+	 * were moved, or a negative errno. Optional.
 	 */
 	long (*evict)(void *drvdata, unsigned long nr_pages);
 
-	/* Bytes in use. Called from any context that may not sleep. */
+	/* Bytes in use. Does not sleep. Optional. */
 	u64 (*used)(void *drvdata);
 };
 
@@ -85,7 +82,7 @@ struct hetmem_device_ops {
  * @capacity: bytes
  * @caps: HETMEM_DEVICE_* of the uapi header
  * @ops: lives until unregistered
- * @drvdata: handed to every operation
+ * @drvdata: handed to every operation; ready before the device is registered
  */
 struct hetmem_device_desc {
 	const char *name;
@@ -102,6 +99,10 @@ enum hetmem_direction {
 	HETMEM_TO_HOST,
 };
 
+/*
+ * Makes a device known; may sleep. ERR_PTR: -EINVAL a member is missing, -EEXIST
+ * the pgmap is registered, -ENOSPC there are 32 devices, -ENOMEM.
+ */
 struct hetmem_device *
 hetmem_device_register(const struct hetmem_device_desc *desc);
 void hetmem_device_unregister(struct hetmem_device *dev);
@@ -116,18 +117,14 @@ u64 hetmem_device_limit(const struct hetmem_device *dev);
  * @nr_pages: consecutive base pages
  * @dir: which way
  *
- * For every page that moved, whoever wanted it: to_device, to_host, CPU
- * fault, eviction. Takes spinlocks only; call it with page locks held or
- * not.
+ * Takes spinlocks only; call it with page locks held or not.
  *
  * A driver that remembers @mm with a page, for the eviction, holds it by
- * mmgrab() until it has told: a struct mm_struct that is freed becomes another
- * process's, who would be told of this one's addresses.
+ * mmgrab() until it has called this. Otherwise a struct mm_struct that is freed
+ * could become another process's, which would get this one's addresses.
  */
 void hetmem_device_moved(struct hetmem_device *dev, const struct mm_struct *mm,
 			 unsigned long addr, unsigned long nr_pages,
 			 enum hetmem_direction dir);
-
-u32 hetmem_device_preferred(const struct mm_struct *mm, unsigned long addr);
 
 #endif /* _LINUX_HETMEM_DEVICE_H */

@@ -46,7 +46,6 @@
  * @length: bytes of the piece
  * @start: page of @addr
  * @end: behind the last page
- * @merged: a bit a page: KSM has merged it, so that it stays where it is
  * @pfns: of the pages, from hmm_range_fault()
  */
 struct emu_access {
@@ -63,7 +62,6 @@ struct emu_access {
 	unsigned long length;
 	unsigned long start;
 	unsigned long end;
-	unsigned long merged;
 	unsigned long pfns[EMU_PIECE_PAGES];
 };
 
@@ -149,20 +147,6 @@ static void emu_copy(struct emu_access *access)
 		 */
 		if (access->write)
 			folio_mark_dirty(page_folio(hmm_pfn_to_page(pfn)));
-	}
-}
-
-/* Fills access->merged, likewise. */
-static void emu_find_merged(struct emu_access *access)
-{
-	unsigned long i, pfn, nr = (access->end - access->start) >> PAGE_SHIFT;
-
-	access->merged = 0;
-	for (i = 0; i < nr; i++) {
-		pfn = access->pfns[i];
-		if ((pfn & ~HMM_PFN_FLAGS) && !(pfn & HMM_PFN_ERROR) &&
-		    folio_test_ksm(page_folio(hmm_pfn_to_page(pfn))))
-			__set_bit(i, &access->merged);
 	}
 }
 
@@ -370,36 +354,25 @@ static int emu_check_mappings(struct emu_access *access)
 	return 0;
 }
 
-/*
- * Moves the piece here, as far as it is of a kind that can and the process
- * does not prefer it elsewhere; likewise.
- */
+/* Moves the piece here, as far as it is of a kind that can; likewise. */
 static int emu_bring(struct emu_access *access)
 {
 	struct vm_area_struct *vma;
-	unsigned long addr, end, pfn, i;
+	unsigned long addr, pfn;
 	struct emu_range range;
 	int ret;
 
-	for (addr = access->start; addr < access->end; addr = end) {
+	for (addr = access->start; addr < access->end; addr = range.end) {
 		vma = vma_lookup(access->mm, addr);
-		i = (addr - access->start) >> PAGE_SHIFT;
-		pfn = access->pfns[i];
-		end = addr + PAGE_SIZE;
-		if (test_bit(i, &access->merged))
-			continue;
-		i = find_next_bit(&access->merged, EMU_PIECE_PAGES, i);
-		end = min3(access->end, vma->vm_end,
-			   access->start + (i << PAGE_SHIFT));
-		if (emu_unwelcome(access->dev, access->mm, addr, &end) ||
-		    !emu_can_move(vma))
+		pfn = access->pfns[(addr - access->start) >> PAGE_SHIFT];
+		range.start = addr;
+		range.end = min(access->end, vma->vm_end);
+		if (!emu_can_move(vma))
 			continue;
 		/* Rather all of a huge page than have the core split it. */
-		range.start = addr;
-		range.end = end;
 		if ((pfn & HMM_PFN_VALID) &&
 		    hmm_pfn_to_map_order(pfn) == EMU_HUGE_ORDER)
-			emu_widen(access->dev, vma, &range);
+			emu_widen(vma, &range);
 		ret = emu_move_in(access->dev, vma, range.start, range.end);
 		/* -ENOSPC: the device is full and could not make room. */
 		if (ret)
@@ -451,16 +424,16 @@ static enum emu_step emu_next_step(const struct emu_access *access,
 	return brought == 1 && faulted_in ? EMU_STEP_BRING : EMU_STEP_COPY;
 }
 
-/* Return: whether @act was done before the pages changed. */
-static bool emu_unless_changed(struct emu_access *access, unsigned long seq,
-			       void (*act)(struct emu_access *access))
+/* Return: whether it was copied before the pages changed. */
+static bool emu_copy_unless_changed(struct emu_access *access,
+				    unsigned long seq)
 {
 	bool changed;
 
 	spin_lock(&access->lock);
 	changed = mmu_interval_read_retry(&access->notifier, seq);
 	if (!changed)
-		act(access);
+		emu_copy(access);
 	spin_unlock(&access->lock);
 	return !changed;
 }
@@ -468,7 +441,7 @@ static bool emu_unless_changed(struct emu_access *access, unsigned long seq,
 /* Return: 0, or a negative errno with the piece's memory as it was. */
 static int emu_access_piece(struct emu_access *access, u64 *faults)
 {
-	unsigned int tries, rooms = 0, brought = 0;
+	unsigned int tries, brought = 0;
 	bool faulted = false, faulted_in = false;
 	enum emu_step step;
 	unsigned long seq;
@@ -488,24 +461,17 @@ static int emu_access_piece(struct emu_access *access, u64 *faults)
 
 		ret = -EBUSY;
 		step = emu_next_step(access, brought, faulted_in);
-		if (step != EMU_STEP_FAULT_IN &&
-		    !emu_unless_changed(access, seq, step == EMU_STEP_COPY ?
-					emu_copy : emu_find_merged))
+		if (step == EMU_STEP_COPY) {
+			if (emu_copy_unless_changed(access, seq))
+				return 0;
 			continue;
-		if (step == EMU_STEP_COPY)
-			return 0;
+		}
 		if (!faulted) {
 			faulted = true;
 			++*faults;
 			emu_count(access->dev, EMU_DEVICE_FAULTS, 1);
 		}
 		ret = emu_device_fault(access, step == EMU_STEP_BRING);
-		/* Making room took its time: what is merged may have changed. */
-		if (ret == -EAGAIN) {
-			ret = -EBUSY;
-			if (++rooms < EMU_MOVE_ROUNDS)
-				continue;
-		}
 		if (step == EMU_STEP_BRING)
 			brought++;
 		else

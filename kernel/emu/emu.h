@@ -66,7 +66,7 @@
 #include <uapi/linux/hetmem.h>
 #include <uapi/linux/hetmem_emu.h>
 
-#include "compat.h"
+#include "emu_compat.h"
 
 #define EMU_MAX_DEVICES		8
 
@@ -95,6 +95,9 @@ enum emu_stat {
 	EMU_HUGE_TO_DEVICE,
 	EMU_HUGE_TO_HOST,
 	EMU_HUGE_SPLIT,
+	EMU_TO_DEVICE_ROUNDS,
+	EMU_CPU_FAULT_ROUNDS,
+	EMU_CPU_FAULTS_YIELDED,
 	EMU_NR_STATS,
 };
 
@@ -305,10 +308,7 @@ unsigned long emu_make_room(struct emu_device *dev, unsigned long nr,
 
 /* migrate.c */
 bool emu_can_move(struct vm_area_struct *vma);
-bool emu_unwelcome(struct emu_device *dev, const struct mm_struct *mm,
-		   unsigned long addr, unsigned long *end);
-void emu_widen(struct emu_device *dev, const struct vm_area_struct *vma,
-	       struct emu_range *range);
+void emu_widen(const struct vm_area_struct *vma, struct emu_range *range);
 int emu_move_in(struct emu_device *dev, struct vm_area_struct *vma,
 		unsigned long start, unsigned long end);
 int emu_move_out(struct emu_device *dev, struct vm_area_struct *vma,

@@ -6,13 +6,16 @@
 #include <linux/log2.h>
 #include <linux/migrate.h>
 #include <linux/page-flags.h>
-#include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 
 #include "emu.h"
 
 /* The device page of a CPU fault is one of so many without an allocation. */
 #define EMU_FAULT_STACK		16
+
+/* How often one CPU fault tries to bring its page, a jiffy apart. */
+#define EMU_FAULT_ROUNDS	8
 
 /*
  * How many pages come back with the one that the CPU waits for: all of its huge
@@ -34,6 +37,28 @@ static void emu_fault_window(struct emu_out *out, unsigned long nr_pages)
 
 	out->args.start = max(start, vma->vm_start);
 	out->args.end = min(start + size, vma->vm_end);
+}
+
+/*
+ * Whether a fault tries again: its page is still there. Others had a reference
+ * or the lock; they get a jiffy to let go of it.
+ */
+static bool emu_fault_again(const struct vm_fault *vmf)
+{
+	return folio_mapped(page_folio(vmf->page)) &&
+	       !schedule_timeout_killable(1) && !fatal_signal_pending(current);
+}
+
+static int emu_fault_rounds(struct emu_out *out, const struct vm_fault *vmf)
+{
+	unsigned int round = 0;
+	int ret;
+
+	do {
+		emu_count(out->dev, EMU_CPU_FAULT_ROUNDS, 1);
+		ret = emu_move_out_range(out);
+	} while (!ret && ++round < EMU_FAULT_ROUNDS && emu_fault_again(vmf));
+	return ret;
 }
 
 static int emu_fault(struct emu_out *out, const struct vm_fault *vmf)
@@ -63,7 +88,7 @@ static int emu_fault(struct emu_out *out, const struct vm_fault *vmf)
 		out->args.dst = pfns + window;
 	}
 	emu_fault_window(out, window);
-	ret = emu_move_out_range(out);
+	ret = emu_fault_rounds(out, vmf);
 	kfree(pfns);
 	return ret;
 }
@@ -73,10 +98,12 @@ static int emu_fault(struct emu_out *out, const struct vm_fault *vmf)
  * newer ones its lock; migrate_vma_*() knows, by fault_page.
  *
  * Where it is not locked, several CPUs can come here with one page, and each
- * one's reference keeps the others from moving it: the first one works, the
- * others let go and fault again.
+ * one's reference keeps the others from moving it. The first one works, in a
+ * bounded number of rounds. The others let go and fault again. They must not
+ * sleep here: that would keep the reference. One that faults in the kernel
+ * gives way even so, because its loop (hmm_range_fault()) may never do.
  *
- * Not bringing a page that is busy is no failure, for the CPU comes again.
+ * Not bringing a page that is busy is no failure: the CPU faults again.
  */
 vm_fault_t emu_migrate_to_ram(struct vm_fault *vmf)
 {
@@ -96,7 +123,9 @@ vm_fault_t emu_migrate_to_ram(struct vm_fault *vmf)
 	int ret;
 
 	if (test_and_set_bit_lock(i, dev->faulting)) {
-		cond_resched();
+		emu_count(dev, EMU_CPU_FAULTS_YIELDED, 1);
+		if (!(vmf->flags & FAULT_FLAG_USER))
+			cond_resched();
 		return 0;
 	}
 	emu_count(dev, EMU_CPU_FAULTS, 1);

@@ -19,7 +19,7 @@
 #include "emu.h"
 
 /* Every struct has the same layout for 32 and 64 bit callers. */
-static_assert(sizeof(struct hetmem_emu_cmd_info) == 120);
+static_assert(sizeof(struct hetmem_emu_cmd_info) == 144);
 static_assert(sizeof(struct hetmem_emu_cmd_access) == 64);
 static_assert(sizeof(struct hetmem_emu_cmd_evict) == 24);
 
@@ -79,6 +79,12 @@ static int emu_ioctl_info(struct emu_file *ef, union emu_cmd *cmd,
 	info->huge_to_host = atomic64_read(&dev->stats[EMU_HUGE_TO_HOST]);
 	info->huge_split = atomic64_read(&dev->stats[EMU_HUGE_SPLIT]);
 	info->huge_size = emu_makes_huge() ? EMU_HUGE_SIZE : 0;
+	info->to_device_rounds =
+		atomic64_read(&dev->stats[EMU_TO_DEVICE_ROUNDS]);
+	info->cpu_fault_rounds =
+		atomic64_read(&dev->stats[EMU_CPU_FAULT_ROUNDS]);
+	info->cpu_faults_yielded =
+		atomic64_read(&dev->stats[EMU_CPU_FAULTS_YIELDED]);
 	return 0;
 }
 

@@ -123,8 +123,11 @@ static u64 emu_op_used(void *drvdata)
 	return (u64)READ_ONCE(dev->used) << PAGE_SHIFT;
 }
 
+/*
+ * Without an owner: unregistering waits until no operation runs. With one, each
+ * operation would hold the module, which could not go while it is used.
+ */
 static const struct hetmem_device_ops emu_ops = {
-	.owner = THIS_MODULE,
 	.to_device = emu_op_to_device,
 	.to_host = emu_op_to_host,
 	.evict = emu_op_evict,

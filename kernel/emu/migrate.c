@@ -4,10 +4,10 @@
  * with mmap_lock held for reading; see emu.h for the locks.
  *
  * A migration that finds no room moves what fits, lets go of every page, has
- * others evicted and is begun anew by its caller, who looks for merged pages
- * first. How many pages need room is known only once they are locked (holes
- * count, what is there already does not), and nothing may be evicted then; so
- * only a full device pays for a second round.
+ * others evicted and begins anew, in a bounded number of rounds. How many pages
+ * need room is known only once they are locked (holes count, what is there
+ * already does not), and nothing may be evicted then; so only a full device pays
+ * for a second round.
  *
  * A range that is what one PMD maps is asked for COMPOUND: if one huge page is
  * there, or nothing at all, it comes as a single entry, and moves whole or not
@@ -44,9 +44,7 @@
  * Memory that KSM may merge stays on the host. migrate_vma_setup() unmaps a
  * page where it finds it and maps it again by its reverse mapping; KSM drops
  * a page's reverse mapping when it comes by while the page is unmapped. So
- * the entry of a merged page can be left behind, for good. Merged pages of
- * other mappings are to be looked for before: hetmem does for its operations,
- * access.c for the device's accesses.
+ * the entry of a merged page can be left behind, for good.
  */
 bool emu_can_move(struct vm_area_struct *vma)
 {
@@ -58,34 +56,13 @@ bool emu_can_move(struct vm_area_struct *vma)
 	return vma_is_anonymous(vma) || !(vma->vm_flags & VM_SHARED);
 }
 
-/*
- * Whether the process would rather not have the page at @addr on @dev. @end is
- * shortened to where the answer changes.
- */
-bool emu_unwelcome(struct emu_device *dev, const struct mm_struct *mm,
-		   unsigned long addr, unsigned long *end)
-{
-	const u32 here = HETMEM_LOC(HETMEM_DEVICE, dev->id);
-	u32 first = hetmem_device_preferred(mm, addr);
-	unsigned long at;
-
-	for (at = addr + PAGE_SIZE; at < *end; at += PAGE_SIZE) {
-		if (hetmem_device_preferred(mm, at) != first)
-			*end = at;
-	}
-	return first && first != here;
-}
-
-/* Makes @range the huge page of the host that it is in, if all is welcome. */
-void emu_widen(struct emu_device *dev, const struct vm_area_struct *vma,
-	       struct emu_range *range)
+/* Makes @range the huge page of the host that it is in, if @vma has it all. */
+void emu_widen(const struct vm_area_struct *vma, struct emu_range *range)
 {
 	unsigned long start = ALIGN_DOWN(range->start, EMU_HUGE_SIZE);
 	unsigned long end = start + EMU_HUGE_SIZE;
 
-	if (!emu_makes_huge() || start < vma->vm_start || end > vma->vm_end ||
-	    emu_unwelcome(dev, vma->vm_mm, start, &end) ||
-	    end != start + EMU_HUGE_SIZE)
+	if (!emu_makes_huge() || start < vma->vm_start || end > vma->vm_end)
 		return;
 	range->start = start;
 	range->end = end;
@@ -227,6 +204,7 @@ static long emu_move_in_round(struct emu_device *dev, struct migrate_vma *args,
 	long missed = 0;
 	int ret;
 
+	emu_count(dev, EMU_TO_DEVICE_ROUNDS, 1);
 	ret = migrate_vma_setup(args);
 	if (ret)
 		return ret;
@@ -280,9 +258,9 @@ static long emu_move_in_round(struct emu_device *dev, struct migrate_vma *args,
  * @start: page-aligned
  * @end: page-aligned, at most HETMEM_DEVICE_SPAN behind, inside @vma
  *
- * Return: 0, also if some pages could not move; -EAGAIN if there was no room for
- * some and now there is, unless others take it; -ENOSPC if there was none,
- * -ENOMEM, -EINTR on a fatal signal, or what migrate_vma_setup() says.
+ * Return: 0, also if some pages could not move; -ENOSPC if there was no room for
+ * some, or others took it EMU_MOVE_ROUNDS times; -ENOMEM; -EINTR on a fatal
+ * signal; or what migrate_vma_setup() says.
  */
 int emu_move_in(struct emu_device *dev, struct vm_area_struct *vma,
 		unsigned long start, unsigned long end)
@@ -303,6 +281,7 @@ int emu_move_in(struct emu_device *dev, struct vm_area_struct *vma,
 	};
 	unsigned long nr = (end - start) >> PAGE_SHIFT;
 	unsigned long room, made, *pfns;
+	unsigned int rounds = 0;
 	long ret;
 
 	pfns = kvmalloc_array(2 * nr, sizeof(*pfns), GFP_KERNEL);
@@ -330,10 +309,8 @@ int emu_move_in(struct emu_device *dev, struct vm_area_struct *vma,
 		}
 		made = emu_make_room(dev, ret - room, &spare);
 		room += made;
-		if (made) {
-			ret = -EAGAIN;
-			break;
-		}
+		if (made && ++rounds < EMU_MOVE_ROUNDS)
+			continue;
 		if (!room || !(args.flags & HETMEM_SELECT_COMPOUND)) {
 			ret = -ENOSPC;
 			break;

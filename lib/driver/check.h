@@ -1,57 +1,87 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Check mode: the soft driver proves that memory is never given out before
- * its last use is over. HETMEM_SOFT_CHECK=1 turns it on.
+ * The soft driver as the library sees it: libhetmem-soft.so exports one table,
+ * hetmem_soft, beside what libcuda.so.1 exports. It starts the driver and ends
+ * it, plays kernels, and has check mode.
  *
- * Every stream has a vector clock: which work of each other stream its next
- * work is ordered behind. Record, wait, synchronize and a query that says
- * done move it along, and nothing else does: that work happens to be done by
- * then is no order. The host is a stream too, and work is ordered behind all
- * that the host did before it gave it (as if there were one host thread).
- *
- * Uses are kept by physical memory, handle and offset, so that a block is
- * the same memory behind whatever address it is mapped. A use is work of
- * the driver on a range (copy, fill, hm_soft_launch()), and what a resource
- * tells with the calls below. What is wrong aborts the process with a report
- * that names both sides:
- *
- * - memory is allocated on a stream that is not ordered behind its last use,
- *   or while it is allocated, behind this address or another;
- * - it is used after it was freed, or on a stream that is not ordered behind
- *   its allocation;
- * - an address is unmapped, or memory given back, while a stream may still
- *   use it.
- *
- * The calls do nothing unless check mode is on, and may be called on every
- * path. They resolve streams as the driver does: NULL and the thread's own
- * are of the current context. A dead stream says nothing of order.
- * They take the soft driver's lock and no other.
+ * Check mode (HETMEM_SOFT_CHECK=1) proves that memory is never given out before
+ * its last use is over; lib/soft/check.c tells how. A resource reports what it
+ * gives out and takes back with the inline functions below. They do nothing
+ * unless check mode is on, and may be called on every path. They resolve streams
+ * as the driver does: NULL and the thread's own are of the current context. A
+ * dead stream says nothing of order. They take the soft driver's lock and no
+ * other.
  */
 #ifndef HETMEM_DRIVER_CHECK_H
 #define HETMEM_DRIVER_CHECK_H
 
-#include "internal.h"
+#include "driver/hetmem.h"
 
-/* Check mode is on: as of the soft driver's start. */
-extern bool hm_check_enabled;
+/* Both sides must have been built with the same. */
+#define HM_SOFT_VERSION		1
+#define HM_SOFT_SYMBOL		"hetmem_soft"
 
-/* The calls of the same name, without asking whether check mode is on. */
-void hm_check_do_alloc(struct hetmem *hm, const void *ptr, size_t size,
-		       hetmem_stream stream);
-void hm_check_do_free(struct hetmem *hm, const void *ptr, size_t size,
-		      hetmem_stream stream);
-void hm_check_do_forget(struct hetmem *hm, const void *ptr, size_t size);
+/**
+ * struct hm_soft_range - memory that a soft kernel uses
+ * @ptr: first byte
+ * @size: bytes, not 0
+ * @fill: what it writes to each byte, or -1: it only reads
+ */
+struct hm_soft_range {
+	CUdeviceptr ptr;
+	size_t size;
+	int fill;
+};
+
+/**
+ * struct hm_soft - what the soft driver has beside the Driver API
+ * @version: HM_SOFT_VERSION; nothing else is looked at if it differs
+ * @open: starts the driver, or takes a reference if it runs: there is one per
+ *	process, as of CUDA. @module_path as in struct hetmem_params, of the
+ *	first opener. 0; -EINVAL a bad HETMEM_SOFT_* variable; -ENOMEM. @reason
+ *	is set on an error.
+ * @close: drops a reference. The last one waits for all streams and frees
+ *	everything.
+ * @is_checking: check mode is on, as of the driver's start
+ * @module_id: id of a device in hetmem.ko, -1 if it is not an emulated one
+ * @rules: replaces HETMEM_SOFT_FAIL and HETMEM_SOFT_DELAY, NULL: none. -EINVAL:
+ *	cannot be read, nothing has changed then.
+ * @made: how often the call of the first rule was made
+ * @holds: memory is left that the driver knows
+ * @launch: plays a kernel on @stream: work of that name (static text) that
+ *	takes @ns nanoseconds, then reads and writes @ranges. Memory that is not
+ *	mapped when it runs fails the context with CUDA_ERROR_ILLEGAL_ADDRESS;
+ *	memory that it must not use aborts at once in check mode. The rules know
+ *	it as cuLaunchKernel.
+ * @alloc, @free, @forget: hm_check_alloc() and so on, in check mode
+ */
+struct hm_soft {
+	unsigned int version;
+	int (*open)(const char *module_path, char *reason, size_t len);
+	void (*close)(void);
+	bool (*is_checking)(void);
+	int (*module_id)(int ordinal);
+	int (*rules)(const char *fail, const char *delay);
+	unsigned long (*made)(void);
+	bool (*holds)(void);
+	CUresult (*launch)(CUstream stream, const char *name,
+			   const struct hm_soft_range *ranges, unsigned int nr,
+			   uint64_t ns);
+	void (*alloc)(const void *ptr, size_t size, hetmem_stream stream);
+	void (*free)(const void *ptr, size_t size, hetmem_stream stream);
+	void (*forget)(const void *ptr, size_t size);
+};
 
 /*
- * [@ptr, @ptr + @size), mapped, is given out for use on @stream. To be called
- * when the block is the caller's to give, and after the waits for other
- * streams that this needed were given to @stream.
+ * [@ptr, @ptr + @size), mapped, is given out for use on @stream. Call it when
+ * the block is the caller's to give, and after the waits for other streams that
+ * this needed were given to @stream.
  */
 static inline void hm_check_alloc(struct hetmem *hm, const void *ptr,
 				  size_t size, hetmem_stream stream)
 {
-	if (hm_unlikely(hm_check_enabled))
-		hm_check_do_alloc(hm, ptr, size, stream);
+	if (hm_unlikely(hm->check))
+		hm->check->alloc(ptr, size, stream);
 }
 
 /*
@@ -60,15 +90,15 @@ static inline void hm_check_alloc(struct hetmem *hm, const void *ptr,
  * then counts as a use. A block that a captured graph goes on using is freed
  * when its capture is released.
  *
- * Who cuts blocks from a block that a checked resource gave tells that one
- * free first, and its own as they come and go; before it gives the whole
- * back it tells nothing.
+ * A resource that cuts blocks from a block of a checked resource reports that
+ * one as freed first, and its own as they come and go; it reports nothing
+ * before it gives the whole back.
  */
 static inline void hm_check_free(struct hetmem *hm, const void *ptr,
 				 size_t size, hetmem_stream stream)
 {
-	if (hm_unlikely(hm_check_enabled))
-		hm_check_do_free(hm, ptr, size, stream);
+	if (hm_unlikely(hm->check))
+		hm->check->free(ptr, size, stream);
 }
 
 /*
@@ -78,8 +108,8 @@ static inline void hm_check_free(struct hetmem *hm, const void *ptr,
 static inline void hm_check_forget(struct hetmem *hm, const void *ptr,
 				   size_t size)
 {
-	if (hm_unlikely(hm_check_enabled))
-		hm_check_do_forget(hm, ptr, size);
+	if (hm_unlikely(hm->check))
+		hm->check->forget(ptr, size);
 }
 
 #endif /* HETMEM_DRIVER_CHECK_H */

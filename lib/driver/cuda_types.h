@@ -2,7 +2,7 @@
 /*
  * The types and enumerators of the CUDA Driver API that the driver table
  * uses, so that nothing of the CUDA toolkit is needed to build. The ABI is
- * NVIDIA's; selftests/lib/cuda_types.c compares every line of this with
+ * NVIDIA's; selftests/lib/driver/cuda_types.c compares every line of this with
  * cuda.h where that is installed. Declarations only: the test includes this
  * file inside a function.
  */
@@ -30,10 +30,8 @@ typedef void (*CUhostFn)(void *data);
 #define CU_DEVICE_CPU		((CUdevice)-1)
 #define CU_DEVICE_INVALID	((CUdevice)-2)
 #define CU_MEMHOSTALLOC_PORTABLE	0x01
-#define CU_MEMHOSTALLOC_DEVICEMAP	0x02
 #define CU_MEMHOSTREGISTER_PORTABLE	0x01
 #define CU_MEMHOSTREGISTER_DEVICEMAP	0x02
-#define CU_MEMHOSTREGISTER_READ_ONLY	0x08
 #endif
 
 typedef enum cudaError_enum {
@@ -52,15 +50,12 @@ typedef enum cudaError_enum {
 	CUDA_ERROR_ALREADY_MAPPED	= 208,
 	CUDA_ERROR_NOT_MAPPED		= 211,
 	CUDA_ERROR_ECC_UNCORRECTABLE	= 214,
-	CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
 	CUDA_ERROR_OPERATING_SYSTEM	= 304,
 	CUDA_ERROR_INVALID_HANDLE	= 400,
 	CUDA_ERROR_ILLEGAL_STATE	= 401,
 	CUDA_ERROR_NOT_FOUND		= 500,
 	CUDA_ERROR_NOT_READY		= 600,
 	CUDA_ERROR_ILLEGAL_ADDRESS	= 700,
-	CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
-	CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
 	CUDA_ERROR_CONTEXT_IS_DESTROYED	= 709,
 	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
 	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED	= 713,
@@ -82,33 +77,21 @@ typedef enum cudaError_enum {
 } CUresult;
 
 typedef enum CUdevice_attribute_enum {
-	CU_DEVICE_ATTRIBUTE_INTEGRATED = 18,
-	CU_DEVICE_ATTRIBUTE_PCI_BUS_ID = 33,
-	CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID = 34,
-	CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
-	CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
-	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
-	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
 	CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83,
 	CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS = 88,
 	CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89,
 	CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
 	CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED = 99,
 	CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100,
-	CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST = 101,
 	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
-	CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
 	CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
 	CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
-	CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 124,
-	CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED = 128,
 	CU_DEVICE_ATTRIBUTE_NUMA_CONFIG = 130,
 	CU_DEVICE_ATTRIBUTE_NUMA_ID = 131,
 	CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134,
 } CUdevice_attribute;
 
 typedef enum CUdeviceNumaConfig_enum {
-	CU_DEVICE_NUMA_CONFIG_NONE	= 0,
 	CU_DEVICE_NUMA_CONFIG_NUMA_NODE	= 1,
 } CUdeviceNumaConfig;
 
@@ -132,8 +115,6 @@ typedef enum CUpointer_attribute_enum {
 typedef enum CUmemorytype_enum {
 	CU_MEMORYTYPE_HOST	= 1,
 	CU_MEMORYTYPE_DEVICE	= 2,
-	CU_MEMORYTYPE_ARRAY	= 3,
-	CU_MEMORYTYPE_UNIFIED	= 4,
 } CUmemorytype;
 
 typedef enum CUstream_flags_enum {
@@ -154,16 +135,13 @@ typedef enum CUstreamCaptureMode_enum {
 } CUstreamCaptureMode;
 
 typedef enum CUevent_flags_enum {
-	CU_EVENT_DEFAULT	= 0,
 	CU_EVENT_BLOCKING_SYNC	= 1,
 	CU_EVENT_DISABLE_TIMING	= 2,
-	CU_EVENT_INTERPROCESS	= 4,
 } CUevent_flags;
 
 typedef enum CUmemAttach_flags_enum {
 	CU_MEM_ATTACH_GLOBAL	= 1,
 	CU_MEM_ATTACH_HOST	= 2,
-	CU_MEM_ATTACH_SINGLE	= 4,
 } CUmemAttach_flags;
 
 typedef enum CUmem_advise_enum {
@@ -216,11 +194,6 @@ typedef enum CUmemAllocationGranularity_flags_enum {
 	CU_MEM_ALLOC_GRANULARITY_RECOMMENDED	= 1,
 } CUmemAllocationGranularity_flags;
 
-typedef enum CUmemRangeHandleType_enum {
-	CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD	= 1,
-	CU_MEM_RANGE_HANDLE_TYPE_MAX		= 0x7fffffff,
-} CUmemRangeHandleType;
-
 typedef enum CUmemPool_attribute_enum {
 	CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES	= 1,
 	CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC	= 2,
@@ -235,16 +208,11 @@ typedef enum CUmemPool_attribute_enum {
 typedef enum CUdriverProcAddressQueryResult_enum {
 	CU_GET_PROC_ADDRESS_SUCCESS			= 0,
 	CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND		= 1,
-	CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT	= 2,
 } CUdriverProcAddressQueryResult;
 
 typedef struct CUuuid_st {
 	char bytes[16];
 } CUuuid;
-
-typedef struct CUipcMemHandle_st {
-	char reserved[64];
-} CUipcMemHandle;
 
 typedef struct CUmemLocation_st {
 	CUmemLocationType type;

@@ -27,21 +27,12 @@ struct async {
 static int enter(struct hm_provider *self, hetmem_stream stream,
 		 struct hm_context *saved)
 {
-	const struct hm_driver *d = &self->hm->driver;
-	CUresult res;
-	int err;
+	int err = hm_check_owner(self->hm);
 
-	err = hm_check_owner(self->hm);
-	if (err)
-		return err;
-	*saved = (struct hm_context){ 0 };
-	if (stream != HETMEM_STREAM_HOST) {
-		res = d->cuCtxGetCurrent(&saved->before);
-		if (res)
-			return hm_driver_error(d, "cuCtxGetCurrent", res);
-	}
-	if (!saved->before)
-		err = hm_context_enter(self->hm, self->device, saved);
+	if (!err)
+		err = stream == HETMEM_STREAM_HOST ?
+			hm_context_enter(self->hm, self->device, saved) :
+			hm_context_default(self->hm, self->device, saved);
 	if (!err)
 		hm_context_relax(self->hm, saved);
 	return err;
@@ -234,27 +225,20 @@ int hm_async_provider(struct hetmem *hm, int device,
 {
 	static const struct hm_async_options none;
 	struct async *a;
-	CUcontext ctx;
 	int err;
 
 	if (!options)
 		options = &none;
-	err = hm_check_owner(hm);
-	if (!err)
-		err = hm_device_context(hm, device, &ctx);
+	err = hm_provider_check(hm, device);
 	if (!err)
 		err = can_async(hm, device, options);
 	if (err)
 		return err;
-	a = calloc(1, sizeof(*a));
+	a = hm_provider_new(hm, device, &async_ops,
+			    HM_PROVIDER_DEVICE | HM_PROVIDER_STREAMED,
+			    sizeof(*a));
 	if (!a)
-		return hm_error(-ENOMEM, "async: no memory");
-	a->provider.ops = &async_ops;
-	a->provider.hm = hm;
-	a->provider.device = device;
-	a->provider.caps = HM_PROVIDER_DEVICE | HM_PROVIDER_STREAMED;
-	a->provider.granularity = HETMEM_ALIGNMENT;
-	a->provider.total = hm->devices[device].props.total;
+		return -ENOMEM;
 	err = make_pool(a, options);
 	if (err) {
 		put_driver(a);

@@ -4,7 +4,6 @@
  * the whole device, so a pool frees them only when it is asked to.
  */
 #include <errno.h>
-#include <stdlib.h>
 
 #include "provider/vmm.h"
 
@@ -48,39 +47,26 @@ int hm_provider_mem_free(struct hm_provider *self, void *ptr, size_t size,
 	return res ? hm_driver_error(&self->hm->driver, "cuMemFree", res) : 0;
 }
 
-static void device_destroy(struct hm_provider *self)
-{
-	free(self);
-}
-
 static const struct hm_provider_ops device_ops = {
 	.name = "device",
 	.alloc = device_alloc,
 	.free = hm_provider_mem_free,
-	.destroy = device_destroy,
+	.destroy = hm_provider_free,
 };
 
 int hm_device_provider(struct hetmem *hm, int device,
 		       struct hm_provider **out)
 {
 	struct hm_provider *p;
-	CUcontext ctx;
-	int err;
+	int err = hm_provider_check(hm, device);
 
-	err = hm_check_owner(hm);
-	if (!err)
-		err = hm_device_context(hm, device, &ctx);
 	if (err)
 		return err;
-	p = calloc(1, sizeof(*p));
+	p = hm_provider_new(hm, device, &device_ops, HM_PROVIDER_DEVICE,
+			    sizeof(*p));
 	if (!p)
-		return hm_error(-ENOMEM, "device: no host memory");
-	p->ops = &device_ops;
-	p->hm = hm;
-	p->device = device;
-	p->caps = HM_PROVIDER_DEVICE;
+		return -ENOMEM;
 	p->granularity = GRANULARITY;
-	p->total = hm->devices[device].props.total;
 	*out = p;
 	return 0;
 }

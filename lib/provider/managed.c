@@ -5,7 +5,6 @@
  * a device has.
  */
 #include <errno.h>
-#include <stdlib.h>
 
 #include "provider/regions.h"
 
@@ -30,49 +29,30 @@ static int managed_alloc(struct hm_provider *self, size_t size,
 	return 0;
 }
 
-static void managed_destroy(struct hm_provider *self)
-{
-	free(self);
-}
-
 static const struct hm_provider_ops managed_ops = {
 	.name = "managed",
 	.alloc = managed_alloc,
 	.free = hm_provider_mem_free,
-	.destroy = managed_destroy,
+	.destroy = hm_provider_free,
 };
 
 int hm_managed_provider(struct hetmem *hm, int device,
 			struct hm_provider **out)
 {
 	struct hm_provider *p;
-	CUcontext ctx;
-	CUresult res;
-	int err, can = 0;
+	int err = hm_provider_check(hm, device), i;
 
-	err = hm_check_owner(hm);
-	if (!err)
-		err = hm_device_context(hm, device, &ctx);
 	if (err)
 		return err;
-	res = hm->driver.cuDeviceGetAttribute(&can,
-			CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
-			hm->devices[device].handle);
-	if (res)
-		return hm_driver_error(&hm->driver, "cuDeviceGetAttribute",
-				       res);
-	if (!can)
+	if (!hm->devices[device].managed)
 		return hm_error(-EOPNOTSUPP, "device %d has no managed memory",
 				device);
-	p = calloc(1, sizeof(*p));
+	p = hm_provider_new(hm, device, &managed_ops,
+			    HM_PROVIDER_HOST | HM_PROVIDER_DEVICE, sizeof(*p));
 	if (!p)
-		return hm_error(-ENOMEM, "managed: no memory");
-	p->ops = &managed_ops;
-	p->hm = hm;
-	p->device = device;
-	p->caps = HM_PROVIDER_HOST | HM_PROVIDER_DEVICE;
-	p->granularity = HETMEM_ALIGNMENT;
-	p->total = hm->devices[device].props.total;
+		return -ENOMEM;
+	for (i = 0; i < hm->nr_devices; i++)
+		p->devices |= (uint64_t)hm->devices[i].managed << i;
 	*out = p;
 	return 0;
 }

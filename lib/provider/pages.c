@@ -14,7 +14,8 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
-#include "internal.h"
+#include "driver/hetmem.h"
+#include "platform/platform.h"
 #include "provider/pages.h"
 
 #define MAX_THREADS	64

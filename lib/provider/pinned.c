@@ -6,11 +6,11 @@
  * registered.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "platform/platform.h"
 #include "provider/pages.h"
 #include "provider/regions.h"
 
@@ -82,45 +82,23 @@ static int pinned_free(struct hm_provider *self, void *ptr, size_t size,
 	return 0;
 }
 
-static void pinned_destroy(struct hm_provider *self)
-{
-	free(self);
-}
-
 static const struct hm_provider_ops pinned_ops = {
 	.name = "pinned",
 	.alloc = pinned_alloc,
 	.free = pinned_free,
-	.destroy = pinned_destroy,
+	.destroy = hm_provider_free,
 };
 
 static int can_pin(struct hetmem *hm, int device)
 {
-	static const struct {
-		CUdevice_attribute attribute;
-		const char *lacks;
-	} needs[] = {
-		{ CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED,
-		  "cannot register host memory" },
-		{ CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-		  "has another address for registered memory" },
-	};
-	CUresult res;
-	size_t i;
-	int can;
+	const struct hm_device *dev = &hm->devices[device];
 
-	for (i = 0; i < sizeof(needs) / sizeof(needs[0]); i++) {
-		can = 0;
-		res = hm->driver.cuDeviceGetAttribute(&can, needs[i].attribute,
-						hm->devices[device].handle);
-		if (res)
-			return hm_driver_error(&hm->driver,
-					       "cuDeviceGetAttribute", res);
-		if (!can)
-			return hm_error(-EOPNOTSUPP, "pinned: device %d %s",
-					device, needs[i].lacks);
-	}
-	return 0;
+	if (dev->registers && dev->registered)
+		return 0;
+	return hm_error(-EOPNOTSUPP, "pinned: device %d %s", device,
+			dev->registers ?
+			"has another address for registered memory" :
+			"cannot register host memory");
 }
 
 int hm_pinned_provider(struct hetmem *hm, int device,
@@ -129,28 +107,25 @@ int hm_pinned_provider(struct hetmem *hm, int device,
 {
 	static const struct hm_pinned_options none;
 	struct pinned *p;
-	CUcontext ctx;
-	int err;
+	int err, i;
 
 	if (!options)
 		options = &none;
 	if (options->node && !hm_numa_has_node(options->node - 1))
 		return hm_error(-EINVAL, "pinned: there is no host node %u",
 				options->node - 1);
-	err = hm_check_owner(hm);
-	if (!err)
-		err = hm_device_context(hm, device, &ctx);
+	err = hm_provider_check(hm, device);
 	if (!err)
 		err = can_pin(hm, device);
 	if (err)
 		return err;
-	p = calloc(1, sizeof(*p));
+	p = hm_provider_new(hm, device, &pinned_ops,
+			    HM_PROVIDER_HOST | HM_PROVIDER_DEVICE, sizeof(*p));
 	if (!p)
-		return hm_error(-ENOMEM, "pinned: no memory");
-	p->provider.ops = &pinned_ops;
-	p->provider.hm = hm;
-	p->provider.device = device;
-	p->provider.caps = HM_PROVIDER_HOST | HM_PROVIDER_DEVICE;
+		return -ENOMEM;
+	for (i = 0; i < hm->nr_devices; i++)
+		p->provider.devices |=
+			(uint64_t)hm->devices[i].registered << i;
 	p->provider.granularity = hm->page_size;
 	p->provider.total = (uint64_t)sysconf(_SC_PHYS_PAGES) * hm->page_size;
 	p->threads = options->threads;

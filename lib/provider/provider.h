@@ -16,7 +16,8 @@
 #ifndef HETMEM_PROVIDER_PROVIDER_H
 #define HETMEM_PROVIDER_PROVIDER_H
 
-#include "internal.h"
+#include "core/resource.h"
+#include "driver/hetmem.h"
 
 struct hm_provider;
 
@@ -41,7 +42,8 @@ struct hm_provider;
  * @create: a handle of @size bytes, a multiple of the granularity
  * @release: its memory goes when the last mapping of it does
  * @map: a whole handle, readable and writable for the device and its peers;
- *	a handle may be mapped at several addresses at once
+ *	a handle may be mapped at several addresses at once. -EUCLEAN: it has
+ *	failed and so has undoing it: the handle is mapped, without access
  * @unmap: whole mappings; needs nothing complete on the device that does not
  *	use these addresses
  * @export_fd: a descriptor of the caller's for a handle
@@ -77,6 +79,7 @@ struct hm_provider_ops {
  * @hm: the library it lives in
  * @device: ordinal, -1 for the host
  * @caps: HM_PROVIDER_*
+ * @devices: bit N: device N can use its memory
  * @granularity: bytes, a power of two
  * @total: bytes there are of this memory, 0 if that is not known
  */
@@ -85,6 +88,7 @@ struct hm_provider {
 	struct hetmem *hm;
 	int device;
 	unsigned int caps;
+	uint64_t devices;
 	size_t granularity;
 	uint64_t total;
 };
@@ -106,6 +110,48 @@ static inline int hm_provider_enter(struct hm_provider *self,
 		hm_context_relax(self->hm, saved);
 	return err;
 }
+
+/* provider.c: making one. */
+
+/* 0, or why the process cannot use @device, whose context is retained. */
+int hm_provider_check(struct hetmem *hm, int device);
+
+/*
+ * @bytes, zeroed, that begin with a struct hm_provider: memory of @device alone,
+ * all that it has, without rounding. NULL: no host memory; the text is set.
+ */
+void *hm_provider_new(struct hetmem *hm, int device,
+		      const struct hm_provider_ops *ops, unsigned int caps,
+		      size_t bytes);
+
+/* hm_provider_ops.destroy of one that is only memory. */
+void hm_provider_free(struct hm_provider *self);
+
+/*
+ * HM_CTL_ACCESS of a resource that is made of @self's memory. Takes no lock. In
+ * a forked child no device is this process's.
+ */
+static inline int hm_provider_access(const struct hm_provider *self,
+				     struct hm_ctl_access *arg)
+{
+	struct hetmem_access *access = arg->access;
+	int err = hm_check_owner(self->hm);
+
+	if (err && !(self->caps & HM_PROVIDER_FORK))
+		return err;
+	access->host = !!(self->caps & HM_PROVIDER_HOST);
+	access->devices = err ? 0 : self->devices;
+	arg->found |= arg->whose == self;
+	access->some_host = access->host;
+	access->some_devices = access->devices;
+	return 0;
+}
+
+/* system.c: forgets all allocations of system memory; it stays. */
+void hm_system_forget(struct hetmem *hm);
+
+/* custom.c: forgets what the program registered. */
+void hm_custom_close(struct hetmem *hm);
 
 /* device.c: hm_provider_ops.free of what cuMemFree() frees. */
 int hm_provider_mem_free(struct hm_provider *self, void *ptr, size_t size,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
  * The providers of whole regions, but for device (vmm.h): managed, async,
- * pinned, system, host. All return 0; -ENODEV no such device; -EOPNOTSUPP
+ * pinned, system, host; and the program's own, custom. All return 0; -ENODEV no such device; -EOPNOTSUPP
  * the device or the driver cannot; -EINVAL an option makes no sense; -ENOMEM.
  * An @options that is NULL is all zeros, which is the default of each.
  */
@@ -58,5 +58,12 @@ int hm_system_provider(struct hetmem *hm, int device,
 
 /* The process's own pages for the CPU alone. A forked child has it. */
 int hm_host_provider(struct hetmem *hm, struct hm_provider **out);
+
+/*
+ * What the program registered as @name: regions, or MAPPABLE. -EINVAL: it
+ * registered nothing of that name.
+ */
+int hm_custom_provider(struct hetmem *hm, const char *name,
+		       struct hm_provider **out);
 
 #endif /* HETMEM_PROVIDER_REGIONS_H */

@@ -1,8 +1,21 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The system and the host provider: the process's own pages, for devices that
- * reach them (tracked by the module, if it is there), and for the CPU alone.
- * Both go on in a forked child, copy-on-write.
+ * System memory: ordinary anonymous pages, laid out so that devices like it.
+ *
+ * From 2 MiB on, addresses are 2 MiB aligned, so that huge pages fit and a
+ * device's driver can move whole ones; what was mapped for the alignment
+ * is given back at once. Smaller sizes are whole pages of their own mapping
+ * too (neighbours share a VMA, not pages), because the module tracks pages
+ * and two allocations in one page could not be tracked apart.
+ *
+ * What is allocated is known in a tree outside the memory: sizes for free
+ * and resize, and a pointer that is not allocated is found out before
+ * anything is done with it. The tree's lock is held over the changes of the
+ * address space too, so that an address which the kernel hands out again
+ * cannot be inserted before it was erased.
+ *
+ * Tracking is best effort: a module that has no room left does not keep
+ * anybody from having memory.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,8 +24,259 @@
 #include <unistd.h>
 
 #include "driver/check.h"
+#include "driver/hetmem.h"
 #include "provider/pages.h"
 #include "provider/regions.h"
+
+/**
+ * struct allocation - live system memory
+ * @range: whole pages
+ * @size: as it was asked for
+ * @tracked: by the module
+ */
+struct allocation {
+	struct hm_range range;
+	size_t size;
+	bool tracked;
+};
+
+/* Bytes of whole pages for @size, 0 if there is no such number. */
+static size_t whole_pages(const struct hetmem *hm, size_t size)
+{
+	if (size > PTRDIFF_MAX - HM_HUGE_SIZE)
+		return 0;
+	return (size + hm->page_size - 1) & ~(hm->page_size - 1);
+}
+
+static void advise_huge(const struct hm_range *range)
+{
+	/* A kernel without huge pages says -EINVAL: nothing is lost. */
+	if (range->end - range->start >= HM_HUGE_SIZE)
+		madvise((void *)range->start, range->end - range->start,
+			MADV_HUGEPAGE);
+}
+
+static bool may_track(const struct hetmem *hm)
+{
+	return hm_kmod_there(&hm->kmod) && hm->generation == hm_generation();
+}
+
+static void track(const struct hetmem *hm, struct allocation *a)
+{
+	a->tracked = may_track(hm) &&
+		     !hm_kmod_track(&hm->kmod, a->range.start, a->range.end);
+}
+
+static void untrack(const struct hetmem *hm, struct allocation *a)
+{
+	if (a->tracked && may_track(hm))
+		hm_kmod_untrack(&hm->kmod, a->range.start, a->range.end);
+	a->tracked = false;
+}
+
+/* Lock held. NULL unless @ptr is exactly what was allocated. */
+static struct allocation *find_allocation(struct hetmem *hm, const void *ptr)
+{
+	struct hm_range *r = hm_range_find(&hm->system, (uintptr_t)ptr, 1);
+
+	return r && r->start == (uintptr_t)ptr ? (void *)r : NULL;
+}
+
+int hetmem_system_alloc(struct hetmem *hm, size_t size, void **ptr)
+{
+	struct allocation *a;
+	size_t len;
+	void *p;
+	int err;
+
+	if (!hm || !ptr || !size)
+		return hm_error(-EINVAL, "system_alloc: %s", !hm ? "hm is NULL" :
+				!ptr ? "ptr is NULL" : "size is 0");
+	len = whole_pages(hm, size);
+	if (!len)
+		return hm_error(-ENOMEM, "system_alloc: %zu bytes are more than an address space has",
+				size);
+	a = malloc(sizeof(*a));
+	if (!a)
+		return hm_error(-ENOMEM, "system_alloc: no memory for metadata");
+
+	pthread_mutex_lock(&hm->lock);
+	p = hm_pages_map(len, hm->page_size);
+	if (!p) {
+		err = hm_error(-ENOMEM, "system_alloc: mmap of %zu bytes: %s",
+			       len, strerror(errno));
+		goto fail;
+	}
+	a->size = size;
+	a->range.start = (uintptr_t)p;
+	a->range.end = a->range.start + len;
+	err = hm_range_insert(&hm->system, &a->range);
+	if (err) {
+		munmap(p, len);
+		hm_error(err, "system_alloc: %s", err == -EEXIST ?
+			 "an allocation at this address was unmapped behind our back" :
+			 "no memory for metadata");
+		err = -ENOMEM;
+		goto fail;
+	}
+	track(hm, a);
+	pthread_mutex_unlock(&hm->lock);
+	*ptr = p;
+	return 0;
+
+fail:
+	pthread_mutex_unlock(&hm->lock);
+	free(a);
+	return err;
+}
+
+int hetmem_system_free(struct hetmem *hm, void *ptr)
+{
+	struct allocation *a;
+
+	if (!hm || !ptr)
+		return hm_error(-EINVAL, "system_free: %s is NULL",
+				hm ? "ptr" : "hm");
+	pthread_mutex_lock(&hm->lock);
+	a = find_allocation(hm, ptr);
+	if (!a) {
+		pthread_mutex_unlock(&hm->lock);
+		return hm_error(-EINVAL, "system_free: %p is not allocated",
+				ptr);
+	}
+	untrack(hm, a);
+	hm_range_erase(&hm->system, &a->range);
+	munmap(ptr, a->range.end - a->range.start);
+	pthread_mutex_unlock(&hm->lock);
+	free(a);
+	return 0;
+}
+
+/* In place. Lock held. */
+static int resize_here(struct hetmem *hm, struct allocation *a, size_t len)
+{
+	const uintptr_t start = a->range.start;
+	const size_t old_len = a->range.end - start;
+	bool tracked = a->tracked;
+
+	if (len >= HM_HUGE_SIZE && start & (HM_HUGE_SIZE - 1))
+		return -EADDRNOTAVAIL;
+	if (len == old_len)
+		return 0;
+	if (mremap((void *)start, old_len, len, 0) == MAP_FAILED)
+		return -errno;
+	untrack(hm, a);
+	a->range.end = start + len;
+	if (tracked)
+		track(hm, a);
+	return 0;
+}
+
+/*
+ * Elsewhere. The target is mapped first, as the memory it will be, and put
+ * into the tree, so that what can be refused is refused before anything has
+ * changed. Should mremap() fail in spite of that, it has dropped the target
+ * already, and the hole may be another thread's by now: it is not ours to
+ * unmap. Lock held.
+ */
+static int resize_elsewhere(struct hetmem *hm, struct allocation **pa,
+			    size_t len)
+{
+	struct allocation *a = *pa, *b;
+	void *target;
+	int err;
+
+	b = malloc(sizeof(*b));
+	if (!b)
+		return -ENOMEM;
+	target = hm_pages_map(len, hm->page_size);
+	if (!target) {
+		err = -errno;
+		goto fail;
+	}
+	b->range.start = (uintptr_t)target;
+	b->range.end = b->range.start + len;
+	b->tracked = false;
+	err = hm_range_insert(&hm->system, &b->range);
+	if (err) {
+		munmap(target, len);
+		goto fail;
+	}
+	if (mremap((void *)a->range.start, a->range.end - a->range.start, len,
+		   MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED) {
+		err = -errno;
+		hm_range_erase(&hm->system, &b->range);
+		goto fail;
+	}
+	hm_range_erase(&hm->system, &a->range);
+	if (a->tracked) {
+		untrack(hm, a);
+		track(hm, b);
+	}
+	free(a);
+	*pa = b;
+	return 0;
+
+fail:
+	free(b);
+	return err;
+}
+
+int hetmem_system_resize(struct hetmem *hm, void *ptr, size_t new_size,
+			 void **new_ptr)
+{
+	struct allocation *a;
+	size_t len;
+	int err;
+
+	if (!hm || !ptr || !new_ptr || !new_size)
+		return hm_error(-EINVAL, "system_resize: %s", !hm ?
+				"hm is NULL" : !ptr ? "ptr is NULL" :
+				!new_ptr ? "new_ptr is NULL" :
+				"new_size is 0: free it instead");
+	len = whole_pages(hm, new_size);
+	if (!len)
+		return hm_error(-ENOMEM, "system_resize: %zu bytes are more than an address space has",
+				new_size);
+
+	pthread_mutex_lock(&hm->lock);
+	a = find_allocation(hm, ptr);
+	if (!a) {
+		err = hm_error(-EINVAL, "system_resize: %p is not allocated",
+			       ptr);
+		goto out;
+	}
+	err = resize_here(hm, a, len);
+	if (err)
+		err = resize_elsewhere(hm, &a, len);
+	if (err) {
+		hm_error(err, "system_resize: %p to %zu bytes: %s", ptr, len,
+			 strerror(-err));
+		goto out;
+	}
+	a->size = new_size;
+	advise_huge(&a->range);
+	*new_ptr = (void *)a->range.start;
+out:
+	pthread_mutex_unlock(&hm->lock);
+	return err;
+}
+
+void hm_system_forget(struct hetmem *hm)
+{
+	struct hm_range *r;
+
+	while ((r = hm_range_any(&hm->system))) {
+		hm_range_erase(&hm->system, r);
+		free(r);
+	}
+}
+
+/*
+ * The providers system and host: the process's own pages, for devices that reach
+ * them (tracked by the module, if it is there), and for the CPU alone. Both go
+ * on in a forked child, copy-on-write.
+ */
 
 static int system_alloc(struct hm_provider *self, size_t size,
 			hetmem_stream stream, void **ptr)
@@ -53,36 +317,35 @@ static int host_free(struct hm_provider *self, void *ptr, size_t size,
 	return 0;
 }
 
-static void destroy(struct hm_provider *self)
-{
-	free(self);
-}
-
 static const struct hm_provider_ops system_ops = {
 	.name = "system",
 	.alloc = system_alloc,
 	.free = system_free,
-	.destroy = destroy,
+	.destroy = hm_provider_free,
 };
 
 static const struct hm_provider_ops host_ops = {
 	.name = "host",
 	.alloc = host_alloc,
 	.free = host_free,
-	.destroy = destroy,
+	.destroy = hm_provider_free,
 };
 
-static int create(struct hetmem *hm, const struct hm_provider_ops *ops,
-		  int device, unsigned int caps, struct hm_provider **out)
+static int create_provider(struct hetmem *hm, const struct hm_provider_ops *ops,
+			   int device, unsigned int caps, struct hm_provider **out)
 {
-	struct hm_provider *p = calloc(1, sizeof(*p));
+	struct hm_provider *p;
+	int i;
 
+	p = hm_provider_new(hm, device, ops,
+			    caps | HM_PROVIDER_HOST | HM_PROVIDER_FORK,
+			    sizeof(*p));
 	if (!p)
-		return hm_error(-ENOMEM, "%s: no memory", ops->name);
-	p->ops = ops;
-	p->hm = hm;
-	p->device = device;
-	p->caps = caps | HM_PROVIDER_HOST | HM_PROVIDER_FORK;
+		return -ENOMEM;
+	/* Also @device, only if it reaches them. */
+	p->devices = 0;
+	for (i = 0; i < hm->nr_devices; i++)
+		p->devices |= (uint64_t)hm->devices[i].pageable << i;
 	p->granularity = hm->page_size;
 	p->total = (uint64_t)sysconf(_SC_PHYS_PAGES) * hm->page_size;
 	*out = p;
@@ -93,14 +356,13 @@ int hm_system_provider(struct hetmem *hm, int device,
 		       struct hm_provider **out)
 {
 	if (device < -1 || device >= hm->nr_devices)
-		return hm_error(-ENODEV, "system: no device %d: there are %d",
-				device, hm->nr_devices);
-	return create(hm, &system_ops, device, device >= 0 &&
-		      hm->devices[device].pageable ? HM_PROVIDER_DEVICE : 0,
-		      out);
+		return hm_no_device(hm, "system", device);
+	return create_provider(hm, &system_ops, device, device >= 0 &&
+			       hm->devices[device].pageable ? HM_PROVIDER_DEVICE : 0,
+			       out);
 }
 
 int hm_host_provider(struct hetmem *hm, struct hm_provider **out)
 {
-	return create(hm, &host_ops, -1, 0, out);
+	return create_provider(hm, &host_ops, -1, 0, out);
 }

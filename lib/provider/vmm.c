@@ -12,7 +12,7 @@
 
 #include "provider/vmm.h"
 
-struct vmm {
+struct vmm_provider {
 	struct hm_provider p;
 	CUmemAllocationProp prop;
 	bool can_rdma;
@@ -20,9 +20,9 @@ struct vmm {
 	CUmemAccessDesc access[HM_MAX_DEVICES];
 };
 
-static struct vmm *to_vmm(struct hm_provider *p)
+static struct vmm_provider *to_vmm(struct hm_provider *p)
 {
-	return (struct vmm *)p;
+	return (struct vmm_provider *)p;
 }
 
 static int failed(const struct hm_provider *p, const char *call, CUresult res)
@@ -60,7 +60,7 @@ static int vmm_unreserve(struct hm_provider *self, uintptr_t addr,
 static int vmm_create(struct hm_provider *self, size_t size, bool rdma,
 		      uint64_t *handle)
 {
-	struct vmm *v = to_vmm(self);
+	struct vmm_provider *v = to_vmm(self);
 	CUmemAllocationProp prop = v->prop;
 	CUmemGenericAllocationHandle h;
 	CUresult res;
@@ -88,7 +88,7 @@ static int vmm_map(struct hm_provider *self, uintptr_t addr, size_t size,
 		   uint64_t handle)
 {
 	const struct hm_driver *d = &self->hm->driver;
-	struct vmm *v = to_vmm(self);
+	struct vmm_provider *v = to_vmm(self);
 	CUresult res;
 	int err;
 
@@ -99,11 +99,10 @@ static int vmm_map(struct hm_provider *self, uintptr_t addr, size_t size,
 	if (res)
 		return failed(self, "cuMemMap", res);
 	res = d->cuMemSetAccess(addr, size, v->access, v->nr_access);
-	if (res) {
-		d->cuMemUnmap(addr, size);
-		return failed(self, "cuMemSetAccess", res);
-	}
-	return 0;
+	if (!res)
+		return 0;
+	err = failed(self, "cuMemSetAccess", res);
+	return hm_retry_once(d->cuMemUnmap(addr, size)) ? -EUCLEAN : err;
 }
 
 static int vmm_unmap(struct hm_provider *self, uintptr_t addr, size_t size)
@@ -116,7 +115,7 @@ static int vmm_unmap(struct hm_provider *self, uintptr_t addr, size_t size)
 static int vmm_export_fd(struct hm_provider *self, uint64_t handle, int *fd)
 {
 	const struct hm_driver *d = &self->hm->driver;
-	struct vmm *v = to_vmm(self);
+	struct vmm_provider *v = to_vmm(self);
 	CUresult res;
 
 	if (v->prop.requestedHandleTypes !=
@@ -125,11 +124,6 @@ static int vmm_export_fd(struct hm_provider *self, uint64_t handle, int *fd)
 	res = d->cuMemExportToShareableHandle(fd, handle,
 				CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 	return res ? failed(self, "cuMemExportToShareableHandle", res) : 0;
-}
-
-static void vmm_destroy(struct hm_provider *self)
-{
-	free(to_vmm(self));
 }
 
 static const struct hm_provider_ops vmm_ops = {
@@ -141,7 +135,7 @@ static const struct hm_provider_ops vmm_ops = {
 	.map = vmm_map,
 	.unmap = vmm_unmap,
 	.export_fd = vmm_export_fd,
-	.destroy = vmm_destroy,
+	.destroy = hm_provider_free,
 };
 
 static bool has_calls(const struct hm_driver *d)
@@ -160,7 +154,7 @@ static bool has_attribute(struct hetmem *hm, int device,
 				hm->devices[device].handle) && value;
 }
 
-static int add_peers(struct vmm *v, uint64_t peers)
+static int add_peers(struct vmm_provider *v, uint64_t peers)
 {
 	struct hetmem *hm = v->p.hm;
 	int i;
@@ -175,6 +169,7 @@ static int add_peers(struct vmm *v, uint64_t peers)
 		err = hm_device_context(hm, i, &ctx);
 		if (err)
 			return err;
+		v->p.devices |= 1ULL << i;
 		v->access[v->nr_access++] = (CUmemAccessDesc){
 			.location = { CU_MEM_LOCATION_TYPE_DEVICE,
 				      hm->devices[i].handle },
@@ -185,10 +180,10 @@ static int add_peers(struct vmm *v, uint64_t peers)
 }
 
 /*
- * Attributes say what a driver knows of; creating one says what it does. What
- * fails to be undone is tried once more.
+ * Attributes report what the driver knows of; creating a handle shows what it
+ * does.
  */
-static int try_handle(struct vmm *v)
+static int try_handle(struct vmm_provider *v)
 {
 	uint64_t handle;
 	uintptr_t addr;
@@ -200,24 +195,20 @@ static int try_handle(struct vmm *v)
 		err = vmm_create(&v->p, v->p.granularity, false, &handle);
 	}
 	if (err || v->nr_access == 1) {
-		if (!err && vmm_release(&v->p, handle))
-			err = vmm_release(&v->p, handle);
-		return err;
+		return err ? err : hm_retry_once(vmm_release(&v->p, handle));
 	}
 	err = vmm_reserve(&v->p, v->p.granularity, 0, &addr);
 	if (!err) {
 		err = vmm_map(&v->p, addr, v->p.granularity, handle);
-		if (!err && vmm_unmap(&v->p, addr, v->p.granularity))
-			vmm_unmap(&v->p, addr, v->p.granularity);
-		if (vmm_unreserve(&v->p, addr, v->p.granularity))
-			vmm_unreserve(&v->p, addr, v->p.granularity);
+		if (!err || err == -EUCLEAN)
+			hm_retry_once(vmm_unmap(&v->p, addr, v->p.granularity));
+		hm_retry_once(vmm_unreserve(&v->p, addr, v->p.granularity));
 	}
-	if (vmm_release(&v->p, handle))
-		vmm_release(&v->p, handle);
+	hm_retry_once(vmm_release(&v->p, handle));
 	return err;
 }
 
-static int probe(struct vmm *v, const struct hm_vmm_options *options)
+static int probe(struct vmm_provider *v, const struct hm_vmm_options *options)
 {
 	struct hetmem *hm = v->p.hm;
 	CUresult res;
@@ -256,7 +247,7 @@ static int probe(struct vmm *v, const struct hm_vmm_options *options)
 	    !v->can_rdma)
 		return 0;
 	err = try_handle(v);
-	return err == -EIO ? -EOPNOTSUPP : err;
+	return err == -EIO || err == -EUCLEAN ? -EOPNOTSUPP : err;
 }
 
 int hm_vmm_provider(struct hetmem *hm, int device,
@@ -264,7 +255,7 @@ int hm_vmm_provider(struct hetmem *hm, int device,
 		    struct hm_provider **out)
 {
 	struct hm_context saved;
-	struct vmm *v;
+	struct vmm_provider *v;
 	int err;
 
 	err = hm_check_owner(hm);
@@ -272,17 +263,10 @@ int hm_vmm_provider(struct hetmem *hm, int device,
 		err = hm_context_enter(hm, device, &saved);
 	if (err)
 		return err;
-	v = calloc(1, sizeof(*v));
-	if (!v) {
-		hm_context_leave(hm, &saved);
-		return hm_error(-ENOMEM, "vmm: no host memory");
-	}
-	v->p.ops = &vmm_ops;
-	v->p.hm = hm;
-	v->p.device = device;
-	v->p.caps = HM_PROVIDER_MAPPABLE | HM_PROVIDER_DEVICE;
-	v->p.total = hm->devices[device].props.total;
-	err = probe(v, options);
+	v = hm_provider_new(hm, device, &vmm_ops,
+			    HM_PROVIDER_MAPPABLE | HM_PROVIDER_DEVICE,
+			    sizeof(*v));
+	err = v ? probe(v, options) : -ENOMEM;
 	hm_context_leave(hm, &saved);
 	if (err) {
 		free(v);

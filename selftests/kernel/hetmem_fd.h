@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
-/* Handing a descriptor from one process to another, over a socket. */
+/*
+ * Handing a descriptor from one process to another, over a socket. Tests of the library,
+ * which have no libktest, do that too.
+ */
 #ifndef HETMEM_FD_H
 #define HETMEM_FD_H
 

@@ -11,8 +11,8 @@
 
 #include <sys/wait.h>
 
-#include "internal.h"
-#include "tap.h"
+#include "block_of.h"
+#include "custom_memory.h"
 
 #define KB	((size_t)1 << 10)
 #define MB	((size_t)1 << 20)
@@ -39,6 +39,8 @@ static const struct row rows[] = {
 	{ "pinned", UNLIMITED, 0 },
 	{ "system(device=0)", UNLIMITED | FORKS, 0 },
 	{ "host", CPU_ONLY | UNLIMITED | FORKS, 0 },
+	{ "custom(name=host)", CPU_ONLY | UNLIMITED | FORKS, 0 },
+	{ "custom(name=device)", 0, 0 },
 	/* the pool, over each */
 	{ "pool(vmm)", 0, 0 },
 	{ "pool(vmm,streams=retired)", 0, 0 },
@@ -52,10 +54,17 @@ static const struct row rows[] = {
 	{ "pool(pinned,max=48M)", 0, 0 },
 	{ "pool(system(device=0),max=48M)", FORKS, 0 },
 	{ "pool(host,max=48M)", CPU_ONLY | FORKS, 0 },
+	{ "pool(custom(name=host),max=48M)", CPU_ONLY | FORKS, 0 },
+	{ "pool(custom(name=memfd))", CPU_ONLY, 0 },
+	{ "pool(custom(name=device))", 0, 0 },
+	{ "pool(custom(name=mapped))", 0, 0 },
 	/* adaptors */
 	{ "stats(pool(vmm))", 0, 0 },
 	{ "limit(pool(vmm),max=32M)", 0, 0 },
 	{ "log(pool(vmm),file=/dev/null,full=on)", 0, 0 },
+	{ "history(pool(vmm),events=100)", 0, 0 },
+	{ "history(pool(host,max=48M),events=1,callers=0)", CPU_ONLY | FORKS, 0 },
+	{ "guard(history(pool(vmm)))", 0, 0 },
 	{ "retry(pool(vmm),times=2)", 0, 0 },
 	{ "fallback(pool(vmm,max=8M,wait=0s),pool(managed,max=32M))", 0, 0 },
 	{ "binning(pool(vmm),device,at=1M)", 0, 0 },
@@ -75,7 +84,6 @@ static const struct row rows[] = {
 #define NR_ROWS	(sizeof(rows) / sizeof(rows[0]))
 
 static struct hetmem *hm;
-static const struct hm_driver *drv;
 static const struct row *row;
 static struct hetmem_resource *res;
 static CUstream streams[4];
@@ -207,8 +215,9 @@ static void open_driver(const char *name)
 	int i;
 
 	need(!hetmem_open(&hm, &params), "opens: %s", hetmem_last_error());
-	drv = hetmem_driver_table(hm);
+	drv = api_of(hm);
 	need(!hm_context_enter(hm, 0, &saved), "device 0 is current");
+	custom_register(hm);
 	for (i = 0; i < 4; i++)
 		need(!drv->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING),
 		     "a stream");

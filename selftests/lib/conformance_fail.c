@@ -9,7 +9,6 @@
 
 #include "conformance.h"
 #include "driver_calls.h"
-#include "driver/soft.h"
 
 /* Beyond this the same path is taken again. */
 #define MOST	6
@@ -112,13 +111,13 @@ static long run_failing(const char *call, unsigned int nth)
 	int err;
 
 	snprintf(rule, sizeof(rule), "%s:%u", call, nth);
-	if (!same(hm_soft_rules(rule, NULL), 0))
+	if (!same(soft_rules(rule, NULL), 0))
 		return 0;
 	err = hetmem_resource_create(hm, row->spec, &res);
 	if (!err)
 		work_on();
-	made = hm_soft_world->rules[0].count;
-	hm_soft_rules(NULL, NULL);
+	made = hm->soft->made();
+	soft_rules(NULL, NULL);
 	if (err) {
 		expect(made >= nth);
 		same(hetmem_resource_create(hm, row->spec, &res), 0);

@@ -96,7 +96,7 @@ static void test_sizes(void)
 static void test_bad_frees(void)
 {
 	hetmem_stream s = stream_of(0);
-	struct hetmem_block block = { .size = sizeof(block) };
+	struct hm_ctl_owns block;
 	char local[8];
 	void *p;
 
@@ -110,11 +110,11 @@ static void test_bad_frees(void)
 	same(hetmem_free(res, p, 1, s), -EINVAL);
 	same(hetmem_free(res, p, 16 * MB, s), -EINVAL);
 	expect(holds(p, 100000, 9, s));
-	same(hetmem_owns(res, p, &block), 0);
-	expect(block.base == p && block.usable >= 100000);
-	same(hetmem_owns(res, (char *)p + 99999, &block), 0);
+	same(block_of(res, p, &block), 0);
+	expect(block.base == p && block.size >= 100000);
+	same(block_of(res, (char *)p + 99999, &block), 0);
 	expect(block.base == p);
-	same(hetmem_owns(res, local, &block), -ENOENT);
+	same(block_of(res, local, &block), -ENOENT);
 	same(hetmem_free(res, p, 100000, s), 0);
 	same(hetmem_free(res, p, 100000, s), -EINVAL);
 	if (!(row->flags & CPU_ONLY))

@@ -58,9 +58,9 @@ static void destroy(const char *spec, const char *call, unsigned int nth)
 	q = get(res, 3 * MIB, HOST);
 	hetmem_free(res, p, 0, a);
 	snprintf(rule, sizeof(rule), "%s:%u", call, nth);
-	need(!hm_soft_rules(rule, NULL), "a rule");
+	need(!soft_rules(rule, NULL), "a rule");
 	hetmem_resource_destroy(res);
-	hm_soft_rules(NULL, NULL);
+	soft_rules(NULL, NULL);
 	drv->cuStreamDestroy(a);
 	drv->cuStreamDestroy(b);
 	nothing_left(spec, rule);
@@ -76,12 +76,12 @@ static void asleep(const char *rule, bool sleeps, bool wakes)
 	res = make("pool(vmm,handle=2M)");
 	p = get(res, 8 * MIB, HOST);
 	if (!sleeps)
-		need(!hm_soft_rules(rule, NULL), "a rule");
+		need(!soft_rules(rule, NULL), "a rule");
 	is(!hetmem_sleep(res, NULL), sleeps, "%s: sleep", rule);
 	if (sleeps)
-		need(!hm_soft_rules(rule, NULL), "a rule");
+		need(!soft_rules(rule, NULL), "a rule");
 	is(!hetmem_wake(res, NULL), wakes, "%s: wake", rule);
-	hm_soft_rules(NULL, NULL);
+	soft_rules(NULL, NULL);
 	hetmem_free(res, p, 0, HOST);
 	hetmem_resource_destroy(res);
 	nothing_left("destroyed in part asleep", rule);
@@ -116,10 +116,10 @@ static void moved(unsigned int nth)
 	q = get(res, 16 * MIB, HOST);
 	snprintf(rule, sizeof(rule), nth ? "cuMemUnmap:%u" : "cuMemUnmap:*",
 		 nth);
-	need(!hm_soft_rules(rule, NULL), "a rule");
+	need(!soft_rules(rule, NULL), "a rule");
 	err = hetmem_sleep(res, NULL);
 	held = used();
-	hm_soft_rules(NULL, NULL);
+	soft_rules(NULL, NULL);
 	ok(err ? held : !held, "%s: sleep is %d, %zu bytes are left", rule, err,
 	   held);
 	is(hetmem_sleep(res, NULL), 0, "%s: sleeps when it is told again", rule);
@@ -143,9 +143,9 @@ static void import(const char *rule, int first, int again)
 	is(hetmem_export(res, p, &fd, &segment, 1), 1, "an export");
 	is(hetmem_import(hm, 0, &fd, &segment, 1, &q), 0, "its import");
 	close(fd);
-	need(!hm_soft_rules(rule, NULL), "a rule");
+	need(!soft_rules(rule, NULL), "a rule");
 	is(hetmem_import_close(hm, q), first, "%s: import_close", rule);
-	hm_soft_rules(NULL, NULL);
+	soft_rules(NULL, NULL);
 	is(hetmem_import_close(hm, q), again, "%s: once more", rule);
 	hetmem_free(res, p, 0, HOST);
 	hetmem_resource_destroy(res);

@@ -41,8 +41,6 @@ static int refused(void *p)
 	EXPECT(hetmem_prefetch(hm, p, 4096, HETMEM_LOC(HETMEM_DEVICE, 0),
 			       NULL, &m) == -EOWNERDEAD);
 	EXPECT(hetmem_residency(hm, p, 4096, &run, 1, &next) == -EOWNERDEAD);
-	EXPECT(hetmem_track(hm, p, 4096) == -EOWNERDEAD);
-	EXPECT(hetmem_untrack(hm, p, 4096) == -EOWNERDEAD);
 	EXPECT(drv->cuMemAlloc(&d, 4096) == CUDA_ERROR_NOT_INITIALIZED);
 	EXPECT(hetmem_device_count(hm) == 1);
 	return 0;
@@ -84,7 +82,7 @@ static int opens_again(void *arg)
 
 	(void)arg;
 	EXPECT(!hetmem_open(&mine, &params));
-	drv = hetmem_driver_table(mine);
+	drv = api_of(mine);
 	EXPECT(!drv->cuCtxGetCurrent(&ctx) && !ctx);
 	EXPECT(!drv->cuDevicePrimaryCtxRetain(&ctx, 0));
 	EXPECT(!drv->cuCtxSetCurrent(ctx));
@@ -102,7 +100,7 @@ static bool stop;
 /* Holds every lock of the library some of the time. */
 static void *busy(void *arg)
 {
-	const struct hm_driver *d = drv;
+	const struct hm_api *d = drv;
 	CUstream stream;
 	CUcontext ctx;
 	void *p;

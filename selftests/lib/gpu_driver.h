@@ -8,32 +8,31 @@
 
 #include <time.h>
 
-#include "internal.h"
-#include "tap.h"
+#include "api.h"
 
 #ifndef DRIVER
 #define DRIVER	"cuda"
 #endif
 
 __attribute__((unused))
-static const struct hm_driver *open_driver(const char *name, struct hetmem **hm)
+static const struct hm_api *open_driver(const char *name, struct hetmem **hm)
 {
 	struct hetmem_params params = {
 		.size = sizeof(params), .driver = name,
 	};
-	const struct hm_driver *d;
+	const struct hm_api *d;
 	CUcontext ctx;
 	int err = hetmem_open(hm, &params);
 
 	need(!err, "open: %s", err ? hetmem_last_error() : name);
-	d = hetmem_driver_table(*hm);
+	d = api_of(*hm);
 	need(!d->cuDevicePrimaryCtxRetain(&ctx, 0) && !d->cuCtxSetCurrent(ctx),
 	     "a context");
 	return d;
 }
 
 __attribute__((unused))
-static void close_driver(const struct hm_driver *d, struct hetmem *hm)
+static void close_driver(const struct hm_api *d, struct hetmem *hm)
 {
 	d->cuCtxSetCurrent(NULL);
 	d->cuDevicePrimaryCtxRelease(0);

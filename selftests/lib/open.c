@@ -3,7 +3,7 @@
  * Opening the library: which driver, what is missing and why, what devices
  * there are, on a machine without module and GPU.
  */
-#include "internal.h"
+#include "driver/hetmem.h"
 #include "tap.h"
 
 static struct hetmem *open_with(const char *driver, const char *module)

@@ -6,9 +6,10 @@
 #define HETMEM_SELFTESTS_POOL_H
 
 #include "provider/vmm.h"
-#include "resource/pool.h"
-#include "resource/stream.h"
+#include "pool/pool.h"
+#include "stream/stream.h"
 #include "soft_driver.h"
+#include "vmm/vmm.h"
 
 #define MIB	((size_t)1 << 20)
 
@@ -24,7 +25,9 @@ static int try_pool(const char *provider, const struct hm_pool_options *opt)
 		hm_vmm_provider(hm, 0, NULL, &p);
 	if (err)
 		return err;
-	err = hm_pool_create(p, opt, &pool);
+	err = p->caps & HM_PROVIDER_MAPPABLE ?
+		hm_vmm_pool_create(p, opt, &pool) :
+		hm_pool_create(p, opt, &pool);
 	if (err)
 		p->ops->destroy(p);
 	return err;

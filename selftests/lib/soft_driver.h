@@ -5,11 +5,10 @@
 #ifndef HETMEM_SELFTESTS_SOFT_DRIVER_H
 #define HETMEM_SELFTESTS_SOFT_DRIVER_H
 
-#include "internal.h"
-#include "tap.h"
+#include "api.h"
 
 static struct hetmem *hm;
-static const struct hm_driver *drv;
+static const struct hm_api *drv;
 
 __attribute__((unused))
 static void open_soft(const char *module_path)
@@ -22,7 +21,7 @@ static void open_soft(const char *module_path)
 	CUcontext ctx;
 
 	need(!hetmem_open(&hm, &params), "opens: %s", hetmem_last_error());
-	drv = hetmem_driver_table(hm);
+	drv = api_of(hm);
 	need(!drv->cuDevicePrimaryCtxRetain(&ctx, 0) &&
 	     !drv->cuCtxSetCurrent(ctx), "device 0 is current");
 }

@@ -22,11 +22,15 @@ check 'the modules build' env WERROR=1 selftests/vm/build-modules "$kernel" "$mo
 empty 'without a warning' grep -i 'warning:' "$tmp/err"
 check 'the programs build' make all vm-tests
 
-# A driver with device memory that knows nothing of hetmem.
+# A driver with device memory that knows nothing of hetmem: two devices with private
+# memory, two with coherent memory, 256 MiB of what the machine has for that, and two with
+# a pgmap for each 2 MiB.
 foreign=()
 if [ -n "$emulated" ]; then
 	check 'test_hmm is there' selftests/vm/test-hmm "$kernel" "$modules/foreign"
-	foreign=(-l "$modules/foreign/test_hmm.ko")
+	foreign=(-R 512 -l "$modules/foreign/test_hmm.ko"
+		-p "test_hmm=spm_addr_dev0=$((2048 << 20)) spm_addr_dev1=$((2304 << 20))"
+		-l "$modules/foreign/test_hmm_2m.ko")
 fi
 
 # programs DIRECTORY: those that this kernel can run, as options for run and as paths
@@ -36,7 +40,7 @@ programs()
 	local source name
 
 	files=() names=()
-	for source in "$1"/*.c; do
+	for source in $(find "$1" -name '*.c' ! -path '*/libktest/*' ! -path '*/fuzz/*' | sort); do
 		name=$(basename "$source" .c)
 		case $part:$name in
 		plain:emu_*|plain:hmm_*|plain:vm_*) continue ;;
@@ -46,8 +50,6 @@ programs()
 		case $name in
 		emu_*|hmm_*|vm_emu_*) [ -n "$emulated" ] || continue ;;
 		vm_*) ;;
-		# By selftests/vm/fuzz, in a machine of its own.
-		fuzz) continue ;;
 		*) [ "$1" != selftests/lib ] || continue ;;
 		esac
 		files+=(-f "build/${source%.c}")
@@ -65,13 +67,17 @@ guest()
 	selftests/vm/run -k "$kernel" -B "$modules" "${parameters[@]}" "${foreign[@]}" \
 		-t "$seconds" -m 2048 -n -d "$modules:/lib/modules" \
 		-L "$top/build/log/$kernel${part:+-$part}-$boots" -f selftests/t/skip/"$kernel":/vm/skip \
+		-f build/libhetmem-soft.so:/lib/x86_64-linux-gnu/libhetmem-soft.so \
 		-f Documentation/ABI/testing/sysfs-class-misc-hetmem:/vm/abi "$@"
 }
 
 # The harness programs, one boot for all of them; ktest judges the skips.
 programs selftests/kernel
 skips=allowed program '' guest "${whole:-900}" "${files[@]}" -- \
-	ktest -t "${limit:-60}" -S /vm/skip "${names[@]}"
+	ktest -t "${limit:-120}" -S /vm/skip "${names[@]}"
+
+# Where the time went, of that which the machine had.
+sed -n 's|^# /bin/\(.*\): \([0-9.]*\) s$|# \2 s \1|p' "$tmp/tap" | sort -rnk 2 | head -n 8
 
 programs selftests/lib
 if [ ${#names[@]} -gt 0 ]; then

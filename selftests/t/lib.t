@@ -14,18 +14,17 @@ check 'they build' make host-tests
 check 'they build with sanitizers' make SAN=address,undefined host-tests
 check 'they build with the thread sanitizer' make SAN=thread host-tests
 for dir in build build/asan build/tsan; do
-	for source in selftests/lib/*.c; do
-		name=$(basename "$source" .c)
-		case $name in
-		vm_*|gpu_*) ;;
-		# It counts instructions, which are not the library's there.
-		pool_steps) [ "$dir" != build ] ||
-			program "$name" timeout 300 "$dir/selftests/lib/$name" ;;
+	for source in $(find selftests/lib selftests/soft -name '*.c' | sort); do
+		path=${source%.c} name=${source#selftests/}
+		name=${name%.c}${dir#build}
+		case ${path##*/} in
+		vm_*|gpu_*) continue ;;
+		# They count instructions, which are not the library's there.
+		steps|bounded) [ "$dir" = build ] || continue ;;
 		# These have no threads, and compile libraries meanwhile.
-		cuda_*) [ "$dir" = build/tsan ] ||
-			program "$name${dir#build}" timeout 300 "$dir/selftests/lib/$name" ;;
-		*) program "$name${dir#build}" timeout 300 "$dir/selftests/lib/$name" ;;
+		cuda_*) [ "$dir" != build/tsan ] || continue ;;
 		esac
+		program "$name" limited 600 "$dir/$path"
 	done
 done
 done_testing

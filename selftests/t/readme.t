@@ -22,7 +22,8 @@ export CPATH=$tmp/root/usr/include LIBRARY_PATH=$tmp/root/usr/lib
 export LD_LIBRARY_PATH=$tmp/root/usr/lib
 check 'the example compiles as printed, without a warning' \
 	sh -c "cd '$tmp' && $command -Wall -Wextra -Werror"
-check 'it runs' "$tmp/example"
+also 'and how to run it without a GPU' grep -q '^    HETMEM_DRIVER=soft \./example' README.md
+check 'it runs' env HETMEM_DRIVER=soft "$tmp/example"
 also 'and prints something' test -s "$tmp/out"
 export HETMEM_DRIVER=soft
 check 'there is one of the allocator' grep -q hetmem_resource_create "$tmp/pool.c"
@@ -34,6 +35,12 @@ also 'and says what it had' grep -qE '^10485760 bytes at most, [0-9]+ held$' "$t
 check 'with the resource that the environment names, as printed' sh -c "cd '$tmp' && $pool_run"
 also 'which writes what it was asked for' test "$(grep -cE ',(allocate|free),0x[0-9a-f]+,10485760,0$' "$tmp/trace.csv")" -eq 2
 check 'which can be replayed' build/hetmem replay "$tmp/trace.csv"
+# The program of kernel-interface.md. Where the modules are, example and emu_example of
+# selftests/kernel/abi run it.
+awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' Documentation/kernel-interface.md >"$tmp/runtime.c"
+check 'kernel-interface.md has an example' grep -q 'HETMEM_IOC_' "$tmp/runtime.c"
+check 'it compiles as printed, without a warning' \
+	gcc -Wall -Wextra -Werror -o "$tmp/runtime" "$tmp/runtime.c"
 cat >"$tmp/pc.c" <<'EOF'
 #include <hetmem.h>
 int main(void) { struct hetmem *hm; return hetmem_open(&hm, 0); }

@@ -4,6 +4,7 @@
 # The source: licences, style, static checkers.
 . "$(dirname "$0")/tap.sh"
 . selftests/vm/lib.sh
+. selftests/t/layers.sh
 
 # With git the tracked files and the new ones, without it (a tarball) all but build/.
 if git rev-parse --git-dir >/dev/null 2>&1; then
@@ -36,15 +37,28 @@ empty 'no version number decides what is compiled' sh -c \
 # The library runs on Grace, too: what one processor has stands in a header, with an #if.
 empty "no file of the library is one processor's" sh -c \
 	'grep -rnE "__builtin_(ia32|arm)_|immintrin|_mm_pause" lib tools --include="*.c"'
-# The public interfaces are one header each, and most of it is what documents them.
-empty 'no file is longer than 600 lines' sh -c \
-	"grep -E '\.(c|h)$|\.t$' '$tmp/files' | grep -vE '^include/(uapi/|hetmem\.h)' | xargs wc -l | awk '\$2 != \"total\" && \$1 > 600'"
+# A unit is one file, complete. The public interfaces are one header each, and most of it is
+# what documents them.
+longer() { grep -E "$2" "$tmp/files" | grep -v '^include/uapi/' | xargs wc -l | awk -v most="$1" '$2 != "total" && $1 > most'; }
+empty 'no file is longer than 1500 lines' longer 1500 '\.(c|h|t)$'
+empty 'no private header of the library is longer than 250 lines' longer 250 '^lib/.*\.h$'
+empty 'the top level is what it was' sh -c \
+	"cut -d/ -f1 '$tmp/files' | sort -u | grep -vxE '\..*|COPYING|Documentation|Kbuild|Makefile|README.md|include|kernel|lib|selftests|tools'"
 empty 'no line ends in blanks' sh -c \
 	"grep -vE 'COPYING|\.gz$' '$tmp/files' | xargs grep -nE '[[:blank:]]+$'"
 
 empty 'every test can be run' find selftests/t -name '*.t' ! -perm -111
 xargs grep -lE '^#!/bin/(ba)?sh|^# shellcheck shell=' <"$tmp/files" >"$tmp/scripts"
 check 'shellcheck' sh -c "xargs shellcheck -x -P SCRIPTDIR -e SC1091,SC2016 <'$tmp/scripts'"
+
+# The folders of the library have one direction, and that can be seen to be broken.
+empty 'no folder of lib/ includes one above it' sh -c '. selftests/t/layers.sh; includes | upward'
+also 'there is something to see' test "$(includes | wc -l)" -gt 100
+mkdir -p "$tmp/lib/core" "$tmp/lib/soft"
+echo '#include "pool/pool.h"' | tee "$tmp/lib/core/x.c" "$tmp/lib/soft/x.h" "$tmp/lib/open.c" >/dev/null
+also 'two of three would be found' test "$(includes "$tmp/lib" | upward | wc -l)" -eq 2
+empty 'every file of lib/ is in a folder that is known' sh -c \
+	". selftests/t/layers.sh; grep '^lib/.*\.[ch]\$' '$tmp/files' | sed -E 's,^lib/([a-z]+).*,\\1,' | sort -u | grep -vwE \"\$(echo \$layers soft | tr ' ' '|')\""
 
 # checkpatch.pl comes from the kernel's sources, as the test harness does.
 linux_source 6.12 bookworm
@@ -71,8 +85,11 @@ check 'checkpatch --strict of trace.h' perl "$checkpatch/checkpatch.pl" --no-tre
 abi=Documentation/ABI/testing
 sysfs_files()
 {
-	sed -n 's/^\tHETMEM_\(SETTING\|STATISTIC\)(\([a-z_]*\),.*/\2/p; s/^\tHETMEM_ATTR(R[OW], \([a-z_]*\)),.*/\1/p; s/^module_param\(_named\)\?(\([a-z_]*\),.*/\2/p' \
-		kernel/*.c kernel/emu/*.c | sort
+	{
+		grep -ohE '\b(SETTING|STATISTIC)\([a-z_]+' kernel/sysfs.c
+		grep -ohE '\b(DEVICE_ATTR_R[OW]|DEVICE_FILE)\([a-z_]+' kernel/*.c
+		grep -ohE '^module_param(_named)?\([a-z_]+' kernel/*.c kernel/emu/*.c
+	} | sed 's/.*(//' | grep -v '^_' | sort
 }
 documented() { sed -n 's|^What:.*/||p' $abi/* | sort; }
 empty 'every file in sysfs is documented' diff <(sysfs_files) <(documented)
@@ -86,14 +103,14 @@ also 'completely' test "$(lines ^What:)" -eq "$(lines '^Date:		November 2026$')"
 whys() { grep -c '^#define HETMEM_WHY_' include/uapi/linux/hetmem.h; }
 why_names()
 {
-	sed -n '/^char \*hetmem_why_names/,/};/p' lib/names.c | grep -o '"[^"]*"' | wc -l
+	sed -n '/^char \*hetmem_why_names/,/};/p' lib/core/error.c | grep -o '"[^"]*"' | wc -l
 }
 also 'every reason has a name' test "$(whys)" -gt 10 -a "$(whys)" -eq "$(why_names)"
 
 # What is documented as who may do what is what is tested.
 tested_rights()
 {
-	sed -n 's/^\tROW(\(.*\)),$/\1/p' selftests/kernel/permission_table.c | tr -d ' '
+	sed -n 's/^\tROW(\(.*\)),$/\1/p' selftests/kernel/abi/permission_table.c | tr -d ' '
 }
 documented_rights()
 {
@@ -106,6 +123,7 @@ also 'for all commands' test "$(tested_rights | wc -l)" -gt \
 
 # Tests that are documented as the like of the kernel's own are there.
 parity=Documentation/hmm-tests.md
+libktest=selftests/kernel/libktest
 named_tests()
 {
 	grep -oE '\b[a-z_]+: [a-z_0-9]+\.[a-z_0-9]+(\.[a-z_0-9]+)?' $parity | sort -u
@@ -117,12 +135,13 @@ missing_tests()
 	named_tests | while read -r program name; do
 		fixture=${name%%.*} test=${name##*.} variant=${name#*.}
 		variant=${variant%"$test"} variant=${variant%.}
-		set -- "selftests/kernel/${program%:}.c" selftests/kernel/hetmem_mem.h
+		set -- "$(find selftests/kernel -name "${program%:}.c")" \
+			"$libktest/memory.h"
 		if ! grep -qsE "^TEST_F(_TIMEOUT)?\($fixture, $test\b" "$1"; then
 			echo "$program $name: no such test"
 		elif [ -n "$variant" ] &&
 		     ! grep -q "^FIXTURE_VARIANT_ADD($fixture, $variant)" "$1" &&
-		     ! { grep -q "^MEM_KIND_VARIANTS($fixture)" "$1" &&
+		     ! { grep -qs "^MEM_KIND_VARIANTS($fixture)" "$1" "$libktest/fixtures.h" &&
 			 grep -q "FIXTURE_VARIANT_ADD(fixture, $variant)" "$2"; }; then
 			echo "$program $name: no such variant"
 		fi

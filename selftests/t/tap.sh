@@ -125,6 +125,17 @@ program()
 	count=$(cat "$tmp/count")
 }
 
+# limited SECONDS COMMAND...: ended when one process used this time of a processor. One
+# that sleeps is ended too, after ten times this by the clock: on a busy machine a clock
+# says nothing of a program that works.
+limited()
+{
+	local seconds=$1
+
+	shift
+	(ulimit -S -t "$seconds" && exec timeout $((seconds * 10)) "$@")
+}
+
 done_testing()
 {
 	echo "1..$count"

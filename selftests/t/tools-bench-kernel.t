@@ -13,6 +13,7 @@ check 'the modules build' selftests/vm/build-modules $kernel $modules
 check 'test_hmm is there' selftests/vm/test-hmm $kernel $modules/foreign
 selftests/vm/run -k $kernel -B $modules -p 'hetmem_emu=capacity_mb=128 huge=1' \
 	-l $modules/foreign/test_hmm.ko -t 300 -m 2048 -L build/log/tools-bench-kernel \
+	-e HETMEM_DRIVER=soft -f build/libhetmem-soft.so:/lib/x86_64-linux-gnu/libhetmem-soft.so \
 	-f "$hetmem:/bin/hetmem" -- hetmem bench kernel --json --quick --size 16 \
 	>"$tmp/out" 2>"$tmp/err" </dev/null
 status=$?
@@ -47,9 +48,9 @@ ask 'it is JSON, of this benchmark' \
 # A busy machine can take as long for the overhead that is taken off: such figures are null.
 ask 'everything was measured, as far as the machine let it' \
 	'!grep { $_->{why} !~ /overhead/ } @{$all->{not_measured}}'
-for row in residency.4k residency.thp residency.thp.decodes track.callbacks \
+for row in residency.4k residency.thp residency.thp.decodes track.madvise track.callbacks \
 	   track.munmap.page track.munmap.2m track.munmap.all device.4k.to-device \
-	   device.4k.to-host device.4k.faults device.setups.to-device \
+	   busy.look busy.known device.4k.to-host device.4k.faults device.setups.to-device \
 	   device.setups.to-host device.thp.to-device device.thp.to-host \
 	   events.latency hint.round-trip; do
 	ask "$row: a figure, its peer and their ratio" \
@@ -63,6 +64,7 @@ ask 'a goal says whether it is met' \
 ask 'one decode for each huge page' "$(counts residency.thp.decodes 8)"
 ask 'one callback for each notification, with 100,000 ranges' \
 	"$(counts track.callbacks 100)"
+ask 'all pages are known, however busy the process is elsewhere' "$(counts busy.known 512)"
 ask 'an eighth of the migrate_vma_setup() calls, to the device' \
 	'$row{"device.setups.to-device"}{met}'
 ask 'and to the host' '$row{"device.setups.to-host"}{met}'
@@ -90,8 +92,8 @@ int main(int argc, char **argv)
 	return bench_report_end(report);
 }
 END
-check 'a report of such rows' gcc -Itools -o "$tmp/report" "$tmp/report.c" \
-	build/obj/tools/{bench_report,table,util}.o -lsmartcols
+check 'a report of such rows' gcc -Itools -Itools/bench -o "$tmp/report" "$tmp/report.c" \
+	build/obj/tools/{bench/report,table,util}.o -lsmartcols
 "$tmp/report" json >"$tmp/json"
 ask 'with less, the goal is met' \
 	'$row{less}{met} && $row{less}{peer} == 2 && $row{less}{ratio} == 0.5'

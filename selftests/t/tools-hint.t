@@ -51,6 +51,7 @@ try on-node hetmem map --range $range $pid
 try no-node hetmem pullback --pid $pid --node 7 --range $range
 try no-device hetmem prefetch --pid $pid --to device:9
 try foreign hetmem prefetch --pid $pid --to foreign:3
+try uuid hetmem prefetch --pid $pid --to GPU-8F6AEF44-1a5d-1978-3d98-5cc4d0fa0446
 try asker asker $pid ${range%-*} 0x1000
 try stranger su user -c "hetmem prefetch --pid $pid"
 kill -STOP $pid
@@ -71,6 +72,7 @@ try bench-none hetmem bench pullback --device 9
 try end true
 EOS
 selftests/vm/run -k $kernel -B $modules -p 'hetmem_emu=devices=2 capacity_mb=32' -t 200 -m 1024 \
+	-f build/libhetmem-soft.so:/lib/x86_64-linux-gnu/libhetmem-soft.so \
 	-n -L build/log/tools-hint -f "$hetmem:/bin/hetmem" -f "$tmp/executor" -f "$tmp/asker" \
 	-f "$tmp/guest.sh:/guest.sh" -- sh /guest.sh >"$tmp/all" 2>"$tmp/err" </dev/null
 check 'the guest came to its end' grep -q '^BEGIN end' "$tmp/all"
@@ -102,6 +104,7 @@ failing()
 failing no-node 'the process answers: Invalid argument' 'a node that is not there'
 failing no-device 'carries out no hints for this location' 'a device that is not there'
 failing foreign 'carries out no hints for this location' 'a GPU of another driver'
+failing uuid 'carries out no hints for this location' 'a GPU by its UUID'
 failing stranger 'not permitted to take a file of process [0-9]+' 'another user'
 failing stopped 'no answer in time' 'a process that does not answer'
 failing dies 'it ended' 'a process that dies meanwhile'

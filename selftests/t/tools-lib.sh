@@ -64,12 +64,12 @@ refused()
 	judge "$name"
 }
 
-# wait_for COMMAND...: for at most ten seconds.
+# wait_for COMMAND...: for two minutes at most, which only a test that fails takes.
 wait_for()
 {
 	local i
 
-	for ((i = 0; i < 100; i++)); do
+	for ((i = 0; i < 1200; i++)); do
 		"$@" && return
 		sleep 0.1
 	done

@@ -30,7 +30,7 @@ judge 'piped: nothing but ASCII'
 # The sizes in the lines of mappings, those that are not rounded, against the total.
 awk -v page="$page" -v total="$(pages "$tmp/self" total)" '
 	BEGIN { unit["B"] = 1; unit["KiB"] = 1024; unit["MiB"] = 1048576 }
-	/^[0-9a-f]+ / { if ($2 == int($2)) sum += $2 * unit[$3]; else rounded += $2 * unit[$3] }
+	/^[0-9a-f]+ / { if ($2 !~ /[.]/) sum += $2 * unit[$3]; else rounded += $2 * unit[$3] }
 	END { total = total * page - sum - rounded
 	      exit !(sum && total <= rounded / 10 && -total <= rounded / 10) }' "$tmp/self"
 judge 'the total is the size of what is drawn'

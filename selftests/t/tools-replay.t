@@ -61,6 +61,80 @@ read -r threads streams other across record wait used retired < <(has workers)
 also 'workers: those, uses on other streams, and retired streams' test "$threads" -ge 4 -a \
 	"$streams" -ge 4 -a "$other" -gt 1000 -a "$across" -gt 500 -a "$used" -gt 1000 -a "$retired" -ge 4
 
+read -r threads streams other across record wait used retired < <(has training)
+also 'training: one thread, five streams, orders between them' test "$threads" -eq 1 -a "$streams" -eq 5 -a \
+	"$across" -gt 500 -a "$record" -gt 1000 -a "$wait" -gt 1000 -a "$used" -gt 1000
+
+# Variations: blocks with the same place in time, of other sizes, some of them not there.
+vary() { selftests/traces/vary "$@" 2>"$tmp/err"; }
+rows() { cut -d, -f 3-4 "$1"; }
+# compare A B LEAST MOST: of each allocation that both have, in order; blocks that are in A alone.
+compare()
+{
+	awk -F, -v least="$3" -v most="$4" '
+		FNR == 1 { file++ }
+		$3 != "allocate" { next }
+		file == 1 { sizes[++nr] = $5; times[nr] = $2; next }
+		{
+			i++
+			while (i <= nr && (times[i] != $2 || $5 < sizes[i] * least - 1 || $5 > sizes[i] * most + 1)) {
+				i++
+				lost++
+			}
+			bad += i > nr
+			seen++
+			sum += $5 / sizes[i]
+			changed += $5 != sizes[i]
+		}
+		END { lost += nr - i; print bad + 0, lost + 0, changed + 0, seen, int(1000 * sum / seen) }' "$1" "$2"
+}
+zcat $traces/table.csv.gz >"$tmp/table.csv"
+vary $traces/table.csv.gz >"$tmp/v.csv"
+also 'vary: nothing asked, nothing changed' cmp "$tmp/v.csv" "$tmp/table.csv"
+vary --seed 3 --sizes 7 $traces/table.csv.gz >"$tmp/v.csv"
+vary --seed 3 --sizes 7 "$tmp/table.csv" "$tmp/again.csv.gz"
+also 'the same seed, the same bytes, from a plain one and to a gzipped one' sh -c "zcat '$tmp/again.csv.gz' | cmp - '$tmp/v.csv'"
+vary --seed 4 --sizes 7 $traces/table.csv.gz >"$tmp/other.csv"
+also 'another seed, others' sh -c "! cmp -s '$tmp/v.csv' '$tmp/other.csv'"
+also 'rows are as they were' cmp <(rows "$tmp/table.csv") <(rows "$tmp/v.csv")
+read -r bad lost changed seen mean < <(compare "$tmp/table.csv" "$tmp/v.csv" 0.93 1.07)
+also 'sizes are 7% more or less, and as much on the whole' test "$bad" -eq 0 -a "$lost" -eq 0 -a \
+	"$changed" -gt $((seen * 9 / 10)) -a "$mean" -ge 995 -a "$mean" -le 1005
+vary --seed 3 --sizes 7 --alike $traces/table.csv.gz >"$tmp/alike.csv"
+sizes() { awk -F, '$3 == "allocate" { print $5 }' "$1" | sort -u | wc -l; }
+also 'alike: as many sizes, or fewer' test "$(sizes "$tmp/alike.csv")" -le "$(sizes "$tmp/table.csv")" -a \
+	"$(sizes "$tmp/alike.csv")" -gt 10
+vary --seed 3 --without 10 $traces/table.csv.gz >"$tmp/without.csv"
+read -r bad lost changed seen mean < <(compare "$tmp/table.csv" "$tmp/without.csv" 1 1)
+also 'a tenth is left out, and no other block changes' test "$bad" -eq 0 -a \
+	"$((seen * 100 / (seen + lost)))" -ge 88 -a "$((seen * 100 / (seen + lost)))" -le 92
+vary --seed 3 --without 10 --sizes 7 $traces/workers.csv.gz >"$tmp/w.csv"
+for file in v.csv alike.csv without.csv w.csv again.csv.gz; do
+	run replay --json "$tmp/$file"
+	ask "$file can be replayed" '$row->{failures} == 0 && $row->{ratio} >= 1'
+	also 'and nothing is left out of it' test ! -s "$tmp/err"
+done
+vary --number --time 1000 $traces/table.csv.gz >"$tmp/n.csv"
+run replay --json "$tmp/n.csv" $traces/table.csv.gz
+# Two passes, and one for what is needed.
+cp "$tmp/out" "$tmp/all"
+run replay --json --memory "$tmp/n.csv" $traces/table.csv.gz
+ask '--memory: the same ratios, and nothing that takes time' \
+	'@rows == 2 && $row->{ratio} > 1 && $row->{least_ratio} > 1 && !grep { defined $row->{$_} } qw(ns_per_event ns_p99 first_pass_ms second_pass_ms peer_first_pass_ms device_second_ms driver_calls system_calls)'
+also 'as without it' cmp <(grep '"ratio"\|peak_' "$tmp/all") <(grep '"ratio"\|peak_' "$tmp/out")
+cp "$tmp/all" "$tmp/out"
+ask 'numbers for pointers: the same program' '@rows == 2 && $row->{ratio} == $rows[1]{ratio} && $row->{events} == $rows[1]{events}'
+for file in /dev/null "$tmp/none.csv" "$tmp"; do
+	vary "$file" >"$tmp/out"
+	status=$?
+	[ "$status" -eq 1 ] && [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ]
+	judge "vary: what is no recording: ${file##*/}"
+done
+vary --sizes 101 $traces/table.csv.gz >"$tmp/out"
+status=$?
+[ "$status" -eq 2 ] && [ ! -s "$tmp/out" ]
+judge 'vary: more than all of it'
+
 # The same, whatever the file looks like.
 zcat $traces/table.csv.gz >"$tmp/plain.csv"
 awk -F, -v OFS=, 'NR > 1 { $6 = "0x0"; $2 = $2 ",x" } NR == 1 { $2 = $2 ",Other" } { print }' \
@@ -127,7 +201,18 @@ run replay --json --spec 'limit(device-pool,max=1G)' $traces/table.csv.gz
 ask 'failures are counted' '$row->{failures} > 0'
 ask 'and what failed was not had' '$row->{peak_requested} <= 1 << 30 && $row->{ratio} >= 1'
 
-for trace in pipeline workers; do
+run replay --json $traces/detect.csv.gz
+ask 'detect' '$row->{events} == 132169 && $row->{failures} == 0 && $row->{ratio} >= 1'
+also 'of which nothing is left out' test ! -s "$tmp/err"
+# A replay of it takes a minute, nearly all of it the peer's.
+read -r events wrong live < <(zcat $traces/serve.csv.gz | awk -F, '
+	NR == 1 { next }
+	{ wrong += ($3 == "allocate") == ($4 in live) }
+	$3 == "allocate" { live[$4]; n++ }
+	$3 == "free" { delete live[$4]; n-- }
+	END { print NR - 1, wrong + 0, n }')
+also 'serve: each free is of a live block' test "$events" -eq 1333010 -a "$wrong" -eq 0 -a "$live" -eq 0
+for trace in pipeline workers training; do
 	run replay --json $traces/$trace.csv.gz
 	ask "$trace: several streams, in one thread" '$row->{failures} == 0 && $row->{ratio} >= 1 && $row->{driver_calls}{cuEventRecord} > 1000'
 	HETMEM_SOFT_CHECK=1 run replay --json --order concurrent $traces/$trace.csv.gz
@@ -145,6 +230,34 @@ run replay --json --work lag=100000 --spec 'pool(vmm,max=32M)' "$tmp/some.csv"
 ask 'is waited for' '$row->{failures} == 0 && $row->{host_wait_ms} > 20'
 run replay --json --spec 'pool(vmm,max=32M)' "$tmp/some.csv"
 ask 'and not without a lag' '$row->{failures} == 0 && $row->{host_wait_ms} < 20'
+
+# Streams that work. Time is only ever asserted as a lower bound: work takes what it takes.
+trace '1,2,allocate,0x10,25165824,1' '1,3,free,0x10,25165824,1' '1,4,allocate,0x20,25165824,2' \
+	'1,5,free,0x20,25165824,2' '1,6,allocate,0x30,25165824,1' '1,7,free,0x30,25165824,1'
+run replay --json --work busy=300000 "$tmp/some.csv"
+ask 'work of two on one stream, of one on another' \
+	'$row->{failures} == 0 && !grep { !($row->{$_} >= 600) } qw(device_first_ms device_second_ms peer_device_first_ms peer_device_second_ms)'
+ask 'needed: all three; least: a stream has its own again' \
+	'$row->{peak_needed} == 3 * 25165824 && $row->{peak_least} == 2 * 25165824 && $row->{peak_requested} == 25165824'
+ask 'and what was reserved over them' \
+	'abs($row->{least_ratio} - 1.5 * $row->{needed_ratio}) < 0.001 && $row->{needed_ratio} > 0'
+run replay --json "$tmp/some.csv"
+ask 'idle streams need what is requested' \
+	'$row->{peak_needed} == $row->{peak_requested} && $row->{peak_least} == $row->{peak_requested} && $row->{device_second_ms} >= $row->{second_pass_ms}'
+# The one that is recorded is done last, and then so is the block.
+trace '1,2,allocate,0x10,4194304,1' '1,3,allocate,0x20,1000,2' '1,4,record_stream,0x10,0,2' \
+	'1,5,free,0x10,4194304,1' '1,6,allocate,0x30,4194304,1'
+run replay --json --work busy=300000 "$tmp/some.csv"
+ask 'a block that another stream uses is not had again' \
+	'$row->{peak_least} == 2 * 4194304 + 1000 && $row->{peak_needed} == $row->{peak_least}'
+for order in recorded concurrent; do
+	HETMEM_SOFT_CHECK=1 run replay --json --order $order --work busy=10 $traces/workers.csv.gz
+	ask "workers: streams that work, in check mode, $order" '$row->{failures} == 0 && $row->{device_second_ms} > 0'
+done
+ask 'what threads need is not known' '!defined $row->{peak_needed} && !defined $row->{least_ratio}'
+run replay --json --work lag=1000 $traces/gnn.csv.gz
+ask 'streams that lag need more, a perfect allocator hardly' \
+	'$row->{peak_needed} > 1.5 * $row->{peak_requested} && $row->{peak_least} >= $row->{peak_requested} && $row->{peak_least} < $row->{peak_needed}'
 
 HETMEM_SOFT_CHECK=1 run replay --json $traces/gnn.csv.gz
 ask 'in check mode: nothing is given out too early' '$row->{failures} == 0'
@@ -173,8 +286,8 @@ run replay --curve /dev/full $traces/table.csv.gz
 judge 'a picture that is cut off is a failure, and the figures are there'
 
 # A log can be replayed.
-check 'a program to record' make build/selftests/lib/record
-HETMEM_SOFT_MEMORY=2G timeout 300 build/selftests/lib/record workers \
+check 'a program to record' make build/selftests/lib/adaptor/record
+HETMEM_SOFT_MEMORY=2G timeout 300 build/selftests/lib/adaptor/record workers \
 	"log(device-pool,file=$tmp/own.csv,full=on)" >"$tmp/out" 2>"$tmp/err"
 run replay --json "$tmp/own.csv"
 ask 'what was just recorded' '$row->{events} > 20000 && $row->{failures} == 0'
@@ -193,6 +306,12 @@ ask 'of all threads: what they call' '!grep { $_->{spec} && !($_->{driver_calls}
 ask 'of one thread: system calls' '!grep { !defined $_->{system_calls} && $_->{what} eq "own streams" } @rows'
 run bench streams --json --spec device-pool
 ask 'bench streams' '@rows == 5 && !grep { !($_->{ns_pair} > 0) } @rows'
+ask 'no time of the device where nothing runs there' '!grep { exists $_->{device_ns_pair} } @rows'
+run bench alloc --json --work busy=500 --spec device-pool
+ask 'bench alloc, with work: a pair takes as long on its stream' \
+	'@rows == 1 && $row->{device_ns_pair} >= 500000 && $row->{peer_device_ns_pair} >= 500000'
+run bench streams --json --work busy=500 --spec device-pool
+ask 'bench streams, with work' '@rows == 5 && !grep { !($_->{device_ns_pair} > 0) } @rows'
 run bench vmm --json --spec device-pool
 ask 'what growing calls' '!grep { !($_->{driver_calls}{cuMemCreate} > 0 && $_->{driver_calls}{cuMemMap} > 0) } @rows'
 ask 'bench vmm' '@rows && !grep { !($_->{ns_pair} > 0 && $_->{peer_ns_pair} > 0) } @rows'
@@ -200,11 +319,12 @@ run bench pinned --json --spec pinned
 ask 'bench pinned' '@rows == 1 && $row->{ns_pair} > 0 && $row->{driver_calls}{cuMemHostRegister} == 1'
 
 # What cannot be measured is no row.
-for bench in alloc streams 'threads --threads 1' cached vmm pinned metadata; do
+for bench in alloc streams 'threads --threads 1' cached vmm pinned metadata 'worst --size small'; do
 	# shellcheck disable=SC2086
 	run bench $bench --spec 'limit(device-pool,max=1)'
 	case $bench in
-	vmm) why='(alloc_reserve: limit cannot|limit: .*be beyond 1)$' ;;
+	worst*) why='(limit: .*be beyond 1|alloc_with: limit cannot.*)$' ;;
+	vmm) why='(alloc_with: limit cannot|limit: .*be beyond 1)$' ;;
 	cached|metadata) why='limit: .*be beyond 1$' ;;
 	*) why='an allocation failed$' ;;
 	esac
@@ -245,8 +365,26 @@ ask 'at the peak of each recording, too' "@rows == 4 && $within"
 ask 'of its live blocks' '$row->{metadata_blocks} == 748 && !grep { $_->{metadata_mapped} > $_->{peak_reserved} || $_->{metadata_bytes} < 48 * $_->{metadata_blocks} } @rows'
 run replay --json --work lag=1000 $traces/{resnet,gnn}.csv.gz
 ask 'at most 1.10 where streams lag' '@rows == 2 && !grep { !($_->{ratio} >= 1 && $_->{ratio} <= 1.10) } @rows'
-run bench metadata --json --spec 'stats(device-pool)'
+run bench metadata --json --spec host
 ask 'what takes more is seen' "!($within)"
+
+# Programs against the allocator: that they run, and that what is said of them can be.
+HETMEM_SOFT_CHECK=1 run bench worst --json --size small
+ask 'bench worst: all of them, in check mode' '@rows == 16 && !grep { !$_->{calls} || $_->{stopped} } @rows'
+for key in name what spec n calls ns_call ns_slowest ns_held cpu_ns_slowest cpu_ns_held instructions_slowest instructions_held \
+	peak_requested peak_reserved ratio goal stopped; do
+	ask "bench worst: it has $key" "!grep { !exists \$_->{$key} } @rows"
+done
+ask 'what is held was requested' '!grep { $_->{peak_reserved} < $_->{peak_requested} || $_->{ratio} < 1 } @rows'
+ask 'a mutex is held no longer than its call' '!grep { defined $_->{ns_slowest} && $_->{ns_held} > $_->{ns_slowest} } @rows'
+ask 'but it is held' '!grep { defined $_->{ns_slowest} && !$_->{ns_held} } @rows'
+ask 'five are about memory' 'join(" ", map { $_->{name} } grep { defined $_->{goal} } @rows) eq "holes turns kv once excess"'
+ask 'peaks are true ones' '$rows[14]{name} eq "once" && $rows[14]{peak_requested} == 24 << 20 && $rows[14]{n} == 8'
+run bench worst --json --size=small --spec device-pool --spec 'pool(vmm,handle=2M)' holes turns
+ask 'some of them, with two specs' 'join(" ", map { $_->{name} } @rows) eq "holes turns holes turns"'
+run bench worst --size small once
+[ "$status" -eq 0 ] && grep -q '^once .* 1.30 ' "$tmp/out"
+judge 'as a table'
 
 run spec 'stats(pool(vmm(device=0),max=90%))'
 [ "$status" -eq 0 ] && grep -q '^    vmm ' "$tmp/out" && grep -q 'max=90%' "$tmp/out"
@@ -258,6 +396,6 @@ run spec --list
 [ "$status" -eq 0 ] && [ "$(grep -c '^[a-z]' "$tmp/out")" -ge 19 ]
 judge 'spec --list lists the kinds'
 run spec --create 'pool(vmm(device=9))'
-[ "$status" -eq 1 ] && grep -q '^hetmem spec: no device 9' "$tmp/err"
+[ "$status" -eq 1 ] && grep -q '^hetmem spec: no device 9: there are 1' "$tmp/err"
 judge 'spec --create: what cannot be made'
 done_testing

@@ -54,6 +54,20 @@ also 'what was missed is listed' test "$(grep -cE '^\| (gpt2: second pass|gnn: m
 also 'and nothing else' test "$(grep -c '^|' "$tmp/missed")" -eq 4
 cp "$tmp/out" "$tmp/tables"
 
+# A program against the allocator: one goal is reached, one is not, one has none.
+worst() { echo "{ \"name\":\"$1\", \"what\":\"w\", \"n\":1000, \"ns_call\":100.0, \"ns_slowest\":$2, \"ns_held\":90,
+	\"instructions_held\":$3, \"ratio\":$4, \"goal\":$5, \"stopped\":$6 }"; }
+{
+	echo "[ $(worst holes 2000 50000 1.2 1.25 false), $(worst kv 2000 null 1.2 1.1 false),"
+	echo "$(worst streams-8 null null 9 null false), $(worst merge 70000000000 null 1 null true) ]"
+} >"$tmp/m/bench-worst.out"
+check 'programs against an allocator' "$report" "$tmp/m"
+also 'a goal that is reached' grep -q '^| holes | w | 1,000 | 100 ns | 2000 ns | 90 ns | 50,000 | 1.200 | 1.25 | yes |$' "$tmp/out"
+also 'one that is not' grep -q '^| kv | .* | 1.200 | 1.10 | no, by 9.1% |$' "$tmp/out"
+also 'none' grep -q '^| streams-8 | w | 1,000 | 100 ns | - | 90 ns | - | 9.000 | - |  |$' "$tmp/out"
+also 'one that was stopped' grep -q '^| merge | .* | stopped |$' "$tmp/out"
+: >"$tmp/m/bench-worst.out"
+
 # What cuMemAllocAsync's pool held, where it was replayed by the driver that has it.
 async()
 {

@@ -64,8 +64,8 @@ wrong 'replay: nothing' 'which trace' replay
 wrong 'replay: spec' "character 1, .*no resource 'frob'" replay --spec frob x
 wrong 'replay: driver' 'not cuda or soft' replay --driver frob x
 wrong 'replay: order' 'not recorded or concurrent' replay --order frob x
-for work in frob lag lag= lag=0 lag=1x lag=-1 lag=99999999999; do
-	wrong "replay: work '$work'" 'not idle or lag=US' replay "--work=$work" x
+for work in frob lag lag= lag=0 lag=1x lag=-1 lag=99999999999 busy busy= busy=0 busy=1x busy=-1 busy=99999999999; do
+	wrong "replay: work '$work'" 'not idle, lag=US or busy=US' replay "--work=$work" x
 done
 refused 'replay: no such file' 'No such file' replay "$tmp/none"
 echo Thread,Time >"$tmp/bad.csv"
@@ -90,7 +90,10 @@ for sub in prefetch pullback; do
 	refused "$sub: a process that cannot be asked" \
 		'there is no /dev/hetmem|has no /dev/hetmem|not permitted' $sub --pid 1
 done
-for location in x device device: device:x device:65535 host: host:-1 gpu:0 ''; do
+uuid=8f6aef44-1a5d-1978-3d98-5cc4d0fa0446
+for location in x device device: device:x device:65535 host: host:-1 gpu:0 '' GPU- $uuid \
+		"GPU-${uuid%?}" "GPU-${uuid}0" "GPU-${uuid//-/}" "GPU-${uuid/8f/ 8}" \
+		"GPU-${uuid/8f/-8}" "GPU-${uuid/8f/0x}" "GPU-${uuid/44-1a/4-41a}"; do
 	wrong "prefetch: location '$location'" 'is not device:N' \
 		prefetch --pid 1 --to "$location"
 done
@@ -110,6 +113,22 @@ wrong 'bench: nothing' 'which benchmark' bench
 wrong 'bench: a benchmark that is not there' "no benchmark 'frob'" bench frob
 wrong 'bench alloc: driver' 'not cuda or soft' bench alloc --driver frob
 wrong 'bench alloc: spec' "character 1, .*no resource 'frob'" bench alloc --spec host --spec frob
+wrong 'bench cached: no work' 'cached: no --work here' bench cached --work busy=5
+for work in frob busy busy= busy=0 busy=1x lag=5; do
+	wrong "bench alloc: work '$work'" 'not idle or busy=US' bench alloc --work "$work"
+done
+wrong 'bench worst: nobody' "no program 'frob'" bench worst holes frob
+for size in frob '' smallest; do
+	wrong "bench worst: size '$size'" 'not full or small' bench worst --size "$size"
+done
+for limit in 0 -1 x '' 1x; do
+	wrong "bench worst: limit '$limit'" 'not a number of seconds' bench worst "--limit=$limit"
+done
+wrong 'bench worst: an option without a value' 'not full or small' bench worst --size
+wrong 'bench worst: unknown option' '--frob' bench worst --frob
+run bench worst --help
+[ "$status" -eq 0 ] && grep -q '^Usage: hetmem bench worst' "$tmp/out" && [ "$(wc -l <"$tmp/out")" -le 25 ]
+judge 'bench worst --help fits a screen'
 wrong 'bench kernel: unknown option' '--frob' bench kernel --frob
 wrong 'bench kernel: unknown part' "no part 'frob'" bench kernel frob
 for size in 0 1 x '' -4 4097 4M; do

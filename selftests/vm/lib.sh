@@ -65,31 +65,40 @@ need_qemu()
 	return 0
 }
 
-# other_suite SUITE: apt for Debian SUITE beside the system's own. Sets APT, to be
-# used as "${APT[@]}" -get|-cache ARGS. The mirror, proxy and keys are the system's.
-other_suite()
+# mirrors: sets MIRROR and SECURITY, where the system's own packages come from; SECURITY
+# may be empty.
+mirrors()
 {
-	local suite=$1 dir=$CACHE/apt/$1 key uri release main='' security='' fd
-	local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+	local key uri release
 
+	MIRROR='' SECURITY=''
 	# shellcheck disable=SC1091
 	release=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 	while read -r uri key; do
 		case $key in
-		"$release") main=${main:-$uri} ;;
-		"$release-security") security=${security:-$uri} ;;
+		"$release") MIRROR=${MIRROR:-$uri} ;;
+		"$release-security") SECURITY=${SECURITY:-$uri} ;;
 		esac
 	done < <(apt-get indextargets --format "\$(REPO_URI) \$(RELEASE)" \
 		'Created-By: Packages' | sort -u)
-	[ -n "$main" ] || die "no Debian mirror for '$release' in the apt sources"
+	[ -n "$MIRROR" ] || die "no Debian mirror for '$release' in the apt sources"
+}
 
+# other_suite SUITE: apt for Debian SUITE beside the system's own. Sets APT, to be
+# used as "${APT[@]}" -get|-cache ARGS. The mirror, proxy and keys are the system's.
+other_suite()
+{
+	local suite=$1 dir=$CACHE/apt/$1 key fd
+	local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+
+	mirrors
 	mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
 	: >"$dir/status"
 	for key in "$suite" "$suite-updates" "$suite-backports"; do
-		echo "deb [arch=amd64 signed-by=$keyring] $main $key main"
+		echo "deb [arch=amd64 signed-by=$keyring] $MIRROR $key main"
 	done >"$dir/sources.new"
-	[ -z "$security" ] ||
-		echo "deb [arch=amd64 signed-by=$keyring] $security" \
+	[ -z "$SECURITY" ] ||
+		echo "deb [arch=amd64 signed-by=$keyring] $SECURITY" \
 			"$suite-security main" >>"$dir/sources.new"
 
 	APT=(apt_of "$dir")
@@ -132,6 +141,46 @@ download()
 		{ echo "$log" >&2; return 1; }
 }
 
+# unpack ROOT DEB...: without dpkg's database and maintainer scripts.
+unpack()
+{
+	local root=$1 d
+
+	shift
+	mkdir -p "$root/usr/"{bin,lib,lib64,sbin}
+	for d in bin lib lib64 sbin; do
+		ln -sfn "usr/$d" "$root/$d"
+	done
+	# shellcheck disable=SC2016
+	printf '%s\0' "$@" | xargs -0 -P 4 -I{} sh -c \
+		'dpkg --fsys-tarfile "$1" | tar -x --keep-directory-symlink --no-same-owner -C "$2" -f -' \
+		sh {} "$root"
+}
+
+# make_root ROOT PACKAGE...: adds what the packages depend on, compilers included, and a
+# shell, so that modules are built in a chroot with the suite's own tools. Packages of
+# the kernel (linux-*) are left out.
+make_root()
+{
+	local root=$1 deb=$1/../deb packages gcc
+
+	shift
+	mapfile -t packages < <("${APT[@]}" -get install --print-uris -qq "$@" \
+		binutils make dash coreutils sed grep mawk findutils |
+		sed 's/^[^ ]* \([^_]*\)_.*/\1/' |
+		grep -Ev '^linux-|^lib[a-z]+san[0-9]|^debconf$')
+	download "$deb" "${packages[@]}" || return
+	unpack "$root" "$deb"/*.deb || return
+	rm -rf "$deb" "$root/usr/share/"{doc,man,locale,info,lintian}
+	rm -f "$root"/usr/libexec/gcc/*/*/lto1
+	for gcc in "$root"/usr/bin/gcc-[0-9]*; do
+		ln -sf "${gcc##*/}" "$root/usr/bin/gcc"
+	done
+	ln -sf dash "$root/usr/bin/sh"
+	ln -sf mawk "$root/usr/bin/awk"
+	mkdir -p "$root/"{dev,proc,tmp,etc}
+}
+
 # newest_version PACKAGE
 newest_version()
 {
@@ -169,6 +218,18 @@ source_tar()
 		tar -xO --wildcards -f - './usr/src/linux-source-*.tar.xz' |
 		xz -dc -T0
 }
+
+# module_end FILE: prints the end of a module, which may be compressed: the signature, which
+# names its key, and the mark that follows it.
+module_end()
+{
+	case $1 in
+	*.xz) xz -dc "$1" ;;
+	*) cat "$1" ;;
+	esac | tail -c 2000
+}
+
+is_signed() { module_end "$1" | tail -c 28 | grep -aqx '~Module signature appended~'; }
 
 # enter ROOT COMMAND...: in a chroot, as root or in a user namespace. /dev and /proc
 # come from here where mounting is allowed.
@@ -227,9 +288,10 @@ cached_harness()
 }
 
 # The kernels. A stock kernel is "stock SERIES SUITE", an own one "own SERIES SUITE
-# FRAGMENT..." (of config/, merged in this order on top of allnoconfig).
+# FRAGMENT... [VARIABLE=VALUE...]": fragments of config/, merged in this order on top of
+# allnoconfig, and variables for the kernel's make.
 # shellcheck disable=SC2034
-KERNELS='stock-6.1 stock-6.12 stock-7 debug-6.12'
+KERNELS='stock-6.1 stock-6.12 stock-7 debug-6.12 gcc-11-6.12 clang-6.12'
 
 describe()
 {
@@ -238,6 +300,8 @@ describe()
 	stock-6.12) echo stock 6.12 bookworm ;;
 	stock-7) echo stock 7 trixie ;;
 	debug-6.12) echo own 6.12 bookworm base debug ;;
+	gcc-11-6.12) echo own 6.12 bookworm base signed CC=gcc-11 ;;
+	clang-6.12) echo own 6.12 bookworm base signed LLVM=1 ;;
 	*) return 1 ;;
 	esac
 }
@@ -251,7 +315,10 @@ kernel_key()
 	{
 		echo "$FORMAT $kind $series $suite"
 		for f in $fragments; do
-			cat "$VM/config/$f.config"
+			case $f in
+			*=*) echo "$f" ;;
+			*) cat "$VM/config/$f.config" ;;
+			esac
 		done
 	} | sha256sum | cut -c1-10
 }

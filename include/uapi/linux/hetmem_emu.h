@@ -40,6 +40,11 @@
  * @huge_split: out, huge pages that the kernel took apart on the device
  * @huge_size: out, bytes of a huge page; 0 where the kernel has none for devices
  *	or the module's parameter huge is off
+ * @to_device_rounds: out, migrations towards the device that were begun; an
+ *	access or MIGRATE that finds the device full begins one anew
+ * @cpu_fault_rounds: out, migrations that CPU faults began; each at most 8
+ * @cpu_faults_yielded: out, CPU faults that left their page to another CPU's,
+ *	and came again; not in @cpu_faults
  */
 struct hetmem_emu_cmd_info {
 	__u32		size;
@@ -59,6 +64,9 @@ struct hetmem_emu_cmd_info {
 	__aligned_u64	huge_to_host;
 	__aligned_u64	huge_split;
 	__aligned_u64	huge_size;
+	__aligned_u64	to_device_rounds;
+	__aligned_u64	cpu_fault_rounds;
+	__aligned_u64	cpu_faults_yielded;
 };
 
 enum hetmem_emu_op {
@@ -89,7 +97,7 @@ enum hetmem_emu_op {
  * Pages that are on the device are used there. Other pages are used where
  * they are, as over a bus; with HETMEM_EMU_MIGRATE they are first moved to
  * the device, as a GPU's fault handler would, if they are of a kind that
- * can move and are not preferred elsewhere (HETMEM_ATTR_PREFERRED).
+ * can move.
  *
  * Errors: -EFAULT nothing is mapped there, or memory of memfd_secret(2), a
  * userfaultfd handler would have to bring it, or @data cannot be used, -EPERM

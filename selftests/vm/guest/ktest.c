@@ -2,7 +2,8 @@
 /*
  * Runs the tests of kselftest harness programs one at a time and reads the kernel's
  * log after each: a test passes only if the kernel had nothing to complain about.
- * With kmemleak, a program's tests must not leak kernel memory either. Prints TAP 13.
+ * With kmemleak, all of them together must not leak kernel memory either; if they do,
+ * the one that does is looked for. Prints TAP 13.
  *
  * A skipped test fails, unless it was named as one that may be skipped.
  */
@@ -24,10 +25,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "klog.h"
 
 #define KMEMLEAK	"/sys/kernel/debug/kmemleak"
 #define MAX_NAMES	256
+#define MAX_TESTS	4096
 #define NAME_SIZE	256
 #define OUT_SIZE	(1 << 16)
 /* kmemleak ignores objects younger than 5 s. */
@@ -58,14 +61,6 @@ static void sleep_ms(long ms)
 
 	while (nanosleep(&ts, &ts) && errno == EINTR)
 		;
-}
-
-static long now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000L + ts.tv_nsec / 1000000;
 }
 
 /* Prints lines as TAP diagnostics. */
@@ -130,12 +125,12 @@ static void kill_children(void)
 }
 
 /*
- * Runs @argv for at most @limit seconds; its output goes to output[]. Returns the
- * status of waitpid(), or -1 when time was up.
+ * Runs @argv for at most @limit seconds of clock_ms(); its output goes to output[].
+ * Returns the status of waitpid(), or -1 when time was up.
  */
 static int run(char **argv, int limit)
 {
-	long end = now_ms() + limit * 1000L, left;
+	long end = clock_ms() + limit * 1000L, left;
 	bool done = false, late = false;
 	struct pollfd pfd;
 	int fds[2], status = 0;
@@ -160,7 +155,7 @@ static int run(char **argv, int limit)
 	close(fds[1]);
 	pfd = (struct pollfd){ .fd = fds[0], .events = POLLIN };
 	for (;;) {
-		left = end - now_ms();
+		left = end - clock_ms();
 		if (left <= 0 && !late && !done) {
 			late = true;
 			kill(pid, SIGKILL);
@@ -323,32 +318,6 @@ static bool leaks_seen(void)
 	return strstr(output, "unreferenced object");
 }
 
-static void check_leaks(char *path, const char *program, char (*tests)[NAME_SIZE],
-			int n)
-{
-	char name[NAME_SIZE];
-	char *argv[] = { path, "-r", NULL, NULL };
-	bool leaked;
-	int i;
-
-	leaked = leaks_seen();
-	report(leaked ? FAIL : PASS, program, "kmemleak", "");
-	if (!leaked)
-		return;
-	diagnose(output);
-	for (i = 0; i < n; i++) {
-		leaks_clear();
-		argv[2] = tests[i];
-		run(argv, opt.limit);
-		if (leaks_seen()) {
-			snprintf(name, sizeof(name), "%.240s leaks", tests[i]);
-			report(FAIL, program, name, "");
-			diagnose(output);
-		}
-	}
-	leaks_clear();
-}
-
 /* Takes a column of the list: padded to @width, one space behind. */
 static char *column(char **line, size_t width, char *name)
 {
@@ -403,12 +372,12 @@ static int list_tests(char *path, char (*tests)[NAME_SIZE], int max)
 
 static void run_program(char *path)
 {
-	static char tests[4096][NAME_SIZE];
+	static char tests[MAX_TESTS][NAME_SIZE];
 	const char *program = strrchr(path, '/');
 	int i, n;
 
 	program = program ? program + 1 : path;
-	n = list_tests(path, tests, 4096);
+	n = list_tests(path, tests, MAX_TESTS);
 	if (!n) {
 		report(FAIL, program, "list of tests", "empty");
 		diagnose(output);
@@ -416,8 +385,6 @@ static void run_program(char *path)
 	}
 	for (i = 0; i < n; i++)
 		run_test(path, program, tests[i]);
-	if (opt.leaks)
-		check_leaks(path, program, tests, n);
 }
 
 /* Names or patterns, one a line, '#' begins a comment. */
@@ -461,8 +428,7 @@ static void pass_on(const char *program, const char *line, size_t len)
 }
 
 /*
- * A program that writes TAP itself runs as a whole; the kernel's log is read and leaks
- * are looked for once.
+ * A program that writes TAP itself runs as a whole; the kernel's log is read once.
  */
 static void run_whole(char *path)
 {
@@ -498,20 +464,79 @@ static void run_whole(char *path)
 	report(line ? FAIL : PASS, program, "kernel log", "");
 	if (line)
 		diagnose(klog);
-	if (opt.leaks && leaks_seen()) {
-		report(FAIL, program, "kmemleak", "");
-		diagnose(output);
-		leaks_clear();
-	} else if (opt.leaks) {
-		report(PASS, program, "kmemleak", "");
+}
+
+/*
+ * Whether @n tests of a program leak, or, if @n is 0, the program as a whole. Something
+ * runs behind them: a stale pointer on some stack would hide what leaked last.
+ */
+static bool leak_again(char *path, char (*tests)[NAME_SIZE], int n)
+{
+	char *argv[] = { path, n ? "-r" : NULL, NULL, NULL };
+	char *list[] = { path, "-l", NULL };
+	int i;
+
+	leaks_clear();
+	for (i = 0; i < (n ? n : 1); i++) {
+		argv[2] = n ? tests[i] : NULL;
+		run(argv, opt.limit);
 	}
+	for (i = 0; i < 4; i++)
+		run(list, opt.limit);
+	return leaks_seen();
+}
+
+/*
+ * To look for leaks takes many seconds: it is done once, for all programs, and only if
+ * there are any for each program, and for each test of one that leaks.
+ */
+static void check_leaks(char **paths)
+{
+	static char tests[MAX_TESTS][NAME_SIZE];
+	char name[NAME_SIZE];
+	const char *program;
+	bool leaked;
+	int i, n;
+
+	leaked = leaks_seen();
+	report(leaked ? FAIL : PASS, "kernel", "kmemleak", "");
+	if (!leaked)
+		return;
+	diagnose(output);
+	for (; *paths; paths++) {
+		program = strrchr(*paths, '/');
+		program = program ? program + 1 : *paths;
+		n = opt.whole ? 0 : list_tests(*paths, tests, MAX_TESTS);
+		if (!leak_again(*paths, tests, n))
+			continue;
+		report(FAIL, program, "leaks", "");
+		diagnose(output);
+		for (i = 0; i < n; i++) {
+			if (!leak_again(*paths, tests + i, 1))
+				continue;
+			snprintf(name, sizeof(name), "%.240s leaks", tests[i]);
+			report(FAIL, program, name, "");
+		}
+	}
+}
+
+/* Where the time of a run went. */
+static void run_timed(char *path)
+{
+	long begin = clock_ms();
+
+	if (opt.whole)
+		run_whole(path);
+	else
+		run_program(path);
+	printf("# %s: %.1f s\n", path, (clock_ms() - begin) / 1000.);
 }
 
 static void usage(FILE *f)
 {
 	fputs("usage: ktest [options] PROGRAM...\n"
 	      "  -p           the programs write TAP themselves and run as a whole\n"
-	      "  -t SECONDS   time limit of one test (default 60)\n"
+	      "  -t SECONDS   limit of one test, of time that the machine had (default 60)\n"
 	      "  -s PATTERN   tests that may be skipped, \"program: fixture.test\"\n"
 	      "  -S FILE      the same, a pattern a line\n"
 	      "  -n           does not look for leaks\n"
@@ -521,7 +546,7 @@ static void usage(FILE *f)
 int main(int argc, char **argv)
 {
 	const char *line;
-	int c;
+	int c, i;
 
 	opt.leaks = !access(KMEMLEAK, W_OK);
 	while ((c = getopt(argc, argv, "pt:s:S:nvh")) != -1) {
@@ -558,21 +583,21 @@ int main(int argc, char **argv)
 		die("subreaper");
 	if (open_log())
 		die("/dev/kmsg");
+	open_clock();
 
 	puts("TAP version 13");
 	line = read_log();
 	report(line ? FAIL : PASS, "kernel", "log is clean before the tests", "");
 	if (line)
 		diagnose(line);
+	report(host_clock ? PASS : FAIL, "kernel", "the host's clock is there", "");
 	if (opt.leaks)
 		leaks_clear();
 	read_log();
-	for (; optind < argc; optind++) {
-		if (opt.whole)
-			run_whole(argv[optind]);
-		else
-			run_program(argv[optind]);
-	}
+	for (i = optind; i < argc; i++)
+		run_timed(argv[i]);
+	if (opt.leaks)
+		check_leaks(argv + optind);
 	check_lockdep();
 	printf("1..%u\n# %u passed, %u failed, %u skipped\n", count,
 	       count - failed - skipped, failed, skipped);

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Calls for the adaptors of a spec: counters of stats(), the callback of
+ * retry(), edges of log(full=on), events of history(). Without the adaptor they
+ * are -EOPNOTSUPP.
+ */
+#ifndef HETMEM_ADAPTOR_H
+#define HETMEM_ADAPTOR_H
+
+#include <hetmem.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * struct hetmem_counter - one count of stats()
+ * @value: now
+ * @peak: most of @value; can include frees that are under way
+ * @total: sum of everything ever added
+ */
+struct hetmem_counter {
+	uint64_t value;
+	uint64_t peak;
+	uint64_t total;
+};
+
+/**
+ * struct hetmem_counters - what went through a resource
+ * @size: in: sizeof(struct hetmem_counters)
+ * @bytes: requested
+ * @blocks: allocated
+ */
+struct hetmem_counters {
+	size_t size;
+	struct hetmem_counter bytes;
+	struct hetmem_counter blocks;
+};
+
+/*
+ * Reads the counters. They count since the innermost push, or since the
+ * resource was made. After a push a value can be negative, as a two's
+ * complement. All threads share them.
+ *
+ * Push starts new counters at 0; the outer ones go on counting. Pop reads the
+ * inner ones (@counters may be NULL) and returns to the outer. Errors:
+ * -ENOSPC: push: 64 are pushed;
+ * -ENOENT: pop: none is.
+ */
+int hetmem_counters(struct hetmem_resource *res,
+		    struct hetmem_counters *counters);
+int hetmem_counters_push(struct hetmem_resource *res);
+int hetmem_counters_pop(struct hetmem_resource *res,
+			struct hetmem_counters *counters);
+
+/*
+ * Called by retry() when an allocation of @size bytes found no memory, on the
+ * thread that allocates. @attempt counts from 1. The callback may free memory,
+ * through the same resource too. Returns 0 to give up, else to try again.
+ */
+typedef int (*hetmem_failure_fn)(void *data, size_t size, unsigned int attempt);
+
+/*
+ * Sets the callback of retry(). NULL: retry() polls, trims and waits. Does not
+ * wait for a callback that is running.
+ */
+int hetmem_on_failure(struct hetmem_resource *res, hetmem_failure_fn fn,
+		      void *data);
+
+/* How a program orders its streams. */
+enum hetmem_edge {
+	HETMEM_EDGE_RECORD,	/* an event is recorded on a stream */
+	HETMEM_EDGE_WAIT,	/* a stream waits for an event */
+	HETMEM_EDGE_SYNC,	/* the CPU waits for an event, or a stream */
+};
+
+/*
+ * Adds an order to the log, so that `hetmem replay` can repeat it: a resource
+ * does not see the program's events. Call it right after the driver's call.
+ * @event is any value that identifies the event. For HETMEM_EDGE_SYNC, NULL
+ * means that the CPU waited for @stream.
+ */
+int hetmem_log_edge(struct hetmem_resource *res, enum hetmem_edge edge,
+		    const void *event, hetmem_stream stream);
+
+/* What happened, of history(). */
+enum hetmem_history_kind {
+	HETMEM_HISTORY_ALLOC,	/* hetmem_alloc(), hetmem_alloc_with() */
+	HETMEM_HISTORY_FREE,
+	HETMEM_HISTORY_GROW,
+	HETMEM_HISTORY_TRIM,
+};
+
+/* Most return addresses of an event. */
+#define HETMEM_HISTORY_CALLERS	16
+
+/**
+ * struct hetmem_history_event - one event of history()
+ * @nr: counts events from 1. A gap between two readings: events were lost
+ * @time: CLOCK_MONOTONIC, nanoseconds
+ * @ptr: the block; NULL: none, as of an allocation that failed
+ * @bytes: requested; after a grow; given back by a trim. 0: unknown
+ * @stream: as the caller named it; the driver reuses such handles
+ * @kind: enum hetmem_history_kind
+ * @error: 0, or the negative errno: it failed
+ * @nr_callers: used part of @callers
+ * @callers: return addresses, the innermost first. Functions of libhetmem.so
+ *	are left out.
+ */
+struct hetmem_history_event {
+	uint64_t nr;
+	uint64_t time;
+	const void *ptr;
+	size_t bytes;
+	hetmem_stream stream;
+	int kind;
+	int error;
+	unsigned int nr_callers;
+	void *callers[HETMEM_HISTORY_CALLERS];
+};
+
+/*
+ * Copies the last @nr events (at most events= of the spec), the oldest first,
+ * and returns how many it copied. Events go on meanwhile: those that are
+ * overwritten while it copies are left out.
+ */
+ssize_t hetmem_history(struct hetmem_resource *res,
+		       struct hetmem_history_event *events, size_t nr);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* HETMEM_ADAPTOR_H */

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Hints: a process asks another one to move its memory, which only that one
+ * can have its driver do. The asking side has a peer, the other an executor.
+ *
+ * Locations are the module's on both sides, as `hetmem map PID` shows them:
+ * HETMEM_DEVICE with the id in the module, HETMEM_FOREIGN with the index of
+ * another driver's device, or HETMEM_HOST.
+ */
+#ifndef HETMEM_HINT_H
+#define HETMEM_HINT_H
+
+#include <hetmem.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct hetmem_executor;
+
+/* A holder of this process's file may ask without CAP_SYS_NICE. */
+#define HETMEM_EXECUTOR_ALLOW	(1U << 0)
+/* The library starts a thread that carries out hints. */
+#define HETMEM_EXECUTOR_THREAD	(1U << 1)
+
+/**
+ * struct hetmem_executor_params - how to carry out hints
+ * @size: sizeof(struct hetmem_executor_params)
+ * @flags: HETMEM_EXECUTOR_*
+ * @accept: called before a hint is carried out, with a location for
+ *	hetmem_prefetch(). Returns 0, or a negative errno for the asking
+ *	process. It must not call hetmem_executor_*(). NULL: accept all.
+ * @arg: passed to @accept
+ */
+struct hetmem_executor_params {
+	size_t size;
+	unsigned int flags;
+	int (*accept)(void *arg, const void *ptr, size_t size,
+		      uint32_t location);
+	void *arg;
+};
+
+/*
+ * Makes this process able to receive hints, and binds its devices. Where the
+ * module cannot know which device is which, a scratch page is moved to each.
+ * A process has one executor for a device. @params may be NULL. Errors:
+ * -EOPNOTSUPP: no module;
+ * -ENODEV: no device that memory can move to;
+ * -EBUSY: a device has an executor;
+ * -EDQUOT: a limit of the administrator;
+ * -ENOMEM, -EIO.
+ */
+int hetmem_executor_open(struct hetmem *hm,
+			 const struct hetmem_executor_params *params,
+			 struct hetmem_executor **executor);
+
+/*
+ * Hints under way fail with -EOWNERDEAD. Call it before hetmem_close(). NULL
+ * does nothing. In a forked child it only releases host memory.
+ */
+void hetmem_executor_close(struct hetmem_executor *executor);
+
+/*
+ * The file to wait on with poll(2), POLLIN, before hetmem_executor_run(), and
+ * to send to a process that may ask (hetmem_peer_adopt()). It stays the
+ * executor's.
+ */
+int hetmem_executor_fd(struct hetmem_executor *executor);
+
+/*
+ * Carries out and answers all waiting hints, in order; overlapping ones at
+ * once. Does not wait for hints, but for the memory that it moves. One thread
+ * at a time. Returns the number of hints answered. Errors:
+ * -EINVAL: the executor has a thread of its own.
+ */
+ssize_t hetmem_executor_run(struct hetmem_executor *executor);
+
+/**
+ * struct hetmem_executor_stats - what an executor did
+ * @size: in: sizeof(struct hetmem_executor_stats)
+ * @hints: answered
+ * @moves: made for them: overlapping hints are moved once
+ * @refused: hints refused by @accept
+ * @failed: hints answered with an error, refused ones included
+ * @withdrawn: hints whose asking process waits no more
+ * @moved: pages, as far as known
+ */
+struct hetmem_executor_stats {
+	size_t size;
+	uint64_t hints;
+	uint64_t moves;
+	uint64_t refused;
+	uint64_t failed;
+	uint64_t withdrawn;
+	uint64_t moved;
+};
+
+int hetmem_executor_stats(struct hetmem_executor *executor,
+			  struct hetmem_executor_stats *stats);
+
+/* Another process that can be asked. */
+struct hetmem_peer;
+
+/*
+ * Opens the process @pid through a copy of its file of the module, which needs
+ * the rights of ptrace(2) on it. Errors:
+ * -ESRCH: no such process;
+ * -ENXIO: it has no such file;
+ * -EPERM: no right to it;
+ * -EOPNOTSUPP: no module here.
+ */
+int hetmem_peer_open(pid_t pid, struct hetmem_peer **peer);
+
+/*
+ * Opens the process that sent @fd, its hetmem_executor_fd(). @fd belongs to
+ * the peer from then on. Errors: -EINVAL: it is no such file.
+ */
+int hetmem_peer_adopt(int fd, struct hetmem_peer **peer);
+void hetmem_peer_close(struct hetmem_peer *peer);
+
+/**
+ * struct hetmem_hinted - the result of a hint
+ * @size: in: sizeof(struct hetmem_hinted)
+ * @answered: 1: the executor answered, and an error is its own; 0: it did not
+ * @reserved: 0
+ * @moved: pages moved, as far as the executor knows
+ */
+struct hetmem_hinted {
+	size_t size;
+	uint32_t answered;
+	uint32_t reserved;
+	uint64_t moved;
+};
+
+/*
+ * Asks @peer to move all pages that overlap [@start, @start + @size) of its
+ * memory to @location. Waits for the answer, up to @timeout_ms (1 to
+ * HETMEM_HINT_TIMEOUT_MAX). @uuid, 16 bytes as cuDeviceGetUuid() returns them,
+ * names another driver's device whatever the index of @location; NULL: by
+ * @location alone. Pages that cannot move, or were never touched, are
+ * no error: @hinted (may be NULL) has the number that moved. Errors of the
+ * kernel:
+ * -EPERM: the process does not allow it;
+ * -ENXIO: it has no executor for @location, or exited;
+ * -ENOTUNIQ: @location is several devices: give @uuid;
+ * -EAGAIN: too many hints are waiting;
+ * -EDQUOT: the administrator's limit for that device;
+ * -EOWNERDEAD: it exited while the hint was under way;
+ * -ETIMEDOUT, -EINTR, -EINVAL.
+ * Errors of the executor:
+ * -EOPNOTSUPP: this memory cannot move there;
+ * those of hetmem_prefetch(), and of its @accept.
+ */
+int hetmem_hint(struct hetmem_peer *peer, uint64_t start, uint64_t size,
+		uint32_t location, const unsigned char *uuid,
+		unsigned int timeout_ms, struct hetmem_hinted *hinted);
+
+/*
+ * Lists contexts of the module: those of the caller's user; with
+ * CAP_SYS_PTRACE, all. Fills @entries (room for @nr) and returns how many
+ * there are, which can be more. Errors: -EOPNOTSUPP: no module.
+ */
+ssize_t hetmem_list(struct hetmem *hm, struct hetmem_list_entry *entries,
+		    size_t nr);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* HETMEM_HINT_H */

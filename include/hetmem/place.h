@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Where memory is, and moving it.
+ *
+ * A location to move to is HETMEM_LOC(HETMEM_DEVICE, ordinal of the driver's
+ * device) or HETMEM_LOC(HETMEM_HOST, node). A device that only the kernel module
+ * knows has the index 0x8000 + its id there. hetmem_residency() also reports the
+ * other kinds of <linux/hetmem.h>.
+ */
+#ifndef HETMEM_PLACE_H
+#define HETMEM_PLACE_H
+
+#include <hetmem.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Allocates @size bytes of zeroed system memory at a multiple of 2 MiB (of 512
+ * bytes at least, if @size is below 2 MiB). Huge pages are advised, and the
+ * module tracks the memory if it is there. Pages are placed on first touch.
+ * Errors: -ENOMEM.
+ */
+int hetmem_system_alloc(struct hetmem *hm, size_t size, void **ptr);
+
+/*
+ * Frees memory of hetmem_system_alloc(). All device work on it must be
+ * complete. Errors: -EINVAL: @ptr is not allocated, and nothing has changed;
+ * NULL too.
+ */
+int hetmem_system_free(struct hetmem *hm, void *ptr);
+
+/*
+ * mremap(2) for memory of hetmem_system_alloc(): *@new_ptr has @new_size
+ * bytes, at the same address or another multiple of 2 MiB. Contents are kept
+ * up to the smaller size. The module tracks the new range, which mremap(2)
+ * alone would lose. After an error nothing has changed. Errors: -ENOMEM.
+ */
+int hetmem_system_resize(struct hetmem *hm, void *ptr, size_t new_size,
+			 void **new_ptr);
+
+/**
+ * struct hetmem_moved - what a prefetch did
+ * @size: in: sizeof(struct hetmem_moved)
+ * @how: what moved it: "module", "driver", "move_pages", "none"; never NULL
+ * @reason: if @how is "none": why nothing was done
+ * @moved: pages moved, as far as known when the call returns
+ * @already: pages that were there
+ * @not_moved: pages that stayed where they were
+ * @why: HETMEM_WHY_* of the first of these
+ * @why_addr: its address
+ *
+ * The driver works asynchronously and reports no counts.
+ */
+struct hetmem_moved {
+	size_t size;
+	const char *how;
+	const char *reason;
+	uint64_t moved;
+	uint64_t already;
+	uint64_t not_moved;
+	uint32_t why;
+	uint32_t reserved;
+	uint64_t why_addr;
+};
+
+/*
+ * Moves all pages that overlap [@ptr, @ptr + @size), any memory of this
+ * process, to @location (a host node may be HETMEM_NODE_ANY). @moved may be
+ * NULL. It is moved by
+ * - the module, to its devices and from them to the host. Synchronous:
+ *   @stream is ignored;
+ * - move_pages(2), between host nodes. Synchronous, too;
+ * - cuMemPrefetchAsync() on @stream, if the driver can move this memory.
+ * If none of them can, @moved->how is "none": that is no error. Errors:
+ * -EINVAL: bad range or location;
+ * -ENODEV: no such device;
+ * -EIO: the driver failed;
+ * -ENOMEM, -EINTR.
+ */
+int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
+		    uint32_t location, hetmem_stream stream,
+		    struct hetmem_moved *moved);
+
+/*
+ * Reports where the pages of [@ptr, @ptr + @size) are: fills @runs (room for
+ * @nr) and returns their number. *@next becomes the first address that is not
+ * reported, which is the page-aligned end once everything is. With the module,
+ * runs are the kernel's truth. Without, move_pages(2) finds host nodes, and
+ * everything else is HETMEM_UNKNOWN. Errors: -EINVAL: a bad range; -EOWNERDEAD:
+ * a forked child's @hm; -ENOMEM, -EIO, and others of the kernel, if nothing was
+ * found before.
+ */
+ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
+			 struct hetmem_run *runs, size_t nr, uintptr_t *next);
+
+/* "host node 0", "device 1", ...: at most @len bytes. Returns @buf. */
+char *hetmem_location_name(uint32_t location, char *buf, size_t len);
+
+/* "file, mlocked", ... for HETMEM_WHY_*; "" for 0. Returns @buf. */
+char *hetmem_why_names(uint32_t why, char *buf, size_t len);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* HETMEM_PLACE_H */

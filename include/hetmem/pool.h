@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Pools beyond alloc and free: giving memory back, growing blocks, sleeping,
+ * captures, other processes, statistics, who can use the memory, and providers
+ * of the program's own. A resource that is not a pool returns -EOPNOTSUPP where
+ * a call makes no sense for it.
+ */
+#ifndef HETMEM_POOL_H
+#define HETMEM_POOL_H
+
+#include <hetmem.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Reclaims freed memory whose work has completed. Does not block. Exception:
+ * after about 2,000 streams were destroyed without hetmem_stream_retire(), it
+ * synchronizes their contexts. Errors:
+ * -EFAULT: a guard() found damage;
+ * the errno of write(2), if a log() could not write.
+ */
+int hetmem_poll(struct hetmem_resource *res);
+
+/*
+ * Gives free memory back to the system until at most @keep bytes are held.
+ * Waits for work on freed memory, up to wait= of the pool (1 s); allocations
+ * and frees by other threads go on. *@freed (may be NULL) becomes the bytes given back.
+ */
+int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed);
+
+/*
+ * Grows the block @ptr to @size bytes at the same address, for use on
+ * @stream, which counts as recorded from now on. After an error nothing has
+ * changed. Errors:
+ * -ENOSPC: the addresses after the block are in use;
+ * -EBUSY: it belongs to a capture, or the pool is asleep;
+ * -EOPNOTSUPP, -ENOMEM.
+ */
+int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
+		hetmem_stream stream);
+
+/**
+ * struct hetmem_alloc_params - an allocation with options
+ * @size: sizeof(struct hetmem_alloc_params)
+ * @bytes, @align, @stream: as of hetmem_alloc()
+ * @reserve: 0, or bytes of addresses, @bytes at least, that hetmem_grow() can
+ *	grow the block to. Pools over vmm(); @align is a granule at most.
+ * @private_pool: 0, or a private pool that is retained. Not with @reserve.
+ * @flags: 0
+ *
+ * Members that a later version adds are zero for what this one does.
+ */
+struct hetmem_alloc_params {
+	size_t size;
+	size_t bytes;
+	size_t align;
+	hetmem_stream stream;
+	size_t reserve;
+	uint64_t private_pool;
+	unsigned int flags;
+};
+
+/*
+ * As hetmem_alloc(), with options. For a private pool @stream may be captured,
+ * declared or not, and the driver is not asked who it is. Errors:
+ * -EINVAL: a parameter makes no sense; the text names it;
+ * -E2BIG: a later version's member is set;
+ * -ENOENT: the private pool is not retained;
+ * -EOPNOTSUPP: not a pool (@private_pool), not over vmm() (@reserve);
+ * -EBUSY: @stream is being captured, and there is a @reserve; the pool sleeps;
+ * -ENOMEM, -EOWNERDEAD.
+ */
+int hetmem_alloc_with(struct hetmem_resource *res,
+		      const struct hetmem_alloc_params *params, void **ptr);
+
+/*
+ * Private pools: memory that only allocations with their number get, as for the
+ * graphs of a framework, which decides by itself what is allocated for a
+ * capture. @id is any number but 0; captures have numbers of the same kind,
+ * and a number is one or the other.
+ *
+ * What is freed on a stream serves allocations on the same stream, by handle,
+ * until release: the pool orders no streams and asks the driver nothing about
+ * them. So memory may be handed from one capture to another on one stream.
+ * HETMEM_STREAM_UNKNOWN means the stream of the allocation. Blocks for which
+ * hetmem_record_stream() was called are reused after release.
+ *
+ * Retain adds a reference, the first one makes the pool. The last release gives
+ * its memory to everyone, behind @stream, with which the caller has ordered all
+ * uses of freed blocks; blocks that are live stay, and are freed on a stream
+ * that the caller names. Errors:
+ * -EINVAL: @id is 0;
+ * -ENOENT: release: @id is not retained;
+ * -EBUSY: retain: a capture has that number; release: an allocation from it is
+ *	under way in another thread;
+ * -EOPNOTSUPP, -ENOMEM, -EOWNERDEAD.
+ */
+int hetmem_private_retain(struct hetmem_resource *res, uint64_t id);
+int hetmem_private_release(struct hetmem_resource *res, uint64_t id,
+			   hetmem_stream stream);
+
+/**
+ * struct hetmem_segment - a part of a block with a handle of its own
+ * @base: address
+ * @offset: in the block, bytes
+ * @length: bytes
+ */
+struct hetmem_segment {
+	void *base;
+	size_t offset;
+	size_t length;
+};
+
+/*
+ * Fills @segments (room for @nr) with the parts of [@ptr, @ptr + @size) that a
+ * transport must register separately. Returns their number. Errors:
+ * -ENOSPC: there are more than @nr.
+ */
+ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
+			size_t size, struct hetmem_segment *segments,
+			size_t nr);
+
+/*
+ * Pins the memory of @ptr to its addresses until the resource is destroyed:
+ * it is neither remapped nor given back, even after a free. For transports
+ * that register memory and cache the registration.
+ */
+int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
+
+/*
+ * Sleep synchronizes, then gives back the memory of all pools whose tag= is
+ * @tag (NULL: of all), allocated memory included. Contents are lost, addresses
+ * are kept: an allocation returns -EBUSY, a touch faults. Wake gives the
+ * addresses memory again; after -ENOMEM only some have it, and wake can be
+ * called again. Errors:
+ * -EOPNOTSUPP: not a pool over vmm();
+ * -EBUSY: the pool has comm=on, or a stream is being captured;
+ * -ENOMEM.
+ */
+int hetmem_sleep(struct hetmem_resource *res, const char *tag);
+int hetmem_wake(struct hetmem_resource *res, const char *tag);
+
+/*
+ * Memory of captured graphs. What is allocated on @stream between begin and
+ * end belongs to the graphs @id. Graphs can be launched again and again, so
+ * after a free only @id reuses that memory. Release ends this; everyone can
+ * reuse the memory after @stream. Several captures may share an @id, if their
+ * graphs are launched one after the other, in the order of the captures. What
+ * is freed on one captured stream is not reused on another before all end.
+ *
+ * Call begin before the driver's capture begins, for every stream that takes
+ * part. The stream must not be destroyed before end. Errors:
+ * -EBUSY: begin: @stream is between begin and end;
+ * -EINVAL: end: it is not;
+ * -ENOENT: release: no such @id;
+ * -ENOSPC: begin: 65,535 pairs of @id and stream are not released.
+ */
+int hetmem_capture_begin(struct hetmem_resource *res, hetmem_stream stream,
+			 uint64_t id);
+int hetmem_capture_end(struct hetmem_resource *res, hetmem_stream stream,
+		       uint64_t id);
+int hetmem_capture_release(struct hetmem_resource *res, hetmem_stream stream,
+			   uint64_t id);
+
+/*
+ * Exports the memory of @ptr to other processes: one descriptor for each
+ * segment, to be sent over a UNIX socket (SCM_RIGHTS). Fills @fds and
+ * @segments (room for @nr) and returns their number. The caller closes the
+ * descriptors. The memory is released once @ptr is freed and every importer
+ * has closed it. Errors:
+ * -ENOSPC: there are more segments than @nr;
+ * -EBUSY: the pool is asleep;
+ * -EOPNOTSUPP: not a pool over vmm(export=fd).
+ */
+ssize_t hetmem_export(struct hetmem_resource *res, void *ptr, int *fds,
+		      struct hetmem_segment *segments, size_t nr);
+
+/*
+ * Maps exported memory for @device. @segments come in the exporter's order;
+ * their base is ignored. The descriptors stay the caller's. Errors:
+ * -ENODEV, -ENOMEM, -EOPNOTSUPP.
+ *
+ * hetmem_import_close() unmaps *@ptr; all uses must be complete.
+ */
+int hetmem_import(struct hetmem *hm, int device, const int *fds,
+		  const struct hetmem_segment *segments, size_t nr,
+		  void **ptr);
+int hetmem_import_close(struct hetmem *hm, void *ptr);
+
+/**
+ * struct hetmem_resource_stats - what a resource holds and did
+ * @size: in: sizeof(struct hetmem_resource_stats)
+ * @live: allocated blocks
+ * @requested: requested bytes of live blocks
+ * @requested_peak: most of @requested. Never more than was requested at once,
+ *	except by frees under way. Can be less where threads use several
+ *	streams at the same time.
+ * @reserved: bytes of physical memory held: mapped, cached, waiting for
+ *	unmap, exported
+ * @reserved_peak: most of @reserved
+ * @metadata: bytes of host memory for bookkeeping
+ * @allocs: successful allocations
+ * @frees: successful frees
+ * @failed: failed allocations
+ * @driver_calls: made by the resource
+ * @host_wait_ns: time that calls waited for a device
+ */
+struct hetmem_resource_stats {
+	size_t size;
+	uint64_t live;
+	uint64_t requested;
+	uint64_t requested_peak;
+	uint64_t reserved;
+	uint64_t reserved_peak;
+	uint64_t metadata;
+	uint64_t allocs;
+	uint64_t frees;
+	uint64_t failed;
+	uint64_t driver_calls;
+	uint64_t host_wait_ns;
+};
+
+int hetmem_resource_stats(struct hetmem_resource *res,
+			  struct hetmem_resource_stats *stats);
+
+/*
+ * Gives the parameter @name of a spec the value @value, which is written as in
+ * the spec: hetmem_resource_set(res, "max", "60%"). These change: max, min,
+ * wait, decay and cache of pool; max of limit; times and wait of retry.
+ *
+ * The first resource from the top that has the parameter takes it; "pool.max"
+ * names the kind. Of several resources side by side (fallback, binning), all
+ * that have it take it, or none.
+ *
+ * A lower max takes no live memory away. A pool gives free memory back until at
+ * most max is held, and waits for work on that memory, up to twice wait=. A
+ * pool over vmm() has addresses for 16 times its first max: give reserve= to
+ * raise max further. A higher min keeps memory; it makes none. Errors:
+ * -EINVAL: no such parameter, or a bad value: the text tells what is right;
+ * -EOPNOTSUPP: the parameter does not change, or no resource of @res has it;
+ * -EOWNERDEAD.
+ */
+int hetmem_resource_set(struct hetmem_resource *res, const char *name,
+			const char *value);
+
+/**
+ * struct hetmem_access - who can use the memory of a resource
+ * @size: in: sizeof(struct hetmem_access)
+ * @host: 1: the CPU can use every block
+ * @some_host: 1: the CPU can use some blocks. Differs from @host where
+ *	fallback() or binning() mixes memory
+ * @devices: bit N: device N can use every block
+ * @some_devices: bit N: device N can use some blocks
+ *
+ * A device is one that uses the block at the address that hetmem_alloc()
+ * returned, without a call to the driver before. The CPU can use managed
+ * memory only while no device works, if one of the devices has no concurrent
+ * managed access (hetmem_device_props()).
+ */
+struct hetmem_access {
+	size_t size;
+	int host;
+	int some_host;
+	uint64_t devices;
+	uint64_t some_devices;
+};
+
+/* Errors: -EOWNERDEAD. */
+int hetmem_resource_access(struct hetmem_resource *res,
+			   struct hetmem_access *access);
+
+/*
+ * A provider of the program's own: callbacks that hand out memory. The spec
+ * "custom(name=N)" makes a resource of it, one region for each allocation;
+ * "pool(custom(name=N),max=1G)" cuts its memory into blocks, in stream order.
+ */
+
+/* What the callbacks of struct hetmem_provider mean. */
+#define HETMEM_PROVIDER_VERSION	1
+
+/* The CPU can use the memory. */
+#define HETMEM_PROVIDER_HOST	(1U << 0)
+/*
+ * A forked child has the memory, copied on write, and may call @alloc and
+ * @free. Without this flag a resource is -EOWNERDEAD there, and no callback is
+ * called. Not for memory that is mapped.
+ */
+#define HETMEM_PROVIDER_FORK	(1U << 1)
+
+/**
+ * struct hetmem_provider - memory of the program's own
+ * @size: sizeof(struct hetmem_provider)
+ * @version: HETMEM_PROVIDER_VERSION
+ * @flags: HETMEM_PROVIDER_*
+ * @device: ordinal of the device whose streams order the uses; -1: the host's
+ * @devices: bit N: device N can use the memory; @device is implied
+ * @granularity: bytes, a power of two, 512 at least; for memory that is
+ *	mapped, a page at least
+ * @total: bytes there are, for percentages of a spec; 0: not known. Required
+ *	for memory that is mapped: the pool reserves several times as many
+ *	addresses.
+ *
+ * Either whole regions:
+ * @alloc: allocates @size bytes at a multiple of @granularity; sets *@ptr
+ * @free: frees one region. Its uses are complete.
+ *
+ * or addresses and memory apart, for a pool only:
+ * @reserve: reserves @size bytes of addresses at a multiple of @align; sets
+ *	*@addr
+ * @unreserve: releases one reservation. Nothing is mapped there.
+ * @create: makes @size bytes of memory without an address; sets *@handle
+ * @release: the library no longer needs the handle. The memory is freed with its
+ *	last mapping.
+ * @map: maps the whole handle at @addr, readable and writable. A handle can be
+ *	mapped at several addresses at once.
+ * @unmap: undoes one @map
+ *
+ * Set the callbacks of one kind; the others are NULL. Every size is a multiple
+ * of @granularity. @data is that of hetmem_provider_register().
+ *
+ * Return values:
+ * 0: success;
+ * -ENOMEM: there is no memory; the pool tries its other remedies;
+ * anything else: failure, which becomes -EIO.
+ *
+ * A callback that fails changes nothing. If one of @free, @unreserve, @release
+ * and @unmap fails, the library calls it again, at the latest in destroy. A
+ * region or reservation that is not aligned becomes -EIO, and is freed at once.
+ * One that overlaps another becomes -EIO, and is not freed.
+ *
+ * Rules for callbacks:
+ * - Any thread can call them, several at a time.
+ * - The pool can hold a lock during the call. A callback must not wait for a
+ *   thread that uses the resource, must return, and should be quick.
+ * - A callback must not use the resource that it is called for: every call
+ *   returns -EDEADLK. Other resources are allowed. Do not build a circle of
+ *   two resources whose callbacks use each other.
+ * - If @device is not -1, its primary context is current, and the thread's
+ *   capture mode is relaxed. A callback leaves the context as it finds it.
+ */
+struct hetmem_provider {
+	size_t size;
+	unsigned int version;
+	unsigned int flags;
+	int device;
+	uint64_t devices;
+	size_t granularity;
+	uint64_t total;
+	int (*alloc)(void *data, size_t size, void **ptr);
+	int (*free)(void *data, void *ptr, size_t size);
+	int (*reserve)(void *data, size_t size, size_t align, void **addr);
+	int (*unreserve)(void *data, void *addr, size_t size);
+	int (*create)(void *data, size_t size, uint64_t *handle);
+	int (*release)(void *data, uint64_t handle);
+	int (*map)(void *data, void *addr, size_t size, uint64_t handle);
+	int (*unmap)(void *data, void *addr, size_t size);
+};
+
+/*
+ * Registers @provider, which is copied, as @name: up to 31 letters, digits, '-'
+ * and '_'. @data must live as long as the registration. hetmem_close() ends it.
+ * Errors:
+ * -EINVAL: a member makes no sense, or callbacks are missing; the text names it;
+ * -E2BIG: a larger struct than this library knows has members set;
+ * -EOPNOTSUPP: @provider->version is not known;
+ * -ENODEV: no such device;
+ * -EEXIST: @name is registered;
+ * -ENOMEM.
+ */
+int hetmem_provider_register(struct hetmem *hm, const char *name,
+			     const struct hetmem_provider *provider,
+			     void *data);
+
+/*
+ * Errors:
+ * -ENOENT: @name is not registered;
+ * -EBUSY: a resource is made of it.
+ */
+int hetmem_provider_unregister(struct hetmem *hm, const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* HETMEM_POOL_H */

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Where pages really are: hmm_range_fault() snapshots, decoded.
+ *
+ * Design. A range is walked in steps. A step lies inside one VMA and one
+ * block of 2 MiB, or is a whole hole between VMAs, or a whole VMA that
+ * cannot be looked into. The caller uses a step's result when nothing is
+ * locked, so one call can cover any amount of memory with the two pages of
+ * kernel memory that a step needs. A page table entry is asked for and looked
+ * at once, whatever it maps: a huge page costs what a page does.
+ *
+ * A step is a look in the sense of notifier.c, and walk_look() follows
+ * these rules from top to bottom:
+ *  1. hetmem_look() begins the try, before any lock.
+ *  2. mmap_lock for reading, taken killably, across the look at the VMA and
+ *     hmm_range_fault(). No spinlock is held there.
+ *  3. mmap_lock dropped, window->lock taken, the window checked. While
+ *     window->lock is held the pages of the snapshot cannot go away: this is
+ *     the only place where a PFN becomes a struct page.
+ *  4. Under window->lock pieces that carry a numbered location are made of the
+ *     PFNs. No page and no pgmap is looked at afterwards.
+ * A step that is spoilt each time is one piece, UNKNOWN, with
+ * HETMEM_WHY_MOVING, and the walk goes on. So a step waits for mmap_lock, and
+ * for invalidations of its own pages, bounded; faulting pages
+ * (hetmem_walk_fault(), hetmem_walk_pull()) also waits for what a fault waits
+ * for: migration entries, drivers, file systems. All of it is killable except
+ * what a fault waits for inside a driver.
+ *
+ * A page table entry that is no page (never touched, swapped, device-exclusive,
+ * a device page of an owner that is not passed) reads as 0: HETMEM_UNKNOWN. An
+ * entry that is nothing but a PFN is waiting for a NUMA hinting fault: on the
+ * host. One that is not VALID and has other flags is no page and no PFN: for a
+ * huge page of hugetlb that is absent or moving the order is there all the
+ * same.
+ */
+#include <linux/hmm.h>
+#include <linux/hugetlb.h>
+#include <linux/magic.h>
+#include <linux/userfaultfd_k.h>
+
+#include "device.h"
+#include "walk.h"
+
+int hetmem_walk_init(struct hetmem_walk *walk, struct hetmem_mm *hm)
+{
+	const size_t bytes = HETMEM_BLOCK_PAGES * sizeof(*walk->pfns);
+
+	BUILD_BUG_ON(sizeof(*walk->pieces) > sizeof(*walk->more));
+	BUILD_BUG_ON(HETMEM_BLOCK_PAGES > U16_MAX);
+
+	memset(walk, 0, sizeof(*walk));
+	walk->hm = hm;
+	/*
+	 * Some flags of a PFN are input as well. hmm_range_fault() leaves them
+	 * as they are, so clearing once does for all steps.
+	 */
+	walk->pfns = kzalloc(bytes, HETMEM_GFP);
+	walk->more = kmalloc(bytes, HETMEM_GFP);
+	if (!walk->pfns || !walk->more) {
+		hetmem_walk_exit(walk);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void hetmem_walk_exit(struct hetmem_walk *walk)
+{
+	kfree(walk->pfns);
+	kfree(walk->more);
+}
+
+/* The reasons in the mapping why its pages stay on the host. */
+u32 hetmem_vma_why(struct vm_area_struct *vma)
+{
+	u32 why = 0;
+
+	/* hugetlb mappings are VM_SPECIAL as well: they may not expand. */
+	if (is_vm_hugetlb_page(vma))
+		why |= HETMEM_WHY_HUGETLB;
+	else if ((vma->vm_flags & VM_SPECIAL) || vma_is_dax(vma) || hetmem_vma_is_secret(vma))
+		why |= HETMEM_WHY_SPECIAL;
+	else if (vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == TMPFS_MAGIC)
+		why |= HETMEM_WHY_SHMEM;
+	else if (vma->vm_file)
+		why |= HETMEM_WHY_FILE;
+
+	if (userfaultfd_armed(vma))
+		why |= HETMEM_WHY_UFFD;
+	if (vma->vm_flags & VM_LOCKED)
+		why |= HETMEM_WHY_MLOCKED;
+	if (!(vma->vm_flags & VM_READ))
+		why |= HETMEM_WHY_NOT_READABLE;
+	if (vma->vm_flags & VM_MERGEABLE)
+		why |= HETMEM_WHY_MERGEABLE;
+	return why;
+}
+
+/* hmm_range_fault() answers ERROR for all of such a VMA: need not be asked. */
+static bool vma_is_opaque(struct vm_area_struct *vma)
+{
+	return (vma->vm_flags & (VM_IO | VM_PFNMAP)) || !(vma->vm_flags & VM_READ);
+}
+
+#define walk_of(_window)	container_of(_window, struct hetmem_walk, window)
+
+static void walk_one_piece(struct hetmem_walk *walk, u32 kind, unsigned long end)
+{
+	walk->end = min(end, walk->limit);
+	walk->nr = 1;
+	walk->pieces[0] = (struct hetmem_kept_piece) {
+		.location = HETMEM_LOC(kind, 0),
+	};
+}
+
+/* VALID, or waiting for a NUMA hinting fault. */
+static bool pfn_is_page(unsigned long pfn)
+{
+	return (pfn & HMM_PFN_VALID) || (pfn && !(pfn & HMM_PFN_FLAGS));
+}
+
+/* Pages from number @at of the address space on that the entry @pfn maps. */
+static unsigned long pfn_reach(unsigned long pfn, unsigned long at)
+{
+	unsigned long nr = 1;
+
+	if (pfn & HMM_PFN_VALID)
+		nr <<= hmm_pfn_to_map_order(pfn);
+	return nr - (at & (nr - 1));
+}
+
+static bool walk_has_gaps(const struct hetmem_walk *walk, unsigned long nr)
+{
+	unsigned long i;
+
+	for (i = 0; i < nr; i++) {
+		if (!pfn_is_page(walk->pfns[i]))
+			return true;
+	}
+	return false;
+}
+
+/* Puts the PFNs of pages [@first, @end) of the step into their place. */
+static int walk_fill(struct hetmem_walk *walk, void *owner, unsigned long *pfns,
+		     unsigned long first, unsigned long end)
+{
+	struct hmm_range range = {
+		.notifier = &walk->window.fake,
+		.notifier_seq = walk->window.seq,
+		.start = walk->start + (first << PAGE_SHIFT),
+		.end = walk->start + (end << PAGE_SHIFT),
+		.hmm_pfns = pfns + first,
+		.dev_private_owner = owner,
+	};
+
+	return hmm_range_fault(&range);
+}
+
+/*
+ * Fills walk->pfns; mmap_lock is held for reading. The first page is asked for
+ * alone: where its entry maps all of the step, the decoder looks no further.
+ */
+static int walk_snapshot(struct hetmem_walk *walk)
+{
+	unsigned long i, nr = (walk->end - walk->start) >> PAGE_SHIFT;
+	void *owners[HETMEM_MAX_OWNERS];
+	unsigned int nr_owners = hetmem_owners(owners), o;
+	int ret;
+
+	ret = walk_fill(walk, owners[0], walk->pfns, 0, 1);
+	if (ret || ((walk->pfns[0] & HMM_PFN_VALID) &&
+		    pfn_reach(walk->pfns[0], walk->start >> PAGE_SHIFT) >= nr))
+		return ret;
+	if (nr > 1)
+		ret = walk_fill(walk, owners[0], walk->pfns, 1, nr);
+
+	/* An owner's device pages are seen only by a walk with that owner. */
+	for (o = 1; o < nr_owners && !ret && walk_has_gaps(walk, nr); o++) {
+		memset(walk->more, 0, nr * sizeof(*walk->more));
+		ret = walk_fill(walk, owners[o], walk->more, 0, nr);
+		for (i = 0; i < nr && !ret; i++) {
+			if (!pfn_is_page(walk->pfns[i]) && (walk->more[i] & HMM_PFN_VALID))
+				walk->pfns[i] = walk->more[i];
+		}
+	}
+	return ret;
+}
+
+/* Of an anonymous mapping: the page of zeroes, small or huge. */
+static bool page_is_zero(const struct hetmem_walk *walk, struct page *page, unsigned int order)
+{
+	if (!walk->anonymous)
+		return false;
+	return order ? !PageAnon(page) : page == ZERO_PAGE(walk->start);
+}
+
+static u32 pfn_location(const struct hetmem_walk *walk, unsigned long pfn, unsigned int order)
+{
+	struct page *page;
+
+	if (!pfn_is_page(pfn))
+		return HETMEM_LOC(HETMEM_UNKNOWN, 0);
+	page = hmm_pfn_to_page(pfn);
+	if (unlikely(is_zone_device_page(page)))
+		return hetmem_page_location(page);
+	if (unlikely(page_is_zero(walk, page, order)))
+		return HETMEM_LOC(HETMEM_ZERO, 0);
+	return HETMEM_LOC(HETMEM_HOST, page_to_nid(page));
+}
+
+/* How many of the @nr entries from @pfns on are the same, at least 1. */
+static unsigned long pfns_repeat(const unsigned long *pfns, unsigned long nr)
+{
+	unsigned long i;
+
+	for (i = 1; i < nr && pfns[i] == pfns[0]; i++)
+		;
+	return i;
+}
+
+/*
+ * How many of the @nr entries from @pfns on map one page each, all at the
+ * same location, at least 1. Neighbours mostly are alike, and comparing them
+ * costs less than finding out where they are: a zone lies on one node, a
+ * pgmap belongs to one device.
+ */
+static unsigned long pfns_alike(const struct hetmem_walk *walk, const unsigned long *pfns,
+				unsigned long nr)
+{
+	struct page *page, *first = hmm_pfn_to_page(pfns[0]);
+	const struct page *zero = ZERO_PAGE(walk->start);
+	const int zone = page_zone_id(first);
+	const struct dev_pagemap *pgmap = NULL;
+	unsigned long i, n;
+
+	if (unlikely(first == zero))
+		return pfns_repeat(pfns, nr);
+	if (is_zone_device_page(first))
+		pgmap = hetmem_page_pgmap(first);
+	for (i = 1; i < nr; i++) {
+		if ((pfns[i] ^ pfns[0]) & HMM_PFN_FLAGS)
+			break;
+		page = hmm_pfn_to_page(pfns[i]);
+		if (page_zone_id(page) != zone || (pgmap && hetmem_page_pgmap(page) != pgmap))
+			break;
+	}
+	/* Pages that may be written are not the page of zeroes. */
+	for (n = 1; n < i && !(pfns[0] & HMM_PFN_WRITE); n++) {
+		if (hmm_pfn_to_page(pfns[n]) == zero)
+			return n;
+	}
+	return i;
+}
+
+/*
+ * Makes pieces of the PFNs of a step. window->lock is held and the snapshot is
+ * good. What is counted is entries that were looked at for a location.
+ */
+static void walk_decode(struct hetmem_walk *walk)
+{
+	unsigned long i, step, nr = (walk->end - walk->start) >> PAGE_SHIFT;
+	unsigned long first = walk->start >> PAGE_SHIFT;
+	struct hetmem_kept_piece *last = NULL;
+	unsigned long decodes = 0;
+
+	walk->nr = 0;
+	for (i = 0; i < nr; i += step) {
+		const unsigned long *pfns = &walk->pfns[i];
+		struct hetmem_kept_piece piece = {};
+
+		if (pfns[0] & HMM_PFN_VALID)
+			piece.order = hmm_pfn_to_map_order(pfns[0]);
+		if (piece.order) {
+			step = min(pfn_reach(pfns[0], first + i), nr - i);
+			decodes++;
+		} else if (!pfn_is_page(pfns[0])) {
+			step = pfns_repeat(pfns, nr - i);
+		} else if (walk->look_for_parts) {
+			piece.part = PageCompound(hmm_pfn_to_page(pfns[0]));
+			step = 1;
+			decodes++;
+		} else {
+			step = pfns_alike(walk, pfns, nr - i);
+			decodes += step;
+		}
+
+		piece.location = pfn_location(walk, pfns[0], piece.order);
+		if (!last || last->location != piece.location || last->order != piece.order ||
+		    last->part != piece.part) {
+			last = &walk->pieces[walk->nr++];
+			*last = piece;
+		}
+		last->nr_pages += step;
+	}
+	hetmem_total_add(HETMEM_TOTAL_DECODES, decodes);
+}
+
+/* Looks at a step of walk->hm from walk->start on; before walk->limit. */
+static int walk_look(struct hetmem_window *window)
+{
+	struct hetmem_walk *walk = walk_of(window);
+	struct mm_struct *mm = window->fake.mm;
+	struct vm_area_struct *vma;
+	int ret;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	vma = find_vma(mm, walk->start);
+	if (!vma || vma->vm_start > walk->start) {
+		walk->why = HETMEM_WHY_UNMAPPED;
+		walk_one_piece(walk, HETMEM_UNMAPPED, vma ? vma->vm_start :
+			       walk->limit);
+		mmap_read_unlock(mm);
+		return 0;
+	}
+
+	walk->why = hetmem_vma_why(vma);
+	if (vma_is_opaque(vma)) {
+		walk_one_piece(walk, HETMEM_UNKNOWN, vma->vm_end);
+		mmap_read_unlock(mm);
+		return 0;
+	}
+
+	walk->end = min(window->end, vma->vm_end);
+	walk->vma_end = vma->vm_end;
+	walk->anonymous = vma_is_anonymous(vma);
+	walk->shared = vma->vm_flags & VM_MAYSHARE;
+	ret = walk_snapshot(walk);
+	mmap_read_unlock(mm);
+	if (ret)
+		return ret;
+
+	spin_lock(&window->lock);
+	if (hetmem_window_spoilt(window))
+		ret = -EBUSY;
+	else
+		walk_decode(walk);
+	spin_unlock(&window->lock);
+	return ret;
+}
+
+/**
+ * hetmem_walk_step - look at the memory from @start on
+ * @walk: filled: [@start, walk->end) and its pieces
+ * @start: page-aligned
+ * @end: page-aligned, above @start; walk->end will not be above it
+ *
+ * Return: 0, or -EINTR on a fatal signal.
+ */
+int hetmem_walk_step(struct hetmem_walk *walk, unsigned long start, unsigned long end)
+{
+	unsigned long block_end = min(end, ALIGN(start + 1, HETMEM_BLOCK_SIZE));
+	int ret;
+
+	walk->start = start;
+	walk->limit = end;
+	walk->why = 0;
+	walk->window.mover = NULL;
+	ret = hetmem_look(walk->hm, &walk->window, start, block_end, walk_look);
+	if (ret == -EBUSY) {
+		hetmem_total_add(HETMEM_TOTAL_MOVING, 1);
+		walk->why |= HETMEM_WHY_MOVING;
+		walk_one_piece(walk, HETMEM_UNKNOWN, block_end);
+		ret = 0;
+	}
+	return ret;
+}
+
+static int walk_fault(struct hetmem_window *window)
+{
+	struct hmm_range range = {
+		.notifier = &window->fake,
+		.notifier_seq = window->seq,
+		.start = window->start,
+		.end = window->end,
+		.hmm_pfns = walk_of(window)->pfns,
+		.default_flags = HMM_PFN_REQ_FAULT,
+	};
+	struct mm_struct *mm = window->fake.mm;
+	struct vm_area_struct *vma;
+	int ret = 0;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	vma = vma_lookup(mm, range.start);
+	/* It need not be the mapping that was looked at. */
+	if (vma && range.end <= vma->vm_end && !(hetmem_vma_why(vma) & HETMEM_WHY_LEAVE))
+		ret = hmm_range_fault(&range);
+	mmap_read_unlock(mm);
+	return ret;
+}
+
+/**
+ * hetmem_walk_fault - fault memory to the host as the CPU would
+ * @walk: its pieces stay as they are
+ * @start: page-aligned
+ * @end: page-aligned, above @start, in the same block
+ *
+ * Device pages come back because no owner is given: whosever fault handler
+ * they belong to moves them, and so spoils the look itself. The next step tells
+ * what really happened.
+ *
+ * Return: 0, also if the memory is not there any more; -EFAULT if one of the
+ * pages cannot be faulted, and others may not have been; -EBUSY if the memory
+ * kept changing; -EINTR on a fatal signal.
+ */
+int hetmem_walk_fault(struct hetmem_walk *walk, unsigned long start, unsigned long end)
+{
+	walk->window.mover = current;
+	return hetmem_look(walk->hm, &walk->window, start, end, walk_fault);
+}
+
+/**
+ * hetmem_walk_pull - bring coherent device memory to the host
+ * @walk: of current's memory; its pieces stay as they are
+ * @start: page-aligned
+ * @end: page-aligned, above @start, in the same block
+ *
+ * The CPU maps such pages, so it never faults on them. But the core migrates
+ * pages of any driver's coherent memory away that are to be pinned for long,
+ * which they then are, for a moment.
+ *
+ * Return: 0, also if some did not move; -EINTR on a fatal signal.
+ */
+int hetmem_walk_pull(struct hetmem_walk *walk, unsigned long start, unsigned long end)
+{
+	struct page **pages = (struct page **)walk->pfns;
+	int nr;
+
+	for (; start < end; start += (unsigned long)max(nr, 1) << PAGE_SHIFT) {
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		/* A page that cannot be pinned must not stop its neighbours. */
+		nr = pin_user_pages_fast(start, (end - start) >> PAGE_SHIFT, FOLL_LONGTERM, pages);
+		if (nr > 0)
+			unpin_user_pages(pages, nr);
+		cond_resched();
+	}
+	memset(walk->pfns, 0, HETMEM_BLOCK_PAGES * sizeof(*walk->pfns));
+	return 0;
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Adaptors: resources over other resources. Each is one file; each of these
+ * makes it, and the upstream (or upstreams) given is its own if it succeeds.
+ * What they do and take is documented in Documentation/spec.md.
+ *
+ * An adaptor holds none of its locks while it calls upstream. So their order
+ * among themselves and with the locks below does not matter.
+ */
+#ifndef HETMEM_ADAPTOR_ADAPTOR_H
+#define HETMEM_ADAPTOR_ADAPTOR_H
+
+#include "core/resource.h"
+#include "driver/hetmem.h"
+
+/* several.c: what adaptors have in common. */
+
+/*
+ * @bytes, zeroed, that begin with a struct hetmem_resource: an adaptor of
+ * @upstream, or of @nr of them, then it begins with a struct hm_several. NULL: no
+ * memory; the text is set.
+ */
+void *hm_adaptor_new(size_t bytes, const struct hm_resource_ops *ops,
+		     struct hetmem_resource *upstream);
+void *hm_several_new(size_t bytes, const struct hm_resource_ops *ops,
+		     struct hetmem_resource **upstreams, int nr);
+
+/* hm_resource_ops.free of an adaptor that does not care for it. */
+int hm_adaptor_free(struct hetmem_resource *self, void *ptr, size_t *size,
+		    hetmem_stream stream);
+
+/* Bytes of the memory that a percentage of @resource's is of; 0: not known. */
+static inline uint64_t hm_adaptor_total(const struct hetmem_resource *resource)
+{
+	return resource->device < 0 ? 0 :
+		resource->hm->devices[resource->device].props.total;
+}
+
+/* stats.c: counters, which can be pushed and popped. */
+int hm_statistics_create(struct hetmem_resource *upstream,
+			 struct hetmem_resource **res);
+
+/* limit.c: at most @max bytes as they were asked for. */
+int hm_limit_create(struct hetmem_resource *upstream, uint64_t max,
+		    struct hetmem_resource **res);
+
+/*
+ * log.c: every call a line of @file, in which %p is the process's id and %n
+ * the log's number in it; @full: also what orders streams. -EBUSY: another log
+ * of this process writes that file.
+ */
+int hm_log_create(struct hetmem_resource *upstream, const char *file,
+		  bool full, struct hetmem_resource **res);
+
+struct hm_retry_options {
+	unsigned int times;
+	uint64_t wait_ns;
+};
+
+/*
+ * retry.c: when upstream has no memory, up to times: asks the callback if
+ * there is one, else gives cached memory back and waits for wait_ns.
+ */
+int hm_retry_create(struct hetmem_resource *upstream,
+		    const struct hm_retry_options *options,
+		    struct hetmem_resource **res);
+
+/* fallback.c: the first of @nr that has memory. */
+int hm_fallback_create(struct hetmem_resource **upstreams, int nr,
+		       struct hetmem_resource **res);
+
+/* binning.c: the first of @nr whose bound, @nr - 1 ascending, is not less. */
+int hm_binning_create(struct hetmem_resource **upstreams, int nr,
+		      const uint64_t *bounds, struct hetmem_resource **res);
+
+/* align.c: blocks of @min bytes up at a multiple of @align. */
+int hm_align_create(struct hetmem_resource *upstream, uint64_t align,
+		    uint64_t min, struct hetmem_resource **res);
+
+/*
+ * history.c: the last @events events, each with up to @callers return addresses.
+ * -EINVAL: more than there can be.
+ */
+int hm_history_create(struct hetmem_resource *upstream, unsigned int events,
+		      unsigned int callers, struct hetmem_resource **res);
+
+/*
+ * guard.c: red zones on both sides, poison in what is allocated and freed.
+ * -EINVAL: only some of @upstream's memory is the host's.
+ */
+int hm_guard_create(struct hetmem_resource *upstream, bool abort_on_damage,
+		    struct hetmem_resource **res);
+
+/* fixed.c: @count buffers of @size bytes, made at once. */
+int hm_fixed_create(struct hetmem_resource *upstream, uint64_t size,
+		    unsigned int count, bool comm,
+		    struct hetmem_resource **res);
+
+/* several.c: what those with several upstreams have in common. */
+
+/**
+ * struct hm_several - a resource with several upstreams
+ * The first member of its own struct; resource.upstream is NULL.
+ */
+struct hm_several {
+	struct hetmem_resource resource;
+	int nr;
+	struct hetmem_resource *upstreams[8];
+};
+
+int hm_several_free(struct hetmem_resource *self, void *ptr, size_t *size,
+		    hetmem_stream stream);
+int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg);
+void hm_several_destroy(struct hetmem_resource *self);
+
+#endif /* HETMEM_ADAPTOR_ADAPTOR_H */

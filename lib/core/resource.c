@@ -1,0 +1,522 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Resources as programs see them: arguments are checked here, once for all
+ * kinds, and the top of the stack does the rest.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "core/resource.h"
+
+/* Callbacks that threads are in: all, and the calling thread's, the last first. */
+static unsigned int nr_callbacks;
+static __thread struct hm_callback *callbacks;
+
+void hm_callback_enter(struct hm_callback *callback, const void *whose)
+{
+	*callback = (struct hm_callback){ .whose = whose, .outer = callbacks };
+	callbacks = callback;
+	__atomic_add_fetch(&nr_callbacks, 1, __ATOMIC_RELAXED);
+}
+
+void hm_callback_leave(struct hm_callback *callback)
+{
+	callbacks = callback->outer;
+	__atomic_sub_fetch(&nr_callbacks, 1, __ATOMIC_RELAXED);
+}
+
+/* Is the calling thread in a callback of a provider that @res is made of? */
+__attribute__((noinline))
+static bool is_reentry(struct hetmem_resource *res)
+{
+	const struct hm_callback *callback;
+
+	for (callback = callbacks; callback; callback = callback->outer) {
+		struct hetmem_access access = { .size = sizeof(access) };
+		struct hm_ctl_access arg = {
+			.access = &access, .whose = callback->whose,
+		};
+
+		if (!res->ops->ctl(res, HM_CTL_ACCESS, &arg) && arg.found)
+			return true;
+	}
+	return false;
+}
+
+/* Some thread is in a callback: all that the cached path pays for them. */
+static inline bool any_callback(void)
+{
+	return hm_unlikely(__atomic_load_n(&nr_callbacks, __ATOMIC_RELAXED));
+}
+
+/* 0, or -EDEADLK. */
+static int check_entry(struct hetmem_resource *res, const char *what)
+{
+	if (!any_callback() || !is_reentry(res))
+		return 0;
+	return hm_error(-EDEADLK, "%s: called by a callback of this resource's own provider",
+			what);
+}
+
+static bool bad_align(size_t align)
+{
+	return align & (align - 1);
+}
+
+static inline int alloc(struct hetmem_resource *res, size_t size, size_t align,
+			hetmem_stream stream, void **ptr)
+{
+	if (align < HETMEM_ALIGNMENT)
+		align = HETMEM_ALIGNMENT;
+	/* A pointer that differs from others; what is behind it is ours. */
+	return res->ops->alloc(res, size ? size : 1, align, stream, ptr);
+}
+
+/* These two are apart, so that the cached path saves no registers. */
+
+__attribute__((noinline))
+static int alloc_beside_callback(struct hetmem_resource *res, size_t size,
+				 size_t align, hetmem_stream stream,
+				 void **ptr)
+{
+	int err = check_entry(res, "alloc");
+
+	return err ? err : alloc(res, size, align, stream, ptr);
+}
+
+__attribute__((noinline))
+static int free_beside_callback(struct hetmem_resource *res, void *ptr,
+				size_t size, hetmem_stream stream)
+{
+	int err = check_entry(res, "free");
+
+	return err ? err : res->ops->free(res, ptr, &size, stream);
+}
+
+int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
+		 hetmem_stream stream, void **ptr)
+{
+	if (hm_unlikely(!res || !ptr || bad_align(align) ||
+			stream == HETMEM_STREAM_UNKNOWN))
+		return hm_error(-EINVAL, "alloc: %s", !res ? "res is NULL" :
+				!ptr ? "ptr is NULL" : bad_align(align) ?
+				"align is not a power of two" :
+				"memory is for a stream that is known");
+	if (any_callback())
+		return alloc_beside_callback(res, size, align, stream, ptr);
+	return alloc(res, size, align, stream, ptr);
+}
+
+int hetmem_free(struct hetmem_resource *res, void *ptr, size_t size,
+		hetmem_stream stream)
+{
+	if (hm_unlikely(!res))
+		return hm_error(-EINVAL, "free: res is NULL");
+	if (!ptr)
+		return 0;
+	if (any_callback())
+		return free_beside_callback(res, ptr, size, stream);
+	return res->ops->free(res, ptr, &size, stream);
+}
+
+int hm_resource_ctl(struct hetmem_resource *res, const char *what,
+		    enum hm_ctl op, void *arg)
+{
+	int err;
+
+	if (!res)
+		return hm_error(-EINVAL, "%s: res is NULL", what);
+	err = check_entry(res, what);
+	if (err)
+		return err;
+	err = res->ops->ctl(res, op, arg);
+	if (err == -EOPNOTSUPP)
+		hm_error(err, "%s: %s cannot", what, res->ops->name);
+	return err;
+}
+
+int hm_ctl_upstream(struct hetmem_resource *self, enum hm_ctl op, void *arg)
+{
+	struct hetmem_resource *up = self->upstream;
+
+	return up ? up->ops->ctl(up, op, arg) : -EOPNOTSUPP;
+}
+
+int hetmem_record_stream(struct hetmem_resource *res, void *ptr,
+			 hetmem_stream stream)
+{
+	struct hm_ctl_stream arg = { .ptr = ptr, .stream = stream };
+
+	if (!ptr || stream == HETMEM_STREAM_UNKNOWN)
+		return hm_error(-EINVAL, "record_stream: %s", ptr ?
+				"the stream is not known" : "ptr is NULL");
+	return hm_resource_ctl(res, "record_stream", HM_CTL_RECORD, &arg);
+}
+
+int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream)
+{
+	struct hm_ctl_stream arg = { .stream = stream };
+
+	return hm_resource_ctl(res, "stream_retire", HM_CTL_RETIRE, &arg);
+}
+
+int hetmem_poll(struct hetmem_resource *res)
+{
+	return hm_resource_ctl(res, "poll", HM_CTL_POLL, NULL);
+}
+
+int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed)
+{
+	int err = hm_resource_ctl(res, "trim", HM_CTL_TRIM, &keep);
+
+	if (!err && freed)
+		*freed = keep;
+	return err;
+}
+
+int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
+		hetmem_stream stream)
+{
+	struct hm_ctl_grow arg = {
+		.ptr = ptr, .size = size, .stream = stream,
+	};
+
+	if (!ptr || !size)
+		return hm_error(-EINVAL, "grow: %s", ptr ? "size is 0" :
+				"ptr is NULL");
+	return hm_resource_ctl(res, "grow", HM_CTL_GROW, &arg);
+}
+
+ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
+			size_t size, struct hetmem_segment *segments,
+			size_t nr)
+{
+	struct hm_ctl_segments arg = {
+		.ptr = ptr, .size = size, .segments = segments, .nr = nr,
+	};
+	int err;
+
+	if (!ptr || !size || (nr && !segments))
+		return hm_error(-EINVAL, "segments: %s", !ptr ? "ptr is NULL" :
+				!size ? "size is 0" : "segments is NULL");
+	err = hm_resource_ctl(res, "segments", HM_CTL_SEGMENTS, &arg);
+	return err ? err : (ssize_t)arg.nr;
+}
+
+int hetmem_resource_stats(struct hetmem_resource *res,
+			  struct hetmem_resource_stats *stats)
+{
+	size_t size = stats ? stats->size : 0;
+
+	if (size < sizeof(*stats))
+		return hm_error(-EINVAL, "resource_stats: stats->size is %zu, set it to sizeof(struct hetmem_resource_stats)",
+				size);
+	*stats = (struct hetmem_resource_stats){ .size = size };
+	return hm_resource_ctl(res, "resource_stats", HM_CTL_STATS, stats);
+}
+
+int hetmem_resource_access(struct hetmem_resource *res,
+			   struct hetmem_access *access)
+{
+	struct hm_ctl_access arg = { .access = access };
+	size_t size = access ? access->size : 0;
+
+	if (size < sizeof(*access))
+		return hm_error(-EINVAL, "resource_access: access->size is %zu, set it to sizeof(struct hetmem_access)",
+				size);
+	*access = (struct hetmem_access){ .size = size };
+	return hm_resource_ctl(res, "resource_access", HM_CTL_ACCESS, &arg);
+}
+
+static int counters(struct hetmem_resource *res, const char *what,
+		    struct hm_ctl_counters *arg)
+{
+	struct hetmem_counters *out = arg->counters;
+	size_t size = out ? out->size : 0;
+
+	if (out && size < sizeof(*out))
+		return hm_error(-EINVAL, "%s: counters->size is %zu, set it to sizeof(struct hetmem_counters)",
+				what, size);
+	return hm_resource_ctl(res, what, HM_CTL_COUNTERS, arg);
+}
+
+int hetmem_counters(struct hetmem_resource *res,
+		    struct hetmem_counters *out)
+{
+	struct hm_ctl_counters arg = { .counters = out };
+
+	if (!out)
+		return hm_error(-EINVAL, "counters: counters is NULL");
+	return counters(res, "counters", &arg);
+}
+
+int hetmem_counters_push(struct hetmem_resource *res)
+{
+	struct hm_ctl_counters arg = { .push = true };
+
+	return counters(res, "counters_push", &arg);
+}
+
+int hetmem_counters_pop(struct hetmem_resource *res,
+			struct hetmem_counters *out)
+{
+	struct hm_ctl_counters arg = { .counters = out, .pop = true };
+
+	return counters(res, "counters_pop", &arg);
+}
+
+int hetmem_on_failure(struct hetmem_resource *res, hetmem_failure_fn fn,
+		      void *data)
+{
+	struct hm_ctl_callback arg = { .fn = fn, .data = data };
+
+	return hm_resource_ctl(res, "on_failure", HM_CTL_ON_FAILURE, &arg);
+}
+
+int hetmem_log_edge(struct hetmem_resource *res, enum hetmem_edge edge,
+		    const void *event, hetmem_stream stream)
+{
+	struct hm_ctl_edge arg = {
+		.edge = edge, .event = event, .stream = stream,
+	};
+
+	if ((unsigned int)edge > HETMEM_EDGE_SYNC)
+		return hm_error(-EINVAL, "log_edge: no such edge");
+	return hm_resource_ctl(res, "log_edge", HM_CTL_EDGE, &arg);
+}
+
+ssize_t hetmem_history(struct hetmem_resource *res,
+		       struct hetmem_history_event *events, size_t nr)
+{
+	struct hm_ctl_history arg = { .events = events, .nr = nr };
+	int err;
+
+	if (nr && !events)
+		return hm_error(-EINVAL, "history: events is NULL");
+	err = hm_resource_ctl(res, "history", HM_CTL_HISTORY, &arg);
+	return err ? err : (ssize_t)arg.nr;
+}
+
+/* What a later version's struct has that is not zero asks for what is not here. */
+static bool has_more(const struct hetmem_alloc_params *params)
+{
+	const unsigned char *p = (const unsigned char *)params;
+	size_t i;
+
+	for (i = sizeof(*params); i < params->size; i++)
+		if (p[i])
+			return true;
+	return false;
+}
+
+static int check_params(const struct hetmem_alloc_params *params, void **ptr)
+{
+	if (!ptr || !params)
+		return hm_error(-EINVAL, "alloc_with: %s is NULL",
+				ptr ? "params" : "ptr");
+	if (params->size < sizeof(*params))
+		return hm_error(-EINVAL, "alloc_with: params->size is %zu, set it to sizeof(struct hetmem_alloc_params)",
+				params->size);
+	if (has_more(params))
+		return hm_error(-E2BIG, "alloc_with: params has members that this library does not know");
+	if (params->flags)
+		return hm_error(-EINVAL, "alloc_with: flags are 0");
+	if (bad_align(params->align))
+		return hm_error(-EINVAL, "alloc_with: align is not a power of two");
+	if (params->stream == HETMEM_STREAM_UNKNOWN)
+		return hm_error(-EINVAL, "alloc_with: memory is for a stream that is known");
+	if (params->reserve && params->reserve < params->bytes)
+		return hm_error(-EINVAL, "alloc_with: reserve is less than bytes");
+	if (params->reserve && params->private_pool)
+		return hm_error(-EINVAL, "alloc_with: a private pool's blocks do not grow");
+	return 0;
+}
+
+int hetmem_alloc_with(struct hetmem_resource *res,
+		      const struct hetmem_alloc_params *params, void **ptr)
+{
+	int err = check_params(params, ptr);
+	struct hm_ctl_alloc arg;
+
+	if (err)
+		return err;
+	if (!params->reserve && !params->private_pool)
+		return hetmem_alloc(res, params->bytes, params->align,
+				    params->stream, ptr);
+	arg = (struct hm_ctl_alloc){
+		.size = params->bytes ? params->bytes : 1,
+		.align = params->align < HETMEM_ALIGNMENT ? HETMEM_ALIGNMENT :
+			params->align,
+		.reserve = params->reserve,
+		.private_pool = params->private_pool,
+		.stream = params->stream,
+	};
+	err = hm_resource_ctl(res, "alloc_with", HM_CTL_ALLOC_WITH, &arg);
+	if (!err)
+		*ptr = arg.ptr;
+	return err;
+}
+
+static int private(struct hetmem_resource *res, const char *what,
+		   enum hm_ctl op, uint64_t id, hetmem_stream stream)
+{
+	struct hm_ctl_capture arg = { .stream = stream, .id = id };
+
+	if (!id)
+		return hm_error(-EINVAL, "%s: id is 0", what);
+	return hm_resource_ctl(res, what, op, &arg);
+}
+
+int hetmem_private_retain(struct hetmem_resource *res, uint64_t id)
+{
+	return private(res, "private_retain", HM_CTL_PRIVATE_RETAIN, id,
+		       HETMEM_STREAM_HOST);
+}
+
+int hetmem_private_release(struct hetmem_resource *res, uint64_t id,
+			   hetmem_stream stream)
+{
+	return private(res, "private_release", HM_CTL_PRIVATE_RELEASE, id,
+		       stream);
+}
+
+int hetmem_pin_comm(struct hetmem_resource *res, void *ptr)
+{
+	struct hm_ctl_stream arg = { .ptr = ptr };
+
+	if (!ptr)
+		return hm_error(-EINVAL, "pin_comm: ptr is NULL");
+	return hm_resource_ctl(res, "pin_comm", HM_CTL_PIN_COMM, &arg);
+}
+
+int hetmem_sleep(struct hetmem_resource *res, const char *tag)
+{
+	return hm_resource_ctl(res, "sleep", HM_CTL_SLEEP, (void *)tag);
+}
+
+int hetmem_wake(struct hetmem_resource *res, const char *tag)
+{
+	return hm_resource_ctl(res, "wake", HM_CTL_WAKE, (void *)tag);
+}
+
+int hetmem_capture_begin(struct hetmem_resource *res, hetmem_stream stream,
+			 uint64_t id)
+{
+	struct hm_ctl_capture arg = { .stream = stream, .id = id };
+
+	return hm_resource_ctl(res, "capture_begin", HM_CTL_CAPTURE_BEGIN, &arg);
+}
+
+int hetmem_capture_end(struct hetmem_resource *res, hetmem_stream stream,
+		       uint64_t id)
+{
+	struct hm_ctl_capture arg = { .stream = stream, .id = id };
+
+	return hm_resource_ctl(res, "capture_end", HM_CTL_CAPTURE_END, &arg);
+}
+
+int hetmem_capture_release(struct hetmem_resource *res, hetmem_stream stream,
+			   uint64_t id)
+{
+	struct hm_ctl_capture arg = { .stream = stream, .id = id };
+
+	return hm_resource_ctl(res, "capture_release",
+			       HM_CTL_CAPTURE_RELEASE, &arg);
+}
+
+ssize_t hetmem_export(struct hetmem_resource *res, void *ptr, int *fds,
+		      struct hetmem_segment *segments, size_t nr)
+{
+	struct hm_ctl_export arg = {
+		.ptr = ptr, .fds = fds, .segments = segments, .nr = nr,
+	};
+	int err;
+
+	if (!ptr || (nr && (!fds || !segments)))
+		return hm_error(-EINVAL, "export: %s is NULL", !ptr ? "ptr" :
+				!fds ? "fds" : "segments");
+	err = hm_resource_ctl(res, "export", HM_CTL_EXPORT, &arg);
+	return err ? err : (ssize_t)arg.nr;
+}
+
+/*
+ * What a resource is after destroy, where a use of it then is to be an error: in
+ * check mode, and where a guard is in the stack. Elsewhere its struct is gone.
+ */
+static int gone(const char *what)
+{
+	return hm_error(-EINVAL, "%s: the resource was destroyed before", what);
+}
+
+static int gone_alloc(struct hetmem_resource *self, size_t size, size_t align,
+		      hetmem_stream stream, void **ptr)
+{
+	(void)self;
+	(void)size;
+	(void)align;
+	(void)stream;
+	(void)ptr;
+	return gone("alloc");
+}
+
+static int gone_free(struct hetmem_resource *self, void *ptr, size_t *size,
+		     hetmem_stream stream)
+{
+	(void)self;
+	(void)ptr;
+	(void)size;
+	(void)stream;
+	return gone("free");
+}
+
+static int gone_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
+{
+	(void)self;
+	(void)op;
+	(void)arg;
+	return gone("resource");
+}
+
+static const struct hm_resource_ops gone_ops = {
+	.name = "destroyed",
+	.alloc = gone_alloc,
+	.free = gone_free,
+	.ctl = gone_ctl,
+};
+
+void hm_resource_free(struct hetmem_resource *self)
+{
+	if (self->keep)
+		*self = (struct hetmem_resource){ .ops = &gone_ops };
+	else
+		free(self);
+}
+
+void hm_resource_put(struct hetmem_resource *top)
+{
+	struct hetmem_resource *up;
+
+	for (; top; top = up) {
+		up = top->upstream;
+		top->ops->destroy(top);
+	}
+}
+
+ssize_t hetmem_resource_destroy(struct hetmem_resource *res)
+{
+	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+	ssize_t live = 0;
+	int err;
+
+	if (!res)
+		return 0;
+	if (res->ops == &gone_ops)
+		return gone("resource_destroy");
+	err = check_entry(res, "resource_destroy");
+	if (err)
+		return err;
+	if (!res->ops->ctl(res, HM_CTL_STATS, &stats))
+		live = stats.live;
+	hm_resource_put(res);
+	return live;
+}

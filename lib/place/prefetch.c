@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Placement: bringing memory to a location and telling where it is, by
+ * whatever this machine has for it: the module for its devices and the
+ * kernel's truth, move_pages(2) between host nodes, the driver where it
+ * reaches the memory. Nothing to be done is an answer, not an error.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "driver/hetmem.h"
+#include "platform/platform.h"
+
+static const struct hetmem_moved nothing_moved = {
+	.size = sizeof(nothing_moved),
+	.how = "none",
+	.reason = "",
+};
+
+/* Whole pages that overlap [@ptr, @ptr + @size). */
+static int page_range(const struct hetmem *hm, const char *what,
+		      const void *ptr, size_t size, uintptr_t *start,
+		      uintptr_t *end)
+{
+	const uintptr_t mask = hm->page_size - 1;
+	uintptr_t first = (uintptr_t)ptr, last;
+
+	if (!size)
+		return hm_error(-EINVAL, "%s: size is 0", what);
+	if (__builtin_add_overflow(first, size - 1, &last) ||
+	    (last | mask) == UINTPTR_MAX)
+		return hm_error(-EINVAL, "%s: [%p, +%zu) leaves the address space",
+				what, ptr, size);
+	*start = first & ~mask;
+	*end = (last | mask) + 1;
+	return 0;
+}
+
+/* The module's id of @location's device, -1 if there is none. */
+static int module_id(const struct hetmem *hm, uint32_t location)
+{
+	unsigned int index = HETMEM_LOC_INDEX(location);
+
+	if (!hm_kmod_there(&hm->kmod))
+		return -1;
+	if (index & HM_KERNEL_DEVICE)
+		return index & ~HM_KERNEL_DEVICE;
+	return hm->devices[index].module_id;
+}
+
+static int check_location(struct hetmem *hm, uint32_t location)
+{
+	unsigned int index = HETMEM_LOC_INDEX(location), i;
+
+	switch (HETMEM_LOC_KIND(location)) {
+	case HETMEM_HOST:
+		if (index == HETMEM_NODE_ANY || hm_numa_has_node(index))
+			return 0;
+		return hm_error(-EINVAL, "prefetch: no host node %u", index);
+	case HETMEM_DEVICE:
+		if (!(index & HM_KERNEL_DEVICE)) {
+			if (index < (unsigned int)hm->nr_devices)
+				return 0;
+			return hm_no_device(hm, "prefetch", index);
+		}
+		for (i = 0; i < hm->kmod.nr_devices; i++)
+			if (hm->kmod.devices[i].id ==
+			    (index & ~HM_KERNEL_DEVICE))
+				return 0;
+		return hm_error(-ENODEV, "prefetch: no kernel device %u",
+				index & ~HM_KERNEL_DEVICE);
+	default:
+		return hm_error(-EINVAL, "prefetch: %#x is neither a device nor the host",
+				location);
+	}
+}
+
+/* Only what hetmem.h promises leaves. The text stays. */
+static int public_error(int err)
+{
+	switch (err) {
+	case -EINVAL:
+	case -ENODEV:
+	case -ENOMEM:
+	case -EINTR:
+		return err;
+	default:
+		return err < 0 ? -EIO : err;
+	}
+}
+
+static int by_module(const struct hetmem *hm, uintptr_t start, uintptr_t end,
+		     uint32_t location, struct hetmem_moved *moved)
+{
+	moved->how = "module";
+	return public_error(hm_kmod_migrate(&hm->kmod, start, end, location, 0,
+					    moved));
+}
+
+static CUresult call_prefetch(const struct hetmem *hm, uintptr_t start,
+			      size_t size, CUmemLocation location,
+			      CUstream stream)
+{
+	const struct hm_driver *d = &hm->driver;
+
+	if (d->cuMemPrefetchAsync_v2)
+		return d->cuMemPrefetchAsync_v2(start, size, location, 0,
+						stream);
+	return d->cuMemPrefetchAsync_v1(start, size,
+			location.type == CU_MEM_LOCATION_TYPE_DEVICE ?
+			location.id : CU_DEVICE_CPU, stream);
+}
+
+static int by_driver(struct hetmem *hm, const void *ptr, size_t size,
+		     uint32_t location, CUstream stream,
+		     struct hetmem_moved *moved)
+{
+	unsigned int index = HETMEM_LOC_INDEX(location);
+	CUmemLocation where = { CU_MEM_LOCATION_TYPE_HOST, 0 };
+	struct hm_context saved;
+	int device = 0, err;
+	CUresult res;
+
+	if (HETMEM_LOC_KIND(location) == HETMEM_DEVICE) {
+		device = index;
+		where.type = CU_MEM_LOCATION_TYPE_DEVICE;
+		where.id = hm->devices[index].handle;
+	} else if (index != HETMEM_NODE_ANY && hm->driver.cuMemPrefetchAsync_v2) {
+		where.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+		where.id = index;
+	}
+	moved->how = "driver";
+	err = hm_context_default(hm, device, &saved);
+	if (err)
+		return err;
+	res = call_prefetch(hm, (uintptr_t)ptr, size, where, stream);
+	hm_context_leave(hm, &saved);
+	return res ? hm_driver_error(&hm->driver, "cuMemPrefetchAsync", res) :
+		0;
+}
+
+enum memory_kind { PAGEABLE, MANAGED, DRIVERS_OWN };
+
+static enum memory_kind kind_of(const struct hetmem *hm, const void *ptr)
+{
+	CUpointer_attribute ask[2] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+				       CU_POINTER_ATTRIBUTE_IS_MANAGED };
+	unsigned int type = 0, managed = 0;
+	void *data[2] = { &type, &managed };
+
+	if (!hm->nr_devices ||
+	    hm->driver.cuPointerGetAttributes(2, ask, data, (uintptr_t)ptr))
+		return PAGEABLE;
+	return managed ? MANAGED : type ? DRIVERS_OWN : PAGEABLE;
+}
+
+static int none(struct hetmem_moved *moved, const char *reason)
+{
+	moved->how = "none";
+	moved->reason = reason;
+	return 0;
+}
+
+static bool can_prefetch(const struct hetmem *hm)
+{
+	return hm->driver.cuMemPrefetchAsync_v2 ||
+	       hm->driver.cuMemPrefetchAsync_v1;
+}
+
+static int to_device(struct hetmem *hm, const void *ptr, size_t size,
+		     uintptr_t start, uintptr_t end, uint32_t location,
+		     CUstream stream, struct hetmem_moved *moved)
+{
+	int id = module_id(hm, location);
+	const struct hm_device *dev;
+
+	if (id >= 0)
+		return by_module(hm, start, end,
+				 HETMEM_LOC(HETMEM_DEVICE, id), moved);
+	dev = &hm->devices[HETMEM_LOC_INDEX(location)];
+	if (!can_prefetch(hm))
+		return none(moved, "this driver has no cuMemPrefetchAsync");
+	switch (kind_of(hm, ptr)) {
+	case DRIVERS_OWN:
+		return none(moved, "memory of the driver's own stays where it was allocated");
+	case PAGEABLE:
+		if (!dev->pageable)
+			return none(moved, hm->reasons[HETMEM_FEATURE_MIGRATION]);
+		break;
+	case MANAGED:
+		if (!dev->props.managed)
+			return none(moved, "this device cannot prefetch managed memory: no concurrent managed access");
+		break;
+	}
+	return by_driver(hm, ptr, size, location, stream, moved);
+}
+
+static bool any_pageable(const struct hetmem *hm)
+{
+	int i;
+
+	for (i = 0; i < hm->nr_devices; i++)
+		if (hm->devices[i].pageable)
+			return true;
+	return false;
+}
+
+static int to_host(struct hetmem *hm, const void *ptr, size_t size,
+		   uintptr_t start, uintptr_t end, uint32_t location,
+		   CUstream stream, struct hetmem_moved *moved)
+{
+	enum memory_kind kind;
+
+	if (hm_kmod_there(&hm->kmod))
+		return by_module(hm, start, end, location, moved);
+	kind = kind_of(hm, ptr);
+	if (kind == DRIVERS_OWN)
+		return none(moved, "memory of the driver's own stays where it was allocated");
+	if ((kind == MANAGED || any_pageable(hm)) && can_prefetch(hm))
+		return by_driver(hm, ptr, size, location, stream, moved);
+	if (HETMEM_LOC_INDEX(location) == HETMEM_NODE_ANY)
+		return none(moved, "no device of this machine can hold this memory: it is on the host");
+	if (!hm_numa_there())
+		return none(moved, "this kernel has no NUMA: there is one node");
+	moved->how = "move_pages";
+	return public_error(hm_numa_move(start, end, hm->page_size,
+					 HETMEM_LOC_INDEX(location), moved));
+}
+
+int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
+		    uint32_t location, hetmem_stream stream,
+		    struct hetmem_moved *moved)
+{
+	struct hetmem_moved result = nothing_moved;
+	uintptr_t start, end;
+	int err;
+
+	if (!hm)
+		return hm_error(-EINVAL, "prefetch: hm is NULL");
+	if (moved && moved->size < sizeof(*moved))
+		return hm_error(-EINVAL, "prefetch: moved->size is %zu, set it to sizeof(struct hetmem_moved)",
+				moved->size);
+	err = hm_check_owner(hm);
+	if (!err)
+		err = page_range(hm, "prefetch", ptr, size, &start, &end);
+	if (!err)
+		err = check_location(hm, location);
+	if (err)
+		goto out;
+	if (HETMEM_LOC_KIND(location) == HETMEM_DEVICE)
+		err = to_device(hm, ptr, size, start, end, location, stream,
+				&result);
+	else
+		err = to_host(hm, ptr, size, start, end, location, stream,
+			      &result);
+out:
+	if (moved) {
+		result.size = moved->size;
+		*moved = result;
+	}
+	return err;
+}
+
+/* The driver's ordinal for the module's id, where it has one. */
+static uint32_t public_location(const struct hetmem *hm, uint32_t location)
+{
+	unsigned int id = HETMEM_LOC_INDEX(location);
+	int i;
+
+	if (HETMEM_LOC_KIND(location) != HETMEM_DEVICE)
+		return location;
+	for (i = 0; i < hm->nr_devices; i++)
+		if (hm->devices[i].module_id == (int)id)
+			return HETMEM_LOC(HETMEM_DEVICE, i);
+	return HETMEM_LOC(HETMEM_DEVICE, id | HM_KERNEL_DEVICE);
+}
+
+ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
+			 struct hetmem_run *runs, size_t nr, uintptr_t *next)
+{
+	uintptr_t start, end;
+	ssize_t n, i;
+	int err;
+
+	if (!hm || !runs || !nr || !next)
+		return hm_error(-EINVAL, "residency: %s", !hm ? "hm is NULL" :
+				!runs ? "runs is NULL" :
+				!nr ? "nr is 0" : "next is NULL");
+	err = hm_check_owner(hm);
+	if (!err)
+		err = page_range(hm, "residency", ptr, size, &start, &end);
+	if (err)
+		return err;
+	if (!hm_kmod_there(&hm->kmod))
+		return hm_numa_residency(start, end, hm->page_size, runs, nr,
+					 next);
+	n = hm_kmod_residency(&hm->kmod, start, end, runs, nr, next);
+	for (i = 0; i < n; i++)
+		runs[i].location = public_location(hm, runs[i].location);
+	return n;
+}

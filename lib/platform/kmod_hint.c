@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The kernel module's events and hints: contexts beside the library's own,
+ * their ring, and the commands about hints. With kmod.c the only file that
+ * issues the ioctls of /dev/hetmem.
+ *
+ * Errors are returned without a text: who calls knows what was asked of whom.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "platform/kmod.h"
+#include "platform/kmod_hint.h"
+
+/* The node itself may have another name, or none that we can see. */
+#define SELF_FD		"/proc/self/fd/%d"
+
+static int command(int fd, unsigned long nr, void *arg)
+{
+	return ioctl(fd, nr, arg) ? -errno : 0;
+}
+
+int hm_kmod_context(const struct hm_kmod *kmod)
+{
+	char path[sizeof(SELF_FD) + 12];
+	int fd;
+
+	if (kmod->fd < 0)
+		return -EOPNOTSUPP;
+	/* Whatever the device node was called, this is it. */
+	snprintf(path, sizeof(path), SELF_FD, kmod->fd);
+	do {
+		fd = open(path, O_RDWR | O_CLOEXEC);
+	} while (fd < 0 && errno == EINTR);
+	return fd < 0 ? -errno : fd;
+}
+
+int hm_ring_open(struct hm_ring *ring, int fd, unsigned int nr_entries,
+		 uint64_t events)
+{
+	struct hetmem_cmd_ring cmd = {
+		.size = sizeof(cmd),
+		.nr_entries = nr_entries,
+		.events = events,
+	};
+	int err = command(fd, HETMEM_IOC_RING, &cmd);
+
+	memset(ring, 0, sizeof(*ring));
+	if (err)
+		return err;
+	ring->header = mmap(NULL, cmd.map_size, PROT_READ | PROT_WRITE,
+			    MAP_SHARED, fd, 0);
+	if (ring->header == MAP_FAILED) {
+		ring->header = NULL;
+		return -errno;
+	}
+	ring->size = cmd.map_size;
+	if (ring->header->version != HETMEM_RING_VERSION) {
+		hm_ring_close(ring);
+		return -EPROTO;
+	}
+	return 0;
+}
+
+void hm_ring_close(struct hm_ring *ring)
+{
+	if (ring->header)
+		munmap(ring->header, ring->size);
+	memset(ring, 0, sizeof(*ring));
+}
+
+bool hm_ring_next(struct hm_ring *ring, struct hetmem_event *event)
+{
+	struct hetmem_ring_header *h = ring->header;
+	uint64_t slot = ring->tail & (h->nr_entries - 1);
+
+	/* Acquire: the entry was written before the head that covers it. */
+	if (__atomic_load_n(&h->head, __ATOMIC_ACQUIRE) == ring->tail)
+		return false;
+	memcpy(event, (char *)h + h->data_offset + slot * h->entry_size,
+	       sizeof(*event));
+	/* Release: it is read before the kernel may write there again. */
+	__atomic_store_n(&h->tail, ++ring->tail, __ATOMIC_RELEASE);
+	return true;
+}
+
+int hm_kmod_allow(int fd, uint32_t allowed)
+{
+	struct hetmem_cmd_allow cmd = {
+		.size = sizeof(cmd),
+		.allowed = allowed,
+	};
+
+	return command(fd, HETMEM_IOC_ALLOW, &cmd);
+}
+
+int hm_kmod_bind(int fd, uint32_t location, uint32_t flags,
+		 const unsigned char uuid[16])
+{
+	struct hetmem_cmd_bind_device cmd = {
+		.size = sizeof(cmd),
+		.flags = flags,
+		.location = location,
+	};
+
+	if (uuid)
+		memcpy(cmd.uuid, uuid, sizeof(cmd.uuid));
+	return command(fd, HETMEM_IOC_BIND_DEVICE, &cmd);
+}
+
+int hm_kmod_hint(int fd, uintptr_t start, uintptr_t end, uint32_t location,
+		 const unsigned char uuid[16], unsigned int timeout_ms,
+		 struct hm_answer *answer)
+{
+	struct hetmem_cmd_hint cmd = {
+		.size = sizeof(cmd),
+		.start = start,
+		.end = end,
+		.location = location,
+		.timeout_ms = timeout_ms,
+	};
+	int err;
+
+	if (uuid)
+		memcpy(cmd.uuid, uuid, sizeof(cmd.uuid));
+	err = command(fd, HETMEM_IOC_HINT, &cmd);
+	answer->result = cmd.result;
+	answer->moved = cmd.moved;
+	return err;
+}
+
+int hm_kmod_complete(int fd, uint64_t id, int result, uint64_t moved)
+{
+	struct hetmem_cmd_complete cmd = {
+		.size = sizeof(cmd),
+		.id = id,
+		.moved = moved,
+		.result = result,
+	};
+
+	return command(fd, HETMEM_IOC_COMPLETE, &cmd);
+}
+
+int64_t hm_kmod_list(int fd, struct hetmem_list_entry *entries, size_t nr)
+{
+	struct hetmem_cmd_list cmd = {
+		.size = sizeof(cmd),
+		.entries = (uintptr_t)entries,
+		.entry_size = sizeof(*entries),
+		.nr = nr > UINT32_MAX ? UINT32_MAX : nr,
+	};
+	int err = command(fd, HETMEM_IOC_LIST, &cmd);
+
+	return err ? err : (int64_t)cmd.nr;
+}
+
+int64_t hm_kmod_pages_at(int fd, uintptr_t start, uintptr_t end,
+			 uint32_t location)
+{
+	const bool any = HETMEM_LOC_KIND(location) == HETMEM_HOST &&
+			 HETMEM_LOC_INDEX(location) == HETMEM_NODE_ANY;
+	struct hetmem_total totals[HETMEM_MAX_TOTALS];
+	uint64_t pages = 0;
+	unsigned int i;
+	int err;
+
+	while (start < end) {
+		struct hetmem_cmd_residency cmd = {
+			.size = sizeof(cmd),
+			.start = start,
+			.end = end,
+			.totals = (uintptr_t)totals,
+			.nr_totals = HETMEM_MAX_TOTALS,
+			.total_size = sizeof(*totals),
+		};
+
+		err = command(fd, HETMEM_IOC_RESIDENCY, &cmd);
+		if (err && cmd.walk_end <= start)
+			return err;
+		for (i = 0; i < cmd.filled_totals; i++)
+			if (totals[i].location == location ||
+			    (any && HETMEM_LOC_KIND(totals[i].location) ==
+			     HETMEM_HOST))
+				pages += totals[i].pages;
+		if (cmd.walk_end <= start || cmd.walk_end > end)
+			return -EIO;
+		start = cmd.walk_end;
+	}
+	return pages;
+}

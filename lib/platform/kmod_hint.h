@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * The kernel module's events and hints, on descriptors of contexts: the
+ * executor's own, or another process's that we have got hold of. All return 0
+ * (or what they say) or a negative errno, and set no text.
+ */
+#ifndef HETMEM_PLATFORM_KMOD_HINT_H
+#define HETMEM_PLATFORM_KMOD_HINT_H
+
+#include "platform/kmod.h"
+
+/* A new context of the device behind @kmod, to be closed with close(2). */
+int hm_kmod_context(const struct hm_kmod *kmod);
+
+/**
+ * struct hm_ring - reader of a context's events
+ * @header: mapped; NULL: closed
+ * @size: bytes of the mapping
+ * @tail: entries read
+ * One thread at a time reads.
+ */
+struct hm_ring {
+	struct hetmem_ring_header *header;
+	size_t size;
+	uint64_t tail;
+};
+
+/*
+ * Makes and maps the ring of the context @fd, which has none yet, for @events
+ * (bits of enum hetmem_event_type). Wait with poll(2) on @fd. -EDQUOT,
+ * -ENOMEM, -EPROTO a ring of another version. A forked child has no mapping
+ * and must not close it.
+ */
+int hm_ring_open(struct hm_ring *ring, int fd, unsigned int nr_entries,
+		 uint64_t events);
+void hm_ring_close(struct hm_ring *ring);
+
+/* The next event; false: there is none. */
+bool hm_ring_next(struct hm_ring *ring, struct hetmem_event *event);
+
+/* HETMEM_SHAREABLE, HETMEM_ALLOW_HINTS or both: all that others may do. */
+int hm_kmod_allow(int fd, uint32_t allowed);
+
+/* @flags: HETMEM_BIND_EXECUTOR or 0; @uuid may be NULL. */
+int hm_kmod_bind(int fd, uint32_t location, uint32_t flags,
+		 const unsigned char uuid[16]);
+
+/* What an executor said. */
+struct hm_answer {
+	int result;
+	uint64_t moved;
+};
+
+/*
+ * Waits for the outcome: on 0, and only then, @answer is valid. @uuid: of the
+ * device, if @location is another driver's; NULL: by @location alone.
+ */
+int hm_kmod_hint(int fd, uintptr_t start, uintptr_t end, uint32_t location,
+		 const unsigned char uuid[16], unsigned int timeout_ms,
+		 struct hm_answer *answer);
+int hm_kmod_complete(int fd, uint64_t id, int result, uint64_t moved);
+
+/* Number of contexts there are for the caller to see; fills at most @nr. */
+int64_t hm_kmod_list(int fd, struct hetmem_list_entry *entries, size_t nr);
+
+/* Pages of [@start, @end) at @location, the module's. */
+int64_t hm_kmod_pages_at(int fd, uintptr_t start, uintptr_t end,
+			 uint32_t location);
+
+#endif /* HETMEM_PLATFORM_KMOD_HINT_H */

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Host nodes by move_pages(2): where pages are and bringing them elsewhere,
+ * for machines without the module and for what the module leaves to
+ * userspace, which alone may move pages between nodes.
+ *
+ * move_pages(2) cannot tell a page that was never touched from one that is
+ * swapped out or on a device, and calls the zero page and a hole in the
+ * address space the same: mincore(2) tells the hole.
+ */
+#include <errno.h>
+#include <numa.h>
+#include <numaif.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "platform/platform.h"
+
+/* Pages asked about in one call: three arrays of it are on the stack. */
+#define BATCH	512
+
+bool hm_numa_there(void)
+{
+	return numa_available() >= 0;
+}
+
+bool hm_numa_has_node(int node)
+{
+	if (!hm_numa_there())
+		return node == 0;
+	return node >= 0 && node <= numa_max_node() &&
+	       numa_bitmask_isbitset(numa_nodes_ptr, node);
+}
+
+int hm_numa_nodes(void)
+{
+	int node, nr = 0;
+
+	if (!hm_numa_there())
+		return 1;
+	for (node = 0; node <= numa_max_node(); node++)
+		nr += !!numa_bitmask_isbitset(numa_nodes_ptr, node);
+	return nr;
+}
+
+static unsigned int fill(void **pages, uintptr_t start, uintptr_t end,
+			 size_t page_size)
+{
+	unsigned int n;
+
+	for (n = 0; n < BATCH && start < end; n++, start += page_size)
+		pages[n] = (void *)start;
+	return n;
+}
+
+static int query(void **pages, int *status, unsigned int n)
+{
+	if (numa_move_pages(0, n, pages, NULL, status, 0) < 0)
+		return -errno;
+	return 0;
+}
+
+static bool is_hole(uintptr_t addr, size_t page_size)
+{
+	unsigned char core;
+
+	return mincore((void *)addr, page_size, &core) && errno == ENOMEM;
+}
+
+static uint32_t location_of(uintptr_t addr, size_t page_size, int status)
+{
+	if (status >= 0)
+		return HETMEM_LOC(HETMEM_HOST, status);
+	if (status == -EFAULT && is_hole(addr, page_size))
+		return HETMEM_LOC(HETMEM_UNMAPPED, 0);
+	return HETMEM_LOC(HETMEM_UNKNOWN, 0);
+}
+
+ssize_t hm_numa_residency(uintptr_t start, uintptr_t end, size_t page_size,
+			  struct hetmem_run *runs, size_t nr, uintptr_t *next)
+{
+	const bool there = hm_numa_there();
+	void *pages[BATCH];
+	int status[BATCH];
+	size_t filled = 0;
+	unsigned int i, n;
+	int err;
+
+	*next = start;
+	for (; start < end; start += n * page_size) {
+		n = fill(pages, start, end, page_size);
+		err = there ? query(pages, status, n) : 0;
+		if (err)
+			return hm_error(err, "move_pages: %s", strerror(-err));
+		for (i = 0; i < n; i++) {
+			struct hetmem_run run = {
+				.start = (uintptr_t)pages[i],
+				.end = (uintptr_t)pages[i] + page_size,
+			};
+
+			if (!there)
+				status[i] = is_hole(run.start, page_size) ?
+					-EFAULT : -ENOENT;
+			run.location = location_of(run.start, page_size,
+						   status[i]);
+			if (!hm_run_add(runs, nr, &filled, &run))
+				return filled;
+			*next = run.end;
+		}
+	}
+	return filled;
+}
+
+static uint32_t why_of(uintptr_t addr, size_t page_size, int status)
+{
+	switch (status) {
+	case -ENOENT:
+		return HETMEM_WHY_ABSENT;
+	case -EFAULT:
+		return is_hole(addr, page_size) ? HETMEM_WHY_UNMAPPED :
+			HETMEM_WHY_ABSENT;
+	case -ENOMEM:
+		return HETMEM_WHY_NO_MEMORY;
+	default:
+		return HETMEM_WHY_BUSY;
+	}
+}
+
+static void move_batch(void **pages, unsigned int n, size_t page_size,
+		       int node, struct hetmem_moved *moved)
+{
+	int before[BATCH], asked[BATCH], after[BATCH], nodes[BATCH];
+	void *away[BATCH];
+	unsigned int i, k = 0;
+
+	if (query(pages, before, n))
+		memset(before, 0x80, sizeof(before));
+	for (i = 0; i < n; i++) {
+		if (before[i] >= 0 && before[i] != node) {
+			nodes[k] = node;
+			asked[k] = -EBUSY;
+			away[k++] = pages[i];
+		}
+	}
+	/*
+	 * The status of a huge page is not to be relied on (-EBUSY for one
+	 * of its pages that did move): only asking again tells.
+	 */
+	if (k && numa_move_pages(0, k, away, nodes, asked, MPOL_MF_MOVE) < 0 &&
+	    errno == ENOMEM)
+		for (i = 0; i < k; i++)
+			asked[i] = -ENOMEM;
+	if (k && query(away, after, k))
+		memset(after, 0x80, sizeof(after));
+	for (i = k = 0; i < n; i++) {
+		int status = before[i];
+
+		if (status == node) {
+			moved->already++;
+			continue;
+		}
+		if (status >= 0) {
+			if (after[k] == node) {
+				moved->moved++;
+				k++;
+				continue;
+			}
+			status = asked[k++];
+		}
+		if (!moved->not_moved++) {
+			moved->why = why_of((uintptr_t)pages[i], page_size,
+					    status);
+			moved->why_addr = (uintptr_t)pages[i];
+		}
+	}
+}
+
+int hm_numa_move(uintptr_t start, uintptr_t end, size_t page_size, int node,
+		 struct hetmem_moved *moved)
+{
+	void *pages[BATCH];
+	unsigned int n;
+
+	for (; start < end; start += n * page_size) {
+		n = fill(pages, start, end, page_size);
+		move_batch(pages, n, page_size, node, moved);
+	}
+	return 0;
+}

@@ -1,0 +1,1229 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The pool's slow path: what a stream's cache has not. The remedies of a
+ * missing block, in this order: a free block of the same stream or a complete
+ * one; a complete one of another stream; another's, behind which the stream
+ * is ordered; what the source can do, see its grow(); waiting for memory in
+ * use, until any of it is complete.
+ */
+#include <stdio.h>
+
+#include "pool/graph.h"
+#include "pool/source.h"
+
+/* How many blocks of another stream are looked at for a complete one. */
+#define PROBES		8
+/* How many other streams with enough free memory a miss searches. */
+#define SEARCHED	64
+/* How many caches are emptied before memory is looked for again. */
+#define CUT		8
+/* How many streams a miss asks the driver about. */
+#define MAX_ASKED	8
+/* Units that small blocks may have in excess; and more, by pool. */
+#define EXCESS_UNITS	((1 << 20) >> UNIT_SHIFT)
+#define EXCESS_SHARE	1024
+/* Instead, over all streams together, if there are several. */
+#define EXCESS_SHARED	100
+/* What all streams together keep cached before memory is made: bytes. */
+#define CACHE_KEPT	((uint64_t)2 << 20)
+/* Or this part of what is requested, if that is more. */
+#define CACHE_SHARE	100
+/* A rest of a large block that is not worth a descriptor. */
+#define SMALLEST_REST	((4 << 10) >> UNIT_SHIFT)
+
+/* Before the stream's lock: a pool that sleeps has empty caches. */
+static void lock_stream(struct pool *p, struct pool_stream *s)
+{
+	if (hm_unlikely(!p->cache_max))
+		while (hm_stream_flush_piece(p, s, 0))
+			;
+	stream_lock(s);
+	if (p->cache_max)
+		hm_stream_collect(p, s);
+}
+
+/*
+ * The bytes that are requested are counted by stream; the pool has their sum as
+ * streams published it, which other streams have changed since. A peak of the
+ * sum is known for certain at two times only: when all streams are asked; and,
+ * of the time since they were asked before, when one stream had the most, while
+ * each of the others had its least or more. So the peak is never too high,
+ * except by frees under way, and exact while only one stream at a time is used
+ * between two slow paths.
+ *
+ * All are asked when a stream publishes what could be a new peak.
+ */
+
+/* Streams from which on a new peak is this part higher: asking takes time. */
+#define MANY_STREAMS	32
+#define PEAK_SHARE	256
+/* What is watched for decay= is this part higher. */
+#define DECAY_SHARE	8
+
+static void raise_peak(struct pool *p, int64_t sum)
+{
+	if (sum > 0 && (uint64_t)sum > p->requested_peak)
+		p->requested_peak = sum;
+	if (sum > p->decay_high)
+		p->decay_high = sum;
+}
+
+/*
+ * Nothing has changed on @s since it published. Without its lock: a change that
+ * is missed is under way.
+ */
+static bool is_published(const struct pool_stream *s)
+{
+	const int64_t sum = s->published;
+
+	return __atomic_load_n(&s->requested, __ATOMIC_RELAXED) == sum &&
+	       __atomic_load_n(&s->high, __ATOMIC_RELAXED) == sum &&
+	       __atomic_load_n(&s->low, __ATOMIC_RELAXED) == sum &&
+	       !__atomic_load_n(&s->remote_units, __ATOMIC_RELAXED);
+}
+
+void hm_pool_sum(struct pool *p)
+{
+	int64_t now = 0, low = 0, most = 0;
+	unsigned int i;
+
+	for (i = 0; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		if (is_published(s)) {
+			now += s->published;
+			low += s->published;
+			continue;
+		}
+		lock_stream(p, s);
+		now += s->requested;
+		low += s->low;
+		if (s->high - s->low > most)
+			most = s->high - s->low;
+		s->published = s->requested;
+		stream_set_counter(&s->high, s->requested);
+		stream_set_counter(&s->low, s->requested);
+		stream_unlock(s);
+	}
+	p->requested = now;
+	raise_peak(p, now);
+	raise_peak(p, low + most);
+}
+
+/* Whether @sum, which may be too much, is worth asking all streams. */
+static bool may_be_peak(const struct pool *p, int64_t sum)
+{
+	uint64_t peak = p->requested_peak;
+
+	if (p->order.nr > MANY_STREAMS)
+		peak += peak / PEAK_SHARE;
+	if (sum <= 0)
+		return false;
+	return (uint64_t)sum > peak ||
+	       (p->opt.decay_ms &&
+		sum > p->decay_high + p->decay_high / DECAY_SHARE);
+}
+
+/*
+ * What the small blocks of @s may have in excess: what they have, and of what is
+ * left for all streams its part. The cached path reads its own limit only.
+ */
+static void set_room(struct pool *p, struct pool_stream *s)
+{
+	const uint64_t units = p->reserved >> UNIT_SHIFT;
+	int64_t left, room = EXCESS_UNITS + units / EXCESS_SHARE;
+
+	if (p->order.seen > 1) {
+		left = EXCESS_UNITS + units / EXCESS_SHARED - p->room + s->room;
+		room = s->excess > 0 ? s->excess : 0;
+		if (left > room)
+			room += (left - room) / 4;
+	}
+	p->room += room - s->room;
+	s->room = room;
+}
+
+/* A second stream has come: the first one had all. @s is locked. */
+static void share_room(struct pool *p, const struct pool_stream *s)
+{
+	unsigned int i;
+
+	p->shared = true;
+	for (i = 0; i < p->order.nr; i++) {
+		struct pool_stream *of = stream_at(p, i);
+
+		if (of == s)
+			continue;
+		stream_lock(of);
+		set_room(p, of);
+		stream_unlock(of);
+	}
+}
+
+static void publish_and_unlock(struct pool *p, struct pool_stream *s)
+{
+	int64_t rise;
+
+	if (hm_unlikely(p->order.seen > 1 && !p->shared))
+		share_room(p, s);
+	set_room(p, s);
+	p->requested += s->requested - s->published;
+	s->published = s->requested;
+	rise = s->high - s->requested;
+	stream_unlock(s);
+	if (may_be_peak(p, p->requested + rise))
+		hm_pool_sum(p);
+}
+
+void hm_pool_publish(struct pool *p, struct pool_stream *s)
+{
+	lock_stream(p, s);
+	publish_and_unlock(p, s);
+}
+
+/* The caches of streams that were not used since the last look. */
+static void flush_idle(struct pool *p)
+{
+	unsigned int i;
+
+	for (i = 0; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+		uint64_t used;
+
+		stream_lock(s);
+		used = s->allocs + s->frees;
+		stream_unlock(s);
+		if (used == s->used)
+			hm_stream_flush(p, s, 0);
+		s->used = used;
+	}
+}
+
+void hm_pool_decay(struct pool *p)
+{
+	uint64_t now, keep;
+
+	if (!p->opt.decay_ms || p->asleep)
+		return;
+	now = hm_now();
+	if (now < p->decay_at)
+		return;
+	/* Frees that caches took are counted here, if nowhere before. */
+	hm_pool_sum(p);
+	flush_idle(p);
+	/* The first look only begins to watch. */
+	keep = p->decay_high;
+	if (p->decay_at && p->reserved > keep + keep / 8) {
+		unsigned int i;
+
+		hm_pool_flush(p);
+		for (i = 1; i < p->order.nr; i++)
+			hm_stream_record(&p->order, p->order.streams[i]);
+		hm_pool_poll(p);
+		hm_pool_settle_all(p);
+		p->source->trim(p, keep > p->opt.min ? keep : p->opt.min);
+	}
+	p->decay_at = now + p->opt.decay_ms * 1000000ULL;
+	p->decay_high = p->requested > 0 ? p->requested : 0;
+}
+
+int hm_pool_may_hold(const struct pool *p, uint64_t bytes)
+{
+	const uint64_t held = p->reserved + p->busy;
+
+	if (p->opt.max && (bytes > p->opt.max || held > p->opt.max - bytes))
+		return hm_error(-ENOMEM, "pool: %llu of at most %llu bytes are held",
+				(unsigned long long)held,
+				(unsigned long long)p->opt.max);
+	return 0;
+}
+
+void hm_pool_hold(struct pool *p, uint64_t bytes)
+{
+	p->reserved += bytes;
+	if (p->reserved > p->reserved_peak)
+		p->reserved_peak = p->reserved;
+}
+
+void hm_pool_unhold(struct pool *p, uint64_t bytes)
+{
+	p->reserved -= bytes;
+}
+
+/* Uses of a block on further streams. */
+
+/*
+ * Returns the stream that a live block was allocated on. If that stream is
+ * retired and complete, the host's.
+ */
+static struct hm_stream *stream_by_serial(struct pool *p, unsigned int index,
+					  uint64_t serial)
+{
+	struct hm_stream *s = p->order.streams[index];
+
+	return s->serial == serial && s->id ? s : hm_stream_host(&p->order);
+}
+
+int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s)
+{
+	struct use *u;
+	uint32_t id;
+
+	for (id = b->left; id; id = u->next) {
+		u = use_at(p, id);
+		if (u->stream == s->s.index && u->pos == s->s.serial)
+			return 0;
+	}
+	id = hm_table_get(&p->uses);
+	if (!id)
+		return hm_error(-ENOMEM, "record_stream: too many uses");
+	u = use_at(p, id);
+	u->stream = s->s.index;
+	u->pos = s->s.serial;
+	u->next = b->left;
+	b->left = id;
+	__atomic_store_n(&b->flags, b->flags | BLOCK_USED, __ATOMIC_RELEASE);
+	return 0;
+}
+
+/* The list of uses of a PENDING block goes. */
+static void uses_put(struct pool *p, struct block *b)
+{
+	uint32_t id, next;
+
+	for (id = b->slack; id; id = next) {
+		next = use_at(p, id)->next;
+		hm_table_put(&p->uses, id);
+	}
+	b->slack = 0;
+}
+
+/* @u of a freed block is behind all others of the stream. */
+static void use_add(struct pool *p, struct pool_stream *s, uint32_t id)
+{
+	struct use *u = use_at(p, id);
+
+	u->earlier = s->last_use;
+	u->later = 0;
+	if (s->last_use)
+		use_at(p, s->last_use)->later = id;
+	else
+		s->first_use = id;
+	s->last_use = id;
+}
+
+/* Out of the list of its stream: it is over, or somebody waits for it. */
+static void use_remove(struct pool *p, struct use *u)
+{
+	struct pool_stream *s = stream_at(p, u->stream);
+
+	if (u->earlier)
+		use_at(p, u->earlier)->later = u->later;
+	else
+		s->first_use = u->later;
+	if (u->later)
+		use_at(p, u->later)->earlier = u->earlier;
+	else
+		s->last_use = u->earlier;
+	u->stream = 0;
+}
+
+/* A BUSY block without uses: exported memory is not reused, but given back. */
+static void block_end_uses(struct pool *p, struct block *b)
+{
+	if (!(b->flags & BLOCK_EXPORTED)) {
+		hm_block_release(p, b);
+	} else if (hm_block_done(p, b)) {
+		p->source->drop(p, b);
+	} else {
+		block_set_state(b, BLOCK_PENDING);
+		b->right = p->exported;
+		p->exported = block_id(p, b);
+	}
+}
+
+/* A PENDING block with uses becomes BUSY; its list of them stays. */
+static void pending_take(struct pool *p, struct block *b)
+{
+	if (!(b->flags & BLOCK_EXPORTED))
+		hm_arena_remove(p, &p->pending[block_zone(b)], b);
+	p->nr_pending--;
+	block_set_state(b, BLOCK_BUSY);
+}
+
+bool hm_stream_settle_pending(struct pool *p, struct pool_stream *s)
+{
+	unsigned int n;
+
+	for (n = 0; s->first_use; n++) {
+		struct use *u = use_at(p, s->first_use);
+		struct block *b = block_at(p, u->block);
+
+		if (u->pos > s->s.done)
+			return false;
+		if (n == PIECE)
+			return true;
+		use_remove(p, u);
+		if (--use_at(p, b->slack)->left)
+			continue;
+		pending_take(p, b);
+		uses_put(p, b);
+		block_end_uses(p, b);
+	}
+	return false;
+}
+
+/* Exported blocks whose own stream is done with them. */
+static void settle_exported(struct pool *p)
+{
+	uint32_t id = p->exported, next;
+
+	p->exported = 0;
+	for (; id; id = next) {
+		struct block *b = block_at(p, id);
+
+		next = b->right;
+		hm_stream_record(&p->order, p->order.streams[b->stream]);
+		block_set_state(b, BLOCK_BUSY);
+		block_end_uses(p, b);
+	}
+}
+
+/* A BUSY block that is freed: where its uses on further streams end. */
+static void free_used(struct pool *p, struct block *b)
+{
+	uint32_t *link = &b->left, id;
+	struct pool_stream *s;
+	unsigned int nr = 0;
+	struct use *u;
+
+	__atomic_store_n(&b->flags, b->flags & ~BLOCK_USED, __ATOMIC_RELEASE);
+	while ((id = *link)) {
+		u = use_at(p, id);
+		s = (struct pool_stream *)stream_by_serial(p, u->stream, u->pos);
+		if (!s->s.index || s->s.index == b->stream) {
+			*link = u->next;
+			hm_table_put(&p->uses, id);
+			continue;
+		}
+		/* A use counts as a free: an event must be behind it. */
+		stream_lock(s);
+		u->pos = hm_stream_next_pos(&s->s);
+		stream_unlock(s);
+		u->block = block_id(p, b);
+		use_add(p, s, id);
+		nr++;
+		link = &u->next;
+	}
+	if (!nr) {
+		block_end_uses(p, b);
+		return;
+	}
+	b->slack = b->left;
+	use_at(p, b->slack)->left = nr;
+	p->nr_pending++;
+	block_set_state(b, BLOCK_PENDING);
+	if (!(b->flags & BLOCK_EXPORTED))
+		hm_arena_add(p, &p->pending[block_zone(b)], b);
+}
+
+/*
+ * Orders @s behind the last use of a FREE block, or all uses of a PENDING one,
+ * which becomes BUSY and has none then.
+ */
+static int block_wait(struct pool *p, struct pool_stream *s, struct block *b)
+{
+	bool pending = block_state(b) == BLOCK_PENDING;
+	struct use *u;
+	uint32_t id;
+	int err;
+
+	err = hm_stream_wait(&p->order, &s->s, p->order.streams[b->stream],
+			     b->pos);
+	for (id = pending ? b->slack : 0; id && !err; id = u->next) {
+		u = use_at(p, id);
+		if (u->stream)
+			err = hm_stream_wait(&p->order, &s->s,
+					     p->order.streams[u->stream],
+					     u->pos);
+	}
+	if (err || !pending)
+		return err;
+	for (id = b->slack; id; id = u->next) {
+		u = use_at(p, id);
+		if (u->stream)
+			use_remove(p, u);
+	}
+	pending_take(p, b);
+	uses_put(p, b);
+	/* What is cut off of it is behind all of these uses too. */
+	stream_lock(s);
+	b->stream = s->s.index;
+	b->pos = s->s.index ? hm_stream_step(&s->s) : 0;
+	stream_unlock(s);
+	return 0;
+}
+
+/*
+ * The @i-th stream from the one that is next to be searched on, the host left
+ * out: with many streams a miss sees some, and the next one others.
+ */
+static unsigned int next_stream(const struct pool *p, unsigned int i)
+{
+	return 1 + (p->turn + i - 1) % (p->order.nr - 1);
+}
+
+/*
+ * The best block of @of for @s, of those whose work is known to be complete or
+ * behind which @s is ordered; or NULL.
+ */
+static struct block *find_known(const struct pool *p,
+				const struct pool_stream *s,
+				const struct pool_stream *of, unsigned int zone,
+				uint64_t units)
+{
+	const uint64_t known = hm_stream_known(&s->s, &of->s);
+	struct block *b = hm_arena_best(p, &of->arenas[zone], units);
+	unsigned int probes;
+
+	for (probes = 0; b && probes < PROBES; probes++) {
+		if (b->pos <= known)
+			return b;
+		b = hm_arena_next(p, &of->arenas[zone], b);
+	}
+	return NULL;
+}
+
+/* The smallest that @s may use without waiting for anything. */
+static struct block *find_ready(struct pool *p, struct pool_stream *s,
+				unsigned int zone, uint64_t units)
+{
+	unsigned int i, index, searched = 0;
+	struct block *best, *b;
+
+	best = hm_arena_best(p, &s->arenas[zone], units);
+	if (best && best->units == units)
+		return best;
+	/* Blocks that own their handle are not cut. */
+	if (p->whole)
+		best = NULL;
+	b = s->s.index ? hm_arena_best(p, &stream_at(p, 0)->arenas[zone],
+				       units) : NULL;
+	if (p->whole && b && b->units != units)
+		b = NULL;
+	if (!best || (b && b->units < best->units))
+		best = b;
+	if (best || p->whole)
+		return best;
+	for (i = 1; i < p->order.nr && searched < SEARCHED; i++) {
+		index = next_stream(p, i);
+		if (index == s->s.index ||
+		    stream_at(p, index)->arenas[zone].units < units)
+			continue;
+		searched++;
+		b = find_known(p, s, stream_at(p, index), zone, units);
+		if (b && (!best || b->units < best->units))
+			best = b;
+	}
+	return best;
+}
+
+/*
+ * Asks the driver whether streams are complete that have memory; of either
+ * zone, since handles move from one to the other. At most MAX_ASKED in one
+ * search, each time others. Returns whether any has progressed.
+ */
+static bool ask_streams(struct pool *p, const struct pool_stream *s)
+{
+	unsigned int i, index = p->turn;
+	bool changed = false;
+
+	for (i = 1; i < p->order.nr && p->to_ask; i++) {
+		struct pool_stream *of;
+
+		index = next_stream(p, i);
+		of = stream_at(p, index);
+		if (of == s || of->s.done >= hm_stream_pos(&of->s) ||
+		    !(of->arenas[0].units || of->arenas[1].units ||
+		      of->first_use))
+			continue;
+		p->to_ask--;
+		if (hm_stream_ask(&p->order, &of->s)) {
+			hm_stream_settle_pending(p, of);
+			changed = true;
+		}
+	}
+	p->turn = index;
+	return changed;
+}
+
+/* The smallest of another stream, which @s is ordered behind. */
+static struct block *find_waiting(struct pool *p, struct pool_stream *s,
+				  unsigned int zone, uint64_t units)
+{
+	struct block *best = NULL, *b;
+	unsigned int i, index, searched = 0;
+
+	if (p->whole)
+		return NULL;
+	for (i = 1; i < p->order.nr && searched < SEARCHED; i++) {
+		struct pool_stream *of;
+
+		index = next_stream(p, i);
+		of = stream_at(p, index);
+		if (of->s.lost || of->arenas[zone].units < units)
+			continue;
+		searched++;
+		b = hm_arena_best(p, &of->arenas[zone], units);
+		if (b && (!best || b->units < best->units))
+			best = b;
+	}
+	if (best && !block_wait(p, s, best))
+		return best;
+	b = hm_arena_best(p, &p->pending[zone], units);
+	for (i = 0; b && i < PROBES; i++) {
+		if (!block_wait(p, s, b))
+			return b;
+		b = hm_arena_next(p, &p->pending[zone], b);
+	}
+	return NULL;
+}
+
+/* Out of its arena, if it was in one: BUSY. */
+static struct block *take_found(struct pool *p, struct block *b)
+{
+	if (b && block_state(b) == BLOCK_FREE)
+		hm_block_take(p, b);
+	return b;
+}
+
+/* @order: also memory that @s has to be ordered behind, as the last. */
+static struct block *find_free(struct pool *p, struct pool_stream *s,
+			       unsigned int zone, uint64_t units, bool order)
+{
+	struct block *b = find_ready(p, s, zone, units);
+
+	/* Host memory is used at once: nothing can be put behind. */
+	if (!b && (p->order.seen > 1 || p->nr_pending || !s->s.index)) {
+		if (ask_streams(p, s))
+			b = find_ready(p, s, zone, units);
+		if (!b && order)
+			b = find_waiting(p, s, zone, units);
+	}
+	return take_found(p, b);
+}
+
+/* Whether @s is ordered behind all uses of PENDING @b. */
+static bool uses_known(const struct pool *p, const struct pool_stream *s,
+		       const struct block *b)
+{
+	const struct use *u;
+	uint32_t id;
+
+	for (id = b->slack; id; id = u->next) {
+		u = use_at(p, id);
+		if (u->stream &&
+		    u->pos > hm_stream_known(&s->s, p->order.streams[u->stream]))
+			return false;
+	}
+	return true;
+}
+
+bool hm_pool_claim(struct pool *p, struct pool_stream *s)
+{
+	unsigned int i, waits = 0, budget = 4 * PIECE;
+	bool any = false;
+	uint32_t id, next;
+
+	for (i = 1; i < p->order.nr && waits < MAX_ASKED; i++) {
+		struct pool_stream *of = stream_at(p, next_stream(p, i));
+
+		if (of == s || !of->first_use)
+			continue;
+		waits++;
+		hm_stream_wait(&p->order, &s->s, &of->s,
+			       use_at(p, of->last_use)->pos);
+	}
+	for (i = 1; i < p->order.nr; i++) {
+		for (id = stream_at(p, i)->first_use; id && budget; id = next) {
+			struct block *b = block_at(p, use_at(p, id)->block);
+
+			next = use_at(p, id)->later;
+			budget--;
+			if (b->flags & BLOCK_EXPORTED || !uses_known(p, s, b) ||
+			    block_wait(p, s, b))
+				continue;
+			/* It may have had several uses here: begin again. */
+			next = stream_at(p, i)->first_use;
+			hm_block_release(p, b);
+			any = true;
+		}
+	}
+	return any;
+}
+
+int hm_pool_asleep(void)
+{
+	return hm_error(-EBUSY, "the pool is asleep: hetmem_wake()");
+}
+
+/*
+ * Before memory is made. What is cached is worth some memory: a stream whose
+ * cache is emptied whenever it lacks a size would hardly ever find one. The
+ * caches of the others go first, CUT of them at a time, until there is what @s
+ * lacks: with many streams a miss does not empty the caches of all.
+ */
+static struct block *cut_caches(struct pool *p, struct pool_stream *s,
+				unsigned int zone, uint64_t units)
+{
+	uint64_t keep = p->requested > 0 ? p->requested / CACHE_SHARE : 0;
+	uint64_t total = 0, bytes;
+	unsigned int i, cut = 0;
+	struct block *b;
+
+	if (keep < CACHE_KEPT)
+		keep = CACHE_KEPT;
+	for (i = 0; i < p->order.nr; i++)
+		total += hm_stream_cached(stream_at(p, i));
+	for (i = 0; i < p->order.nr && total > keep; i++) {
+		struct pool_stream *of = stream_at(p, i ? next_stream(p, i) : 0);
+
+		bytes = hm_stream_cached(of);
+		if (of == s || !bytes)
+			continue;
+		hm_stream_flush(p, of, 0);
+		total -= bytes < total ? bytes : total;
+		if (++cut % CUT)
+			continue;
+		b = find_ready(p, s, zone, units);
+		if (b)
+			return b;
+	}
+	if (total > keep)
+		hm_stream_flush(p, s, keep);
+	return NULL;
+}
+
+/* New memory, and memory that is put together anew. */
+static struct block *grow(struct pool *p, struct pool_stream *s,
+			  unsigned int zone, uint64_t units, bool order,
+			  int *err)
+{
+	struct block *b = NULL;
+
+	if (order && s->s.index && hm_pool_claim(p, s))
+		b = find_free(p, s, zone, units, order);
+	if (b)
+		return b;
+	*err = p->source->grow(p, s, zone, units, order, &b);
+	return *err ? NULL : b;
+}
+
+void hm_pool_make_ready(struct pool *p)
+{
+	hm_pool_flush(p);
+	if (p->order.seen > 1)
+		hm_pool_poll(p);
+	hm_pool_settle(p);
+}
+
+static struct block *find_or_grow(struct pool *p, struct pool_stream *s,
+				  unsigned int zone, uint64_t units, int *err)
+{
+	bool order = p->opt.reuse_order;
+	struct block *b;
+
+	p->to_ask = MAX_ASKED;
+	b = find_free(p, s, zone, units, order);
+	if (b)
+		return b;
+	if (!zone && !p->whole) {
+		b = take_found(p, cut_caches(p, s, zone, units));
+		if (!b)
+			b = find_free(p, s, zone, units, order);
+		if (!b)
+			b = grow(p, s, zone, units, order, err);
+		if (b)
+			return b;
+	}
+	hm_pool_flush(p);
+	hm_pool_settle(p);
+	/* The lock may have been released. */
+	if (p->asleep) {
+		*err = hm_pool_asleep();
+		return NULL;
+	}
+	b = find_free(p, s, zone, units, order);
+	if (!b)
+		b = grow(p, s, zone, units, order, err);
+	if (b || order || *err != -ENOMEM)
+		return b;
+	/* There is no room: at the price of an order, or of a wait of the driver. */
+	b = find_free(p, s, zone, units, true);
+	return b ? b : grow(p, s, zone, units, true, err);
+}
+
+/* Whether memory that is in sight waits for @s. */
+static bool stream_has_memory(const struct pool_stream *s)
+{
+	unsigned int zone;
+
+	if (s->s.done >= hm_stream_pos(&s->s))
+		return false;
+	for (zone = 0; zone < NR_ZONES; zone++)
+		if (s->arenas[zone].units)
+			return true;
+	return s->first_use || s->s.nr;
+}
+
+bool hm_pool_awaits(const struct pool *p)
+{
+	unsigned int i, zone;
+
+	for (i = 1; i < p->order.nr; i++) {
+		const struct pool_stream *s = stream_at(p, i);
+
+		if (!s->s.nr || s->s.lost)
+			continue;
+		if (s->first_use || p->exported)
+			return true;
+		for (zone = 0; zone < NR_ZONES; zone++)
+			if (s->arenas[zone].units)
+				return true;
+	}
+	return false;
+}
+
+/*
+ * Streams that memory waits for, with an event where they are now: *@of is
+ * one, and *@lost one that no event can be recorded on.
+ */
+static void record_all(struct pool *p, struct hm_stream **of,
+		       struct hm_stream **lost)
+{
+	unsigned int i;
+
+	*of = NULL;
+	*lost = NULL;
+	for (i = 1; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		if (!stream_has_memory(s))
+			continue;
+		/* One that is captured goes on later; the others do not wait. */
+		if (!s->s.lost && !hm_stream_record(&p->order, &s->s))
+			*of = *of ? *of : &s->s;
+		else if (s->s.lost)
+			*lost = &s->s;
+	}
+}
+
+/* How many blocks were freed so far, about: it changes when one is freed. */
+static uint64_t count_frees(struct pool *p)
+{
+	uint64_t frees = 0;
+	unsigned int i;
+
+	hm_pool_collect(p);
+	for (i = 0; i < p->order.nr; i++)
+		frees += __atomic_load_n(&stream_at(p, i)->frees,
+					 __ATOMIC_RELAXED);
+	return frees;
+}
+
+/*
+ * Until any stream has progressed or a block was freed; *@last: a stream that
+ * was waited for. Without the lock in between. Errors:
+ * -ENOENT: there is nothing to wait for;
+ * -EBUSY: the pool was put to sleep;
+ * -ETIMEDOUT, -EIO.
+ */
+static int wait_for_change(struct pool *p, uint64_t deadline,
+			   struct hm_stream **last)
+{
+	uint64_t frees = count_frees(p);
+	struct hm_stream *of, *lost;
+	unsigned int naps = 0;
+
+	record_all(p, &of, &lost);
+	if (!of && !lost)
+		return -ENOENT;
+	*last = of ? of : lost;
+	if (!of)
+		return hm_stream_sync_lost(&p->order, lost);
+	while (!hm_pool_poll(p) && count_frees(p) == frees) {
+		if (hm_now() >= deadline)
+			return -ETIMEDOUT;
+		hm_order_nap(&p->order, &naps);
+		if (p->asleep)
+			return -EBUSY;
+	}
+	return 0;
+}
+
+/* All pieces of what a growth does: whether it is worth another one. */
+static bool retry_source(struct pool *p)
+{
+	bool settled = hm_pool_settle(p);
+
+	if (settled)
+		hm_pool_settle_all(p);
+	return (p->source->retry && p->source->retry(p)) || settled;
+}
+
+int hm_pool_attempt(struct pool *p, struct pool_stream *s,
+		    int (*attempt)(struct pool *p, struct pool_stream *s,
+				   void *arg),
+		    void *arg, struct hm_stream **waited)
+{
+	int err = attempt(p, s, arg), wait;
+	uint64_t deadline;
+
+	if (err == -ENOMEM && retry_source(p))
+		err = attempt(p, s, arg);
+	if (err != -ENOMEM || p->opt.wait_ms == HM_POOL_NO_WAIT)
+		return err;
+	deadline = hm_now() + p->opt.wait_ms * 1000000ULL;
+	do {
+		wait = wait_for_change(p, deadline, waited);
+		if (p->asleep)
+			return hm_pool_asleep();
+		if (wait && wait != -ETIMEDOUT)
+			return err;
+		p->source->poll(p);
+		/* After the time is up as well: other threads freed meanwhile. */
+		err = attempt(p, s, arg);
+	} while (err && !wait);
+	return err;
+}
+
+/* What an allocation lacks: the block, once it was found. */
+struct wanted {
+	unsigned int zone;
+	uint64_t units;
+	struct block *block;
+};
+
+static int find_attempt(struct pool *p, struct pool_stream *s, void *arg)
+{
+	struct wanted *w = arg;
+	int err = -ENOMEM;
+
+	w->block = find_or_grow(p, s, w->zone, w->units, &err);
+	return w->block ? 0 : err;
+}
+
+struct block *hm_pool_find(struct pool *p, struct pool_stream *s,
+			   unsigned int zone, uint64_t units, int *err,
+			   struct hm_stream **waited)
+{
+	struct wanted w = { .zone = zone, .units = units };
+
+	*err = hm_pool_attempt(p, s, find_attempt, &w, waited);
+	return *err ? NULL : w.block;
+}
+
+/* Gives back what is behind @units, and what is before @addr. */
+static struct block *trim_to(struct pool *p, struct block *b, uint64_t addr,
+			     uint64_t units, uint64_t smallest)
+{
+	uint64_t before = (addr - b->addr) >> UNIT_SHIFT;
+	struct block *front = b, *rest;
+
+	if (before) {
+		b = hm_block_cut(p, front, before);
+		if (!b) {
+			hm_block_release(p, front);
+			return NULL;
+		}
+		hm_block_release(p, front);
+	}
+	if (b->units >= units + smallest && !(b->flags & BLOCK_WHOLE)) {
+		rest = hm_block_cut(p, b, units);
+		if (!rest) {
+			hm_block_release(p, b);
+			return NULL;
+		}
+		hm_block_release(p, rest);
+	}
+	return b;
+}
+
+int hm_pool_explain(struct pool *p, const char *what, size_t size, int err,
+		    uint64_t waited, const struct hm_stream *on)
+{
+	char reason[256], wait[80] = "";
+
+	snprintf(reason, sizeof(reason), "%s", hetmem_last_error());
+	if (on)
+		snprintf(wait, sizeof(wait), ", waited %llu ms, at last for memory in use on stream %llu",
+			 (unsigned long long)waited / 1000000,
+			 (unsigned long long)on->id);
+	return hm_error(err, "%s %zu bytes: %s; %llu bytes held, %lld live%s",
+			what, size, reason, (unsigned long long)p->reserved,
+			(long long)p->requested, wait);
+}
+
+void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
+		  size_t size)
+{
+	/* One that will be cached, when there is somebody to keep apart from. */
+	if (b->units < NR_BINS && p->order.seen > 1)
+		b = hm_block_rehome(p, s, b);
+	b->slack = block_bytes(b) - size;
+	b->left = 0;
+	b->stream = s->s.index;
+	b->pos = s->s.serial;
+	if (b->flags & BLOCK_GRAPH)
+		hm_graph_give(p, b);
+	hm_hash_add(p, b);
+	lock_stream(p, s);
+	s->excess += block_excess(b);
+	stream_add_requested(s, size);
+	s->allocs++;
+	publish_and_unlock(p, s);
+	block_set_state(b, BLOCK_LIVE);
+}
+
+static struct block *find_block(struct pool *p, struct pool_stream *s,
+				struct graph *g, unsigned int zone, uint64_t units, int *err,
+				struct hm_stream **waited)
+{
+	if (p->asleep) {
+		*err = hm_pool_asleep();
+		return NULL;
+	}
+	if (units > UINT32_MAX / 2) {
+		*err = hm_error(-ENOMEM, "more than there can be");
+		return NULL;
+	}
+	if (!g)
+		g = s->graph;
+	if (g)
+		return hm_graph_find(p, s, g, zone, units, err, waited);
+	return hm_pool_find(p, s, zone, units, err, waited);
+}
+
+/* Where the block begins in what was found; its end is cut off. */
+static struct block *place_block(struct pool *p, struct block *b,
+				 uint64_t units, size_t align)
+{
+	uint64_t addr = (b->addr + align - 1) & ~(uint64_t)(align - 1);
+	unsigned int zone = block_zone(b);
+
+	/* The end of a run is where it can grow. */
+	if (p->source->place && align == UNIT && zone && b->units > units && b->next &&
+	    !(b->flags & BLOCK_GRAPH))
+		addr = p->source->place(p, b, units);
+	return trim_to(p, b, addr, units, zone ? SMALLEST_REST : 1);
+}
+
+int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
+		       size_t size, size_t align, void **ptr)
+{
+	const size_t whole = p->provider->granularity;
+	unsigned int zone = size > SMALL_MAX || p->whole;
+	struct hm_stream *waited = NULL;
+	uint64_t units, room, wait_ns;
+	struct block *b = NULL;
+	int err = -ENOMEM;
+
+	if (p->whole && align > whole)
+		return hm_error(-EINVAL, "alloc: exportable memory is aligned to %zu",
+				whole);
+	/* What follows may release the lock for a while. */
+	s->pins++;
+	hm_pool_sync_lost(p);
+	hm_pool_decay(p);
+	wait_ns = p->order.wait_ns;
+	if (size > PTRDIFF_MAX) {
+		hm_error(err, "more than there can be");
+	} else {
+		units = units_of(size);
+		if (p->whole)
+			units = ((size + whole - 1) & ~(whole - 1)) >>
+				UNIT_SHIFT;
+		room = units + (p->whole ? 0 : (align - UNIT) >> UNIT_SHIFT);
+		b = find_block(p, s, g, zone, room, &err, &waited);
+		if (b)
+			b = place_block(p, b, units, align);
+	}
+	s->pins--;
+	if (!b) {
+		p->failed++;
+		return hm_pool_explain(p, "alloc of", size, err,
+				       p->order.wait_ns - wait_ns, waited);
+	}
+	*ptr = (void *)(uintptr_t)b->addr;
+	hm_pool_give(p, s, b, size);
+	return 0;
+}
+
+/* Freed on @s, with its tag. */
+static void let_go(struct pool *p, struct pool_stream *s, struct graph *to,
+		   struct block *b)
+{
+	if (b->flags & BLOCK_RESERVE)
+		p->source->unreserve(p, b);
+	if (b->flags & BLOCK_GRAPH)
+		hm_graph_free(p, s, to, b);
+	else if (b->flags & (BLOCK_USED | BLOCK_EXPORTED))
+		free_used(p, b);
+	else
+		hm_block_release(p, b);
+}
+
+void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
+		       struct block *b)
+{
+	uint64_t bytes = block_bytes(b), pos;
+
+	if (!s)
+		s = hm_block_owner(p, b);
+	hm_hash_remove(p, b);
+	lock_stream(p, s);
+	hm_pool_return_excess(p, s, b);
+	pos = s->s.index ? hm_stream_next_pos(&s->s) : 0;
+	if (!(b->flags & BLOCK_GRAPH)) {
+		b->stream = s->s.index;
+		b->pos = pos;
+	}
+	stream_sub_requested(s, bytes - b->slack);
+	stream_count_free(s);
+	publish_and_unlock(p, s);
+	let_go(p, s, to, b);
+	hm_pool_record(p, s, bytes);
+	/* Others may wait for the device when they take memory back. */
+	if (p->provider->caps & HM_PROVIDER_MAPPABLE)
+		hm_pool_decay(p);
+}
+
+/*
+ * Blocks and streams: uses on further streams, streams that come to an end,
+ * when an event is recorded.
+ */
+
+/* What a free block may stay behind the last event: see stream.c. */
+#define RECORD_FREES	64
+#define RECORD_BYTES	((uint64_t)64 << 20)
+/* Or this part of the pool, if that is more. */
+#define RECORD_SHARE	16
+/* Streams that were lost: of more, the host waits for their context. */
+#define MAX_LOST	(HM_MAX_STREAMS / 2)
+
+int hm_pool_lock(struct pool *p, hetmem_stream stream, uint64_t epoch,
+		 struct pool_stream **s)
+{
+	return hm_order_lock(&p->order, stream, epoch, (struct hm_stream **)s);
+}
+
+int hm_pool_lock_stream(struct pool *p, hetmem_stream stream,
+			struct pool_stream **s)
+{
+	uint64_t epoch = pool_epoch(p);
+	int err = hm_stream_get(&p->order, stream, (struct hm_stream **)s);
+
+	return err ? err : hm_pool_lock(p, stream, epoch, s);
+}
+
+void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes)
+{
+	if (p->order.seen <= 1 || !s->s.index || s->s.retired)
+		return;
+	s->unrecorded_bytes += bytes;
+	if (hm_stream_pos(&s->s) - s->s.recorded < RECORD_FREES &&
+	    (s->unrecorded_bytes < RECORD_BYTES ||
+	     s->unrecorded_bytes < p->reserved / RECORD_SHARE))
+		return;
+	/* Whoever needs it tries again and says why it failed. */
+	if (!hm_stream_record(&p->order, &s->s))
+		s->unrecorded_bytes = 0;
+}
+
+/* A retired stream has an end; behind it, it is nobody. */
+static void bury_stream(struct pool *p, struct pool_stream *s)
+{
+	unsigned int zone;
+
+	if (!s->s.retired || !s->s.id || s->pins ||
+	    s->s.done < hm_stream_pos(&s->s))
+		return;
+	/* What still uses live memory of one that was lost has no position. */
+	if (s->s.lost && !s->s.synced)
+		return;
+	/* As for one that is retired: before its lock is taken. */
+	if (s->s.lost)
+		__atomic_add_fetch(&p->order.epoch, 1, __ATOMIC_ACQ_REL);
+	if (s->first_use || hm_stream_flush_piece(p, s, 0))
+		return;
+	for (zone = 0; zone < NR_ZONES; zone++)
+		if (s->arenas[zone].units)
+			return;
+	hm_pool_publish(p, s);
+	hm_stream_recycle(&p->order, &s->s);
+}
+
+void hm_pool_sync_lost(struct pool *p)
+{
+	unsigned int i;
+
+	if (p->nr_lost <= MAX_LOST)
+		return;
+	p->nr_lost = 0;
+	for (i = 1; i < p->order.nr; i++) {
+		struct hm_stream *s = p->order.streams[i];
+
+		if (s->id && s->lost && !s->synced)
+			hm_stream_sync_lost(&p->order, s);
+	}
+	hm_pool_poll(p);
+}
+
+bool hm_pool_poll(struct pool *p)
+{
+	bool changed = false, retired = false;
+	unsigned int i, lost = 0;
+
+	for (i = 1; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		if (s->first_use &&
+		    s->s.recorded < use_at(p, s->first_use)->pos)
+			hm_stream_record(&p->order, &s->s);
+		changed |= hm_stream_poll(&p->order, &s->s);
+		while (hm_stream_settle_pending(p, s))
+			hm_pool_pause(p);
+		retired |= s->s.retired && s->s.id;
+		lost += s->s.id && s->s.lost && !s->s.synced;
+	}
+	p->nr_lost = lost;
+	settle_exported(p);
+	if (retired) {
+		hm_pool_settle(p);
+		for (i = 1; i < p->order.nr; i++)
+			bury_stream(p, stream_at(p, i));
+	}
+	return changed;
+}
+
+int hm_pool_sync(struct pool *p, bool live)
+{
+	unsigned int i;
+	int err = 0, one;
+
+	for (i = 1; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		if (!s->s.id)
+			continue;
+		/* What uses live memory has no position: there was no free. */
+		if (live) {
+			stream_lock(s);
+			hm_stream_next_pos(&s->s);
+			stream_unlock(s);
+		}
+		one = hm_stream_sync(&p->order, &s->s, hm_stream_pos(&s->s));
+		err = err ? err : one;
+	}
+	return err;
+}

@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The cached path: a stream keeps what was freed on it, up to a limit, by
+ * size. Such a block comes back on the same stream for a request of its size,
+ * or one that is somewhat smaller: without a lock that another stream takes,
+ * without a system call, and without a call of the driver but for the stream's
+ * id. Everything else is alloc.c.
+ */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/check.h"
+#include "pool/graph.h"
+
+/* A cached block may be larger than what is asked for by this part of that. */
+#define FIT_SHARE	1
+#define CACHE_BYTES	((NR_BINS * sizeof(uint32_t) + 63) & ~(size_t)63)
+/* Remote frees wait up to this part of a full cache; more take the lock. */
+#define REMOTE_SHARE	2
+
+void hm_stream_spin(struct pool_stream *s)
+{
+	unsigned int i;
+
+	do {
+		for (i = 0; i < 100 && __atomic_load_n(&s->lock,
+						__ATOMIC_RELAXED); i++)
+			hm_cpu_relax();
+		if (i == 100)
+			sched_yield();
+	} while (__atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQUIRE));
+}
+
+static uint64_t cache_max(const struct pool *p)
+{
+	return __atomic_load_n(&p->cache_max, __ATOMIC_RELAXED);
+}
+
+/*
+ * The list for @units, or if that is empty the next that may serve: sizes that
+ * come once each would find nothing otherwise. 0: none has blocks.
+ */
+static uint32_t cache_fit(const struct pool_stream *s, uint32_t units)
+{
+	uint32_t word = units / 64, last = units + units / FIT_SHARE, bin;
+	uint64_t bits = s->cache_map[word] >> units % 64;
+
+	if (bits & 1)
+		return units;
+	if (last >= NR_BINS)
+		last = NR_BINS - 1;
+	bin = units;
+	if (!bits) {
+		do {
+			if (++word > last / 64)
+				return 0;
+			bits = s->cache_map[word];
+		} while (!bits);
+		bin = word * 64;
+	}
+	bin += __builtin_ctzll(bits);
+	if (bin > last || s->excess + bin - units > s->room)
+		return 0;
+	return bin;
+}
+
+/* With the lock, as what follows: a block for @units, or NULL. */
+static struct block *cache_pop(struct pool *p, struct pool_stream *s,
+			       uint32_t units)
+{
+	uint32_t bin = cache_fit(s, units);
+	struct block *b;
+
+	if (hm_unlikely(!bin))
+		return NULL;
+	b = block_at(p, s->cache[bin]);
+	s->cache[bin] = b->right;
+	if (!b->right)
+		s->cache_map[bin / 64] &= ~(1ULL << bin % 64);
+	stream_set_cached(s, s->cached - ((uint64_t)bin << UNIT_SHIFT));
+	s->excess += bin - units;
+	return b;
+}
+
+/* What is in excess is of the stream that it was allocated on. */
+void hm_pool_return_excess(struct pool *p, struct pool_stream *s,
+			   const struct block *b)
+{
+	uint32_t excess = block_excess(b);
+
+	if (b->stream == s->s.index)
+		s->excess -= excess;
+	else if (excess && !(b->flags & BLOCK_GRAPH))
+		__atomic_fetch_sub(&stream_at(p, b->stream)->returned, excess,
+				   __ATOMIC_RELAXED);
+}
+
+/* A BUSY block that is freed on @s. */
+static void cache_push(struct pool *p, struct pool_stream *s, struct block *b)
+{
+	uint64_t bytes = block_bytes(b);
+
+	hm_pool_return_excess(p, s, b);
+	b->pos = hm_stream_next_pos(&s->s);
+	b->right = s->cache[b->units];
+	s->cache[b->units] = block_id(p, b);
+	s->cache_map[b->units / 64] |= 1ULL << b->units % 64;
+	stream_set_cached(s, s->cached + bytes);
+	stream_sub_requested(s, bytes - b->slack);
+	stream_count_free(s);
+	b->stream = s->s.index;
+	block_set_state(b, BLOCK_CACHED);
+}
+
+/* What is on the list; then it is @empty: of this stream, or closed. */
+static void collect_remote(struct pool *p, struct pool_stream *s,
+			   uint64_t empty)
+{
+	uint32_t id, next, units = 0;
+	uint64_t head;
+
+	if (__atomic_load_n(&s->returned, __ATOMIC_RELAXED))
+		s->excess += __atomic_exchange_n(&s->returned, 0,
+						 __ATOMIC_RELAXED);
+	if (__atomic_load_n(&s->remote, __ATOMIC_RELAXED) == empty)
+		return;
+	head = __atomic_exchange_n(&s->remote, empty, __ATOMIC_ACQ_REL);
+	for (id = head == REMOTE_CLOSED ? 0 : head; id; id = next) {
+		struct block *b = block_at(p, id);
+
+		block_prefetch(b);
+		next = b->right;
+		units += b->units;
+		cache_push(p, s, b);
+	}
+	__atomic_sub_fetch(&s->remote_units, units, __ATOMIC_RELAXED);
+}
+
+void hm_stream_collect(struct pool *p, struct pool_stream *s)
+{
+	collect_remote(p, s, s->s.retired ? REMOTE_CLOSED : s->s.serial << 32);
+}
+
+void hm_pool_collect(struct pool *p)
+{
+	unsigned int i;
+
+	for (i = 0; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		if (!__atomic_load_n(&s->remote_units, __ATOMIC_RELAXED))
+			continue;
+		stream_lock(s);
+		hm_stream_collect(p, s);
+		stream_unlock(s);
+	}
+}
+
+/*
+ * A remote free has no position in its stream before it is collected: until
+ * then an event, or that all is complete, says nothing of it. The end has one
+ * of its own: blocks that are used on the stream, but freed later or
+ * elsewhere, are not covered by an event for the last free.
+ */
+void hm_stream_close(struct pool *p, struct pool_stream *s)
+{
+	stream_lock(s);
+	collect_remote(p, s, REMOTE_CLOSED);
+	hm_stream_step(&s->s);
+	stream_unlock(s);
+}
+
+static __attribute__((noinline))
+int alloc_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
+	       size_t size, size_t align, hetmem_stream stream, void **ptr)
+{
+	int err = hm_pool_lock(p, stream, epoch, &s);
+
+	if (!err) {
+		err = hm_pool_alloc_slow(p, s, NULL, size, align, ptr);
+		pthread_mutex_unlock(&p->lock);
+	}
+	return err;
+}
+
+static int alloc_cached(struct hetmem_resource *res, size_t size, size_t align,
+			hetmem_stream stream, void **ptr)
+{
+	struct pool *p = to_pool(res);
+	uint64_t epoch = pool_epoch(p);
+	struct pool_stream *s;
+	uint32_t units;
+	struct block *b;
+	int err;
+
+	err = p->host && stream == HETMEM_STREAM_HOST ? 0 :
+		hm_check_owner(res->hm);
+	if (!err)
+		err = hm_stream_get(&p->order, stream,
+				    (struct hm_stream **)&s);
+	if (hm_unlikely(err))
+		return err;
+	if (size > SMALL_MAX || align > UNIT ||
+	    hm_unlikely(__atomic_load_n(&s->graph, __ATOMIC_RELAXED)))
+		return alloc_slow(p, s, epoch, size, align, stream, ptr);
+	units = units_of(size);
+	if (hm_unlikely(__atomic_load_n(&s->owner, __ATOMIC_RELAXED) !=
+			hm_stream_keys))
+		__atomic_store_n(&s->owner, hm_stream_keys, __ATOMIC_RELAXED);
+	stream_lock(s);
+	b = hm_unlikely(epoch != pool_epoch(p)) ? NULL : cache_pop(p, s, units);
+	/* A pool that sleeps gives out nothing that was cached. */
+	if (hm_unlikely(!b) && cache_max(p) && epoch == pool_epoch(p)) {
+		hm_stream_collect(p, s);
+		b = cache_pop(p, s, units);
+	}
+	if (hm_unlikely(!b)) {
+		stream_unlock(s);
+		return alloc_slow(p, s, epoch, size, align, stream, ptr);
+	}
+	b->slack = block_bytes(b) - size;
+	b->stream = s->s.index;
+	b->pos = s->s.serial;
+	b->left = 0;
+	stream_add_requested(s, size);
+	s->allocs++;
+	*ptr = (void *)(uintptr_t)b->addr;
+	block_set_state(b, BLOCK_LIVE);
+	stream_unlock(s);
+	return 0;
+}
+
+int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
+		  hetmem_stream stream, void **ptr)
+{
+	int err = alloc_cached(res, size, align, stream, ptr);
+
+	if (hm_unlikely(res->hm->check) && !err)
+		hm_pool_tell_alloc(to_pool(res), *ptr, size, stream);
+	return err;
+}
+
+/*
+ * LIVE to BUSY. Two threads that free one block at the same time are told
+ * apart in check mode only: an atomic exchange is a third of what a free costs.
+ */
+static bool block_to_busy(const struct pool *p, struct block *b)
+{
+	uint8_t state = BLOCK_LIVE;
+
+	if (hm_unlikely(p->opt.check))
+		return __atomic_compare_exchange_n(&b->state, &state,
+				BLOCK_BUSY, false, __ATOMIC_ACQ_REL,
+				__ATOMIC_RELAXED);
+	if (hm_unlikely(block_state(b) != BLOCK_LIVE))
+		return false;
+	block_set_state(b, BLOCK_BUSY);
+	return true;
+}
+
+/*
+ * A reader of the hash may be led astray, to nothing or to what has been the
+ * block; whoever looks under the lock is not.
+ */
+static __attribute__((noinline))
+struct block *find_locked(struct pool *p, void *ptr)
+{
+	struct block *b;
+
+	pthread_mutex_lock(&p->lock);
+	b = hm_block_find_locked(p, (uintptr_t)ptr);
+	pthread_mutex_unlock(&p->lock);
+	if (b && block_to_busy(p, b))
+		return b;
+	hm_error(-EINVAL, b ? "free: %p was freed already" :
+		 "free: %p is not the beginning of a live block", ptr);
+	return NULL;
+}
+
+/*
+ * A live block that is the caller's now, or NULL and why. *@size: in: that it
+ * must have, or 0; out: that it has.
+ */
+static struct block *claim_live(struct pool *p, void *ptr, size_t *size)
+{
+	struct block *b = hm_block_find(p, (uintptr_t)ptr);
+	uint64_t asked;
+
+	if (hm_unlikely(!b || !block_to_busy(p, b))) {
+		b = find_locked(p, ptr);
+		if (!b)
+			return NULL;
+	}
+	asked = block_bytes(b) - b->slack;
+	if (hm_unlikely(*size && *size != asked)) {
+		block_set_state(b, BLOCK_LIVE);
+		hm_error(-EINVAL, "free: %p has %llu bytes, not %zu", ptr,
+			 (unsigned long long)asked, *size);
+		return NULL;
+	}
+	*size = asked;
+	return b;
+}
+
+/*
+ * To the owner of @s; false: that is the caller, or there is too much, or @s
+ * may be retired.
+ */
+static bool cache_push_remote(struct pool *p, struct pool_stream *s,
+			      uint64_t epoch, struct block *b)
+{
+	uint32_t id = block_id(p, b), units = b->units;
+	uint64_t head, serial;
+
+	if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == hm_stream_keys ||
+	    !__atomic_load_n(&s->cache, __ATOMIC_RELAXED))
+		return false;
+	/* First what writes the line, which others write, too. */
+	if ((uint64_t)__atomic_add_fetch(&s->remote_units, units,
+					 __ATOMIC_RELAXED) << UNIT_SHIFT >
+	    cache_max(p) / REMOTE_SHARE)
+		goto not;
+	head = __atomic_load_n(&s->remote, __ATOMIC_ACQUIRE);
+	serial = head >> 32;
+	if (hm_unlikely(head == REMOTE_CLOSED || epoch != pool_epoch(p)))
+		goto not;
+	do {
+		if (hm_unlikely(head >> 32 != serial))
+			goto not;
+		b->right = head;
+	} while (!__atomic_compare_exchange_n(&s->remote, &head,
+					      serial << 32 | id, true,
+					      __ATOMIC_RELEASE,
+					      __ATOMIC_RELAXED));
+	return true;
+not:
+	__atomic_sub_fetch(&s->remote_units, units, __ATOMIC_RELAXED);
+	return false;
+}
+
+static bool cache_push_own(struct pool *p, struct pool_stream *s,
+			   uint64_t epoch, struct block *b)
+{
+	bool pushed = false;
+
+	stream_lock(s);
+	if (s->cache && s->cached + block_bytes(b) <= cache_max(p) &&
+	    epoch == pool_epoch(p) && !s->s.retired) {
+		cache_push(p, s, b);
+		pushed = true;
+	}
+	stream_unlock(s);
+	return pushed;
+}
+
+/* Not on the cached path: there is no cache yet, or it is full. */
+static void cache_make(struct pool *p, struct pool_stream *s)
+{
+	uint32_t *cache;
+
+	if (!cache_max(p))
+		return;
+	pthread_mutex_lock(&p->lock);
+	if (s->cache) {
+		hm_stream_flush_piece(p, s, s->cached / 2);
+	} else {
+		/* In cache lines of its own. */
+		cache = aligned_alloc(64, CACHE_BYTES);
+		if (cache)
+			memset(cache, 0, CACHE_BYTES);
+		stream_lock(s);
+		__atomic_store_n(&s->cache, cache, __ATOMIC_RELEASE);
+		stream_unlock(s);
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* Also where the stream is not what it was; if that has gone, nothing is done. */
+static __attribute__((noinline))
+int free_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
+	      hetmem_stream stream, struct block *b)
+{
+	int err = 0;
+
+	if (s)
+		err = hm_pool_lock(p, stream, epoch, &s);
+	else
+		pthread_mutex_lock(&p->lock);
+	if (err) {
+		block_set_state(b, BLOCK_LIVE);
+		return err;
+	}
+	hm_pool_free_slow(p, s, NULL, b);
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}
+
+int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size,
+		 hetmem_stream stream)
+{
+	struct pool *p = to_pool(res);
+	uint64_t epoch = pool_epoch(p);
+	struct pool_stream *s = NULL;
+	struct block *b;
+	int err;
+
+	err = p->host && stream == HETMEM_STREAM_HOST ? 0 :
+		hm_check_owner(res->hm);
+	/* A private pool's block: nobody asks who the stream is. */
+	if (!err && hm_unlikely(__atomic_load_n(&p->privates,
+						__ATOMIC_RELAXED))) {
+		err = hm_private_free(p, ptr, size, stream);
+		if (err != -ENOENT)
+			return err;
+		err = 0;
+	}
+	if (!err && stream != HETMEM_STREAM_UNKNOWN)
+		err = hm_stream_get(&p->order, stream,
+				    (struct hm_stream **)&s);
+	if (hm_unlikely(err))
+		return err;
+	b = claim_live(p, ptr, size);
+	if (hm_unlikely(!b))
+		return -EINVAL;
+	if (hm_unlikely(res->hm->check) && !(b->flags & BLOCK_GRAPH))
+		hm_pool_tell_free(p, b, stream);
+	if (!s || b->units >= NR_BINS ||
+	    __atomic_load_n(&b->flags, __ATOMIC_RELAXED) & ~BLOCK_ZONE ||
+	    __atomic_load_n(&s->graph, __ATOMIC_RELAXED))
+		return free_slow(p, s, epoch, stream, b);
+	if (cache_push_remote(p, s, epoch, b) || cache_push_own(p, s, epoch, b))
+		return 0;
+	if (epoch == pool_epoch(p)) {
+		cache_make(p, s);
+		if (cache_push_own(p, s, epoch, b))
+			return 0;
+	}
+	return free_slow(p, s, epoch, stream, b);
+}
+
+/*
+ * Up to PIECE blocks of the cache, which @s has no more, while it has more than
+ * @keep bytes; large ones first. *@more: there are others.
+ */
+static uint32_t cache_detach(struct pool *p, struct pool_stream *s,
+			     uint64_t keep, bool *more)
+{
+	unsigned int i, bin, nr = 0;
+	uint32_t list = 0, id;
+
+	stream_lock(s);
+	hm_stream_collect(p, s);
+	for (i = MAP_WORDS; i-- && s->cached > keep && nr < PIECE;) {
+		while (s->cache_map[i] && s->cached > keep && nr < PIECE) {
+			struct block *b;
+
+			bin = i * 64 + 63 - __builtin_clzll(s->cache_map[i]);
+			id = s->cache[bin];
+			b = block_at(p, id);
+			s->cache[bin] = b->right;
+			if (!b->right)
+				s->cache_map[i] &= ~(1ULL << bin % 64);
+			stream_set_cached(s, s->cached - block_bytes(b));
+			b->right = list;
+			list = id;
+			nr++;
+		}
+	}
+	*more = s->cached > keep;
+	stream_unlock(s);
+	return list;
+}
+
+bool hm_stream_flush_piece(struct pool *p, struct pool_stream *s, uint64_t keep)
+{
+	uint64_t bytes = 0;
+	uint32_t id, next;
+	bool more;
+
+	for (id = cache_detach(p, s, keep, &more); id; id = next) {
+		struct block *b = block_at(p, id);
+
+		next = b->right;
+		bytes += block_bytes(b);
+		hm_hash_remove(p, b);
+		block_set_state(b, BLOCK_BUSY);
+		hm_block_release(p, b);
+	}
+	if (bytes)
+		hm_pool_record(p, s, bytes);
+	return more;
+}
+
+void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep)
+{
+	while (hm_stream_flush_piece(p, s, keep))
+		hm_pool_pause(p);
+}
+
+void hm_pool_flush(struct pool *p)
+{
+	unsigned int i, nr = __atomic_load_n(&p->order.nr, __ATOMIC_ACQUIRE);
+
+	for (i = 0; i < nr; i++)
+		hm_stream_flush(p, stream_at(p, i), 0);
+}
+
+void hm_pool_pause(struct pool *p)
+{
+	pthread_mutex_unlock(&p->lock);
+	sched_yield();
+	pthread_mutex_lock(&p->lock);
+}

@@ -1,0 +1,950 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The pool cuts memory of a provider into blocks, in stream order.
+ *
+ * Memory comes in runs: address ranges with memory behind them, without gaps.
+ * A source (source.h) makes runs. A run is cut into blocks, multiples of 512
+ * bytes. Each block has a descriptor outside of the memory, of 48 bytes and
+ * with a 32-bit name. A block is
+ *
+ *	LIVE	the program's;
+ *	CACHED	freed, and kept by its stream for the next request of its size:
+ *		no shared lock, no merging with neighbours;
+ *	FREE	in the arena of a stream, merged with its neighbours;
+ *	PENDING	freed, and used on further streams whose work is not complete;
+ *	BUSY	between two of these, in the hands of one thread of the pool.
+ *
+ * The tag of a free block is (stream, position): its last use, see stream.c.
+ * The arena of the host has complete blocks, which every stream may use.
+ * There are two zones, each with its own runs, blocks and arenas: small blocks
+ * do not lie between large ones.
+ *
+ * Files: pool.c creates, controls and destroys a pool. cache.c is the cached
+ * path, where allocations and frees arrive. alloc.c is the slow path. block.c
+ * cuts and merges, arena.c searches, index.c has the metadata, graph.c is
+ * captured work. regions.c and vmm/ are the sources.
+ *
+ * Locking: a stream's lock protects its cache and counters; it is held for a
+ * few instructions. pool->lock protects everything else, is taken first, and
+ * is held while the driver is called. Nobody waits with it: hm_order_nap() and
+ * hm_stream_sync_lost() release it. A live block is constant, except for state,
+ * flags and uses. The hash is read without a lock: a reader that finds nothing
+ * looks again under pool->lock.
+ *
+ * The cached path takes no shared lock and writes no cache line that threads
+ * with other streams use. The lock, cache and counters of a stream are its
+ * own, and so are the cache lines of the descriptors in its cache. Of the
+ * threads that use a stream, the one that allocated on it last owns it. A free
+ * by another thread only adds the block to the stream's list of remote frees,
+ * without the lock. The list is taken as a whole under the lock when the cache
+ * lacks a block, is flushed, or its counters are read; the frees count from
+ * then on.
+ *
+ * A stream can be retired, and its slot reused, between lookup and locking.
+ * The retiring thread changes the order's epoch, then takes the stream's lock
+ * and closes the remote list. Everyone else reads the epoch, looks up, locks
+ * or loads the list's head, and reads the epoch again: if it changed, they
+ * look up again. So a free before the end of a stream is covered by its last
+ * event, and no later free is taken for covered.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/check.h"
+#include "pool/graph.h"
+#include "pool/source.h"
+
+/*
+ * What check mode is told of blocks that are given out and taken back. A handle
+ * that means a stream of the current context means one of the pool's here.
+ */
+
+void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size,
+			hetmem_stream stream)
+{
+	const struct block *b = hm_block_find(p, (uintptr_t)ptr);
+	struct hm_context saved;
+	bool entered;
+
+	/* A capture's was told of when it became the capture's. */
+	if (b && b->flags & BLOCK_GRAPH)
+		return;
+	entered = p->res.device >= 0 &&
+		  !hm_context_enter(p->res.hm, p->res.device, &saved);
+	hm_check_alloc(p->res.hm, ptr, size, stream);
+	if (entered)
+		hm_context_leave(p->res.hm, &saved);
+}
+
+/* With the lock. */
+static void tell_uses(struct pool *p, const struct block *b, size_t size)
+{
+	uint32_t id = b->flags & BLOCK_USED ? b->left : 0;
+
+	while (id) {
+		struct use *u = use_at(p, id);
+		struct pool_stream *s = stream_at(p, u->stream);
+
+		if (s->s.serial == u->pos && !s->s.retired)
+			hm_check_free(p->res.hm, (void *)(uintptr_t)b->addr,
+				      size, hm_stream_handle(&s->s));
+		id = u->next;
+	}
+}
+
+void hm_pool_tell_free(struct pool *p, const struct block *b,
+		       hetmem_stream stream)
+{
+	const size_t size = block_bytes(b) - b->slack;
+	struct hm_context saved;
+	struct pool_stream *s;
+	bool entered;
+
+	entered = p->res.device >= 0 &&
+		  !hm_context_enter(p->res.hm, p->res.device, &saved);
+	pthread_mutex_lock(&p->lock);
+	if (stream == HETMEM_STREAM_UNKNOWN) {
+		s = hm_block_owner(p, b);
+		stream = s->s.index && !s->s.retired ?
+			hm_stream_handle(&s->s) : HETMEM_STREAM_HOST;
+	}
+	hm_check_free(p->res.hm, (void *)(uintptr_t)b->addr, size, stream);
+	tell_uses(p, b, size);
+	pthread_mutex_unlock(&p->lock);
+	if (entered)
+		hm_context_leave(p->res.hm, &saved);
+}
+
+/* What else a pool can be asked. All of it takes the pool's lock. */
+
+/* Descriptors that one hold of the lock looks at. */
+#define SCANNED		4096
+
+/*
+ * The live block that an address is in; interior ones take a search, which
+ * releases the lock between pieces: the block that has @addr stays where it is.
+ */
+static struct block *find_live(struct pool *p, uint64_t addr)
+{
+	struct block *b = hm_block_find_locked(p, addr);
+	uint32_t id;
+
+	if (b)
+		return block_state(b) == BLOCK_LIVE ? b : NULL;
+	for (id = 1; id < p->blocks.nr; id++) {
+		b = block_at(p, id);
+		if (block_state(b) == BLOCK_LIVE && addr >= b->addr &&
+		    addr < block_end(b))
+			return b;
+		if (id % SCANNED == 0)
+			hm_pool_pause(p);
+	}
+	return NULL;
+}
+
+static int pool_owns(struct pool *p, struct hm_ctl_owns *arg)
+{
+	struct hm_stream *s;
+	struct block *b;
+
+	pthread_mutex_lock(&p->lock);
+	b = arg->first ? hm_block_find_locked(p, (uintptr_t)arg->ptr) :
+		find_live(p, (uintptr_t)arg->ptr);
+	if (b && block_state(b) != BLOCK_LIVE)
+		b = NULL;
+	if (b) {
+		s = &hm_block_owner(p, b)->s;
+		arg->base = (void *)(uintptr_t)b->addr;
+		arg->size = block_bytes(b);
+		arg->asked = block_bytes(b) - b->slack;
+		arg->stream = !s->retired && (s->index || !b->stream) ?
+			hm_stream_handle(s) : HETMEM_STREAM_UNKNOWN;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return b ? 0 : hm_error(-ENOENT, "owns: %p is in no block of this pool",
+				arg->ptr);
+}
+
+/* @s uses live @b, as others may. */
+static int pool_use(struct pool *p, struct block *b, struct pool_stream *s)
+{
+	if (!s->s.index || s == hm_block_owner(p, b))
+		return 0;
+	return hm_block_use(p, b, s);
+}
+
+static int pool_record(struct pool *p, const struct hm_ctl_stream *arg)
+{
+	struct pool_stream *s;
+	struct block *b;
+	int err;
+
+	err = hm_pool_lock_stream(p, arg->stream, &s);
+	if (err)
+		return err;
+	b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
+	if (!b || block_state(b) != BLOCK_LIVE)
+		err = hm_error(-EINVAL, "record_stream: %p is not the beginning of a live block",
+			       arg->ptr);
+	else
+		err = pool_use(p, b, s);
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+static int pool_retire(struct pool *p, const struct hm_ctl_stream *arg)
+{
+	struct hm_stream *s;
+	int err;
+
+	pthread_mutex_lock(&p->lock);
+	err = hm_stream_end(&p->order, arg->stream, &s);
+	if (!err && s) {
+		hm_stream_close(p, (struct pool_stream *)s);
+		err = hm_stream_retire(&p->order, s);
+		if (!err)
+			hm_stream_flush(p, (struct pool_stream *)s, 0);
+	}
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+static int pool_poll(struct pool *p)
+{
+	pthread_mutex_lock(&p->lock);
+	hm_pool_poll(p);
+	hm_pool_sync_lost(p);
+	p->source->poll(p);
+	hm_pool_decay(p);
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}
+
+/* Waits, without the lock, for work on freed memory: its end may be near. */
+static int pool_trim(struct pool *p, size_t *arg)
+{
+	bool wait, changed = true;
+	unsigned int i, naps = 0;
+	uint64_t keep, deadline;
+
+	pthread_mutex_lock(&p->lock);
+	keep = *arg > p->opt.min ? *arg : p->opt.min;
+	deadline = p->opt.wait_ms == HM_POOL_NO_WAIT ? 0 :
+		hm_now() + p->opt.wait_ms * 1000000ULL;
+	*arg = 0;
+	hm_pool_flush(p);
+	/* A pool with one stream has recorded nothing so far. */
+	for (i = 1; i < p->order.nr; i++)
+		hm_stream_record(&p->order, p->order.streams[i]);
+	hm_pool_poll(p);
+	do {
+		if (changed) {
+			hm_pool_settle_all(p);
+			*arg += p->source->trim(p, keep);
+		}
+		wait = p->reserved > keep && hm_pool_awaits(p) &&
+		       hm_now() < deadline;
+		if (wait) {
+			hm_order_nap(&p->order, &naps);
+			changed = hm_pool_poll(p);
+		}
+	} while (wait);
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}
+
+static int pool_stats(struct pool *p, struct hetmem_resource_stats *st)
+{
+	unsigned int i;
+
+	pthread_mutex_lock(&p->lock);
+	hm_pool_sum(p);
+	for (i = 0; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		stream_lock(s);
+		st->allocs += s->allocs;
+		st->frees += s->frees;
+		stream_unlock(s);
+	}
+	st->live = st->allocs - st->frees;
+	st->requested = p->requested;
+	st->requested_peak = p->requested_peak;
+	st->reserved = p->reserved;
+	st->reserved_peak = p->reserved_peak;
+	st->metadata = hm_pool_metadata(p);
+	st->failed = p->failed;
+	st->driver_calls = p->calls + p->order.calls;
+	st->host_wait_ns = p->order.wait_ns;
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}
+
+static int pool_segments(struct pool *p, struct hm_ctl_segments *arg)
+{
+	uint64_t addr = (uintptr_t)arg->ptr;
+	struct block *b;
+	int err = 0;
+
+	if (!p->source->segments)
+		return -EOPNOTSUPP;
+	pthread_mutex_lock(&p->lock);
+	b = find_live(p, addr);
+	if (!b || arg->size > block_end(b) - addr)
+		err = hm_error(-EINVAL, "segments: %p and %zu bytes are not in one block of this pool",
+			       arg->ptr, arg->size);
+	else
+		err = p->source->segments(p, arg);
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+/* As hm_pool_attempt() for @s; -ENOMEM is explained. */
+static int pool_attempt(struct pool *p, struct pool_stream *s,
+			int (*attempt)(struct pool *p, struct pool_stream *s,
+				       void *arg),
+			void *arg, const char *what, size_t size)
+{
+	uint64_t wait_ns = p->order.wait_ns;
+	struct hm_stream *waited = NULL;
+	int err;
+
+	s->pins++;
+	err = hm_pool_attempt(p, s, attempt, arg, &waited);
+	s->pins--;
+	if (err != -ENOMEM)
+		return err;
+	return hm_pool_explain(p, what, size, err, p->order.wait_ns - wait_ns,
+			       waited);
+}
+
+/* New memory rather than an order between streams, unless there is none. */
+static int reserve_block(struct pool *p, struct pool_stream *s, uint64_t units,
+			 uint64_t reserve, struct block **b)
+{
+	int err = -ENOMEM;
+
+	if (!p->opt.reuse_order)
+		err = p->source->reserve(p, s, units, reserve, false, b);
+	if (err != -ENOMEM)
+		return err;
+	if (s->s.index)
+		hm_pool_claim(p, s);
+	return p->source->reserve(p, s, units, reserve, true, b);
+}
+
+static int reserve_attempt(struct pool *p, struct pool_stream *s, void *arg)
+{
+	struct hm_ctl_alloc *r = arg;
+	struct block *b;
+	int err;
+
+	hm_pool_make_ready(p);
+	if (p->asleep)
+		return hm_pool_asleep();
+	if (s->graph)
+		return hm_error(-EBUSY, "alloc_with: what a capture has does not grow");
+	err = reserve_block(p, s, units_of(r->size), units_of(r->reserve), &b);
+	if (err)
+		return err;
+	r->ptr = (void *)(uintptr_t)b->addr;
+	hm_pool_give(p, s, b, r->size);
+	return 0;
+}
+
+static int pool_alloc_with(struct pool *p, struct hm_ctl_alloc *arg)
+{
+	struct pool_stream *s;
+	int err;
+
+	if (arg->private_pool)
+		return hm_private_alloc(p, arg);
+	if (!p->source->reserve || p->whole)
+		return -EOPNOTSUPP;
+	if (arg->align > p->provider->granularity)
+		return hm_error(-EINVAL, "alloc_with: a block that grows is aligned to %zu",
+				p->provider->granularity);
+	if (arg->size > BLOCK_MAX || arg->reserve > BLOCK_MAX)
+		return hm_error(-ENOMEM, "alloc_with: more than there can be");
+	err = hm_pool_lock_stream(p, arg->stream, &s);
+	if (err)
+		return err;
+	err = pool_attempt(p, s, reserve_attempt, arg, "alloc_with of",
+			   arg->size);
+	p->failed += err != 0;
+	pthread_mutex_unlock(&p->lock);
+	if (hm_unlikely(p->res.hm->check) && !err)
+		hm_pool_tell_alloc(p, arg->ptr, arg->size, arg->stream);
+	return err;
+}
+
+/*
+ * To @units, and what is more than that is cut off, but for a block with room
+ * of its own. Of one that was large enough the rest may be in use.
+ */
+static int pool_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
+			uint64_t units)
+{
+	struct block *rest;
+	int err = -ENOMEM;
+
+	if (!p->opt.reuse_order)
+		err = p->source->enlarge(p, s, b, units, false);
+	if (err == -ENOMEM) {
+		if (s->s.index)
+			hm_pool_claim(p, s);
+		err = p->source->enlarge(p, s, b, units, true);
+	}
+	if (err || b->units <= units || b->flags & BLOCK_RESERVE)
+		return err;
+	rest = hm_block_cut(p, b, units);
+	if (rest) {
+		/* What it is made of may be in use, and @s ordered behind that. */
+		stream_lock(s);
+		rest->stream = s->s.index;
+		rest->pos = s->s.index ? hm_stream_step(&s->s) : 0;
+		stream_unlock(s);
+		hm_block_release(p, rest);
+	}
+	return 0;
+}
+
+/* Takes back a use that was added to the list when it was @left. */
+static void pool_unuse(struct pool *p, struct block *b, uint32_t left)
+{
+	if (b->left == left)
+		return;
+	hm_table_put(&p->uses, b->left);
+	b->left = left;
+	if (!left)
+		__atomic_store_n(&b->flags, b->flags & ~BLOCK_USED,
+				 __ATOMIC_RELEASE);
+}
+
+/* The live block @b gets @size bytes, and a use on @s; or nothing changes. */
+static int pool_grow_block(struct pool *p, struct pool_stream *s,
+			   struct block *b, uint64_t size)
+{
+	uint64_t units = units_of(size);
+	uint64_t was = block_bytes(b) - b->slack;
+	uint32_t excess = block_excess(b), left = b->left;
+	int err;
+
+	err = pool_use(p, b, s);
+	if (!err && units > b->units) {
+		err = pool_enlarge(p, s, b, units);
+		if (err)
+			pool_unuse(p, b, left);
+	}
+	if (err)
+		return err;
+	b->slack = block_bytes(b) - size;
+	stream_lock(s);
+	stream_add_requested(s, size - was);
+	stream_unlock(s);
+	__atomic_fetch_add(&stream_at(p, b->stream)->returned,
+			   (int64_t)block_excess(b) - excess, __ATOMIC_RELAXED);
+	return 0;
+}
+
+/* The live block that is to grow, or NULL and *@err. */
+static struct block *grow_find(struct pool *p, struct hm_ctl_grow *g, int *err)
+{
+	struct block *b = hm_block_find_locked(p, (uintptr_t)g->ptr);
+
+	if (b && block_state(b) != BLOCK_LIVE)
+		b = NULL;
+	g->was = b ? block_bytes(b) - b->slack : 0;
+	*err = 0;
+	if (!b)
+		*err = hm_error(-EINVAL, "grow: %p is not the beginning of a live block",
+				g->ptr);
+	else if (g->size < g->was)
+		*err = hm_error(-EINVAL, "grow: %p has %zu bytes already",
+				g->ptr, g->was);
+	else if (b->flags & BLOCK_GRAPH)
+		*err = hm_error(-EBUSY, "grow: %p belongs to a capture",
+				g->ptr);
+	else if (p->asleep)
+		*err = hm_pool_asleep();
+	return *err ? NULL : b;
+}
+
+/* Whether @b, or the free block after it, has all that is missing, complete. */
+static bool has_enough(const struct pool *p, const struct block *b,
+		       uint64_t units)
+{
+	const struct block *n = block_at(p, b->next);
+
+	return units <= b->units ||
+	       (b->next && block_state(n) == BLOCK_FREE &&
+		n->units >= units - b->units && hm_block_done(p, n));
+}
+
+static int grow_attempt(struct pool *p, struct pool_stream *s, void *arg)
+{
+	struct hm_ctl_grow *g = arg;
+	struct block *b;
+	int err;
+
+	b = grow_find(p, g, &err);
+	if (b && !has_enough(p, b, units_of(g->size))) {
+		hm_pool_make_ready(p);
+		/* The lock was released. */
+		b = grow_find(p, g, &err);
+	}
+	return b ? pool_grow_block(p, s, b, g->size) : err;
+}
+
+static int pool_grow(struct pool *p, struct hm_ctl_grow *arg)
+{
+	struct pool_stream *s;
+	int err;
+
+	if (!p->source->enlarge || p->whole)
+		return -EOPNOTSUPP;
+	if (arg->size > BLOCK_MAX)
+		return hm_error(-ENOMEM, "grow: more than there can be");
+	err = hm_pool_lock_stream(p, arg->stream, &s);
+	if (err)
+		return err;
+	err = pool_attempt(p, s, grow_attempt, arg, "grow to", arg->size);
+	pthread_mutex_unlock(&p->lock);
+	if (hm_unlikely(p->res.hm->check) && !err && arg->size > arg->was)
+		hm_pool_tell_alloc(p, (char *)arg->ptr + arg->was,
+				   arg->size - arg->was, arg->stream);
+	return err;
+}
+
+static int pool_pin_comm(struct pool *p, const struct hm_ctl_stream *arg)
+{
+	struct block *b;
+	int err;
+
+	if (!p->source->pin || !(p->provider->caps & HM_PROVIDER_DEVICE))
+		return -EOPNOTSUPP;
+	pthread_mutex_lock(&p->lock);
+	b = find_live(p, (uintptr_t)arg->ptr);
+	err = b ? p->source->pin(p, b) :
+		hm_error(-EINVAL, "pin_comm: %p is in no live block",
+			 arg->ptr);
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+/* What a stream caches by default: bytes. */
+#define CACHE_MAX	((uint64_t)8 << 20)
+
+/* What streams may cache, awake and asleep. */
+static void pool_set_cache(struct pool *p)
+{
+	__atomic_store_n(&p->cache_max, p->asleep || p->whole ? 0 :
+			 p->opt.cache ? p->opt.cache : CACHE_MAX,
+			 __ATOMIC_RELAXED);
+}
+
+static void pool_awake(struct pool *p)
+{
+	p->asleep = false;
+	pool_set_cache(p);
+}
+
+/* With both locks, of which pool->lock is released meanwhile. */
+static int pool_go_to_sleep(struct pool *p)
+{
+	int err = 0;
+
+	if (p->opt.comm)
+		return hm_error(-EBUSY, "sleep: memory for communication stays");
+	/* What failed before is tried again. */
+	if (p->asleep)
+		return p->source->sleep(p);
+	p->asleep = true;
+	pool_set_cache(p);
+	hm_pool_flush(p);
+	err = hm_pool_sync(p, true);
+	if (err) {
+		pool_awake(p);
+		return err;
+	}
+	hm_pool_poll(p);
+	hm_pool_settle_all(p);
+	return p->source->sleep(p);
+}
+
+static int pool_sleep_or_wake(struct pool *p, const char *tag, bool wake)
+{
+	int err = 0;
+
+	if (!p->source->sleep)
+		return -EOPNOTSUPP;
+	if (tag && strcmp(tag, p->opt.tag))
+		return 0;
+	pthread_mutex_lock(&p->sleep_lock);
+	pthread_mutex_lock(&p->lock);
+	if (!wake) {
+		err = pool_go_to_sleep(p);
+	} else if (p->asleep) {
+		err = p->source->wake(p);
+		if (!err)
+			pool_awake(p);
+	}
+	pthread_mutex_unlock(&p->lock);
+	pthread_mutex_unlock(&p->sleep_lock);
+	return err;
+}
+
+static int pool_export(struct pool *p, struct hm_ctl_export *arg)
+{
+	struct block *b;
+	int err;
+
+	if (!p->whole)
+		return -EOPNOTSUPP;
+	pthread_mutex_lock(&p->lock);
+	b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
+	if (!b || block_state(b) != BLOCK_LIVE)
+		err = hm_error(-EINVAL, "export: %p is not the beginning of a live block",
+			       arg->ptr);
+	else if (p->asleep)
+		err = hm_error(-EBUSY, "the pool is asleep: hetmem_wake()");
+	else
+		err = p->source->export(p, b, arg);
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+static int check_options(const struct hm_pool_options *opt,
+			 const struct hm_provider *provider);
+
+/*
+ * Gives back what is beyond a lower max. Trim keeps what it is told to, so that
+ * a large region can stay: then all free memory goes.
+ */
+static void pool_shrink(struct pool *p)
+{
+	size_t keep, step;
+	uint64_t max;
+
+	for (step = 0; step < 2; step++) {
+		pthread_mutex_lock(&p->lock);
+		max = p->opt.max && p->reserved > p->opt.max ? p->opt.max : 0;
+		pthread_mutex_unlock(&p->lock);
+		if (!max)
+			return;
+		keep = step ? 0 : max;
+		pool_trim(p, &keep);
+	}
+}
+
+static int pool_set(struct pool *p, struct hm_ctl_set *set)
+{
+	struct hm_pool_options opt;
+	int err;
+
+	pthread_mutex_lock(&p->lock);
+	opt = p->opt;
+	err = set->change(set, "pool", p->provider->total, &opt);
+	if (!err)
+		err = check_options(&opt, p->provider);
+	if (!err && !set->try) {
+		p->opt.max = opt.max;
+		p->opt.min = opt.min;
+		p->opt.wait_ms = opt.wait_ms;
+		p->opt.decay_ms = opt.decay_ms;
+		p->opt.cache = opt.cache;
+		p->decay_at = 0;
+		pool_set_cache(p);
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (!err && !set->try)
+		pool_shrink(p);
+	return err == -ENOENT ? -EOPNOTSUPP : err;
+}
+
+static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
+{
+	struct pool *p = to_pool(res);
+	int err = p->host ? 0 : hm_check_owner(res->hm);
+
+	if (err)
+		return err;
+	switch (op) {
+	case HM_CTL_OWNS:
+		return pool_owns(p, arg);
+	case HM_CTL_RECORD:
+		return pool_record(p, arg);
+	case HM_CTL_RETIRE:
+		return pool_retire(p, arg);
+	case HM_CTL_POLL:
+		return pool_poll(p);
+	case HM_CTL_TRIM:
+		return pool_trim(p, arg);
+	case HM_CTL_STATS:
+		return pool_stats(p, arg);
+	case HM_CTL_SEGMENTS:
+		return pool_segments(p, arg);
+	case HM_CTL_ALLOC_WITH:
+		return pool_alloc_with(p, arg);
+	case HM_CTL_GROW:
+		return pool_grow(p, arg);
+	case HM_CTL_PIN_COMM:
+		return pool_pin_comm(p, arg);
+	case HM_CTL_SLEEP:
+	case HM_CTL_WAKE:
+		return pool_sleep_or_wake(p, arg, op == HM_CTL_WAKE);
+	case HM_CTL_EXPORT:
+		return pool_export(p, arg);
+	case HM_CTL_SET:
+		return pool_set(p, arg);
+	case HM_CTL_ACCESS:
+		return hm_provider_access(p->provider, arg);
+	case HM_CTL_CAPTURE_BEGIN:
+	case HM_CTL_CAPTURE_END:
+	case HM_CTL_CAPTURE_RELEASE:
+		return hm_graph_ctl(p, op, arg);
+	case HM_CTL_PRIVATE_RETAIN:
+	case HM_CTL_PRIVATE_RELEASE:
+		return hm_private_ctl(p, op, arg);
+	default:
+		return -EOPNOTSUPP;
+	}
+}
+
+/*
+ * Pools of host memory go on in a forked child: fork() holds their locks.
+ */
+static void pool_hold(struct hm_fork *fork)
+{
+	struct pool *p = hm_container(fork, struct pool, fork);
+	unsigned int i;
+
+	pthread_mutex_lock(&p->lock);
+	for (i = 0; i < p->order.nr; i++)
+		stream_lock(stream_at(p, i));
+}
+
+static void pool_let_go(struct hm_fork *fork, bool child)
+{
+	struct pool *p = hm_container(fork, struct pool, fork);
+	unsigned int i;
+
+	(void)child;
+	for (i = 0; i < p->order.nr; i++)
+		stream_unlock(stream_at(p, i));
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* Made and destroyed. */
+
+#define MAX_USES	(1U << 20)
+
+static void free_streams(struct pool *p)
+{
+	unsigned int i, zone;
+
+	for (zone = 0; zone < NR_ZONES; zone++)
+		hm_arena_free(&p->pending[zone]);
+
+	for (i = 0; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		free(s->cache);
+		for (zone = 0; zone < NR_ZONES; zone++)
+			hm_arena_free(&s->arenas[zone]);
+	}
+}
+
+/* What is live when a pool is destroyed; @first: one of the blocks. */
+struct live {
+	uint64_t nr;
+	uint64_t bytes;
+	struct block first;
+};
+
+static struct live count_live(const struct pool *p)
+{
+	struct live live = { 0 };
+	uint32_t id;
+
+	for (id = 1; id < p->blocks.nr; id++) {
+		const struct block *b = block_at(p, id);
+
+		if (b->state != BLOCK_LIVE)
+			continue;
+		if (!live.nr++)
+			live.first = *b;
+		live.bytes += block_bytes(b) - b->slack;
+	}
+	return live;
+}
+
+static void report_live(const struct live *live)
+{
+	if (live->nr)
+		hm_error(0, "pool destroyed with %llu live blocks of %llu bytes, the first %p of %llu",
+			 (unsigned long long)live->nr,
+			 (unsigned long long)live->bytes,
+			 (void *)(uintptr_t)live->first.addr,
+			 (unsigned long long)(block_bytes(&live->first) -
+					      live->first.slack));
+}
+
+/* All that is under way. */
+static void sync_all(struct pool *p, bool live)
+{
+	unsigned int i;
+
+	pthread_mutex_lock(&p->lock);
+	if (hm_pool_sync(p, live))
+		/* No event could be recorded: synchronize whole contexts. */
+		for (i = 1; i < p->order.nr; i++)
+			if (p->order.streams[i]->id)
+				hm_stream_sync_lost(&p->order,
+						    p->order.streams[i]);
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* What there is of @p, whose blocks are gone; the provider is the caller's. */
+static void pool_free(struct pool *p, bool forget)
+{
+	if (p->memory)
+		p->source->destroy(p, forget);
+	hm_graphs_destroy(p);
+	free_streams(p);
+	hm_order_destroy(&p->order, forget);
+	hm_hash_free(p);
+	hm_names_free(p);
+	hm_table_free(&p->uses);
+	pthread_mutex_destroy(&p->lock);
+	pthread_mutex_destroy(&p->sleep_lock);
+	hm_resource_free(&p->res);
+}
+
+static void pool_destroy(struct hetmem_resource *res)
+{
+	struct pool *p = to_pool(res);
+	struct hm_provider *provider = p->provider;
+	bool forget = hm_generation() != res->hm->generation;
+	struct live live;
+
+	if (p->host)
+		hm_fork_remove(&p->fork);
+	if (!forget)
+		hm_pool_collect(p);
+	live = count_live(p);
+	if (!forget)
+		sync_all(p, live.nr);
+	pool_free(p, forget);
+	provider->ops->destroy(provider);
+	/* Last: what fails before sets a text too. */
+	report_live(&live);
+}
+
+static const struct hm_resource_ops pool_ops = {
+	.name = "pool",
+	.alloc = hm_pool_alloc,
+	.free = hm_pool_free,
+	.ctl = pool_ctl,
+	.destroy = pool_destroy,
+};
+
+static int check_options(const struct hm_pool_options *opt,
+			 const struct hm_provider *provider)
+{
+	if (opt->max && opt->min > opt->max)
+		return hm_error(-EINVAL, "pool: min is more than max");
+	if (opt->min && provider->caps & HM_PROVIDER_EXPORT)
+		return hm_error(-EINVAL, "pool: exportable memory is made for each block: no min");
+	if (opt->handle & (opt->handle - 1) ||
+	    (opt->handle && opt->handle < provider->granularity))
+		return hm_error(-EINVAL, "pool: handle is a power of two, %zu at least",
+				provider->granularity);
+	if ((opt->comm || opt->reserve) &&
+	    !(provider->caps & HM_PROVIDER_MAPPABLE))
+		return hm_error(-EOPNOTSUPP, "pool: %s has no addresses apart from memory",
+				provider->ops->name);
+	return 0;
+}
+
+static int init_parts(struct pool *p)
+{
+	int err;
+
+	err = hm_order_init(&p->order, p->res.hm, p->res.device,
+			    sizeof(struct pool_stream), p->opt.retired,
+			    &p->lock);
+	if (!err)
+		err = hm_names_init(p);
+	if (!err)
+		err = hm_table_init(&p->uses, sizeof(struct use),
+				    offsetof(struct use, next), MAX_USES);
+	if (!err)
+		err = hm_hash_init(p);
+	return err ? err : p->source->init(p);
+}
+
+static int make_min(struct pool *p)
+{
+	const uint64_t units = p->opt.min >> UNIT_SHIFT;
+	struct block *b;
+	int err = 0;
+
+	pthread_mutex_lock(&p->lock);
+	if (units > UINT32_MAX / 2)
+		err = hm_error(-EINVAL, "pool: min is more than 1 TiB");
+	else if (units)
+		err = p->source->grow(p, stream_at(p, 0), 1, units, false, &b);
+	if (units && !err)
+		hm_block_release(p, b);
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+int hm_pool_create_over(struct hm_provider *provider,
+			const struct source *source,
+			const struct hm_pool_options *options,
+			struct hetmem_resource **out)
+{
+	static const struct hm_pool_options defaults;
+	struct pool *p;
+	int err;
+
+	if (!options)
+		options = &defaults;
+	err = check_options(options, provider);
+	if (err)
+		return err;
+	p = aligned_alloc(_Alignof(struct pool), sizeof(*p));
+	if (!p)
+		return hm_error(-ENOMEM, "pool: no host memory");
+	memset(p, 0, sizeof(*p));
+	p->res.ops = &pool_ops;
+	p->res.hm = provider->hm;
+	p->res.device = provider->device;
+	p->provider = provider;
+	p->source = source;
+	p->opt = *options;
+	if (!p->opt.wait_ms)
+		p->opt.wait_ms = HM_POOL_WAIT_MS;
+	p->host = provider->caps & HM_PROVIDER_FORK;
+	p->whole = provider->caps & HM_PROVIDER_EXPORT;
+	pool_set_cache(p);
+	pthread_mutex_init(&p->lock, NULL);
+	pthread_mutex_init(&p->sleep_lock, NULL);
+	err = init_parts(p);
+	if (!err)
+		err = make_min(p);
+	if (err) {
+		pool_free(p, false);
+		return err;
+	}
+	p->fork = (struct hm_fork){
+		.level = HM_FORK_POOL,
+		.hold = pool_hold, .let_go = pool_let_go,
+	};
+	if (p->host)
+		hm_fork_add(&p->fork);
+	*out = &p->res;
+	return 0;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * The pool: one resource that cuts the regions of a provider into blocks, in
+ * stream order. Over a mappable provider it is the VMM pool, over any other
+ * the classic coalescing one; the provider's caps decide.
+ */
+#ifndef HETMEM_POOL_POOL_H
+#define HETMEM_POOL_POOL_H
+
+#include "provider/provider.h"
+#include "core/resource.h"
+
+#define HM_POOL_TAG_LEN		32
+
+/**
+ * struct hm_pool_options - of one pool; zero is the default of each
+ * @max: most bytes of physical memory to hold, 0: what there is. A percentage
+ *	is of provider->total, taken when the pool is created.
+ * @min: bytes that are there from the start and never given back
+ * @handle: bytes of a handle (of a region, if the provider is not mappable), a
+ *	power of two; 0: grows with the pool
+ * @reserve: bytes of addresses to reserve, 0: enough. Mappable providers only
+ * @wait_ms: most milliseconds that one allocation waits for memory in use
+ *	before it is -ENOMEM; 0: HM_POOL_WAIT_MS, HM_POOL_NO_WAIT: none
+ * @decay_ms: gives back what was not used that long, when called anyway;
+ *	0: only when asked to
+ * @cache: most bytes of free blocks that a stream keeps for itself, 0: chosen
+ * @comm: RDMA-capable memory that keeps its addresses until destroy
+ * @retired: streams are retired before they are destroyed, by every user of
+ *	them: a handle is believed until then
+ * @reuse_order: memory of other streams whose work is not complete is used
+ *	before new memory is made: streams then wait for each other, and the
+ *	pool is smaller
+ * @check: two threads that free one block at the same time are told apart
+ * @tag: for sleep and wake, "" for none
+ */
+struct hm_pool_options {
+	uint64_t max;
+	uint64_t min;
+	uint64_t handle;
+	uint64_t reserve;
+	unsigned int wait_ms;
+	unsigned int decay_ms;
+	uint64_t cache;
+	bool comm;
+	bool retired;
+	bool reuse_order;
+	bool check;
+	char tag[HM_POOL_TAG_LEN];
+};
+
+#define HM_POOL_WAIT_MS		1000
+#define HM_POOL_NO_WAIT		(~0U)
+
+/*
+ * Makes a pool over @provider, which belongs to it from then on and is
+ * destroyed with it; on an error it stays the caller's. @options may be NULL
+ * and is copied. -EINVAL an option makes no sense, and the text says which;
+ * -ENOMEM; -EOPNOTSUPP the provider cannot do what is asked for; -EOWNERDEAD.
+ */
+int hm_pool_create(struct hm_provider *provider,
+		   const struct hm_pool_options *options,
+		   struct hetmem_resource **out);
+
+#endif /* HETMEM_POOL_POOL_H */

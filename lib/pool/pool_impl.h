@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * What the files of the pool, and its sources of runs, share. pool.c has the
+ * design and the locking. Unless a comment says otherwise, the caller of a
+ * function holds pool->lock.
+ */
+#ifndef HETMEM_POOL_POOL_IMPL_H
+#define HETMEM_POOL_POOL_IMPL_H
+
+#include "pool/arena.h"
+#include "pool/pool.h"
+#include "pool/pool_stream.h"
+
+/* Blocks that one hold of pool->lock moves at most; the work goes on after it. */
+#define PIECE		64
+
+/**
+ * struct pool - one pool
+ * @opt: options, defaults filled in
+ * @source, @memory: where runs come from, and its data
+ * @homes: by batch of names of blocks: the stream that uses them
+ * @hash_nr: blocks in @hash
+ * @nr_pending: PENDING blocks with uses on further streams; @pending: arenas of
+ *	those that may be reused; @exported: list of PENDING ones without uses
+ * @turn, @to_ask: where the next search of other streams begins, and how many
+ *	of them it may ask the driver about, see alloc.c
+ * @reserved: bytes held; @busy: being made or given back without the lock
+ * @requested: sum of what streams published; @room: sum of their @room
+ * @decay_at: when to look next (ns); @decay_high: most requested since the last
+ *	look, as hm_pool_sum() knows it
+ * @nr_lost: streams that were lost, and not synchronized since
+ * @settle_next: arena where hm_pool_settle() goes on
+ * @asleep: memory is released, addresses stay; @sleep_lock: held by a sleep and
+ *	a wake, taken before @lock
+ * @host: works in a forked child; only then @fork is registered
+ * @whole: blocks own their handles
+ * @shared: streams share @room
+ */
+struct pool {
+	/* Read by every allocation and free, seldom written. */
+	struct hetmem_resource res;
+	struct hm_provider *provider;
+	struct hm_pool_options opt;
+	const struct source *source;
+	void *memory;
+	uint16_t *homes;
+	struct hash *hash;
+	uint64_t cache_max;
+	bool asleep;
+	bool host;
+	bool whole;
+	bool shared;
+	struct hm_order order;
+	/* Written by the slow path. */
+	pthread_mutex_t lock __attribute__((aligned(64)));
+	pthread_mutex_t sleep_lock;
+	struct table uses;
+	struct graph *graphs;
+	struct graph **graph_at;
+	struct private_pool *privates;
+	uint32_t hash_nr;
+	uint32_t nr_pending;
+	uint32_t exported;
+	struct arena pending[NR_ZONES];
+	unsigned int turn;
+	unsigned int to_ask;
+	uint64_t reserved;
+	uint64_t busy;
+	uint64_t reserved_peak;
+	int64_t requested;
+	int64_t room;
+	uint64_t requested_peak;
+	uint64_t failed;
+	uint64_t calls;
+	uint64_t decay_at;
+	int64_t decay_high;
+	uint32_t nr_graphs;
+	unsigned int nr_lost;
+	unsigned int settle_next;
+	uint16_t next_graph;
+	struct hm_fork fork;
+	/* Its base is read by all, the rest is written for new blocks. */
+	struct table blocks __attribute__((aligned(64)));
+};
+
+static inline struct pool *to_pool(struct hetmem_resource *res)
+{
+	return (struct pool *)res;
+}
+
+static inline struct block *block_at(const struct pool *p, uint32_t id)
+{
+	return (struct block *)p->blocks.base + id;
+}
+
+static inline uint32_t block_id(const struct pool *p, const struct block *b)
+{
+	return b - (struct block *)p->blocks.base;
+}
+
+static inline struct use *use_at(const struct pool *p, uint32_t id)
+{
+	return (struct use *)p->uses.base + id;
+}
+
+static inline struct pool_stream *stream_at(const struct pool *p,
+					    unsigned int index)
+{
+	return (struct pool_stream *)p->order.streams[index];
+}
+
+/* Changes when a stream ends, and when a capture begins or ends. */
+static inline uint64_t pool_epoch(const struct pool *p)
+{
+	return __atomic_load_n(&p->order.epoch, __ATOMIC_ACQUIRE);
+}
+
+/* cache.c: the cached path. */
+
+/* These two are called without a lock. */
+int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
+		  hetmem_stream stream, void **ptr);
+int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size,
+		 hetmem_stream stream);
+/* Moves remote frees to the cache. Under @s's lock. */
+void hm_stream_collect(struct pool *p, struct pool_stream *s);
+/* Does so for all streams, before one is asked whether it is complete. */
+void hm_pool_collect(struct pool *p);
+/* Does so for a stream that is about to be retired, for the last time. */
+void hm_stream_close(struct pool *p, struct pool_stream *s);
+/* @b, which is freed on @s, has no excess any more. Under @s's lock. */
+void hm_pool_return_excess(struct pool *p, struct pool_stream *s,
+			   const struct block *b);
+/*
+ * Moves cached blocks of @s, PIECE at most, to its arena until @keep bytes are
+ * left. Returns whether more are.
+ */
+bool hm_stream_flush_piece(struct pool *p, struct pool_stream *s,
+			   uint64_t keep);
+/* Likewise, all of them; of all streams. Releases the lock between pieces. */
+void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep);
+void hm_pool_flush(struct pool *p);
+/* Releases the lock for a moment: anything may change. */
+void hm_pool_pause(struct pool *p);
+
+/* alloc.c: what a cache lacks, and uses on further streams. */
+
+/*
+ * Takes pool->lock, and looks @stream up again if the epoch is not @epoch any
+ * more. Without a lock. Errors as hm_stream_get(), then the lock is not held.
+ */
+int hm_pool_lock(struct pool *p, hetmem_stream stream, uint64_t epoch,
+		 struct pool_stream **s);
+/* Looks @stream up, and takes pool->lock. Likewise. */
+int hm_pool_lock_stream(struct pool *p, hetmem_stream stream,
+			struct pool_stream **s);
+/*
+ * Asks the driver how far streams are; recycles retired ones. Releases the lock
+ * between pieces.
+ */
+bool hm_pool_poll(struct pool *p);
+/*
+ * Ends uses on @s that are complete, PIECE at most, and PENDING blocks whose
+ * last use that was. Returns whether there are more.
+ */
+bool hm_stream_settle_pending(struct pool *p, struct pool_stream *s);
+/*
+ * If many streams were lost, synchronizes their contexts: there is room for so
+ * many streams only. Releases the lock meanwhile.
+ */
+void hm_pool_sync_lost(struct pool *p);
+/* Whether an event that is recorded will complete freed memory. */
+bool hm_pool_awaits(const struct pool *p);
+/*
+ * Waits on the host for everything that was freed and, with @live, for all
+ * work on the streams. Goes on after an error and returns the first. Releases
+ * the lock meanwhile.
+ */
+int hm_pool_sync(struct pool *p, bool live);
+/* Records a use of a live block, to be waited for when it is freed. */
+int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s);
+/* Counts freed bytes; enough of them get an event. */
+void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes);
+/* @g: the part of a private pool that it is for, or NULL. */
+int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
+		       size_t size, size_t align, void **ptr);
+/*
+ * Frees a BUSY block that was live. @s: NULL if the stream is unknown. @to: as
+ * hm_graph_free().
+ */
+void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
+		       struct block *b);
+/*
+ * All that is cached, and free and complete, merges with its neighbours.
+ * Releases the lock between pieces.
+ */
+void hm_pool_make_ready(struct pool *p);
+/*
+ * PENDING blocks do not merge, and their handles do not move. Orders @s behind
+ * what streams have used, some of them, and makes blocks with no other uses free
+ * for @s. Returns whether there are any.
+ */
+bool hm_pool_claim(struct pool *p, struct pool_stream *s);
+/* -EBUSY: the pool is asleep. */
+int hm_pool_asleep(void);
+/*
+ * Calls @attempt until it does not return -ENOMEM: while there is memory in use,
+ * waits for any of it, at most wait_ms, without the lock. *@waited: the last
+ * stream that was waited for. -EBUSY: the pool was put to sleep.
+ */
+int hm_pool_attempt(struct pool *p, struct pool_stream *s,
+		    int (*attempt)(struct pool *p, struct pool_stream *s,
+				   void *arg),
+		    void *arg, struct hm_stream **waited);
+/*
+ * Adds to the error's text what the pool holds, and that it waited for @on, if
+ * that is not NULL. Returns @err.
+ */
+int hm_pool_explain(struct pool *p, const char *what, size_t size, int err,
+		    uint64_t waited_ns, const struct hm_stream *on);
+/*
+ * Returns a BUSY block that @s may use, or NULL and *@err. May release the
+ * lock. *@waited: the stream that was waited for last, if any.
+ */
+struct block *hm_pool_find(struct pool *p, struct pool_stream *s,
+			   unsigned int zone, uint64_t units, int *err,
+			   struct hm_stream **waited);
+/* Makes a BUSY block live: @size bytes, on @s. */
+void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
+		  size_t size);
+/* Gives back memory that was not needed for decay= milliseconds. */
+void hm_pool_decay(struct pool *p);
+/* Adds the sums of @s to the pool's. */
+void hm_pool_publish(struct pool *p, struct pool_stream *s);
+/* Adds the sums of all streams, and raises the pool's peak. */
+void hm_pool_sum(struct pool *p);
+/* Whether @bytes more may be held. -ENOMEM: more than max. */
+int hm_pool_may_hold(const struct pool *p, uint64_t bytes);
+/* Counts memory that was created, or released. */
+void hm_pool_hold(struct pool *p, uint64_t bytes);
+void hm_pool_unhold(struct pool *p, uint64_t bytes);
+
+/* pool.c: tells check mode. Without a lock; @b is BUSY, of no capture. */
+
+void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size,
+			hetmem_stream stream);
+void hm_pool_tell_free(struct pool *p, const struct block *b,
+		       hetmem_stream stream);
+
+#endif /* HETMEM_POOL_POOL_IMPL_H */

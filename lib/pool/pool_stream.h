@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * What the pool keeps of a stream: its cache, counters and arenas. pool.c has
+ * the locking.
+ */
+#ifndef HETMEM_POOL_POOL_STREAM_H
+#define HETMEM_POOL_POOL_STREAM_H
+
+#include "pool/arena.h"
+#include "stream/lookup.h"
+
+#define REMOTE_CLOSED	UINT64_MAX
+
+/**
+ * struct pool_stream - what the pool keeps of a stream
+ * @owner: the thread that allocated on it last, as its hm_stream_keys
+ * @graph: the capture under way on it: its memory comes from there
+ * @cache: by units: list of cached blocks; NULL until the first free
+ * @remote: list of BUSY blocks that other threads freed, below the serial of
+ *	the stream, or REMOTE_CLOSED
+ * @remote_units: of them, and of those about to be added
+ * @returned: units of @excess, by frees on other streams
+ * @cached: bytes in the cache; @cache_map: bit: the list has blocks
+ * @excess: units of live small blocks that were not requested
+ * @room: most of @excess
+ * @requested, @allocs, @frees: sums of this stream; negative where it frees
+ *	what others allocate
+ * @high, @low: most and least of @requested since hm_pool_sum()
+ * @published: part of @requested that the pool's sum has
+ * @unrecorded_bytes: freed after the last event
+ * @used: @allocs and @frees at the last look for decay=
+ * @pins: threads that wait, and go on with this stream afterwards
+ * @first_use, @last_use: list of uses of PENDING blocks, in order
+ * @ids: list of names of descriptors for it
+ * @fresh, @fresh_end: names never used
+ */
+struct pool_stream {
+	struct hm_stream s;
+	/* Read by all users of the stream, seldom written. */
+	const void *owner __attribute__((aligned(64)));
+	struct graph *graph;
+	uint32_t *cache;
+	/* Written by threads that do not own it. */
+	uint64_t remote __attribute__((aligned(64)));
+	uint32_t remote_units;
+	int64_t returned;
+	/* Written by its owner at each allocation and free. */
+	int lock __attribute__((aligned(64)));
+	int32_t room;
+	uint64_t cached;
+	int64_t excess;
+	int64_t requested;
+	int64_t high;
+	int64_t low;
+	uint64_t allocs;
+	uint64_t frees;
+	uint64_t cache_map[MAP_WORDS];
+	/* Under pool->lock. */
+	int64_t published;
+	uint64_t unrecorded_bytes;
+	uint64_t used;
+	unsigned int pins;
+	uint32_t first_use;
+	uint32_t last_use;
+	struct arena arenas[NR_ZONES];
+	uint32_t ids;
+	uint32_t fresh;
+	uint32_t fresh_end;
+};
+
+/* Bytes in the cache, and of remote frees, about; without a lock. */
+static inline uint64_t hm_stream_cached(const struct pool_stream *s)
+{
+	return __atomic_load_n(&s->cached, __ATOMIC_RELAXED) +
+		((uint64_t)__atomic_load_n(&s->remote_units,
+					   __ATOMIC_RELAXED) << UNIT_SHIFT);
+}
+
+/* cache.c: waits for the lock. */
+void hm_stream_spin(struct pool_stream *s);
+
+static inline void stream_lock(struct pool_stream *s)
+{
+	if (hm_unlikely(__atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQUIRE)))
+		hm_stream_spin(s);
+}
+
+static inline void stream_unlock(struct pool_stream *s)
+{
+	__atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE);
+}
+
+/* These under the lock of @s; others read the counters without it. */
+
+static inline void stream_set_counter(int64_t *counter, int64_t value)
+{
+	__atomic_store_n(counter, value, __ATOMIC_RELAXED);
+}
+
+static inline void stream_add_requested(struct pool_stream *s, uint64_t bytes)
+{
+	stream_set_counter(&s->requested, s->requested + bytes);
+	if (s->requested > s->high)
+		stream_set_counter(&s->high, s->requested);
+}
+
+static inline void stream_sub_requested(struct pool_stream *s, uint64_t bytes)
+{
+	stream_set_counter(&s->requested, s->requested - bytes);
+	if (s->requested < s->low)
+		stream_set_counter(&s->low, s->requested);
+}
+
+static inline void stream_set_cached(struct pool_stream *s, uint64_t bytes)
+{
+	__atomic_store_n(&s->cached, bytes, __ATOMIC_RELAXED);
+}
+
+static inline void stream_count_free(struct pool_stream *s)
+{
+	__atomic_store_n(&s->frees, s->frees + 1, __ATOMIC_RELAXED);
+}
+
+#endif /* HETMEM_POOL_POOL_STREAM_H */

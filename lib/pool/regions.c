@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Runs from a provider of whole regions: every region is a run. A region is
+ * given back when it is free as a whole and its last use is complete.
+ *
+ * Making a region can take long, and giving one back waits for all work of the
+ * device. So pool->lock is released meanwhile, and the bytes count as
+ * pool->busy: between held and not.
+ */
+#include <stdlib.h>
+
+#include "pool/source.h"
+
+/* A region is at most this part of what the pool has. */
+#define REGION_SHARE	16
+#define MIN_REGION	((uint64_t)2 << 20)
+
+/**
+ * struct region - memory of the provider
+ * @pinned: never given back
+ * @failed: the trim in which the provider did not take it
+ */
+struct region {
+	uint64_t addr;
+	uint64_t bytes;
+	bool pinned;
+	unsigned int failed;
+};
+
+/**
+ * struct region_list - the source's data
+ * @room: of @regions; @out: regions that are being given back, for which there
+ *	is room
+ * @trims: trims so far
+ */
+struct region_list {
+	struct region *regions;
+	unsigned int nr;
+	unsigned int room;
+	unsigned int out;
+	unsigned int trims;
+};
+
+static struct region_list *regions_of(const struct pool *p)
+{
+	return p->memory;
+}
+
+static uint64_t round_up(uint64_t bytes, uint64_t to)
+{
+	return (bytes + to - 1) & ~(to - 1);
+}
+
+/* What is best asked for, then what is enough. */
+static uint64_t region_bytes(const struct pool *p, uint64_t bytes)
+{
+	uint64_t want = p->opt.handle;
+
+	if (!want) {
+		want = MIN_REGION;
+		while (want * 2 <= p->reserved / REGION_SHARE)
+			want *= 2;
+	}
+	if (want < bytes)
+		want = bytes;
+	return round_up(want, p->provider->granularity);
+}
+
+/* Without the lock. */
+static int call_free(struct pool *p, const struct region *r)
+{
+	return p->provider->ops->free(p->provider, (void *)(uintptr_t)r->addr,
+				      r->bytes, HETMEM_STREAM_HOST);
+}
+
+static int get_region(struct pool *p, struct pool_stream *s, uint64_t bytes,
+		      struct region *r)
+{
+	CUcontext before;
+	CUstream here;
+	void *ptr = NULL;
+	int err;
+
+	err = hm_pool_may_hold(p, bytes);
+	if (err)
+		return err;
+	/* NULL is the legacy stream of the pool's own device. */
+	err = hm_stream_enter(&p->order, &s->s, &here, &before);
+	if (err)
+		return err;
+	p->calls++;
+	p->busy += bytes;
+	pthread_mutex_unlock(&p->lock);
+	err = p->provider->ops->alloc(p->provider, bytes, here, &ptr);
+	hm_stream_leave(&p->order, &s->s, before);
+	pthread_mutex_lock(&p->lock);
+	p->busy -= bytes;
+	if (err)
+		return err;
+	hm_pool_hold(p, bytes);
+	*r = (struct region){ .addr = (uintptr_t)ptr, .bytes = bytes };
+	return 0;
+}
+
+/* @r is in no list and has no block. After an error it is held as before. */
+static int put_region(struct pool *p, const struct region *r)
+{
+	int err;
+
+	p->calls++;
+	hm_pool_unhold(p, r->bytes);
+	p->busy += r->bytes;
+	pthread_mutex_unlock(&p->lock);
+	err = call_free(p, r);
+	pthread_mutex_lock(&p->lock);
+	p->busy -= r->bytes;
+	if (err)
+		hm_pool_hold(p, r->bytes);
+	return err;
+}
+
+/* Room for one more, and for those that are out. */
+static int regions_make_room(struct region_list *l)
+{
+	unsigned int room = l->room ? 2 * l->room : 16;
+	struct region *regions;
+
+	if (l->nr + l->out < l->room)
+		return 0;
+	regions = realloc(l->regions, room * sizeof(*regions));
+	if (!regions)
+		return hm_error(-ENOMEM, "pool: no host memory");
+	l->regions = regions;
+	l->room = room;
+	return 0;
+}
+
+/* @r, for which there is room, becomes a run: BUSY @b. -ENOMEM: it is nothing. */
+static int add_region(struct pool *p, const struct region *r, unsigned int zone,
+		      struct pool_stream *s, struct block **out)
+{
+	struct region_list *l = regions_of(p);
+	struct block *b = hm_block_new(p, r->addr, r->bytes >> UNIT_SHIFT, zone);
+
+	if (!b)
+		return -ENOMEM;
+	if (s && p->provider->caps & HM_PROVIDER_STREAMED) {
+		stream_lock(s);
+		b->stream = s->s.index;
+		b->pos = hm_stream_step(&s->s);
+		stream_unlock(s);
+	}
+	l->regions[l->nr++] = *r;
+	*out = b;
+	return 0;
+}
+
+static size_t regions_trim(struct pool *p, uint64_t keep);
+
+static int regions_grow(struct pool *p, struct pool_stream *s,
+			unsigned int zone, uint64_t units, bool order,
+			struct block **b)
+{
+	uint64_t bytes = units << UNIT_SHIFT;
+	struct region r;
+	int err;
+
+	err = get_region(p, s, region_bytes(p, bytes), &r);
+	bytes = round_up(bytes, p->provider->granularity);
+	if (err == -ENOMEM)
+		err = get_region(p, s, bytes, &r);
+	/*
+	 * Free regions that do not fit may be all that is in the way. Giving
+	 * one back can wait for the device: rather an order between streams.
+	 */
+	if (err == -ENOMEM && order && regions_trim(p, 0))
+		err = get_region(p, s, bytes, &r);
+	if (err)
+		return err;
+	err = regions_make_room(regions_of(p));
+	if (!err)
+		err = add_region(p, &r, zone, s, b);
+	if (err)
+		hm_retry_once(put_region(p, &r));
+	return err;
+}
+
+static struct region *find_region(struct region_list *l, uint64_t addr)
+{
+	unsigned int i;
+
+	for (i = 0; i < l->nr; i++)
+		if (l->regions[i].addr == addr)
+			return &l->regions[i];
+	return NULL;
+}
+
+/* A block that is all of a region, complete, which is not needed for @keep. */
+static bool region_can_go(struct pool *p, const struct block *b, uint64_t keep)
+{
+	return !b->prev && !b->next && hm_block_done(p, b) &&
+	       p->reserved >= keep + block_bytes(b);
+}
+
+/* A region to give back until @keep bytes are held, and its block; or NULL. */
+static struct region *find_victim(struct pool *p, uint64_t keep,
+				  unsigned int trim, struct block **block)
+{
+	struct region *r;
+	struct block *b;
+	unsigned int i;
+
+	for (i = 0; i < p->order.nr * NR_ZONES; i++) {
+		struct arena *a = &stream_at(p, i / NR_ZONES)->arenas[i % NR_ZONES];
+
+		for (b = hm_arena_best(p, a, 1); b; b = hm_arena_next(p, a, b)) {
+			if (!region_can_go(p, b, keep))
+				continue;
+			r = find_region(regions_of(p), b->addr);
+			if (r->pinned || r->failed == trim)
+				continue;
+			*block = b;
+			return r;
+		}
+	}
+	return NULL;
+}
+
+/*
+ * One region after the other, since anything may change while the provider
+ * takes one. What it does not take is a run again, and not tried again here.
+ */
+static size_t regions_trim(struct pool *p, uint64_t keep)
+{
+	struct region_list *l = regions_of(p);
+	unsigned int trim = ++l->trims, zone;
+	struct region *r, one;
+	size_t freed = 0;
+	struct block *b;
+
+	while ((r = find_victim(p, keep, trim, &b))) {
+		one = *r;
+		zone = block_zone(b);
+		*r = l->regions[--l->nr];
+		l->out++;
+		hm_block_take(p, b);
+		hm_block_delete(p, b);
+		if (!put_region(p, &one)) {
+			freed += one.bytes;
+			l->out--;
+			continue;
+		}
+		l->out--;
+		one.failed = trim;
+		/* Without a name for a block it is there until destroy. */
+		if (add_region(p, &one, zone, NULL, &b))
+			l->regions[l->nr++] = one;
+		else
+			hm_block_release(p, b);
+	}
+	return freed;
+}
+
+/* Nothing here is mapped elsewhere; it is not given back either. */
+static int regions_pin(struct pool *p, struct block *b)
+{
+	struct region_list *l = regions_of(p);
+	unsigned int i;
+
+	for (i = 0; i < l->nr; i++)
+		if (b->addr >= l->regions[i].addr &&
+		    b->addr < l->regions[i].addr + l->regions[i].bytes)
+			l->regions[i].pinned = true;
+	return 0;
+}
+
+static uint64_t regions_metadata(const struct pool *p)
+{
+	return sizeof(*regions_of(p)) + regions_of(p)->room * sizeof(struct region);
+}
+
+static void regions_poll(struct pool *p)
+{
+	(void)p;
+}
+
+static void regions_destroy(struct pool *p, bool forget)
+{
+	struct region_list *l = regions_of(p);
+	unsigned int i;
+
+	for (i = 0; !forget && i < l->nr; i++)
+		hm_retry_once(call_free(p, &l->regions[i]));
+	free(l->regions);
+	free(l);
+	p->memory = NULL;
+}
+
+static int regions_init(struct pool *p)
+{
+	p->memory = calloc(1, sizeof(struct region_list));
+	return p->memory ? 0 : hm_error(-ENOMEM, "pool: no host memory");
+}
+
+static const struct source regions_source = {
+	.init = regions_init,
+	.grow = regions_grow,
+	.trim = regions_trim,
+	.poll = regions_poll,
+	.destroy = regions_destroy,
+	.metadata = regions_metadata,
+	.pin = regions_pin,
+};
+
+int hm_pool_create(struct hm_provider *provider,
+		   const struct hm_pool_options *options,
+		   struct hetmem_resource **out)
+{
+	if (provider->caps & HM_PROVIDER_MAPPABLE)
+		return hm_error(-EINVAL, "pool: %s gives no regions",
+				provider->ops->name);
+	return hm_pool_create_over(provider, &regions_source, options, out);
+}

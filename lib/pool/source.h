@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Where the runs of a pool come from: regions of a provider (regions.c), or
+ * handles that are mapped at addresses (vmm/).
+ */
+#ifndef HETMEM_POOL_SOURCE_H
+#define HETMEM_POOL_SOURCE_H
+
+#include "pool/pool_impl.h"
+
+/**
+ * struct source - operations, all under pool->lock, which @grow, @retry
+ * and @trim release for a while
+ * @init: sets pool->memory. After an error @destroy frees it, unless NULL.
+ * @edge: @b begins or ends a run. May be NULL.
+ * @place: returns the address in the free block @b where @units fit best, at
+ *	its beginning or its end. May be NULL.
+ * @grow: puts into @b a BUSY block of at least @units that @s may use, in
+ *	@zone. @order: also of memory that @s has to be ordered behind, and by
+ *	calls of the driver that wait. -ENOMEM.
+ * @retry: a growth that failed left out some of what is free, and did not have
+ *	to: makes that memory available, in pieces between which the lock is
+ *	released. false: it did not. May be NULL.
+ * @trim: gives back free and complete memory until at most @keep bytes are
+ *	held; returns the bytes that it gave back.
+ * @poll: reclaims memory whose work has completed.
+ * @destroy: all blocks are gone; with @forget, so is the driver.
+ * @segments: as HM_CTL_SEGMENTS.
+ * @metadata: returns bytes of its own.
+ * @pin: the live block @b keeps its memory and addresses until destroy.
+ * @enlarge: the live block @b gets @units or more; @order as in @grow. After an
+ *	error it has what it had, and so does the pool.
+ * @reserve: puts into @b a BUSY block of @units that @s may use, with @reserve
+ *	units of addresses; @order as in @grow.
+ * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed.
+ * @sleep, @wake: as the ctl of the same name.
+ * @export: as HM_CTL_EXPORT.
+ * @drop: deletes a BUSY block that was exported; its uses are complete.
+ *
+ * From @pin on, NULL means -EOPNOTSUPP.
+ */
+struct source {
+	int (*init)(struct pool *p);
+	void (*edge)(struct pool *p, const struct block *b);
+	uint64_t (*place)(const struct pool *p, const struct block *b,
+			  uint64_t units);
+	int (*grow)(struct pool *p, struct pool_stream *s, unsigned int zone,
+		    uint64_t units, bool order, struct block **b);
+	bool (*retry)(struct pool *p);
+	size_t (*trim)(struct pool *p, uint64_t keep);
+	void (*poll)(struct pool *p);
+	void (*destroy)(struct pool *p, bool forget);
+	int (*segments)(struct pool *p, struct hm_ctl_segments *arg);
+	uint64_t (*metadata)(const struct pool *p);
+	int (*pin)(struct pool *p, struct block *b);
+	int (*enlarge)(struct pool *p, struct pool_stream *s, struct block *b,
+		       uint64_t units, bool order);
+	int (*reserve)(struct pool *p, struct pool_stream *s, uint64_t units,
+		       uint64_t reserve, bool order, struct block **b);
+	void (*unreserve)(struct pool *p, struct block *b);
+	int (*sleep)(struct pool *p);
+	int (*wake)(struct pool *p);
+	int (*export)(struct pool *p, struct block *b,
+		      struct hm_ctl_export *arg);
+	void (*drop)(struct pool *p, struct block *b);
+};
+
+/* As hm_pool_create(), over @source. */
+int hm_pool_create_over(struct hm_provider *provider,
+			const struct source *source,
+			const struct hm_pool_options *options,
+			struct hetmem_resource **out);
+
+#endif /* HETMEM_POOL_SOURCE_H */

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Makes resources from specs, from the bottom up, and keeps the current one of
+ * each device.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/check.h"
+#include "adaptor/adaptor.h"
+#include "pool/region.h"
+#include "spec/spec.h"
+
+#define DEFAULT_SPEC	"device-pool"
+#define HOST_SPEC	"pool(host)"
+
+int hm_spec_expand(struct hetmem *hm, const struct hm_spec *spec, char *text,
+		   size_t len)
+{
+	return spec->kind->expand(hm, spec, text, len);
+}
+
+/* What only shows when it is made is said of the innermost of @text. */
+static int point_at(int err, const char *text, const struct hm_spec *spec)
+{
+	char why[256];
+
+	if (err != -EINVAL || !text)
+		return err;
+	snprintf(why, sizeof(why), "%s", hetmem_last_error());
+	return strncmp(why, "spec: ", 6) ?
+		hm_spec_error(text, spec->pos, "%s", why) : err;
+}
+
+static int build(struct hetmem *hm, const char *text,
+		 const struct hm_spec *spec, struct hetmem_resource **res);
+
+static int build_name(struct hetmem *hm, const struct hm_spec *spec,
+		      struct hetmem_resource **res)
+{
+	char text[HM_SPEC_LEN];
+	struct hm_spec *real;
+	int err = hm_spec_expand(hm, spec, text, sizeof(text));
+
+	if (!err)
+		err = hm_spec_parse(text, &real);
+	if (err)
+		return err;
+	/* Not what the user wrote: there is nothing to point at. */
+	err = build(hm, NULL, real, res);
+	hm_spec_free(real);
+	return err;
+}
+
+/* A pool, or a provider by itself. */
+static int build_regions(struct hetmem *hm, const char *text,
+			 const struct hm_spec *spec,
+			 struct hetmem_resource **res)
+{
+	bool pool = spec->kind->class == HM_KIND_POOL;
+	const struct hm_spec *below = pool ? spec->children[0] : spec;
+	struct hm_provider *provider;
+	int err = below->kind->provider(hm, below, &provider);
+
+	if (err)
+		return point_at(err, text, below);
+	err = pool ? spec->kind->pool(spec, provider, res) :
+		hm_region_create(provider, res);
+	if (err)
+		provider->ops->destroy(provider);
+	return err;
+}
+
+static int build_adaptor(struct hetmem *hm, const char *text,
+			 const struct hm_spec *spec,
+			 struct hetmem_resource **res)
+{
+	struct hetmem_resource *children[HM_SPEC_CHILDREN];
+	int nr, err = 0;
+
+	for (nr = 0; nr < spec->nr_children; nr++) {
+		err = build(hm, text, spec->children[nr], &children[nr]);
+		if (err)
+			break;
+	}
+	if (!err)
+		err = spec->kind->resource(spec, children, nr, res);
+	while (err && nr)
+		hm_resource_put(children[--nr]);
+	return err;
+}
+
+static int build(struct hetmem *hm, const char *text,
+		 const struct hm_spec *spec, struct hetmem_resource **res)
+{
+	int err;
+
+	switch (spec->kind->class) {
+	case HM_KIND_NAME:
+		err = build_name(hm, spec, res);
+		break;
+	case HM_KIND_ADAPTOR:
+		err = build_adaptor(hm, text, spec, res);
+		break;
+	default:
+		err = build_regions(hm, text, spec, res);
+		break;
+	}
+	return point_at(err, text, spec);
+}
+
+/* Is misuse to be told, whatever that costs? */
+static bool is_guarded(const struct hetmem *hm, const struct hm_spec *spec)
+{
+	bool guarded = hm->check || !strcmp(spec->kind->name, "guard");
+	int i;
+
+	for (i = 0; !guarded && i < spec->nr_children; i++)
+		guarded = is_guarded(hm, spec->children[i]);
+	return guarded;
+}
+
+/* A resource that outlives its destroy, for hm_current_close(). */
+struct hm_kept {
+	struct hm_kept *next;
+	struct hetmem_resource *res;
+};
+
+static int build_stack(struct hetmem *hm, const char *text,
+		       const struct hm_spec *spec,
+		       struct hetmem_resource **res)
+{
+	struct hm_kept *kept = NULL;
+	int err;
+
+	if (is_guarded(hm, spec)) {
+		kept = malloc(sizeof(*kept));
+		if (!kept)
+			return hm_error(-ENOMEM, "resource: no memory");
+	}
+	err = build(hm, text, spec, res);
+	if (err || !kept) {
+		free(kept);
+		return err;
+	}
+	(*res)->keep = true;
+	kept->res = *res;
+	pthread_mutex_lock(&hm->lock);
+	kept->next = hm->kept;
+	hm->kept = kept;
+	pthread_mutex_unlock(&hm->lock);
+	return 0;
+}
+
+/* Where a device is meant and none is said, it is @device. */
+static void preset_device(struct hm_spec *spec, int device)
+{
+	const struct hm_param *params = spec->kind->params;
+	int i;
+
+	for (i = 0; params[i].name; i++)
+		if (params[i].preset && !strcmp(params[i].name, "device") &&
+		    !spec->values[i].given)
+			spec->values[i].number = device;
+	for (i = 0; i < spec->nr_children; i++)
+		preset_device(spec->children[i], device);
+}
+
+/* @text as a user wrote it, NULL: in the environment, or not at all. */
+static int create(struct hetmem *hm, const char *text, int device,
+		  struct hetmem_resource **res)
+{
+	bool environment = !text;
+	struct hm_spec *spec;
+	char why[512];
+	int err;
+
+	if (!text)
+		text = secure_getenv("HETMEM_RESOURCE");
+	if (!text || !*text) {
+		text = DEFAULT_SPEC;
+		environment = false;
+	}
+	err = hm_check_owner(hm);
+	if (err)
+		return err;
+	err = hm_spec_parse(text, &spec);
+	if (!err) {
+		preset_device(spec, device);
+		err = build_stack(hm, text, spec, res);
+		hm_spec_free(spec);
+	}
+	if (!err || !environment)
+		return err;
+	snprintf(why, sizeof(why), "%s", hetmem_last_error());
+	return hm_error(err, "HETMEM_RESOURCE: %s", why);
+}
+
+int hetmem_resource_create(struct hetmem *hm, const char *text,
+			   struct hetmem_resource **out)
+{
+	struct hetmem_resource *res;
+	int err;
+
+	if (!hm || !out)
+		return hm_error(-EINVAL, "resource_create: %s is NULL",
+				hm ? "res" : "hm");
+	err = create(hm, text, 0, &res);
+	if (!err)
+		*out = res;
+	return err;
+}
+
+static int check_device(struct hetmem *hm, const char *what, int device)
+{
+	if (!hm)
+		return hm_error(-EINVAL, "%s: hm is NULL", what);
+	if (device < -1 || device >= hm->nr_devices)
+		return hm_no_device(hm, what, device);
+	return 0;
+}
+
+static struct hetmem_resource *look(struct hetmem *hm, int device)
+{
+	struct hetmem_resource *res;
+
+	pthread_mutex_lock(&hm->lock);
+	res = hm->current[device + 1] ? hm->current[device + 1] :
+		hm->own[device + 1];
+	pthread_mutex_unlock(&hm->lock);
+	return res;
+}
+
+/* By one thread at a time: a second log of one file would be refused. */
+static int make_own(struct hetmem *hm, int device)
+{
+	struct hetmem_resource *made = NULL;
+	int err = 0;
+
+	pthread_mutex_lock(&hm->making);
+	if (!look(hm, device))
+		err = device < 0 ? create(hm, HOST_SPEC, 0, &made) :
+			create(hm, NULL, device, &made);
+	if (made) {
+		pthread_mutex_lock(&hm->lock);
+		hm->own[device + 1] = made;
+		pthread_mutex_unlock(&hm->lock);
+	}
+	pthread_mutex_unlock(&hm->making);
+	return err;
+}
+
+int hetmem_resource_current(struct hetmem *hm, int device,
+			    struct hetmem_resource **out)
+{
+	int err = check_device(hm, "resource_current", device);
+
+	if (err || !out)
+		return err ? err : hm_error(-EINVAL,
+					    "resource_current: res is NULL");
+	*out = look(hm, device);
+	while (!err && !*out) {
+		err = make_own(hm, device);
+		*out = look(hm, device);
+	}
+	return *out ? 0 : err;
+}
+
+int hetmem_resource_set_current(struct hetmem *hm, int device,
+				struct hetmem_resource *res,
+				struct hetmem_resource **old)
+{
+	int err = check_device(hm, "resource_set_current", device);
+
+	if (err)
+		return err;
+	if (res && res->hm != hm)
+		return hm_error(-EINVAL, "resource_set_current: the resource is of another struct hetmem");
+	pthread_mutex_lock(&hm->lock);
+	if (old)
+		*old = hm->current[device + 1];
+	hm->current[device + 1] = res;
+	pthread_mutex_unlock(&hm->lock);
+	return 0;
+}
+
+void hm_current_close(struct hetmem *hm)
+{
+	struct hm_kept *kept;
+	int i;
+
+	for (i = 0; i <= HM_MAX_DEVICES; i++) {
+		hm_resource_put(hm->own[i]);
+		hm->own[i] = NULL;
+	}
+	while ((kept = hm->kept)) {
+		hm->kept = kept->next;
+		/* One that was not destroyed stays the program's mistake. */
+		if (!kept->res->hm)
+			free(kept->res);
+		free(kept);
+	}
+}

@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The table of everything that a spec can name. Who adds a resource adds a
+ * row, here and in selftests/lib/conformance.h.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "provider/regions.h"
+#include "provider/vmm.h"
+#include "adaptor/adaptor.h"
+#include "pool/pool.h"
+#include "spec/spec.h"
+#include "vmm/vmm.h"
+
+static int make_device(struct hetmem *hm, const struct hm_spec *spec,
+		       struct hm_provider **provider)
+{
+	return hm_device_provider(hm, hm_spec_number(spec, "device"),
+				  provider);
+}
+
+static int make_vmm(struct hetmem *hm, const struct hm_spec *spec,
+		    struct hm_provider **provider)
+{
+	struct hm_vmm_options options = {
+		.export = hm_spec_number(spec, "export"),
+		.peers = hm_spec_number(spec, "peers"),
+	};
+
+	return hm_vmm_provider(hm, hm_spec_number(spec, "device"), &options,
+			       provider);
+}
+
+static int make_managed(struct hetmem *hm, const struct hm_spec *spec,
+			struct hm_provider **provider)
+{
+	return hm_managed_provider(hm, hm_spec_number(spec, "device"),
+				   provider);
+}
+
+static int make_async(struct hetmem *hm, const struct hm_spec *spec,
+		      struct hm_provider **provider)
+{
+	int device = hm_spec_number(spec, "device");
+	uint64_t total = device < hm->nr_devices ?
+		hm->devices[device].props.total : 0;
+	struct hm_async_options options = {
+		.threshold = hm_spec_bytes(spec, "threshold", total),
+		.max = hm_spec_bytes(spec, "max", total),
+	};
+
+	/* To be told from one that was not given. */
+	if (hm_spec_value(spec, "threshold")->text && !options.threshold)
+		options.threshold = 1;
+	return hm_async_provider(hm, device, &options, provider);
+}
+
+static int make_pinned(struct hetmem *hm, const struct hm_spec *spec,
+		       struct hm_provider **provider)
+{
+	struct hm_pinned_options options = {
+		.threads = hm_spec_number(spec, "threads"),
+	};
+
+	if (hm_spec_value(spec, "node")->text)
+		options.node = hm_spec_number(spec, "node") + 1;
+	return hm_pinned_provider(hm, hm_spec_number(spec, "device"),
+				  &options, provider);
+}
+
+static int make_system(struct hetmem *hm, const struct hm_spec *spec,
+		       struct hm_provider **provider)
+{
+	int device = -1;
+
+	if (hm_spec_value(spec, "device")->text)
+		device = hm_spec_number(spec, "device");
+	return hm_system_provider(hm, device, provider);
+}
+
+static int make_host(struct hetmem *hm, const struct hm_spec *spec,
+		     struct hm_provider **provider)
+{
+	(void)spec;
+	return hm_host_provider(hm, provider);
+}
+
+static int make_custom(struct hetmem *hm, const struct hm_spec *spec,
+		       struct hm_provider **provider)
+{
+	return hm_custom_provider(hm, hm_spec_value(spec, "name")->text,
+				  provider);
+}
+
+/* Whole milliseconds, no shorter than @name's nanoseconds, below @max. */
+static unsigned int milliseconds(const struct hm_spec *spec, const char *name,
+				 unsigned int max)
+{
+	uint64_t ns = hm_spec_number(spec, name);
+	uint64_t ms = ns / 1000000 + !!(ns % 1000000);
+
+	return ms < max ? ms : max - 1;
+}
+
+static bool has(const struct hm_spec *spec, const char *name)
+{
+	return hm_spec_value(spec, name)->text;
+}
+
+static int change_pool(const struct hm_spec *spec, uint64_t total, void *out)
+{
+	struct hm_pool_options *options = out;
+
+	if ((hm_spec_value(spec, "max")->percent ||
+	     hm_spec_value(spec, "min")->percent) && !total)
+		return hm_error(-EINVAL, "pool: a percentage of memory of which the total is not known");
+	if (has(spec, "max")) {
+		options->max = hm_spec_bytes(spec, "max", total);
+		if (!options->max)
+			return hm_error(-EINVAL, "pool: max is less than a byte");
+	}
+	if (has(spec, "min"))
+		options->min = hm_spec_bytes(spec, "min", total);
+	if (has(spec, "wait")) {
+		options->wait_ms = milliseconds(spec, "wait", HM_POOL_NO_WAIT);
+		if (!options->wait_ms)
+			options->wait_ms = HM_POOL_NO_WAIT;
+	}
+	if (has(spec, "decay"))
+		options->decay_ms = milliseconds(spec, "decay", UINT_MAX);
+	if (has(spec, "cache"))
+		options->cache = hm_spec_number(spec, "cache");
+	return 0;
+}
+
+static int make_pool(const struct hm_spec *spec, struct hm_provider *provider,
+		     struct hetmem_resource **res)
+{
+	const char *tag = hm_spec_value(spec, "tag")->text;
+	struct hm_pool_options options = {
+		.handle = hm_spec_number(spec, "handle"),
+		.reserve = hm_spec_number(spec, "reserve"),
+		.comm = hm_spec_number(spec, "comm"),
+		.retired = hm_spec_number(spec, "streams"),
+		.reuse_order = hm_spec_number(spec, "reuse"),
+		.check = hm_spec_number(spec, "check"),
+	};
+	int err = change_pool(spec, provider->total, &options);
+
+	if (err)
+		return err;
+	snprintf(options.tag, sizeof(options.tag), "%s", tag ? tag : "");
+	return provider->caps & HM_PROVIDER_MAPPABLE ?
+		hm_vmm_pool_create(provider, &options, res) :
+		hm_pool_create(provider, &options, res);
+}
+
+static int make_stats(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	(void)spec;
+	(void)nr;
+	return hm_statistics_create(children[0], res);
+}
+
+static int change_limit(const struct hm_spec *spec, uint64_t total, void *max)
+{
+	if (hm_spec_value(spec, "max")->percent && !total)
+		return hm_error(-EINVAL, "limit: max is a percentage, and host memory has no total");
+	*(uint64_t *)max = hm_spec_bytes(spec, "max", total);
+	return 0;
+}
+
+static int make_limit(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	uint64_t max = 0;
+	int err = change_limit(spec, hm_adaptor_total(children[0]), &max);
+
+	(void)nr;
+	return err ? err : hm_limit_create(children[0], max, res);
+}
+
+static int make_log(const struct hm_spec *spec,
+		    struct hetmem_resource **children, int nr,
+		    struct hetmem_resource **res)
+{
+	(void)nr;
+	return hm_log_create(children[0], hm_spec_value(spec, "file")->text,
+			     hm_spec_number(spec, "full"), res);
+}
+
+static int change_retry(const struct hm_spec *spec, uint64_t total, void *out)
+{
+	struct hm_retry_options *options = out;
+
+	(void)total;
+	if (has(spec, "times"))
+		options->times = hm_spec_number(spec, "times");
+	if (has(spec, "wait"))
+		options->wait_ns = hm_spec_number(spec, "wait");
+	return 0;
+}
+
+static int make_history(const struct hm_spec *spec,
+			struct hetmem_resource **children, int nr,
+			struct hetmem_resource **res)
+{
+	(void)nr;
+	return hm_history_create(children[0], hm_spec_number(spec, "events"),
+				 hm_spec_number(spec, "callers"), res);
+}
+
+static int make_retry(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	struct hm_retry_options options = { 0 };
+	int err = change_retry(spec, 0, &options);
+
+	(void)nr;
+	return err ? err : hm_retry_create(children[0], &options, res);
+}
+
+static int make_fallback(const struct hm_spec *spec,
+			 struct hetmem_resource **children, int nr,
+			 struct hetmem_resource **res)
+{
+	(void)spec;
+	return hm_fallback_create(children, nr, res);
+}
+
+static int make_binning(const struct hm_spec *spec,
+			struct hetmem_resource **children, int nr,
+			struct hetmem_resource **res)
+{
+	uint64_t bounds[HM_SPEC_CHILDREN] = { 0 };
+
+	hm_value_sizes(hm_spec_value(spec, "at")->text, bounds);
+	return hm_binning_create(children, nr, bounds, res);
+}
+
+static int make_align(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	(void)nr;
+	return hm_align_create(children[0], hm_spec_number(spec, "align"),
+			       hm_spec_number(spec, "min"), res);
+}
+
+static int make_guard(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	(void)nr;
+	return hm_guard_create(children[0], hm_spec_number(spec, "abort"),
+			       res);
+}
+
+static int make_fixed(const struct hm_spec *spec,
+		      struct hetmem_resource **children, int nr,
+		      struct hetmem_resource **res)
+{
+	(void)nr;
+	return hm_fixed_create(children[0], hm_spec_number(spec, "size"),
+			       hm_spec_number(spec, "count"),
+			       hm_spec_number(spec, "comm"), res);
+}
+
+/*
+ * pool(@provider(device=@device)) with the parameters that were given to a
+ * name, but for device. -EINVAL: longer than @len.
+ */
+static int expand_pool(const struct hm_spec *spec, const char *provider,
+		       int device, char *text, size_t len)
+{
+	const struct hm_param *param = spec->kind->params;
+	size_t n;
+	int i;
+
+	n = snprintf(text, len, "pool(%s(device=%d)", provider, device);
+	for (i = 0; param[i].name && n < len; i++) {
+		const char *value = spec->values[i].text, *quote;
+
+		if (!spec->values[i].given || !strcmp(param[i].name, "device"))
+			continue;
+		quote = strchr(value, '"') ? "'" : "\"";
+		n += snprintf(text + n, len - n, ",%s=%s%s%s", param[i].name,
+			      quote, value, quote);
+	}
+	if (n < len)
+		n += snprintf(text + n, len - n, ")");
+	return n < len ? 0 : hm_error(-EINVAL, "%s: its parameters are too long",
+				      spec->kind->name);
+}
+
+/* Memory of the device itself, never what moves away from it. */
+static int expand_device_pool(struct hetmem *hm, const struct hm_spec *spec,
+			      char *text, size_t len)
+{
+	int device = hm_spec_number(spec, "device");
+
+	if (device >= hm->nr_devices)
+		return hm_no_device(hm, spec->kind->name, device);
+	return expand_pool(spec, hm->devices[device].props.vmm ?
+			   "vmm" : "device", device, text, len);
+}
+
+/* Memory that the CPU and the device both use at one address. */
+static int expand_unified(struct hetmem *hm, const struct hm_spec *spec,
+			  char *text, size_t len)
+{
+	int device = hm_spec_number(spec, "device");
+	const struct hm_device *dev;
+
+	if (device >= hm->nr_devices)
+		return hm_no_device(hm, spec->kind->name, device);
+	dev = &hm->devices[device];
+	if (!dev->pageable && !dev->props.managed)
+		return hm_error(-EOPNOTSUPP, "unified: device %d reaches neither system nor managed memory together with the CPU",
+				device);
+	return expand_pool(spec, dev->pageable ? "system" : "managed", device,
+			   text, len);
+}
+
+#define DEVICE	{ "device", HM_PARAM_NUMBER, "0", NULL, "ordinal of the device" }
+
+#define POOL_PARAMS							\
+	{ "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold",	\
+	  .not_zero = true, .live = true },				\
+	{ "min", HM_PARAM_SHARE, NULL, NULL, "held from the start",	\
+	  .live = true },						\
+	{ "handle", HM_PARAM_POWER, NULL, NULL,				\
+	  "size of handles; not given: grows with the pool" },		\
+	{ "reserve", HM_PARAM_SIZE, NULL, NULL, "addresses to reserve" }, \
+	{ "wait", HM_PARAM_TIME, NULL, NULL,				\
+	  "most to wait for memory in use; 0s: not (1s)", .live = true }, \
+	{ "decay", HM_PARAM_TIME, NULL, NULL,				\
+	  "gives back what is unused that long", .live = true },	\
+	{ "cache", HM_PARAM_SIZE, NULL, NULL,				\
+	  "free blocks that a stream keeps", .live = true },		\
+	{ "comm", HM_PARAM_SWITCH, "off", NULL,				\
+	  "RDMA-capable, never moved before destroy" },			\
+	{ "streams", HM_PARAM_WORD, "checked", "checked|retired",	\
+	  "retired: all are retired before they are destroyed" },	\
+	{ "reuse", HM_PARAM_WORD, "new", "new|order",			\
+	  "order: streams wait for each other before memory is made" },	\
+	{ "check", HM_PARAM_SWITCH, "off", NULL,			\
+	  "finds two threads that free one block at a time" },		\
+	{ "tag", HM_PARAM_TAG, NULL, NULL, "name for sleep and wake" }
+
+#define PROVIDER(kind, text, ...) {					\
+	.name = #kind, .class = HM_KIND_PROVIDER, .help = text,		\
+	.params = { __VA_ARGS__ }, .provider = make_##kind,		\
+}
+
+#define ADAPTOR(kind, min, max, text, ...) {				\
+	.name = #kind, .class = HM_KIND_ADAPTOR, .min_children = min,	\
+	.max_children = max, .help = text, .params = { __VA_ARGS__ },	\
+	.resource = make_##kind,					\
+}
+
+/* One that has parameters that change. */
+#define ADAPTOR_LIVE(kind, text, ...) {					\
+	.name = #kind, .class = HM_KIND_ADAPTOR, .min_children = 1,	\
+	.max_children = 1, .help = text, .params = { __VA_ARGS__ },	\
+	.resource = make_##kind, .change = change_##kind,		\
+}
+
+const struct hm_kind hm_kinds[] = {
+	PROVIDER(device, "device memory, cuMemAlloc", DEVICE),
+	{
+		.name = "vmm", .class = HM_KIND_PROVIDER, .only_pool = true,
+		.provider = make_vmm,
+		.help = "device memory in handles, for a pool",
+		.params = {
+			DEVICE,
+			{ "export", HM_PARAM_WORD, "none", "none|fd|fabric",
+			  "what handles can be exported as" },
+			{ "peers", HM_PARAM_DEVICES, NULL, NULL,
+			  "other devices that reach it: 1/2/3" },
+		},
+	},
+	PROVIDER(managed, "one address for CPU and devices", DEVICE),
+	PROVIDER(async, "a pool of the driver, cuMemAllocAsync", DEVICE,
+		 { "threshold", HM_PARAM_SHARE, NULL, NULL,
+		   "kept when streams synchronize; not given: all" },
+		 { "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold",
+		   .not_zero = true }),
+	PROVIDER(pinned, "page-locked host memory", DEVICE,
+		 { "node", HM_PARAM_NUMBER, NULL, NULL,
+		   "host node; not given: the device's nearest" },
+		 { "threads", HM_PARAM_NUMBER, NULL, NULL,
+		   "that touch its pages; not given: chosen" }),
+	PROVIDER(system, "the process's own pages, also for devices",
+		 { "device", HM_PARAM_NUMBER, NULL, NULL,
+		   "whom it is for; not given: the host" }),
+	PROVIDER(host, "the process's own pages, for the CPU"),
+	PROVIDER(custom, "what the program registered",
+		 { .name = "name", .type = HM_PARAM_TEXT, .required = true,
+		   .help = "as hetmem_provider_register() was told" }),
+	{
+		.name = "pool", .class = HM_KIND_POOL, .min_children = 1,
+		.max_children = 1, .pool = make_pool, .change = change_pool,
+		.help = "cuts a provider's memory into blocks, in stream order",
+		.params = { POOL_PARAMS },
+	},
+	ADAPTOR(stats, 1, 1, "counters, which can be pushed and popped"),
+	ADAPTOR_LIVE(limit, "so many bytes and no more",
+		{ .name = "max", .type = HM_PARAM_SHARE, .required = true,
+		  .help = "of all live blocks, as they were asked for",
+		  .live = true }),
+	ADAPTOR(log, 1, 1, "writes every call down",
+		{ .name = "file", .type = HM_PARAM_TEXT, .required = true,
+		  .help = "to write; %p: the process's id; %n: the log's number in it" },
+		{ "full", HM_PARAM_SWITCH, "off", NULL,
+		  "also what orders streams" }),
+	ADAPTOR(history, 1, 1, "the last events, for snapshots and leaks",
+		{ .name = "events", .type = HM_PARAM_NUMBER, .preset = "1000",
+		  .help = "that are kept", .not_zero = true },
+		{ "callers", HM_PARAM_NUMBER, "8", NULL,
+		  "return addresses of each" }),
+	ADAPTOR_LIVE(retry, "tries again when there is no memory",
+		{ "times", HM_PARAM_NUMBER, "1", NULL, "that it tries again",
+		  .live = true },
+		{ "wait", HM_PARAM_TIME, "0s", NULL, "in between",
+		  .live = true }),
+	ADAPTOR(fallback, 2, HM_SPEC_CHILDREN,
+		"the first of several that has memory"),
+	ADAPTOR(binning, 2, HM_SPEC_CHILDREN, "one of several, by size",
+		{ .name = "at", .type = HM_PARAM_SIZES, .required = true,
+		  .help = "largest size of each but the last: 64K/1M" }),
+	ADAPTOR(align, 1, 1, "larger alignment",
+		{ .name = "align", .type = HM_PARAM_POWER, .required = true,
+		  .help = "a power of two" },
+		{ "min", HM_PARAM_SIZE, "0", NULL, "of blocks from that size" }),
+	ADAPTOR(guard, 1, 1, "red zones and poison",
+		{ "abort", HM_PARAM_SWITCH, "off", NULL,
+		  "ends the process when it finds damage" }),
+	ADAPTOR(fixed, 1, 1, "buffers of one size, made at once",
+		{ .name = "size", .type = HM_PARAM_SIZE, .required = true,
+		  .not_zero = true, .help = "of each" },
+		{ .name = "count", .type = HM_PARAM_NUMBER, .required = true,
+		  .not_zero = true, .help = "how many there are" },
+		{ "comm", HM_PARAM_SWITCH, "off", NULL,
+		  "stay where they are, for transports" }),
+	{
+		.name = "device-pool", .class = HM_KIND_NAME,
+		.help = "pool(vmm), or pool(device) where there is no VMM",
+		.params = { DEVICE, POOL_PARAMS }, .expand = expand_device_pool,
+	},
+	{
+		.name = "unified", .class = HM_KIND_NAME,
+		.help = "pool(system) where the device reaches it, or pool(managed)",
+		.params = { DEVICE, POOL_PARAMS }, .expand = expand_unified,
+	},
+	{ .name = NULL },
+};
+
+const struct hm_kind *hm_kind_find(const char *name, size_t len)
+{
+	const struct hm_kind *kind;
+
+	for (kind = hm_kinds; kind->name; kind++)
+		if (strlen(kind->name) == len && !strncmp(kind->name, name, len))
+			return kind;
+	return NULL;
+}

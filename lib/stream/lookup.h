@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * From a handle to a stream. Each thread caches the ids of the handles that it
+ * used last; stream.c has the rules.
+ */
+#ifndef HETMEM_STREAM_LOOKUP_H
+#define HETMEM_STREAM_LOOKUP_H
+
+#include "stream/stream.h"
+
+/* A thread's lookup cache: what @handle was when it was last used. */
+struct hm_stream_key {
+	uint64_t order;
+	hetmem_stream handle;
+	uint64_t id;
+	uint64_t epoch;
+	struct hm_stream *stream;
+};
+
+#define HM_STREAM_SETS	128
+#define HM_STREAM_WAYS	4
+
+extern __thread struct hm_stream_key
+	hm_stream_keys[HM_STREAM_SETS][HM_STREAM_WAYS];
+
+/* hm_stream_get() for a handle that is not in the thread's lookup cache. */
+int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
+		     struct hm_stream **stream);
+
+/* The thread's set for @handle, the last looked up first. */
+static inline struct hm_stream_key *hm_stream_set(const struct hm_order *o,
+						  hetmem_stream handle)
+{
+	uint64_t h = (uintptr_t)handle + o->serial;
+
+	return hm_stream_keys[h * 0x9e3779b97f4a7c15ULL >> 32 &
+			      (HM_STREAM_SETS - 1)];
+}
+
+static inline bool hm_stream_is(const struct hm_stream_key *key,
+				const struct hm_order *o, hetmem_stream handle)
+{
+	return key->handle == handle && key->order == o->serial;
+}
+
+/*
+ * Looks up the stream of @handle; takes o->lock on a miss. Errors:
+ * -EINVAL: no such stream, or of another context than the memory;
+ * -EBUSY: it is captured without hm_stream_captured();
+ * -EMFILE: too many streams that were not retired;
+ * -ENOMEM.
+ */
+static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
+				struct hm_stream **stream)
+{
+	const struct hm_stream_key *key = hm_stream_set(o, handle);
+	const struct hm_stream_key *last = key + HM_STREAM_WAYS - 1;
+	unsigned long long id;
+
+	while (!hm_stream_is(key, o, handle) && key < last)
+		key++;
+	if (hm_unlikely(!hm_stream_is(key, o, handle) ||
+			key->epoch != __atomic_load_n(&o->epoch,
+						      __ATOMIC_ACQUIRE)))
+		return hm_stream_lookup(o, handle, stream);
+	if (!o->retired &&
+	    hm_unlikely(!o->hm->driver.cuStreamGetId ||
+			o->hm->driver.cuStreamGetId(handle, &id) ||
+			id != key->id))
+		return hm_stream_lookup(o, handle, stream);
+	*stream = key->stream;
+	return 0;
+}
+
+/*
+ * Takes o->lock, and looks @handle up again if the epoch is not @epoch any more:
+ * *@stream was looked up at @epoch. Errors as hm_stream_get(), then the lock is
+ * not held.
+ */
+int hm_order_lock(struct hm_order *o, hetmem_stream handle, uint64_t epoch,
+		  struct hm_stream **stream);
+
+#endif /* HETMEM_STREAM_LOOKUP_H */

@@ -1,0 +1,874 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Stream order.
+ *
+ * The clock of a stream is its number of frees. Memory that was freed at
+ * position p may be reused on the same stream at once. Another stream may
+ * reuse it after an event that was recorded at p or later, once that event is
+ * complete or the other stream waits for it. An event is recorded when an
+ * order is asked for, and sometimes earlier, so that it is complete by then.
+ * With a single stream no event is ever recorded. The host waits in
+ * hm_order_nap() and hm_stream_sync_lost() only, without the owner's lock.
+ *
+ * A stream is identified by its id, not by its handle: the driver reuses
+ * handles. Each thread caches the ids of the handles it used last, and asks
+ * the driver on every use whether they are still the same. It need not ask
+ * where streams are retired before they are destroyed.
+ *
+ * During capture cuStreamGetId() fails and invalidates the capture. So from
+ * hm_stream_captured() to the end of the capture a handle is trusted, and
+ * before the first cuStreamGetId() of a handle cuStreamIsCapturing() is asked.
+ *
+ * Index 0 is the host: everything freed there is complete.
+ *
+ * Locking: the owner's lock protects everything except pos. The caller of
+ * every function holds it, with one exception: hm_stream_get() takes it on a
+ * miss. pos goes up under a lock of the owner's choice, and may be read at any
+ * time.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "stream/lookup.h"
+
+__thread struct hm_stream_key hm_stream_keys[HM_STREAM_SETS][HM_STREAM_WAYS];
+
+static int order_error(const struct hm_order *o, const char *call,
+		       CUresult res)
+{
+	return hm_driver_error(&o->hm->driver, call, res);
+}
+
+/* A new one, at the end of the table, in which it is not yet; NULL. */
+static struct hm_stream *stream_new(struct hm_order *o)
+{
+	/* Two streams share no cache line: each may be another thread's. */
+	const size_t size = (o->size + 63) & ~(size_t)63;
+	struct hm_stream *s = aligned_alloc(64, size);
+
+	if (s) {
+		memset(s, 0, size);
+		s->index = o->nr;
+	}
+	return s;
+}
+
+/*
+ * -EBUSY: @handle is captured, or waits for what is: neither its id may be
+ * asked for nor an event be recorded. 0: it is not, or *@res is what the
+ * driver said to that question.
+ */
+static int check_handle(const struct hetmem *hm, hetmem_stream handle,
+			CUresult *res)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	*res = CUDA_SUCCESS;
+	if (hm->driver.cuStreamIsCapturing)
+		*res = hm->driver.cuStreamIsCapturing(handle, &status);
+	if (*res == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+		return hm_error(-EBUSY, "the legacy stream waits for one that is being captured");
+	if (*res || status == CU_STREAM_CAPTURE_STATUS_NONE)
+		return 0;
+	return hm_error(-EBUSY, "stream %p is being captured: hetmem_capture_begin() tells the pool, before it begins",
+			handle);
+}
+
+int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
+		  size_t size, bool retired, pthread_mutex_t *lock)
+{
+	static uint64_t serials;
+	int err;
+
+	memset(o, 0, sizeof(*o));
+	o->hm = hm;
+	o->device = device;
+	o->size = size;
+	o->retired = retired;
+	if (device >= 0) {
+		err = hm_device_context(hm, device, &o->ctx);
+		if (err)
+			return err;
+	}
+	o->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
+	o->streams = calloc(HM_MAX_STREAMS, sizeof(*o->streams));
+	if (o->streams)
+		o->streams[0] = stream_new(o);
+	if (!o->streams || !o->streams[0]) {
+		hm_order_destroy(o, false);
+		return hm_error(-ENOMEM, "pool: no host memory");
+	}
+	o->streams[0]->handle = HETMEM_STREAM_HOST;
+	o->streams[0]->id = UINT64_MAX;
+	o->streams[0]->done = UINT64_MAX;
+	o->nr = 1;
+	o->lock = lock;
+	return 0;
+}
+
+static void destroy_event(struct hm_order *o, CUevent event)
+{
+	hm_retry_once(o->hm->driver.cuEventDestroy(event));
+}
+
+static void destroy_events(struct hm_order *o, struct hm_stream *s)
+{
+	unsigned int i;
+
+	for (i = 0; i < s->nr; i++)
+		destroy_event(o, s->points[(s->first + i) % s->room].event);
+	for (i = 0; i < s->nr_spare; i++)
+		destroy_event(o, s->spare[i]);
+	s->nr = 0;
+	s->nr_spare = 0;
+}
+
+void hm_order_destroy(struct hm_order *o, bool forget)
+{
+	unsigned int i;
+
+	for (i = 0; i < o->nr; i++) {
+		struct hm_stream *s = o->streams[i];
+
+		if (!forget)
+			destroy_events(o, s);
+		free(s->points);
+		free(s->spare);
+		free(s->waited);
+		free(s);
+	}
+	free(o->streams);
+	o->streams = NULL;
+}
+
+int hm_stream_enter(struct hm_order *o, const struct hm_stream *s,
+		    CUstream *here, CUcontext *before)
+{
+	CUresult res = CUDA_SUCCESS;
+
+	*here = hm_stream_handle(s);
+	*before = s->ctx;
+	if (hm_stream_special(s->handle))
+		res = hm_current_enter(&o->hm->driver, s->ctx, before);
+	return res ? order_error(o, "cuCtxSetCurrent", res) : 0;
+}
+
+void hm_stream_leave(struct hm_order *o, const struct hm_stream *s,
+		     CUcontext before)
+{
+	hm_current_leave(&o->hm->driver, s->ctx, before);
+}
+
+/*
+ * -EAGAIN: @s was destroyed without retire: its handle is none, or another
+ * stream's. @res: the error of a call with @here, if there was one.
+ */
+static int check_identity(struct hm_order *o, struct hm_stream *s,
+			  CUstream here, CUresult res)
+{
+	unsigned long long id = s->id;
+
+	if (o->hm->driver.cuStreamGetId) {
+		o->calls++;
+		res = o->hm->driver.cuStreamGetId(here, &id);
+		if (res)
+			id = s->id;
+	}
+	if (id == s->id && res != CUDA_ERROR_INVALID_HANDLE &&
+	    res != CUDA_ERROR_INVALID_CONTEXT &&
+	    res != CUDA_ERROR_CONTEXT_IS_DESTROYED)
+		return res ? order_error(o, "cuStreamGetId", res) : 0;
+	s->retired = true;
+	s->lost = true;
+	return hm_error(-EAGAIN, "stream %p was destroyed without hetmem_stream_retire()",
+			s->handle);
+}
+
+/*
+ * Whether an event may be recorded or waited for. A call that fails is no
+ * proof that the stream was destroyed: it is made again, and another one asked.
+ */
+static int check_capture(struct hm_order *o, struct hm_stream *s,
+			 CUstream here)
+{
+	CUresult res;
+	int err;
+
+	o->calls++;
+	err = check_handle(o->hm, here, &res);
+	if (res && !err) {
+		o->calls++;
+		err = check_handle(o->hm, here, &res);
+	}
+	if (!res || err)
+		return err;
+	if (!hm_stream_special(here))
+		err = check_identity(o, s, here, res);
+	return err ? err : order_error(o, "cuStreamIsCapturing", res);
+}
+
+/* Whether @here, which a thread may have stopped using long ago, is @s still. */
+static int check_stream(struct hm_order *o, struct hm_stream *s, CUstream here)
+{
+	int err = check_capture(o, s, here);
+
+	return err || hm_stream_special(here) ? err :
+		check_identity(o, s, here, CUDA_SUCCESS);
+}
+
+static int get_event(struct hm_order *o, struct hm_stream *s, CUevent *event)
+{
+	CUcontext before;
+	CUresult res;
+
+	if (s->nr_spare) {
+		*event = s->spare[--s->nr_spare];
+		return 0;
+	}
+	res = hm_current_enter(&o->hm->driver, s->ctx, &before);
+	if (res)
+		return order_error(o, "cuCtxSetCurrent", res);
+	o->calls++;
+	res = o->hm->driver.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+	hm_stream_leave(o, s, before);
+	return res ? order_error(o, "cuEventCreate", res) : 0;
+}
+
+/* Room for one more point and for every event as a spare one. */
+static int make_point_room(struct hm_stream *s)
+{
+	unsigned int room = s->room ? 2 * s->room : 8, i;
+	struct hm_point *points;
+	CUevent *spare;
+
+	if (s->nr < s->room)
+		return 0;
+	points = malloc(room * sizeof(*points));
+	spare = realloc(s->spare, (room + 1) * sizeof(CUevent));
+	if (spare)
+		s->spare = spare;
+	if (!points || !spare) {
+		free(points);
+		return hm_error(-ENOMEM, "stream: no host memory");
+	}
+	for (i = 0; i < s->nr; i++)
+		points[i] = s->points[(s->first + i) % s->room];
+	free(s->points);
+	s->points = points;
+	s->first = 0;
+	s->room = room;
+	return 0;
+}
+
+/* After check_stream(). */
+static int record_event(struct hm_order *o, struct hm_stream *s, CUstream here)
+{
+	uint64_t pos = hm_stream_pos(s);
+	CUevent event;
+	CUresult res;
+	int err;
+
+	err = make_point_room(s);
+	if (!err)
+		err = get_event(o, s, &event);
+	if (err)
+		return err;
+	o->calls++;
+	res = o->hm->driver.cuEventRecord(event, here);
+	if (res) {
+		s->spare[s->nr_spare++] = event;
+		return order_error(o, "cuEventRecord", res);
+	}
+	s->points[(s->first + s->nr++) % s->room] =
+		(struct hm_point){ event, pos };
+	s->recorded = pos;
+	return 0;
+}
+
+/* An event on @s, or only what would be in its way. */
+static int check_and_record(struct hm_order *o, struct hm_stream *s, bool event)
+{
+	CUcontext before;
+	CUstream here;
+	int err;
+
+	if (s->lost)
+		return hm_error(-EAGAIN, "a stream was destroyed without hetmem_stream_retire()");
+	err = hm_stream_enter(o, s, &here, &before);
+	if (err)
+		return err;
+	err = check_stream(o, s, here);
+	if (!err && event)
+		err = record_event(o, s, here);
+	hm_stream_leave(o, s, before);
+	return err;
+}
+
+int hm_stream_check(struct hm_order *o, struct hm_stream *s)
+{
+	return check_and_record(o, s, false);
+}
+
+int hm_stream_record(struct hm_order *o, struct hm_stream *s)
+{
+	uint64_t pos = hm_stream_pos(s);
+
+	return s->recorded >= pos || s->done >= pos ? 0 :
+		check_and_record(o, s, true);
+}
+
+static void drop_first(struct hm_stream *s)
+{
+	struct hm_point *p = &s->points[s->first];
+
+	s->done = p->pos;
+	s->spare[s->nr_spare++] = p->event;
+	s->first = (s->first + 1) % s->room;
+	s->nr--;
+}
+
+static CUresult query_point(struct hm_order *o, const struct hm_stream *s,
+			    unsigned int i)
+{
+	o->calls++;
+	return o->hm->driver.cuEventQuery(
+				s->points[(s->first + i) % s->room].event);
+}
+
+int hm_stream_query(struct hm_order *o, struct hm_stream *s)
+{
+	uint64_t before = s->done;
+	CUstreamCaptureMode mode;
+	CUresult res;
+
+	if (!s->nr)
+		return 0;
+	/* Asking is illegal while anybody captures, of this event as of any. */
+	mode = hm_capture_relaxed(o->hm);
+	/* Most often all is done: one question then. */
+	res = query_point(o, s, s->nr - 1);
+	if (!res)
+		while (s->nr)
+			drop_first(s);
+	else
+		while (s->nr > 1 && !(res = query_point(o, s, 0)))
+			drop_first(s);
+	hm_capture_mode(o->hm, mode);
+	if (s->done > before)
+		return 1;
+	return !res || res == CUDA_ERROR_NOT_READY ? 0 :
+		order_error(o, "cuEventQuery", res);
+}
+
+bool hm_stream_poll(struct hm_order *o, struct hm_stream *s)
+{
+	return hm_stream_query(o, s) > 0;
+}
+
+/*
+ * Whether @s is idle: then everything up to @pos, read before, is complete. An
+ * event on the legacy stream is behind the work of another thread's own stream;
+ * that the legacy stream is idle says nothing of it.
+ */
+static bool ask_idle(struct hm_order *o, struct hm_stream *s, CUstream here,
+		     uint64_t pos)
+{
+	CUresult res = CUDA_ERROR_NOT_READY;
+	CUstreamCaptureMode mode;
+
+	if (check_stream(o, s, here))
+		return false;
+	if (here == s->handle) {
+		o->calls++;
+		mode = hm_capture_relaxed(o->hm);
+		res = o->hm->driver.cuStreamQuery(here);
+		hm_capture_mode(o->hm, mode);
+	}
+	if (res == CUDA_ERROR_NOT_READY)
+		record_event(o, s, here);
+	if (res)
+		return false;
+	while (s->nr)
+		drop_first(s);
+	s->done = pos;
+	return true;
+}
+
+bool hm_stream_ask(struct hm_order *o, struct hm_stream *s)
+{
+	bool changed = hm_stream_poll(o, s);
+	uint64_t pos = hm_stream_pos(s);
+	CUcontext before;
+	CUstream here;
+
+	/* A retired stream has an event behind everything, or is lost. */
+	if (s->done >= pos || s->recorded >= pos || s->retired)
+		return changed;
+	if (hm_stream_enter(o, s, &here, &before))
+		return changed;
+	changed |= ask_idle(o, s, here, pos);
+	hm_stream_leave(o, s, before);
+	return changed;
+}
+
+static int remember_wait(struct hm_stream *s, const struct hm_stream *of,
+			 uint64_t pos)
+{
+	unsigned int nr = of->index + 8;
+	uint64_t *waited;
+
+	if (of->index >= s->nr_waited) {
+		waited = realloc(s->waited, nr * sizeof(*waited));
+		if (!waited)
+			return hm_error(-ENOMEM, "stream: no host memory");
+		memset(waited + s->nr_waited, 0,
+		       (nr - s->nr_waited) * sizeof(*waited));
+		s->waited = waited;
+		s->nr_waited = nr;
+	}
+	if (s->waited[of->index] < pos)
+		s->waited[of->index] = pos;
+	return 0;
+}
+
+/* @of has been recorded at @pos or later. */
+static int wait_for_event(struct hm_order *o, struct hm_stream *s,
+			  CUstream here, struct hm_stream *of, uint64_t pos)
+{
+	struct hm_point *p = NULL;
+	unsigned int i;
+	CUresult res;
+	int err;
+
+	err = check_capture(o, s, here);
+	if (err)
+		return err;
+	/* The earliest that covers it; the loop ends: recorded >= pos. */
+	for (i = 0; i < of->nr; i++) {
+		p = &of->points[(of->first + i) % of->room];
+		if (p->pos >= pos)
+			break;
+	}
+	err = remember_wait(s, of, 0);
+	if (err)
+		return err;
+	o->calls++;
+	res = o->hm->driver.cuStreamWaitEvent(here, p->event, 0);
+	if (res)
+		return order_error(o, "cuStreamWaitEvent", res);
+	return remember_wait(s, of, p->pos);
+}
+
+uint64_t hm_stream_known(const struct hm_stream *s, const struct hm_stream *of)
+{
+	uint64_t pos = of->done;
+
+	if (s == of || !of->index)
+		return UINT64_MAX;
+	if (of->index < s->nr_waited && s->waited[of->index] > pos)
+		pos = s->waited[of->index];
+	return pos;
+}
+
+int hm_stream_wait(struct hm_order *o, struct hm_stream *s,
+		   struct hm_stream *of, uint64_t pos)
+{
+	CUcontext before;
+	CUstream here;
+	int err;
+
+	if (hm_stream_known(s, of) >= pos)
+		return 0;
+	if (of->recorded < pos) {
+		err = hm_stream_record(o, of);
+		if (err)
+			return err == -EBUSY ? -EAGAIN : err;
+	}
+	if (!s->index) {
+		hm_stream_poll(o, of);
+		return of->done >= pos ? 0 : -EAGAIN;
+	}
+	err = hm_stream_enter(o, s, &here, &before);
+	if (!err) {
+		err = wait_for_event(o, s, here, of, pos);
+		hm_stream_leave(o, s, before);
+	}
+	return err;
+}
+
+void hm_order_nap(struct hm_order *o, unsigned int *naps)
+{
+	uint64_t start = hm_now();
+
+	hm_nap(o->lock, naps);
+	o->wait_ns += hm_now() - start;
+}
+
+/* Without the lock. */
+static int sync_context(const struct hm_order *o, CUcontext ctx)
+{
+	const struct hm_driver *d = &o->hm->driver;
+	CUcontext before;
+	CUresult res;
+
+	res = hm_current_enter(d, ctx, &before);
+	if (res)
+		return order_error(o, "cuCtxSetCurrent", res);
+	res = d->cuCtxSynchronize();
+	hm_current_leave(d, ctx, before);
+	return res ? order_error(o, "cuCtxSynchronize", res) : 0;
+}
+
+int hm_stream_sync_lost(struct hm_order *o, struct hm_stream *s)
+{
+	const uint64_t serial = s->serial, pos = hm_stream_pos(s);
+	uint64_t start = hm_now();
+	CUcontext ctx = s->ctx;
+	int err;
+
+	o->calls++;
+	pthread_mutex_unlock(o->lock);
+	err = sync_context(o, ctx);
+	pthread_mutex_lock(o->lock);
+	o->wait_ns += hm_now() - start;
+	if (err || s->serial != serial || !s->id)
+		return err;
+	while (s->nr)
+		drop_first(s);
+	if (s->done < pos)
+		s->done = pos;
+	s->synced = true;
+	return 0;
+}
+
+int hm_stream_sync(struct hm_order *o, struct hm_stream *s, uint64_t pos)
+{
+	const uint64_t serial = s->serial;
+	CUstreamCaptureMode mode;
+	unsigned int naps = 0;
+	CUresult res;
+	int err = 0;
+
+	if (s->done < pos && s->recorded < pos && !s->lost)
+		err = hm_stream_record(o, s);
+	while (s->serial == serial && s->id && s->done < pos) {
+		if (s->lost)
+			return hm_stream_sync_lost(o, s);
+		if (err)
+			return err;
+		o->calls++;
+		mode = hm_capture_relaxed(o->hm);
+		res = o->hm->driver.cuEventQuery(s->points[s->first].event);
+		hm_capture_mode(o->hm, mode);
+		if (!res)
+			drop_first(s);
+		else if (res == CUDA_ERROR_NOT_READY)
+			hm_order_nap(o, &naps);
+		else
+			return order_error(o, "cuEventQuery", res);
+	}
+	return 0;
+}
+
+void hm_stream_recycle(struct hm_order *o, struct hm_stream *s)
+{
+	destroy_events(o, s);
+	if (s->waited)
+		memset(s->waited, 0, s->nr_waited * sizeof(*s->waited));
+	s->done = hm_stream_pos(s);
+	s->recorded = s->done;
+	__atomic_store_n(&s->id, 0, __ATOMIC_RELEASE);
+}
+
+/* Who is who: handles, ids, and what each thread remembers of them. */
+
+/*
+ * For a driver that tells no ids: NULL is the legacy stream, and each thread's
+ * own is another one. 0 is none, and the last one is the host's.
+ */
+static uint64_t id_by_handle(hetmem_stream handle)
+{
+	if (handle == HETMEM_STREAM_PER_THREAD)
+		return 1ULL << 63 | hm_thread();
+	return (uintptr_t)(handle ? handle : HETMEM_STREAM_LEGACY);
+}
+
+/*
+ * The context of @handle. Special handles are of the order's, else of the
+ * thread's, which may have none: then of the device's. -EINVAL.
+ */
+static int context_of(struct hm_order *o, hetmem_stream handle, CUcontext *ctx)
+{
+	const struct hm_driver *d = &o->hm->driver;
+	CUresult res = CUDA_SUCCESS;
+	int err = 0;
+
+	*ctx = o->ctx;
+	if (!hm_stream_special(handle) && d->cuStreamGetCtx)
+		res = d->cuStreamGetCtx(handle, ctx);
+	else if (!*ctx)
+		res = d->cuCtxGetCurrent(ctx);
+	if (res)
+		return hm_error(-EINVAL, "stream %p is none: %s", handle,
+				hm_cuda_name(d, res));
+	if (!*ctx)
+		err = hm_device_context(o->hm, o->device < 0 ? 0 : o->device,
+					ctx);
+	if (!err && o->ctx && *ctx != o->ctx)
+		err = hm_error(-EINVAL, "stream %p is of another context than the memory of device %d",
+			       handle, o->device);
+	return err;
+}
+
+/* Whose stream is it, and of which context? */
+static int identify(struct hm_order *o, hetmem_stream handle, uint64_t *id,
+		    CUcontext *ctx)
+{
+	const struct hm_driver *d = &o->hm->driver;
+	unsigned long long asked = id_by_handle(handle);
+	CUcontext before = NULL;
+	CUresult res;
+	int err;
+
+	if (!o->hm->nr_devices)
+		return hm_error(-EINVAL, "stream %p is none: there is no device",
+				handle);
+	err = context_of(o, handle, ctx);
+	if (err)
+		return err;
+	if (hm_stream_special(handle)) {
+		res = hm_current_enter(d, *ctx, &before);
+		if (res)
+			return order_error(o, "cuCtxSetCurrent", res);
+	}
+	err = check_handle(o->hm, handle, &res);
+	if (!err && !res && d->cuStreamGetId)
+		res = d->cuStreamGetId(handle, &asked);
+	if (hm_stream_special(handle))
+		hm_current_leave(d, *ctx, before);
+	if (!err && res)
+		err = hm_error(-EINVAL, "stream %p is none: %s", handle,
+			       hm_cuda_name(d, res));
+	*id = asked;
+	return err;
+}
+
+/* With the lock. */
+static struct hm_stream *find_by_id(const struct hm_order *o,
+				    hetmem_stream handle, uint64_t id)
+{
+	unsigned int i;
+
+	for (i = 1; i < o->nr; i++) {
+		struct hm_stream *s = o->streams[i];
+
+		if (s->id == id && !s->retired)
+			return s;
+		/* The handle is used again: that one was destroyed. */
+		if (s->id && s->handle == handle && !s->retired &&
+		    !hm_stream_special(handle)) {
+			s->retired = true;
+			s->lost = true;
+		}
+	}
+	return NULL;
+}
+
+/* With the lock: what is captured, and known by its handle alone. */
+static struct hm_stream *find_captured(const struct hm_order *o,
+				       hetmem_stream handle)
+{
+	unsigned int i;
+
+	for (i = 1; i < o->nr; i++) {
+		struct hm_stream *s = o->streams[i];
+
+		if (s->captured && s->handle == handle &&
+		    hm_stream_here(handle, s->thread) == handle)
+			return s;
+	}
+	return NULL;
+}
+
+void hm_stream_captured(struct hm_order *o, struct hm_stream *s,
+			bool captured)
+{
+	s->captured = captured;
+	__atomic_store_n(&o->nr_captured,
+			 captured ? o->nr_captured + 1 : o->nr_captured - 1,
+			 __ATOMIC_RELEASE);
+	/* Nobody remembers its id, which is asked for with the handle. */
+	__atomic_add_fetch(&o->epoch, 1, __ATOMIC_RELEASE);
+}
+
+/* With the lock: a slot that is not in use. -EMFILE, -ENOMEM. */
+static int find_slot(struct hm_order *o, struct hm_stream **slot)
+{
+	unsigned int i;
+
+	for (i = 1; i < o->nr; i++) {
+		*slot = o->streams[i];
+		if (!(*slot)->id)
+			return 0;
+	}
+	if (o->nr == HM_MAX_STREAMS)
+		return hm_error(-EMFILE, "more than %d streams: hetmem_stream_retire() before cuStreamDestroy",
+				HM_MAX_STREAMS - 1);
+	*slot = stream_new(o);
+	if (!*slot)
+		return hm_error(-ENOMEM, "stream: no host memory");
+	o->streams[o->nr] = *slot;
+	__atomic_store_n(&o->nr, o->nr + 1, __ATOMIC_RELEASE);
+	return 0;
+}
+
+/* With the lock. */
+static int add_stream(struct hm_order *o, hetmem_stream handle, uint64_t id,
+		      CUcontext ctx, bool unnamed, struct hm_stream **stream)
+{
+	struct hm_stream *s;
+	int err = find_slot(o, &s);
+
+	if (err)
+		return err;
+	s->handle = handle;
+	s->thread = hm_thread();
+	s->ctx = ctx;
+	s->retired = unnamed;
+	s->lost = unnamed;
+	s->unnamed = unnamed;
+	s->synced = false;
+	s->serial = ++o->next_serial;
+	__atomic_store_n(&s->id, id, __ATOMIC_RELEASE);
+	__atomic_store_n(&o->seen, o->seen + 1, __ATOMIC_RELAXED);
+	*stream = s;
+	return 0;
+}
+
+int hm_stream_unnamed(struct hm_order *o, hetmem_stream handle,
+		      struct hm_stream **stream)
+{
+	unsigned int i;
+	CUcontext ctx;
+	int err = context_of(o, handle, &ctx);
+
+	if (err)
+		return err;
+	pthread_mutex_lock(o->lock);
+	for (i = 1; i < o->nr; i++) {
+		*stream = o->streams[i];
+		if ((*stream)->unnamed && (*stream)->handle == handle &&
+		    (*stream)->ctx == ctx)
+			return 0;
+	}
+	err = add_stream(o, handle, UINT64_MAX, ctx, true, stream);
+	if (err)
+		pthread_mutex_unlock(o->lock);
+	return err;
+}
+
+/* For this thread; of the same set what was looked up longest ago goes. */
+static void remember(const struct hm_order *o, const struct hm_stream_key *key)
+{
+	struct hm_stream_key *set = hm_stream_set(o, key->handle);
+	int i = 0;
+
+	while (i < HM_STREAM_WAYS - 1 && !hm_stream_is(&set[i], o, key->handle))
+		i++;
+	memmove(set + 1, set, i * sizeof(*set));
+	set[0] = *key;
+}
+
+int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
+		     struct hm_stream **stream)
+{
+	struct hm_stream *s;
+	uint64_t id = 0, epoch;
+	CUcontext ctx;
+	int err;
+
+	/* Without a device nothing is under way: all streams are the host's. */
+	if (handle == HETMEM_STREAM_HOST ||
+	    (!o->hm->nr_devices && hm_stream_special(handle))) {
+		*stream = o->streams[0];
+		return 0;
+	}
+	epoch = __atomic_load_n(&o->epoch, __ATOMIC_ACQUIRE);
+	if (__atomic_load_n(&o->nr_captured, __ATOMIC_ACQUIRE)) {
+		pthread_mutex_lock(o->lock);
+		s = find_captured(o, handle);
+		pthread_mutex_unlock(o->lock);
+		if (s) {
+			*stream = s;
+			return 0;
+		}
+	}
+	err = identify(o, handle, &id, &ctx);
+	if (err)
+		return err;
+	pthread_mutex_lock(o->lock);
+	s = find_by_id(o, handle, id);
+	if (!s)
+		err = add_stream(o, handle, id, ctx, false, &s);
+	pthread_mutex_unlock(o->lock);
+	if (err)
+		return err;
+	*stream = s;
+	/* What it means may change with the current context, unasked. */
+	if (o->retired && !o->ctx && hm_stream_special(handle))
+		return 0;
+	remember(o, &(struct hm_stream_key){
+		.order = o->serial, .handle = handle, .id = id,
+		.epoch = epoch, .stream = s,
+	});
+	return 0;
+}
+
+int hm_order_lock(struct hm_order *o, hetmem_stream handle, uint64_t epoch,
+		  struct hm_stream **stream)
+{
+	int err;
+
+	pthread_mutex_lock(o->lock);
+	while (hm_unlikely(epoch != o->epoch)) {
+		epoch = o->epoch;
+		pthread_mutex_unlock(o->lock);
+		err = hm_stream_get(o, handle, stream);
+		if (err)
+			return err;
+		pthread_mutex_lock(o->lock);
+	}
+	return 0;
+}
+
+int hm_stream_end(struct hm_order *o, hetmem_stream handle,
+		  struct hm_stream **stream)
+{
+	uint64_t id;
+	CUcontext ctx;
+	int err;
+
+	*stream = NULL;
+	if (handle == HETMEM_STREAM_HOST)
+		return hm_error(-EINVAL, "stream_retire: the host's stream stays");
+	if (!o->hm->nr_devices && hm_stream_special(handle))
+		return 0;
+	err = identify(o, handle, &id, &ctx);
+	if (err)
+		return err;
+	*stream = find_by_id(o, handle, id);
+	if (*stream)
+		__atomic_add_fetch(&o->epoch, 1, __ATOMIC_ACQ_REL);
+	return 0;
+}
+
+int hm_stream_retire(struct hm_order *o, struct hm_stream *s)
+{
+	/* What was freed here, and what goes on using it, is before its end. */
+	int err = hm_stream_record(o, s);
+
+	if (!err)
+		s->retired = true;
+	return err;
+}

@@ -1,0 +1,1456 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The VMM pool: growth. A block that no free block holds, a block with room
+ * behind it (reserve), and a live block that gets larger (grow) come from one
+ * plan: an interval of addresses without a live block. It is made of
+ *
+ *	free blocks, which stay as they are;
+ *	aliases of handles that are wholly free elsewhere: they come back, and
+ *		the driver is not asked;
+ *	holes, which have to be filled.
+ *
+ * For a block the plan takes, of all intervals that are long enough and begin
+ * with a free block or an alias, the one with the fewest holes; without any, a
+ * hole. A reserve begins at a hole, a grow behind its block. Holes are filled by
+ * handles that are wholly free elsewhere first, then by new ones, whose size
+ * grows with the pool.
+ *
+ * A plan is carried out in steps: create handles, order the stream behind the
+ * last uses, map, and change what the pool knows. Each step before the last one
+ * can be undone, and the last one cannot fail.
+ */
+#include <stdlib.h>
+
+#include "vmm/vmm_impl.h"
+
+/*
+ * Handles that are free in parts, each of another stream. Such parts do not
+ * merge, and the handle could not be moved although nothing in it is live. A
+ * stream that is about to make memory is ordered behind them instead, and the
+ * handle's parts become its own.
+ */
+
+/*
+ * Steps of a growth: a look at a block is one, and so are some parts of a handle
+ * that are looked at; a part that is joined is several.
+ */
+#define JOIN_STEPS	96
+#define PART_LOOKS	4
+#define PART_STEPS	4
+/* A handle of more parts is left as it is. */
+#define MAX_PARTS	32
+
+static bool may_join(struct pool *p, const struct pool_stream *s,
+		     const struct block *b, bool order)
+{
+	const struct hm_stream *of;
+
+	if (block_state(b) != BLOCK_FREE ||
+	    b->flags & (BLOCK_WHOLE | BLOCK_GRAPH))
+		return false;
+	of = p->order.streams[b->stream];
+	return b->pos <= hm_stream_known(&s->s, of) ||
+	       (order && s->s.index && !of->lost);
+}
+
+/*
+ * The handle that @b ends within, if all of it is free: its first and last
+ * block in *@first and *@last. *@parts: blocks that were looked at.
+ */
+static struct mapping *join_find(struct pool *p, const struct pool_stream *s,
+				 struct block *b, bool order,
+				 struct block **first, struct block **last,
+				 unsigned int *parts)
+{
+	struct vmm *v = vmm_of(p);
+	uint64_t end = block_end(b), to;
+	struct mapping *m;
+	struct handle *h;
+
+	*parts = 0;
+	if (!b->next)
+		return NULL;
+	m = mapping_at(v, v->map[page_of(v, end)]);
+	h = handle_at(v, m->handle);
+	if (page_addr(v, m->page) == end || h->flags & HANDLE_PINNED)
+		return NULL;
+	to = page_addr(v, m->page + h->pages);
+	for (*first = b; ; *first = block_at(p, (*first)->prev)) {
+		if (++*parts > MAX_PARTS || !may_join(p, s, *first, order))
+			return NULL;
+		if ((*first)->addr <= page_addr(v, m->page))
+			break;
+		if (!(*first)->prev)
+			return NULL;
+	}
+	for (*last = block_at(p, b->next); ;
+	     *last = block_at(p, (*last)->next)) {
+		if (++*parts > MAX_PARTS || !may_join(p, s, *last, order))
+			return NULL;
+		if (block_end(*last) >= to)
+			break;
+		if (!(*last)->next)
+			return NULL;
+	}
+	return m;
+}
+
+static int join_wait(struct pool *p, struct pool_stream *s, struct block *first,
+		     const struct block *last)
+{
+	struct block *b = first;
+	int err;
+
+	for (;;) {
+		err = hm_stream_wait(&p->order, &s->s,
+				     p->order.streams[b->stream], b->pos);
+		if (err || b == last)
+			return err;
+		b = block_at(p, b->next);
+	}
+}
+
+/* The part of BUSY @b that is in [@from, @to), the rest is FREE; or NULL. */
+static struct block *join_cut(struct pool *p, struct block *b, uint64_t from,
+			      uint64_t to)
+{
+	struct block *rest;
+
+	if (block_end(b) > to) {
+		rest = hm_block_cut(p, b, (to - b->addr) >> UNIT_SHIFT);
+		if (rest)
+			hm_block_release(p, rest);
+	}
+	if (b->addr < from) {
+		rest = hm_block_cut(p, b, (from - b->addr) >> UNIT_SHIFT);
+		if (rest)
+			hm_block_release(p, b);
+		b = rest ? rest : b;
+	}
+	return b;
+}
+
+static void join_handle(struct pool *p, struct pool_stream *s,
+			struct block *first,
+			struct block *last, uint64_t from, uint64_t to)
+{
+	struct block *b, *next;
+	uint64_t pos;
+
+	for (b = first; ; b = block_at(p, b->next)) {
+		hm_block_take(p, b);
+		if (b == last)
+			break;
+	}
+	stream_lock(s);
+	pos = s->s.index ? hm_stream_step(&s->s) : 0;
+	stream_unlock(s);
+	/* All of them are BUSY: parts that are cut off merge outwards only. */
+	for (b = first; ; b = next) {
+		bool is_last = b == last;
+
+		next = block_at(p, b->next);
+		b = join_cut(p, b, from, to);
+		b->stream = s->s.index;
+		b->pos = pos;
+		hm_block_release(p, b);
+		if (is_last)
+			break;
+	}
+}
+
+/* At one block after the other of @a; false: @steps did not suffice. */
+static bool join_arena(struct pool *p, struct pool_stream *s, struct arena *a,
+		       bool order, int *steps)
+{
+	struct vmm *v = vmm_of(p);
+	struct block *b, *first, *last;
+	struct mapping *m;
+	unsigned int parts;
+
+	while (*steps > 0) {
+		b = a->units ? hm_arena_walk(p, a, WALK_JOIN) : NULL;
+		if (!b)
+			return true;
+		m = join_find(p, s, b, order, &first, &last, &parts);
+		*steps -= 1 + parts / PART_LOOKS;
+		if (!m || join_wait(p, s, first, last))
+			continue;
+		*steps -= parts * PART_STEPS;
+		join_handle(p, s, first, last, page_addr(v, m->page),
+			    page_addr(v, m->page +
+				      handle_at(v, m->handle)->pages));
+	}
+	return false;
+}
+
+static void join_handles(struct pool *p, struct pool_stream *s, bool order)
+{
+	const unsigned int nr = p->order.nr * NR_ZONES;
+	struct vmm *v = vmm_of(p);
+	int steps = JOIN_STEPS;
+	unsigned int i;
+
+	for (i = 0; i < nr; i++, v->join_next++) {
+		struct pool_stream *of;
+
+		if (v->join_next >= nr)
+			v->join_next = 0;
+		of = stream_at(p, v->join_next / NR_ZONES);
+		if (!join_arena(p, s, &of->arenas[v->join_next % NR_ZONES],
+				order, &steps)) {
+			v->more = true;
+			return;
+		}
+	}
+}
+
+/* The plan: where to grow. */
+
+#define VMM_PIECES	64
+/* Runs that a plan may begin behind, and aliases that it may begin with. */
+#define FRONT_LOOKS	256
+#define ALIAS_LOOKS	1024
+/* A plan may make so much of the pool that another one would not. */
+#define LEFT_SHARE	256
+/* Handles, blocks and holes that all of these walks look at. */
+#define WALK_STEPS	2048
+#define HOLE_STEPS	4
+
+/* Addresses of a plan: a free block, or holes to be filled. */
+struct vmm_piece {
+	uint32_t block;
+	uint32_t page;
+	uint32_t pages;
+};
+
+/**
+ * struct vmm_plan - where to grow: an interval without live blocks
+ * @s: for which stream; @wait: memory that @s has to be ordered behind counts
+ * @zone: of the blocks
+ * @exact: no units more than @want are taken
+ * @want: units
+ * @list, @nr, @size: wholly free handles; then those that are used
+ * @pieces: of the interval that are not aliases, in order
+ * @page, @end: what of it is whole pages outside of the first block
+ * @fresh: pages of holes
+ * @pages: of @list; @used: of them, in blocks of the interval and its aliases
+ * @room: units of the first block
+ * @steps: left of WALK_STEPS
+ */
+struct vmm_plan {
+	struct pool_stream *s;
+	bool wait;
+	unsigned int zone;
+	bool exact;
+	uint64_t want;
+	struct vmm_free *list;
+	size_t nr;
+	size_t size;
+	struct vmm_piece pieces[VMM_PIECES];
+	unsigned int nr_pieces;
+	uint32_t page;
+	uint32_t end;
+	uint32_t fresh;
+	uint64_t pages;
+	uint64_t used;
+	uint64_t room;
+	int steps;
+};
+
+static uint32_t pages_for_units(const struct vmm *v, uint64_t units)
+{
+	uint64_t size = 1ULL << v->shift;
+
+	return ((units << UNIT_SHIFT) + size - 1) >> v->shift;
+}
+
+/*
+ * Whole handles, if they are all of one size. Blocks that grow end anywhere, so
+ * that not every hole is of whole ones.
+ */
+static uint32_t plan_pages(const struct pool *p, const struct vmm_plan *plan,
+			   uint64_t units)
+{
+	uint64_t size = p->opt.handle ? p->opt.handle :
+		p->provider->granularity;
+
+	if (plan->exact)
+		return pages_for_units(vmm_of(p), units);
+	return (((units << UNIT_SHIFT) + size - 1) & ~(size - 1)) >>
+		vmm_of(p)->shift;
+}
+
+/* Whether the stream can have FREE @b, at once or after an order. */
+static bool may_have(const struct pool *p, const struct vmm_plan *plan,
+		     const struct block *b)
+{
+	const struct hm_stream *s = &plan->s->s;
+	const struct hm_stream *of = p->order.streams[b->stream];
+
+	return b->pos <= hm_stream_known(s, of) || hm_block_done(p, b) ||
+	       (plan->wait && s->index && !of->lost);
+}
+
+/* In a walk a block is part of the interval, or its handles are moved. */
+#define PART(stamp)	((stamp) * 2)
+#define DONOR(stamp)	((stamp) * 2 + 1)
+
+static bool plan_add_piece(struct vmm_plan *plan, uint32_t block, uint32_t page,
+			   uint32_t pages)
+{
+	if (plan->nr_pieces == VMM_PIECES)
+		return false;
+	plan->pieces[plan->nr_pieces++] =
+		(struct vmm_piece){ block, page, pages };
+	return true;
+}
+
+/*
+ * Walks from @plan->page on until @want units more have addresses, or there
+ * is what cannot be had; true: they have. No more than @fresh pages of holes.
+ */
+static bool plan_walk(struct pool *p, struct vmm_plan *plan, uint64_t want,
+		      uint32_t stamp, uint32_t fresh)
+{
+	struct vmm *v = vmm_of(p);
+	const unsigned int shift = v->shift - UNIT_SHIFT;
+	uint32_t at = plan->page;
+	uint64_t have = 0;
+
+	while (have < want) {
+		uint32_t pages = plan_pages(p, plan, want - have), m;
+		struct vmm_free *f;
+		struct mapping *map;
+		struct handle *h;
+		struct block *b;
+
+		if (at >= v->nr || plan->steps-- <= 0)
+			return false;
+		m = v->map[at];
+		if (!m) {
+			pages = hm_vmm_holes(v, at, pages);
+			plan->steps -= HOLE_STEPS;
+			plan->fresh += pages;
+			if (plan->fresh > fresh ||
+			    !plan_add_piece(plan, 0, at, pages))
+				return false;
+			at += pages;
+			have += (uint64_t)pages << shift;
+			continue;
+		}
+		map = mapping_at(v, m);
+		h = handle_at(v, map->handle);
+		if (map->page != at || map->half || !h->candidate)
+			return false;
+		f = &plan->list[h->candidate - 1];
+		b = block_at(p, f->block);
+		if (h->mapping != m) {
+			if (h->stamp == stamp || b->slack == PART(stamp))
+				return false;
+			h->stamp = stamp;
+			b->slack = DONOR(stamp);
+			at += h->pages;
+			have += (uint64_t)h->pages << shift;
+			plan->used += h->pages;
+			continue;
+		}
+		if (b->addr != page_addr(v, at) || b->slack == DONOR(stamp) ||
+		    block_zone(b) != plan->zone ||
+		    !plan_add_piece(plan, f->block, 0, 0))
+			return false;
+		b->slack = PART(stamp);
+		have += b->units;
+		plan->used += b->units >> shift;
+		at = page_of(v, block_end(b) - 1) + 1;
+		if (b->next && have < want)
+			return false;
+	}
+	plan->end = at;
+	return true;
+}
+
+/*
+ * Whether free handles elsewhere fill the holes, as far as any plan can have
+ * them: of an interval with a large block at its end much may be left over, and
+ * that block's handles stay where they are.
+ */
+static bool plan_is_lean(const struct pool *p, const struct vmm_plan *plan)
+{
+	const struct vmm *v = vmm_of(p);
+	uint64_t want = plan_pages(p, plan, plan->want), least, made = 0, others;
+
+	others = plan->pages > plan->used ? plan->pages - plan->used : 0;
+	least = want > plan->pages ? want - plan->pages : 0;
+	if (plan->fresh > others)
+		made = plan->fresh - others;
+	return made <= least + v->pages / LEFT_SHARE;
+}
+
+/* An interval that begins with @front, or at @page: better than @best? */
+static void plan_consider(struct pool *p, struct vmm_plan *plan,
+			  struct vmm_plan *best, struct block *front,
+			  uint32_t page)
+{
+	uint32_t stamp = ++vmm_of(p)->stamp;
+
+	plan->nr_pieces = 0;
+	plan->fresh = 0;
+	plan->used = 0;
+	plan->page = page;
+	plan->room = 0;
+	if (front) {
+		front->slack = PART(stamp);
+		plan_add_piece(plan, block_id(p, front), 0, 0);
+		plan->page = page_of(vmm_of(p), block_end(front) - 1) + 1;
+		plan->room = front->units;
+		plan->used = pages_for_units(vmm_of(p), front->units);
+	}
+	if (plan_walk(p, plan, plan->want - plan->room, stamp, best->fresh) &&
+	    (plan->fresh < best->fresh || plan->room > best->room) &&
+	    plan_is_lean(p, plan))
+		*best = *plan;
+}
+
+/* The block of @zone that ends a run with @handle, or NULL. */
+static struct block *front_of(const struct pool *p, uint32_t handle,
+			      unsigned int zone)
+{
+	const struct vmm *v = vmm_of(p);
+	const struct handle *h = handle_at(v, handle);
+	struct block *b;
+	uint32_t page;
+
+	if (!h->mapping)
+		return NULL;
+	page = mapping_at(v, h->mapping)->page + h->pages - 1;
+	b = block_at(p, v->tail[page]);
+	return v->tail[page] && block_state(b) != BLOCK_NONE && !b->next &&
+	       block_zone(b) == zone && block_end(b) == page_addr(v, page + 1) ?
+		b : NULL;
+}
+
+/* Whether a plan may begin with the block that ends a run. */
+static bool may_begin(const struct pool *p, const struct vmm_plan *plan,
+		      const struct block *b)
+{
+	const struct hm_stream *of;
+
+	if (block_state(b) != BLOCK_FREE ||
+	    b->flags & (BLOCK_WHOLE | BLOCK_GRAPH) || b->units >= plan->want)
+		return false;
+	of = p->order.streams[b->stream];
+	return b->pos <= hm_stream_known(&plan->s->s, of) || hm_block_done(p, b);
+}
+
+/* Behind free blocks that end a run; of many runs, others than last time. */
+static void plan_blocks(struct pool *p, struct vmm_plan *plan,
+			struct vmm_plan *best)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t id = v->fronts[plan->zone], next;
+	uint32_t nr = v->nr_fronts[plan->zone], i;
+	struct block *b;
+
+	for (i = 0; i < nr && i < FRONT_LOOKS; i++, id = next) {
+		next = handle_at(v, id)->front_next;
+		b = front_of(p, id, plan->zone);
+		if (!b)
+			hm_vmm_remove_front(v, id);
+		else if (may_begin(p, plan, b))
+			plan_consider(p, plan, best, b, 0);
+	}
+	if (i < nr)
+		v->fronts[plan->zone] = id;
+}
+
+/* From aliases on, where no free block and no other alias is before. */
+static void plan_aliases(struct pool *p, struct vmm_plan *plan,
+			 struct vmm_plan *best)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t m, page, looks = 0;
+
+	for (m = v->first; m && looks < ALIAS_LOOKS; m = mapping_at(v, m)->next) {
+		page = mapping_at(v, m)->page;
+		looks++;
+		if (handle_at(v, mapping_at(v, m)->handle)->candidate &&
+		    !(page && v->map[page - 1] &&
+		      handle_of_page(v, page - 1)->candidate))
+			plan_consider(p, plan, best, NULL, page);
+	}
+}
+
+/* Addresses, at least; if there are none, what is free makes room. */
+static int plan_addresses(struct pool *p, enum vmm_place place, uint32_t want,
+			  uint32_t *page)
+{
+	struct vmm *v = vmm_of(p);
+
+	if (hm_vmm_find_hole(v, place, want, page))
+		return 0;
+	hm_vmm_unalias_all(p);
+	if (hm_vmm_find_hole(v, place, want, page))
+		return 0;
+	hm_vmm_trim(p, 0);
+	hm_vmm_unalias_all(p);
+	if (hm_vmm_find_hole(v, place, want, page))
+		return 0;
+	return hm_error(-ENOMEM, "pool: no %llu bytes of addresses in one piece, reserve= says how many there are",
+			(unsigned long long)want << v->shift);
+}
+
+/* The free handles; without those whose addresses are not to change. */
+static int plan_collect(struct pool *p, struct vmm_plan *plan)
+{
+	struct vmm *v = vmm_of(p);
+	ssize_t nr;
+	size_t i;
+
+	plan->list = NULL;
+	plan->nr = 0;
+	if (p->opt.comm)
+		return 0;
+	if (p->order.seen > 1)
+		join_handles(p, plan->s, plan->wait);
+	nr = hm_vmm_collect(p, plan->s, plan->wait,
+			    pages_for_units(v, plan->want), &plan->list);
+	if (nr < 0)
+		return nr;
+	plan->nr = nr;
+	plan->size = nr;
+	plan->pages = 0;
+	for (i = 0; i < plan->nr; i++) {
+		handle_at(v, plan->list[i].handle)->candidate = i + 1;
+		plan->pages += plan->list[i].pages;
+	}
+	return 0;
+}
+
+/* They are no more candidates. */
+static void plan_unmark(struct pool *p, struct vmm_plan *plan)
+{
+	size_t i;
+
+	for (i = 0; i < plan->nr; i++)
+		handle_at(vmm_of(p), plan->list[i].handle)->candidate = 0;
+}
+
+static void plan_free(struct vmm_plan *plan)
+{
+	free(plan->list);
+	plan->list = NULL;
+	plan->nr = 0;
+}
+
+/*
+ * Where a block of @best->want units can be made. @best is to be freed if this
+ * returns 0. -ENOMEM: no addresses.
+ */
+static int plan_make(struct pool *p, struct vmm_plan *best)
+{
+	const enum vmm_place place = best->zone ? VMM_LARGE : VMM_SMALL;
+	uint32_t want = plan_pages(p, best, best->want), page = 0;
+	struct vmm_plan plan = *best;
+	int err;
+
+	plan.steps = WALK_STEPS;
+	err = plan_collect(p, &plan);
+	if (err)
+		return err;
+	*best = plan;
+	best->nr_pieces = 0;
+	best->fresh = want;
+	best->room = 0;
+	plan_blocks(p, &plan, best);
+	plan_aliases(p, &plan, best);
+	if (best->nr_pieces || best->fresh < want)
+		return 0;
+	if (!hm_vmm_find_hole(vmm_of(p), place, want, &page)) {
+		/* Making room may change what is free, and where. */
+		plan_unmark(p, &plan);
+		plan_free(&plan);
+		best->list = NULL;
+		best->nr = 0;
+		err = plan_addresses(p, place, want, &page);
+		if (!err)
+			err = plan_collect(p, best);
+	}
+	best->page = page;
+	best->end = page + want;
+	best->fresh = want;
+	plan_add_piece(best, 0, page, want);
+	return err;
+}
+
+/* Carrying a plan out. */
+
+/* A new handle is at most this part of what the pool has, rounded down. */
+#define HANDLE_SHARE	145
+/*
+ * One of small blocks at most that part, once these have such a share of the
+ * pool: a few that stay keep all of their handle. Any SMALL_HANDLE_SHARE from
+ * 750 on gives 12,000 blocks of 256 KiB handles of 2 MiB.
+ */
+#define SMALL_HANDLE_SHARE	1000
+#define SMALL_SHARE	16
+/* Or at most this part of what is missing, up to so many bytes. */
+#define BLOCK_SHARE	10
+#define EARLY_BYTES	((uint64_t)16 << 20)
+/* Up to so many of the largest handles are made whole: others will need it. */
+#define WHOLE_HANDLES	6
+/* Of more, what is made is rounded up to this part of the pool. */
+#define GROWTH_SHARE	1024
+
+static uint32_t power_below(uint64_t n)
+{
+	return n ? 1U << (31 - __builtin_clz(n > UINT32_MAX ? UINT32_MAX :
+					     (uint32_t)n)) : 0;
+}
+
+static uint32_t at_least_one(uint32_t n)
+{
+	return n ? n : 1;
+}
+
+/* Blocks that grow get few and large ones. */
+static uint32_t exact_pages(const struct pool *p, uint32_t want)
+{
+	const uint32_t most = p->opt.handle >> vmm_of(p)->shift;
+
+	want = power_below(want);
+	return most && want > most ? most : want;
+}
+
+/*
+ * Pages of the next handle, when @want are missing. Large blocks get large
+ * ones early, before the pool is large: small ones stay, and are moved one by
+ * one ever after.
+ */
+static uint32_t handle_pages(const struct pool *p, unsigned int zone,
+			     uint32_t want)
+{
+	const struct vmm *v = vmm_of(p);
+	uint32_t most, early;
+
+	most = power_below((v->pages + want) / HANDLE_SHARE);
+	early = power_below(want / BLOCK_SHARE);
+	if (early > EARLY_BYTES >> v->shift)
+		early = EARLY_BYTES >> v->shift;
+	if (most < early)
+		most = early;
+	if (!zone && v->small >= v->pages / SMALL_SHARE)
+		most = power_below((v->pages + want) / SMALL_HANDLE_SHARE);
+	/* Not every hole is of whole ones: blocks that grow end anywhere. */
+	if (p->opt.handle)
+		most = p->opt.handle >> v->shift;
+	return want < most ? power_below(want) : at_least_one(most);
+}
+
+/*
+ * What to grow by, so that a pool does not have thousands of handles: several
+ * small requests share one, the end of a large one has handles that fit it.
+ */
+static uint32_t round_growth(const struct pool *p, uint32_t want)
+{
+	const struct vmm *v = vmm_of(p);
+	uint32_t unit = power_below(v->pages / HANDLE_SHARE);
+
+	if (want > WHOLE_HANDLES * unit)
+		unit = at_least_one(power_below(v->pages / GROWTH_SHARE));
+	if (p->opt.handle)
+		unit = p->opt.handle >> v->shift;
+	return (want + unit - 1) & ~(unit - 1);
+}
+
+/* Large ones first. */
+static int by_size(const void *a, const void *b)
+{
+	const struct vmm_free *x = a, *y = b;
+
+	return x->pages < y->pages ? 1 : x->pages > y->pages ? -1 :
+		x->page < y->page ? -1 : 1;
+}
+
+/* Those that come back to aliases. */
+static void choose_old(struct pool *p, struct vmm_plan *plan)
+{
+	uint32_t page = plan->page;
+	struct vmm *v = vmm_of(p);
+	struct handle *h;
+
+	while (page < plan->end) {
+		if (!v->map[page]) {
+			page++;
+			continue;
+		}
+		h = handle_of_page(v, page);
+		if (h->mapping != v->map[page]) {
+			plan->list[h->candidate - 1].to = page;
+			plan->list[h->candidate - 1].chosen = true;
+		}
+		page = mapping_at(v, v->map[page])->page + h->pages;
+	}
+}
+
+static void choose_one(struct vmm_free *f, struct vmm_piece *hole)
+{
+	f->to = hole->page;
+	f->chosen = true;
+	hole->page += f->pages;
+	hole->pages -= f->pages < hole->pages ? f->pages : hole->pages;
+}
+
+/*
+ * Those for the holes: large ones first; in the last one, the smallest that
+ * fills the rest.
+ */
+static void choose_fresh(struct pool *p, struct vmm_plan *plan,
+			 struct vmm_piece *hole, bool is_last)
+{
+	struct vmm_free *last = NULL;
+	size_t i;
+
+	for (i = 0; i < plan->nr && hole->pages; i++) {
+		struct vmm_free *f = &plan->list[i];
+
+		if (f->chosen || block_state(block_at(p,
+						      f->block)) == BLOCK_BUSY)
+			continue;
+		if (f->pages <= hole->pages)
+			choose_one(f, hole);
+		else
+			last = f;
+	}
+	if (is_last && hole->pages && last && !plan->exact &&
+	    hm_vmm_holes(vmm_of(p), hole->page, last->pages) == last->pages)
+		choose_one(last, hole);
+}
+
+/*
+ * All blocks of the plan are BUSY then: those of the interval, and those whose
+ * handles are moved, which are the list, in the order of blocks.
+ */
+static void plan_choose(struct pool *p, struct vmm_plan *plan)
+{
+	size_t chosen = 0, j;
+	unsigned int i;
+
+	choose_old(p, plan);
+	plan_unmark(p, plan);
+	for (i = 0; i < plan->nr_pieces; i++)
+		if (plan->pieces[i].block)
+			hm_block_take(p, block_at(p, plan->pieces[i].block));
+	/* Aliases are chosen by where they are. */
+	if (plan->nr && plan->fresh)
+		qsort(plan->list, plan->nr, sizeof(*plan->list), by_size);
+	for (i = 0; i < plan->nr_pieces; i++)
+		if (!plan->pieces[i].block)
+			choose_fresh(p, plan, &plan->pieces[i],
+				     i + 1 == plan->nr_pieces);
+	for (j = 0; j < plan->nr; j++)
+		if (plan->list[j].chosen)
+			plan->list[chosen++] = plan->list[j];
+	plan->nr = chosen;
+	if (chosen)
+		qsort(plan->list, chosen, sizeof(*plan->list), hm_vmm_by_block);
+	hm_vmm_take_all(p, plan->list, chosen);
+}
+
+/* A handle of @pages that goes to @to. */
+static int plan_add_handle(struct pool *p, struct vmm_plan *plan, uint32_t to,
+			   uint32_t pages)
+{
+	size_t size = plan->size ? 2 * plan->size : 16;
+	struct vmm_free *list;
+	uint32_t h;
+	int err;
+
+	if (plan->nr == plan->size) {
+		list = realloc(plan->list, size * sizeof(*list));
+		if (!list)
+			return hm_error(-ENOMEM, "pool: no host memory");
+		plan->list = list;
+		plan->size = size;
+	}
+	err = hm_vmm_make_handle(p, pages, &h);
+	if (!err)
+		plan->list[plan->nr++] = (struct vmm_free){
+			.handle = h, .pages = pages, .to = to, .chosen = true,
+		};
+	return err;
+}
+
+/*
+ * Whether to give free memory back whose handles do not fit, rather than hold
+ * more than ever: what a block grows by is small, others' handles are large.
+ */
+static bool is_a_peak(const struct pool *p, uint64_t bytes)
+{
+	return p->reserved + bytes > p->reserved_peak;
+}
+
+/* Handles at [@page, @page + @pages); up to @more pages if that is possible. */
+static int create_handles(struct pool *p, struct vmm_plan *plan, uint32_t page,
+			  uint32_t pages, uint32_t more)
+{
+	uint32_t most = UINT32_MAX, done = 0, n;
+	const unsigned int shift = vmm_of(p)->shift;
+	int err;
+
+	while (done < more) {
+		n = plan->exact ? exact_pages(p, more - done) :
+			handle_pages(p, plan->zone, more - done);
+		if (n > most)
+			n = most;
+		if (plan->exact && is_a_peak(p, (uint64_t)n << shift))
+			hm_vmm_give_back(p, (uint64_t)n << shift);
+		err = plan_add_handle(p, plan, page + done, n);
+		if (!err) {
+			done += n;
+			continue;
+		}
+		if (done >= pages)
+			return 0;
+		if (err != -ENOMEM)
+			return err;
+		/* What does not fit, and is free, may be all that is missing. */
+		if (n > 1 && (plan->exact || !p->opt.handle))
+			most = n / 2;
+		else if (hm_vmm_give_back(p, (uint64_t)(pages - done) << shift))
+			most = UINT32_MAX;
+		else
+			return err;
+	}
+	return 0;
+}
+
+/* What is left of the holes, the last one generously. */
+static int plan_create(struct pool *p, struct vmm_plan *plan)
+{
+	unsigned int i;
+	int err = 0;
+
+	for (i = 0; i < plan->nr_pieces && !err; i++) {
+		struct vmm_piece *hole = &plan->pieces[i];
+		uint32_t more = 0;
+
+		if (hole->block || !hole->pages)
+			continue;
+		if (i + 1 == plan->nr_pieces && !plan->exact)
+			more = round_growth(p, hole->pages);
+		if (hm_vmm_holes(vmm_of(p), hole->page, more) < more || !more)
+			more = hole->pages;
+		err = create_handles(p, plan, hole->page, hole->pages, more);
+	}
+	return err;
+}
+
+/* Orders the stream behind @b; *@waits: not all of it is complete. */
+static int order_block(struct pool *p, struct vmm_plan *plan,
+		       const struct block *b, bool *waits)
+{
+	if (hm_block_done(p, b))
+		return 0;
+	*waits = true;
+	return hm_stream_wait(&p->order, &plan->s->s,
+			      p->order.streams[b->stream], b->pos);
+}
+
+static int plan_order(struct pool *p, struct vmm_plan *plan, bool *waits)
+{
+	uint32_t before = 0;
+	unsigned int i;
+	int err = 0;
+	size_t j;
+
+	for (i = 0; i < plan->nr_pieces && !err; i++)
+		if (plan->pieces[i].block)
+			err = order_block(p, plan,
+					  block_at(p, plan->pieces[i].block),
+					  waits);
+	for (j = 0; j < plan->nr && !err; j++) {
+		if (plan->list[j].block && plan->list[j].block != before)
+			err = order_block(p, plan,
+					  block_at(p, plan->list[j].block),
+					  waits);
+		before = plan->list[j].block;
+	}
+	return err;
+}
+
+static int plan_map(struct pool *p, struct vmm_plan *plan)
+{
+	struct vmm *v = vmm_of(p);
+	size_t i;
+	int err;
+
+	for (i = 0; i < plan->nr; i++) {
+		struct vmm_free *f = &plan->list[i];
+
+		/* An alias is there already, and whole. */
+		if (f->block && v->map[f->to])
+			continue;
+		err = f->block ? hm_vmm_alias(p, f->handle, f->to) :
+			hm_vmm_map_handle(p, f->handle, f->to);
+		/* Released once it is unmapped. */
+		if (err == -EUCLEAN && !f->block)
+			f->handle = 0;
+		if (err)
+			return err == -EUCLEAN ? -EIO : err;
+		f->mapped = true;
+	}
+	return 0;
+}
+
+/* Whether @n names of blocks can be had. */
+static bool has_names(struct pool *p, uint64_t n)
+{
+	uint32_t ids = 0, id;
+	uint64_t i;
+
+	for (i = 0; i < n && (id = hm_name_get(p, 0)); i++) {
+		block_at(p, id)->right = ids;
+		ids = id;
+	}
+	for (; ids; ids = id) {
+		id = block_at(p, ids)->right;
+		hm_name_put(p, ids);
+	}
+	return i == n;
+}
+
+/* Whether @n uses can be had. */
+static bool has_uses(struct pool *p, uint64_t n)
+{
+	uint32_t ids = 0, id;
+	uint64_t i;
+
+	for (i = 0; i < n && (id = hm_table_get(&p->uses)); i++) {
+		use_at(p, id)->pos = ids;
+		ids = id;
+	}
+	for (; ids; ids = id) {
+		id = use_at(p, ids)->pos;
+		hm_table_put(&p->uses, ids);
+	}
+	return i == n;
+}
+
+/* Descriptors that a plan may need beyond those of the blocks that are cut. */
+#define SPARE_NAMES	(VMM_PIECES + 2)
+/* Tables with so much room that was never used need no further look. */
+#define PLENTY		128
+
+static int plan_descriptors(struct pool *p, const struct vmm_plan *plan)
+{
+	/* A handle is cut out of its block at both ends, and in a new one. */
+	const uint64_t names = 3 * plan->nr + SPARE_NAMES;
+
+	if ((p->blocks.max - p->blocks.nr < names + PLENTY &&
+	     !has_names(p, names)) ||
+	    (p->uses.max - p->uses.nr < plan->nr && !has_uses(p, plan->nr)))
+		return hm_error(-ENOMEM, "pool: too many blocks");
+	return 0;
+}
+
+/* A BUSY block of what was mapped at [@from, @to). */
+static struct block *add_run(struct pool *p, unsigned int zone, uint32_t from,
+			     uint32_t to)
+{
+	struct vmm *v = vmm_of(p);
+	struct block *b;
+	uint32_t n;
+
+	b = hm_block_new(p, page_addr(v, from),
+			 (uint64_t)(to - from) << (v->shift - UNIT_SHIFT),
+			 zone);
+	n = from ? v->tail[from - 1] : 0;
+	if (n && block_zone(block_at(p, n)) == zone)
+		hm_block_link(p, block_at(p, n), b);
+	n = to < v->nr ? v->head[to] : 0;
+	if (n && block_zone(block_at(p, n)) == zone)
+		hm_block_link(p, b, block_at(p, n));
+	return b;
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct vmm_free *x = a, *y = b;
+
+	return x->to < y->to ? -1 : 1;
+}
+
+/* The next run of handles from @i on, which becomes one block. */
+static struct block *plan_run(struct pool *p, const struct vmm_plan *plan,
+			      size_t *i)
+{
+	uint32_t from = plan->list[*i].to, to = from;
+
+	for (; *i < plan->nr && plan->list[*i].to == to; ++*i) {
+		hm_vmm_set_small(vmm_of(p), plan->list[*i].handle,
+				 !plan->zone);
+		to += plan->list[*i].pages;
+	}
+	return add_run(p, plan->zone, from, to);
+}
+
+/* @b, or NULL, absorbs @n; what is more than @most is free again. */
+static struct block *plan_join(struct pool *p, struct block *b, struct block *n,
+			       uint64_t most)
+{
+	struct block *rest;
+
+	if (b && !b->next)
+		hm_block_link(p, b, n);
+	most -= b ? b->units : 0;
+	if (n->units > most) {
+		rest = hm_block_cut(p, n, most);
+		hm_block_release(p, rest);
+	}
+	if (b)
+		hm_block_join(p, b, n);
+	return b ? b : n;
+}
+
+/*
+ * The interval becomes one block: @front, which is live, or a BUSY one. Pieces
+ * and runs are in the order of their addresses.
+ */
+static struct block *plan_block(struct pool *p, struct vmm_plan *plan,
+				struct block *front)
+{
+	/* The last piece may be larger than a block can be. */
+	uint64_t most = plan->exact ? plan->want : UINT32_MAX;
+	struct vmm *v = vmm_of(p);
+	struct block *b = front, *n;
+	unsigned int i;
+	size_t j = 0;
+
+	if (plan->nr)
+		qsort(plan->list, plan->nr, sizeof(*plan->list), by_place);
+	/* Whole pages are more than units. */
+	if (plan->exact && plan->end > plan->page)
+		most = UINT32_MAX;
+	for (i = 0; i <= plan->nr_pieces; i++) {
+		n = i < plan->nr_pieces && plan->pieces[i].block ?
+			block_at(p, plan->pieces[i].block) : NULL;
+		if (i < plan->nr_pieces && !n)
+			continue;
+		while (j < plan->nr &&
+		       (!n || page_addr(v, plan->list[j].to) < n->addr))
+			b = plan_join(p, b, plan_run(p, plan, &j), most);
+		if (n)
+			b = plan_join(p, b, n, most);
+	}
+	return b;
+}
+
+/* Moves what is chosen; it cannot fail. */
+static void plan_move(struct pool *p, struct vmm_plan *plan)
+{
+	size_t i, j;
+
+	for (i = 0; i < plan->nr; i = j) {
+		struct vmm_free *f = &plan->list[i];
+		bool left = true;
+
+		for (j = i; j < plan->nr && plan->list[j].block == f->block; j++)
+			if (f->block)
+				hm_vmm_move(p, &plan->list[j], &left);
+		if (f->block && left)
+			hm_block_release(p, block_at(p, f->block));
+	}
+}
+
+static void plan_undo(struct pool *p, struct vmm_plan *plan)
+{
+	uint32_t before = 0;
+	unsigned int i;
+	size_t j;
+
+	for (j = plan->nr; j--;) {
+		struct vmm_free *f = &plan->list[j];
+
+		if (f->mapped)
+			hm_vmm_unmap_new(p, f->to);
+		else if (!f->block && f->handle)
+			hm_vmm_drop_handle(p, f->handle);
+	}
+	for (j = 0; j < plan->nr; j++) {
+		if (plan->list[j].block && plan->list[j].block != before)
+			hm_block_release(p, block_at(p, plan->list[j].block));
+		before = plan->list[j].block;
+	}
+	for (i = 0; i < plan->nr_pieces; i++)
+		if (plan->pieces[i].block)
+			hm_block_release(p, block_at(p, plan->pieces[i].block));
+}
+
+/*
+ * The interval of @plan in one block: @front, which is live, gets it; without,
+ * it is BUSY, with a tag that its stream can use. After an error all is as it
+ * was, but for handles that were given back.
+ */
+static int carry_out(struct pool *p, struct vmm_plan *plan,
+		     struct block *front, struct block **out)
+{
+	bool waits = false;
+	struct block *b;
+	int err;
+
+	plan_choose(p, plan);
+	err = plan_create(p, plan);
+	if (!err)
+		err = plan_order(p, plan, &waits);
+	if (!err)
+		err = plan_descriptors(p, plan);
+	if (!err)
+		err = plan_map(p, plan);
+	if (err) {
+		plan_undo(p, plan);
+		plan_free(plan);
+		return err;
+	}
+	plan_move(p, plan);
+	b = plan_block(p, plan, front);
+	if (!front) {
+		/* What the stream has waited for: a point of its own. */
+		stream_lock(plan->s);
+		b->stream = waits ? plan->s->s.index : 0;
+		b->pos = waits ? hm_stream_step(&plan->s->s) : 0;
+		stream_unlock(plan->s);
+	}
+	plan_free(plan);
+	*out = b;
+	return 0;
+}
+
+static int grow_by_plan(struct pool *p, struct pool_stream *s,
+			unsigned int zone, uint64_t units, bool wait,
+			struct block **b)
+{
+	struct vmm_plan plan = {
+		.s = s, .wait = wait, .zone = zone, .want = units,
+	};
+	int err = plan_make(p, &plan);
+
+	return err ? err : carry_out(p, &plan, NULL, b);
+}
+
+/* A block with a handle of its own. */
+static int grow_whole(struct pool *p, uint64_t units, struct block **out)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t pages = units >> (v->shift - UNIT_SHIFT), page;
+	struct block *b;
+	int err;
+
+	if (!hm_vmm_find_hole(v, VMM_LARGE, pages, &page)) {
+		hm_vmm_trim(p, 0);
+		if (!hm_vmm_find_hole(v, VMM_LARGE, pages, &page))
+			return hm_error(-ENOMEM, "pool: no addresses");
+	}
+	err = hm_vmm_create(p, page, pages);
+	/* Cached handles of other sizes may be all that is in the way. */
+	if (err == -ENOMEM && hm_vmm_trim(p, 0))
+		err = hm_vmm_create(p, page, pages);
+	if (err)
+		return err;
+	b = hm_block_new(p, page_addr(v, page), units, 1);
+	if (!b) {
+		hm_vmm_unmap_new(p, page);
+		return -ENOMEM;
+	}
+	__atomic_store_n(&b->flags, b->flags | BLOCK_WHOLE, __ATOMIC_RELEASE);
+	*out = b;
+	return 0;
+}
+
+static void grow_begin(struct pool *p)
+{
+	if (vmm_of(p)->nr_aliases > VMM_ALIASES)
+		hm_vmm_unalias(p, VMM_ALIASES * 3 / 4);
+}
+
+bool hm_vmm_retry(struct pool *p)
+{
+	struct vmm *v = vmm_of(p);
+
+	if (!v->more)
+		return false;
+	v->more = false;
+	hm_vmm_trim(p, 0);
+	return true;
+}
+
+int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
+		uint64_t units, bool order, struct block **b)
+{
+	int err;
+
+	if (p->whole)
+		return grow_whole(p, units, b);
+	grow_begin(p);
+	err = grow_by_plan(p, s, zone, units, order, b);
+	/* Another stream that cannot be waited for is in nobody's way. */
+	return err == -EAGAIN && order ?
+		grow_by_plan(p, s, zone, units, false, b) : err;
+}
+
+/*
+ * Blocks that get larger where they are. Addresses that are reserved for a
+ * block are a mapping of a handle without memory, which gets shorter from its
+ * beginning as the block grows.
+ */
+
+/* Takes @pages from @page on, all holes, for nobody. */
+static int reserve_set_aside(struct pool *p, uint32_t page, uint32_t pages)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t h, m;
+
+	if (!pages)
+		return 0;
+	h = hm_table_get(&v->handles);
+	m = hm_table_get(&v->mappings);
+	if (!h || !m) {
+		if (h)
+			hm_table_put(&v->handles, h);
+		if (m)
+			hm_table_put(&v->mappings, m);
+		return hm_error(-ENOMEM, "pool: too many mappings");
+	}
+	*handle_at(v, h) = (struct handle){
+		.pages = pages, .mapping = m, .flags = HANDLE_RESERVED,
+	};
+	*mapping_at(v, m) = (struct mapping){ .handle = h, .page = page };
+	hm_vmm_set_pages(v, page, pages, m);
+	return 0;
+}
+
+/*
+ * The mapping that sets addresses aside from @page on, after a block with room,
+ * or 0. It is that block's: another's begins after that block.
+ */
+static uint32_t reserve_at(const struct vmm *v, uint32_t page)
+{
+	if (page >= v->nr || !v->map[page] ||
+	    !(handle_of_page(v, page)->flags & HANDLE_RESERVED))
+		return 0;
+	return v->map[page];
+}
+
+static void room_free(struct pool *p, uint32_t m)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t h = mapping_at(v, m)->handle;
+
+	handle_at(v, h)->mapping = 0;
+	hm_table_put(&v->handles, h);
+	hm_table_put(&v->mappings, m);
+}
+
+/* The first @pages of @m, which sets addresses aside, become holes. */
+static void room_open(struct pool *p, uint32_t m, uint32_t pages)
+{
+	struct vmm *v = vmm_of(p);
+	struct mapping *map = mapping_at(v, m);
+
+	hm_vmm_set_pages(v, map->page, pages, 0);
+	map->page += pages;
+	handle_at(v, map->handle)->pages -= pages;
+}
+
+/* All of @m becomes holes. */
+static void room_give_up(struct pool *p, uint32_t m)
+{
+	struct vmm *v = vmm_of(p);
+
+	room_open(p, m, handle_at(v, mapping_at(v, m)->handle)->pages);
+	room_free(p, m);
+}
+
+/* Sets the @pages before @m aside again, or all of @m is given up. */
+static void room_close(struct pool *p, uint32_t m, uint32_t pages)
+{
+	struct vmm *v = vmm_of(p);
+	struct mapping *map = mapping_at(v, m);
+
+	/* The driver did not unmap all of it. */
+	if (hm_vmm_holes(v, map->page - pages, pages) < pages) {
+		room_give_up(p, m);
+		return;
+	}
+	map->page -= pages;
+	handle_at(v, map->handle)->pages += pages;
+	hm_vmm_set_pages(v, map->page, pages, m);
+}
+
+/* A block of @pages from @page on, all holes. */
+static int reserve_by_plan(struct pool *p, struct pool_stream *s,
+			   uint64_t units, uint32_t page, bool wait,
+			   struct block **b)
+{
+	struct vmm_plan plan = {
+		.s = s, .wait = wait, .zone = 1, .exact = true, .want = units,
+		.page = page,
+	};
+	uint32_t pages = plan_pages(p, &plan, units);
+	int err = plan_collect(p, &plan);
+
+	if (err)
+		return err;
+	plan.end = page + pages;
+	plan.fresh = pages;
+	plan_add_piece(&plan, 0, page, pages);
+	return carry_out(p, &plan, NULL, b);
+}
+
+int hm_vmm_reserve(struct pool *p, struct pool_stream *s, uint64_t units,
+		   uint64_t reserve, bool order, struct block **out)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t all = pages_for_units(v, reserve);
+	uint32_t pages = pages_for_units(v, units), page;
+	struct block *b;
+	int err;
+
+	grow_begin(p);
+	err = plan_addresses(p, VMM_ROOM, all, &page);
+	if (!err)
+		err = reserve_set_aside(p, page + pages, all - pages);
+	if (err)
+		return err;
+	err = reserve_by_plan(p, s, units, page, order, &b);
+	if (err == -EAGAIN && order)
+		err = reserve_by_plan(p, s, units, page, false, &b);
+	if (err) {
+		if (all > pages)
+			room_give_up(p, v->map[page + pages]);
+		return err;
+	}
+	__atomic_store_n(&b->flags, b->flags | BLOCK_RESERVE, __ATOMIC_RELEASE);
+	*out = b;
+	return 0;
+}
+
+void hm_vmm_unreserve(struct pool *p, struct block *b)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t m = b->next ? 0 :
+		reserve_at(v, page_of(v, block_end(b) - 1) + 1);
+
+	if (m)
+		room_give_up(p, m);
+	__atomic_store_n(&b->flags, b->flags & ~BLOCK_RESERVE,
+			 __ATOMIC_RELEASE);
+}
+
+static int in_use(void)
+{
+	return hm_error(-ENOSPC, "grow: the memory after the block is in use");
+}
+
+/*
+ * The free blocks after @b in its run become pieces, until @plan->want units are
+ * there: @plan->room are. -ENOSPC: there is a live one; -ENOMEM: one that @s
+ * cannot have yet.
+ */
+static int plan_behind(struct pool *p, struct vmm_plan *plan, struct block *b,
+		       uint32_t stamp)
+{
+	for (plan->room = b->units; b->next && plan->room < plan->want;
+	     plan->room += b->units) {
+		b = block_at(p, b->next);
+		if (block_state(b) == BLOCK_PENDING)
+			return hm_error(-ENOMEM, "grow: the memory after the block is used by other streams");
+		if (block_state(b) != BLOCK_FREE ||
+		    b->flags & (BLOCK_GRAPH | BLOCK_WHOLE))
+			return in_use();
+		if (!may_have(p, plan, b))
+			return hm_error(-ENOMEM, "grow: the memory after the block is used by another stream");
+		if (!plan_add_piece(plan, block_id(p, b), 0, 0))
+			return in_use();
+		b->slack = PART(stamp);
+	}
+	plan->page = page_of(vmm_of(p), block_end(b) - 1) + 1;
+	plan->end = plan->page;
+	return 0;
+}
+
+/* Of a walk that there is no other for. */
+static int plan_steps(uint32_t pages)
+{
+	return pages < INT32_MAX ? (int)pages + 1 : INT32_MAX;
+}
+
+/* Addresses behind the run of @b, of which it may have room; *@m is that. */
+static int plan_after(struct pool *p, struct vmm_plan *plan,
+		      const struct block *b, uint32_t stamp, uint32_t *m)
+{
+	struct vmm *v = vmm_of(p);
+	uint64_t want = plan->want - plan->room;
+	uint32_t pages = pages_for_units(v, want);
+	unsigned int nr = plan->nr_pieces;
+
+	plan->steps = plan_steps(pages);
+	if (b->flags & BLOCK_RESERVE)
+		*m = reserve_at(v, plan->page);
+	if (*m && handle_of_page(v, plan->page)->pages < pages)
+		return hm_error(-ENOSPC, "grow: no more addresses were reserved for the block");
+	if (*m)
+		room_open(p, *m, pages);
+	else if (plan_walk(p, plan, want, stamp, UINT32_MAX))
+		return 0;
+	/* Stale addresses of others may be in the way. */
+	if (!*m)
+		hm_vmm_clear(p, plan->page, pages);
+	plan->nr_pieces = nr;
+	plan->fresh = 0;
+	plan->steps = plan_steps(pages);
+	if (plan_walk(p, plan, want, ++v->stamp, UINT32_MAX))
+		return 0;
+	return hm_error(-ENOSPC, "grow: the addresses after the block are in use");
+}
+
+static int enlarge_by_plan(struct pool *p, struct pool_stream *s,
+			   struct block *b, uint64_t units, bool wait)
+{
+	struct vmm_plan plan = {
+		.s = s, .wait = wait, .zone = block_zone(b), .exact = true,
+		.want = units,
+	};
+	uint32_t stamp = ++vmm_of(p)->stamp, m = 0, pages;
+	int err = plan_behind(p, &plan, b, stamp);
+
+	if (!err && plan.room < units) {
+		err = plan_collect(p, &plan);
+		if (!err)
+			err = plan_after(p, &plan, b, stamp, &m);
+		if (err) {
+			plan_unmark(p, &plan);
+			plan_free(&plan);
+		}
+	}
+	if (err)
+		return err;
+	pages = plan.end - plan.page;
+	err = carry_out(p, &plan, b, &b);
+	if (m && err)
+		room_close(p, m, pages);
+	else if (m && !handle_at(vmm_of(p), mapping_at(vmm_of(p), m)->handle)->pages)
+		room_free(p, m);
+	return err;
+}
+
+int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
+		   uint64_t units, bool order)
+{
+	int err;
+
+	grow_begin(p);
+	err = enlarge_by_plan(p, s, b, units, order);
+	return err == -EAGAIN && order ?
+		enlarge_by_plan(p, s, b, units, false) : err;
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The VMM pool: which pages of the reservation are holes.
+ *
+ * A binary tree over the pages. Each node has the longest hole in its pages, and
+ * the holes that these begin and end with, as what they lack of the node's length:
+ * memory that was never touched is a hole. A node whose pages are all the same is
+ * right for all below it, which may be stale. Every search, and every change, of
+ * any number of pages, visits a few nodes of each level.
+ */
+#include <sys/mman.h>
+#include <wchar.h>
+
+#include "vmm/vmm_impl.h"
+
+static uint32_t at_most(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+static bool is_hole(const struct hole_node *n)
+{
+	return !n->longest;
+}
+
+static bool is_used(const struct hole_node *n, uint32_t len)
+{
+	return n->longest == len;
+}
+
+static void set_node(struct hole_node *n, uint32_t lacks)
+{
+	*n = (struct hole_node){ lacks, lacks, lacks };
+}
+
+/* What the children say of the node @id of @len pages. */
+static void pull_node(struct hole_node *nodes, uint32_t id, uint32_t len)
+{
+	const struct hole_node *l = &nodes[2 * id], *r = l + 1;
+	uint32_t middle = l->last + r->first;
+
+	nodes[id].first = is_hole(l) ? r->first : l->first + len / 2;
+	nodes[id].last = is_hole(r) ? l->last : r->last + len / 2;
+	nodes[id].longest = at_most(at_most(l->longest, r->longest) + len / 2,
+				    middle);
+}
+
+/* [@from, @to) of the node @id, which has [@lo, @lo + @len), are holes or not. */
+static void set_holes(struct hole_node *nodes, uint32_t id, uint32_t lo,
+		      uint32_t len, uint32_t from, uint32_t to, bool hole)
+{
+	struct hole_node *n = &nodes[id];
+	uint32_t half = len / 2;
+
+	if (from <= lo && to >= lo + len) {
+		set_node(n, hole ? 0 : len);
+		return;
+	}
+	if (is_hole(n) || is_used(n, len)) {
+		set_node(&nodes[2 * id], is_hole(n) ? 0 : half);
+		set_node(&nodes[2 * id + 1], is_hole(n) ? 0 : half);
+	}
+	if (from < lo + half)
+		set_holes(nodes, 2 * id, lo, half, from, to, hole);
+	if (to > lo + half)
+		set_holes(nodes, 2 * id + 1, lo + half, half, from, to, hole);
+	pull_node(nodes, id, len);
+}
+
+/*
+ * The first hole of @want pages from @from on, or true and *@run pages at the end
+ * of the node: *@run at first, those before it.
+ */
+static bool find_hole(const struct hole_node *nodes, uint32_t id, uint32_t lo,
+		      uint32_t len, uint32_t from, uint32_t want, uint32_t *run,
+		      uint32_t *page)
+{
+	const struct hole_node *n = &nodes[id];
+
+	if (lo + len <= from)
+		return false;
+	if (lo >= from && *run + len - n->first >= want) {
+		*page = lo - *run;
+		return true;
+	}
+	if (is_used(n, len) || (lo >= from && len - n->longest < want)) {
+		*run = is_hole(n) ? *run + len : len - n->last;
+		return false;
+	}
+	if (is_hole(n)) {
+		*run = lo + len - from;
+		*page = from;
+		return *run >= want;
+	}
+	return find_hole(nodes, 2 * id, lo, len / 2, from, want, run, page) ||
+	       find_hole(nodes, 2 * id + 1, lo + len / 2, len / 2, from, want,
+			 run, page);
+}
+
+/* The first page from @from on that is no hole. */
+static bool find_used(const struct hole_node *nodes, uint32_t id, uint32_t lo,
+		      uint32_t len, uint32_t from, uint32_t *page)
+{
+	const struct hole_node *n = &nodes[id];
+
+	if (lo + len <= from || is_hole(n))
+		return false;
+	if (lo >= from || is_used(n, len)) {
+		*page = lo >= from ? lo + len - n->first : from;
+		return true;
+	}
+	return find_used(nodes, 2 * id, lo, len / 2, from, page) ||
+	       find_used(nodes, 2 * id + 1, lo + len / 2, len / 2, from, page);
+}
+
+int hm_holes_init(struct vmm *v)
+{
+	void *p;
+
+	for (v->nr_holes = 2; v->nr_holes < v->nr; v->nr_holes *= 2)
+		;
+	p = mmap(NULL, 2 * (size_t)v->nr_holes * sizeof(*v->holes),
+		 PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED)
+		return hm_error(-ENOMEM, "pool: no host memory");
+	v->holes = p;
+	if (v->nr < v->nr_holes)
+		set_holes(v->holes, 1, 0, v->nr_holes, v->nr, v->nr_holes,
+			  false);
+	return 0;
+}
+
+void hm_holes_free(struct vmm *v)
+{
+	if (v->holes)
+		munmap(v->holes, 2 * (size_t)v->nr_holes * sizeof(*v->holes));
+	v->holes = NULL;
+}
+
+void hm_vmm_set_pages(struct vmm *v, uint32_t page, uint32_t pages,
+		      uint32_t mapping)
+{
+	_Static_assert(sizeof(wchar_t) == sizeof(*v->map), "wmemset()");
+
+	if (!pages)
+		return;
+	/* Vectors of it: there may be many pages. */
+	wmemset((wchar_t *)&v->map[page], mapping, pages);
+	set_holes(v->holes, 1, 0, v->nr_holes, page, page + pages, !mapping);
+	if (!mapping) {
+		v->head[page] = 0;
+		v->tail[page + pages - 1] = 0;
+	}
+}
+
+/* Pages that are looked at one by one: most holes are small. */
+#define NEAR	16
+
+uint32_t hm_vmm_holes(const struct vmm *v, uint32_t page, uint32_t want)
+{
+	uint32_t end = v->nr, n = 0;
+
+	while (n < NEAR && n < want && page + n < v->nr && !v->map[page + n])
+		n++;
+	if (n < NEAR)
+		return n;
+	find_used(v->holes, 1, 0, v->nr_holes, page, &end);
+	return at_most(end - page, want);
+}
+
+/*
+ * Who looks where. What has no room of its own leaves room between runs, and
+ * would leave no large hole if it did so everywhere; small blocks and blocks with
+ * room are apart.
+ */
+static void limits_of(const struct vmm *v, enum vmm_place place, uint32_t *first,
+		      uint32_t *end)
+{
+	const uint32_t rooms = v->nr / 2, small = v->nr - v->nr / 16;
+
+	*first = place == VMM_LARGE ? 0 : place == VMM_ROOM ? rooms : small;
+	*end = place == VMM_LARGE ? rooms : place == VMM_ROOM ? small : v->nr;
+}
+
+/* Holes that are left between runs are at most this part of the pages. */
+#define GAP_SHARE	64
+/* A run smaller than this part of the pool needs none. */
+#define SMALL_RUN	1024
+
+static uint32_t gap_after(const struct vmm *v, enum vmm_place place,
+			  uint32_t want)
+{
+	if (place == VMM_ROOM || want < v->pages / SMALL_RUN)
+		return 0;
+	/* A large run that can grow where it is saves moving all of it. */
+	return at_most(v->pages > want ? v->pages : want, v->nr / GAP_SHARE);
+}
+
+static bool hole_from(const struct vmm *v, uint32_t from, uint32_t want,
+		      uint32_t *page)
+{
+	uint32_t run = 0;
+
+	return from < v->nr &&
+	       find_hole(v->holes, 1, 0, v->nr_holes, from, want, &run, page);
+}
+
+bool hm_vmm_find_hole(struct vmm *v, enum vmm_place place, uint32_t want,
+		      uint32_t *page)
+{
+	uint32_t first, end;
+
+	limits_of(v, place, &first, &end);
+	if (!hole_from(v, first + v->cursor[place], want, page) ||
+	    *page + want > end) {
+		if ((!hole_from(v, first, want, page) || *page + want > end) &&
+		    !hole_from(v, 0, want, page))
+			return false;
+	}
+	if (*page >= first && *page < end)
+		v->cursor[place] = *page - first + want + gap_after(v, place, want);
+	return true;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * The VMM pool: which pages of the reservation are holes, and where to look for
+ * them. holes.c has the design. All under pool->lock.
+ */
+#ifndef HETMEM_VMM_HOLES_H
+#define HETMEM_VMM_HOLES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct vmm;
+
+/* Who looks for a hole: blocks of zone 0, of zone 1, blocks with room. */
+enum vmm_place {
+	VMM_SMALL,
+	VMM_LARGE,
+	VMM_ROOM,
+	NR_PLACES,
+};
+
+/* See holes.c: pages that are no holes before the first, after the last, ... */
+struct hole_node {
+	uint32_t first;
+	uint32_t last;
+	uint32_t longest;
+};
+
+int hm_holes_init(struct vmm *v);
+void hm_holes_free(struct vmm *v);
+/* [@page, @page + @pages) are @mapping's; 0: holes. */
+void hm_vmm_set_pages(struct vmm *v, uint32_t page, uint32_t pages,
+		      uint32_t mapping);
+/* How many holes there are from @page on, at most @want. */
+uint32_t hm_vmm_holes(const struct vmm *v, uint32_t page, uint32_t want);
+/* @want holes in a row; false: there are none. */
+bool hm_vmm_find_hole(struct vmm *v, enum vmm_place place, uint32_t want,
+		      uint32_t *page);
+
+#endif /* HETMEM_VMM_HOLES_H */

@@ -1,0 +1,1060 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The VMM pool's memory: one reservation, handles, their mappings. vmm_impl.h tells
+ * what is what. Each function calls the driver first, and changes what the pool
+ * knows after the driver has succeeded, so that a failure leaves both as they
+ * were. All with pool->lock.
+ */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "vmm/vmm.h"
+#include "vmm/vmm_impl.h"
+
+static uint64_t page_bytes(const struct vmm *v, uint32_t pages)
+{
+	return (uint64_t)pages << v->shift;
+}
+
+static int map_pages(struct pool *p, uint32_t page, uint32_t pages,
+		     uint64_t handle)
+{
+	p->calls += 2;
+	return p->provider->ops->map(p->provider, page_addr(vmm_of(p), page),
+				     page_bytes(vmm_of(p), pages), handle);
+}
+
+static int unmap_pages(struct pool *p, uint32_t page, uint32_t pages)
+{
+	p->calls++;
+	return p->provider->ops->unmap(p->provider, page_addr(vmm_of(p), page),
+				       page_bytes(vmm_of(p), pages));
+}
+
+static int no_mappings(void)
+{
+	return hm_error(-ENOMEM, "pool: too many mappings");
+}
+
+void hm_vmm_set_small(struct vmm *v, uint32_t id, bool small)
+{
+	struct handle *h = handle_at(v, id);
+
+	if (small == !!(h->flags & HANDLE_SMALL))
+		return;
+	h->flags ^= HANDLE_SMALL;
+	v->small += small ? h->pages : -(uint64_t)h->pages;
+}
+
+int hm_vmm_drop_handle(struct pool *p, uint32_t id)
+{
+	struct vmm *v = vmm_of(p);
+	struct handle *h = handle_at(v, id);
+	int err;
+
+	h->mapping = 0;
+	h->maps = 0;
+	p->calls++;
+	err = p->provider->ops->release(p->provider, h->handle);
+	if (err) {
+		/* Still held, still counted; destroy tries again. */
+		h->flags |= HANDLE_STUCK;
+		return err;
+	}
+	hm_vmm_set_small(v, id, false);
+	hm_vmm_remove_front(v, id);
+	v->pages -= h->pages;
+	hm_pool_unhold(p, page_bytes(v, h->pages));
+	hm_table_put(&v->handles, id);
+	return 0;
+}
+
+int hm_vmm_make_handle(struct pool *p, uint32_t pages, uint32_t *id)
+{
+	struct vmm *v = vmm_of(p);
+	uint64_t handle;
+	int err;
+
+	*id = hm_table_get(&v->handles);
+	if (!*id)
+		return no_mappings();
+	err = hm_pool_may_hold(p, page_bytes(v, pages));
+	if (!err) {
+		p->calls++;
+		err = p->provider->ops->create(p->provider,
+					       page_bytes(v, pages), true,
+					       &handle);
+	}
+	if (err) {
+		hm_table_put(&v->handles, *id);
+		return err;
+	}
+	hm_pool_hold(p, page_bytes(v, pages));
+	*handle_at(v, *id) = (struct handle){
+		.handle = handle, .pages = pages,
+		.flags = p->opt.comm ? HANDLE_PINNED : 0,
+	};
+	v->pages += pages;
+	return 0;
+}
+
+/* Not of the active mapping, nor of addresses that are set aside. */
+static bool is_alias(const struct vmm *v, uint32_t m)
+{
+	return handle_at(v, mapping_at(v, m)->handle)->mapping != m;
+}
+
+static void add_alias(struct vmm *v, uint32_t m)
+{
+	struct handle *h = handle_at(v, mapping_at(v, m)->handle);
+
+	mapping_at(v, m)->same_prev = 0;
+	mapping_at(v, m)->same_next = h->aliases;
+	if (h->aliases)
+		mapping_at(v, h->aliases)->same_prev = m;
+	h->aliases = m;
+	mapping_at(v, m)->prev = v->last;
+	mapping_at(v, m)->next = 0;
+	if (v->last)
+		mapping_at(v, v->last)->next = m;
+	else
+		v->first = m;
+	v->last = m;
+	v->nr_aliases++;
+}
+
+static void remove_alias(struct vmm *v, uint32_t m)
+{
+	struct mapping *a = mapping_at(v, m);
+
+	if (a->same_prev)
+		mapping_at(v, a->same_prev)->same_next = a->same_next;
+	else
+		handle_at(v, a->handle)->aliases = a->same_next;
+	if (a->same_next)
+		mapping_at(v, a->same_next)->same_prev = a->same_prev;
+	if (a->prev)
+		mapping_at(v, a->prev)->next = a->next;
+	else
+		v->first = a->next;
+	if (a->next)
+		mapping_at(v, a->next)->prev = a->prev;
+	else
+		v->last = a->prev;
+	v->nr_aliases--;
+}
+
+/*
+ * Maps handle @h at @page by @m. After -EUCLEAN @m is an alias that waits to be
+ * unmapped; after any other error it is nothing.
+ */
+static int map_handle(struct pool *p, uint32_t h, uint32_t page, uint32_t m)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t pages = handle_at(v, h)->pages;
+	int err = map_pages(p, page, pages, handle_at(v, h)->handle);
+
+	if (err && err != -EUCLEAN) {
+		hm_table_put(&v->mappings, m);
+		return err;
+	}
+	*mapping_at(v, m) = (struct mapping){
+		.handle = h, .page = page, .half = err,
+	};
+	hm_vmm_set_pages(v, page, pages, m);
+	handle_at(v, h)->maps++;
+	if (err) {
+		add_alias(v, m);
+		v->nr_half++;
+	}
+	return err;
+}
+
+int hm_vmm_map_handle(struct pool *p, uint32_t h, uint32_t page)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t m = hm_table_get(&v->mappings);
+	int err;
+
+	if (!m)
+		return no_mappings();
+	err = map_handle(p, h, page, m);
+	if (!err)
+		handle_at(v, h)->mapping = m;
+	return err;
+}
+
+int hm_vmm_create(struct pool *p, uint32_t page, uint32_t pages)
+{
+	uint32_t h;
+	int err;
+
+	err = hm_vmm_make_handle(p, pages, &h);
+	if (err)
+		return err;
+	err = hm_vmm_map_handle(p, h, page);
+	if (err && err != -EUCLEAN)
+		hm_vmm_drop_handle(p, h);
+	return err == -EUCLEAN ? -EIO : err;
+}
+
+/* Cuts what is handle @f out of its BUSY block: a BUSY block, or NULL. */
+static struct block *cut_out(struct pool *p, const struct vmm_free *f,
+			     bool *left)
+{
+	struct vmm *v = vmm_of(p);
+	struct block *b = block_at(p, f->block), *piece, *rest;
+	uint64_t before = (page_addr(v, f->page) - b->addr) >> UNIT_SHIFT;
+	uint64_t units = page_bytes(v, f->pages) >> UNIT_SHIFT;
+
+	/* Without success it is left as a whole. */
+	*left = true;
+	if (before + units < b->units) {
+		rest = hm_block_cut(p, b, before + units);
+		if (!rest)
+			return NULL;
+		hm_block_release(p, rest);
+	}
+	piece = before ? hm_block_cut(p, b, before) : b;
+	if (piece)
+		*left = before != 0;
+	return piece;
+}
+
+/* A list of one use: the tag of a block, unless it is complete. -ENOMEM. */
+static int uses_of(struct pool *p, const struct block *b, uint32_t *uses)
+{
+	struct use *u;
+
+	*uses = 0;
+	if (hm_block_done(p, b))
+		return 0;
+	*uses = hm_table_get(&p->uses);
+	if (!*uses)
+		return no_mappings();
+	u = (struct use *)p->uses.base + *uses;
+	u->stream = b->stream;
+	u->pos = b->pos;
+	return 0;
+}
+
+int hm_vmm_alias(struct pool *p, uint32_t handle, uint32_t page)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t m = hm_table_get(&v->mappings);
+	int err;
+
+	if (!m)
+		return no_mappings();
+	err = map_handle(p, handle, page, m);
+	if (!err)
+		add_alias(v, m);
+	return err;
+}
+
+static void free_uses(struct pool *p, uint32_t uses)
+{
+	uint32_t next;
+
+	for (; uses; uses = next) {
+		next = ((struct use *)p->uses.base + uses)->next;
+		hm_table_put(&p->uses, uses);
+	}
+}
+
+int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left)
+{
+	struct vmm *v = vmm_of(p);
+	struct handle *h = handle_at(v, f->handle);
+	uint32_t m = v->map[f->to], uses, old = h->mapping;
+	struct block *piece;
+	int err;
+
+	*left = true;
+	err = uses_of(p, block_at(p, f->block), &uses);
+	if (err)
+		return err;
+	piece = cut_out(p, f, left);
+	if (!piece) {
+		free_uses(p, uses);
+		return -ENOMEM;
+	}
+	hm_block_delete(p, piece);
+	v->head[f->page] = 0;
+	v->tail[f->page + f->pages - 1] = 0;
+	mapping_at(v, old)->uses = uses;
+	add_alias(v, old);
+	/* Uses behind this alias are behind those of the handle's since. */
+	remove_alias(v, m);
+	free_uses(p, mapping_at(v, m)->uses);
+	mapping_at(v, m)->uses = 0;
+	h->mapping = m;
+	return 0;
+}
+
+/* Whether all of a list is complete; what is not recorded is, for later. */
+static bool uses_done(struct pool *p, uint32_t *uses)
+{
+	while (*uses) {
+		struct use *u = (struct use *)p->uses.base + *uses;
+		struct hm_stream *s = p->order.streams[u->stream];
+		uint32_t id = *uses;
+
+		if (s->done < u->pos) {
+			hm_stream_record(&p->order, s);
+			return false;
+		}
+		*uses = u->next;
+		hm_table_put(&p->uses, id);
+	}
+	return true;
+}
+
+/* The alias @m, which was unmapped: its pages are holes. */
+static void forget_alias(struct pool *p, uint32_t m)
+{
+	struct vmm *v = vmm_of(p);
+	struct mapping *a = mapping_at(v, m);
+	uint32_t id = a->handle;
+	struct handle *h = handle_at(v, id);
+
+	remove_alias(v, m);
+	v->nr_half -= a->half;
+	hm_vmm_set_pages(v, a->page, h->pages, 0);
+	hm_table_put(&v->mappings, m);
+	h->maps--;
+	/* Created, and never mapped with success. */
+	if (!h->maps)
+		hm_vmm_drop_handle(p, id);
+}
+
+/* Unmaps the alias @m, if its uses are complete. */
+static void unmap_alias(struct pool *p, uint32_t m)
+{
+	struct mapping *a = mapping_at(vmm_of(p), m);
+
+	if (uses_done(p, &a->uses) &&
+	    !unmap_pages(p, a->page, handle_at(vmm_of(p), a->handle)->pages))
+		forget_alias(p, m);
+}
+
+/* Aliases that are looked at, and that are unmapped, with the lock. */
+#define ALIAS_LOOKS	256
+#define ALIAS_UNMAPS	64
+
+/* The first alias is the last one. */
+static void rotate_aliases(struct vmm *v)
+{
+	uint32_t m = v->first;
+
+	if (m == v->last)
+		return;
+	v->first = mapping_at(v, m)->next;
+	mapping_at(v, v->first)->prev = 0;
+	mapping_at(v, m)->prev = v->last;
+	mapping_at(v, m)->next = 0;
+	mapping_at(v, v->last)->next = m;
+	v->last = m;
+}
+
+void hm_vmm_unalias(struct pool *p, uint32_t keep)
+{
+	struct vmm *v = vmm_of(p);
+	unsigned int looks, unmaps = 0;
+	uint32_t m, next, before;
+
+	m = v->first;
+	for (looks = 0; m && v->nr_aliases > keep && looks < ALIAS_LOOKS &&
+	     unmaps < ALIAS_UNMAPS; looks++) {
+		next = mapping_at(v, m)->next;
+		before = v->nr_aliases;
+		unmap_alias(p, m);
+		unmaps += v->nr_aliases < before;
+		m = next;
+	}
+}
+
+void hm_vmm_unalias_all(struct pool *p)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t i, nr = v->nr_aliases, before;
+
+	for (i = 0; i < nr && v->first; i++) {
+		before = v->nr_aliases;
+		unmap_alias(p, v->first);
+		if (v->nr_aliases == before)
+			rotate_aliases(v);
+		if (i % ALIAS_UNMAPS == ALIAS_UNMAPS - 1)
+			hm_pool_pause(p);
+	}
+}
+
+/* What could not be unmapped when it could not be mapped either. */
+static void unmap_half(struct pool *p)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t m, next;
+
+	for (m = v->nr_half ? v->first : 0; m; m = next) {
+		next = mapping_at(v, m)->next;
+		if (mapping_at(v, m)->half)
+			unmap_alias(p, m);
+	}
+}
+
+/* A mapping that cannot be unmapped now, and that nobody uses. */
+static void leave_half(struct vmm *v, uint32_t m)
+{
+	mapping_at(v, m)->half = true;
+	v->nr_half++;
+}
+
+void hm_vmm_unmap_new(struct pool *p, uint32_t page)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t m = v->map[page], id = mapping_at(v, m)->handle;
+	struct handle *h = handle_at(v, id);
+	bool active = h->mapping == m;
+
+	if (active) {
+		h->mapping = 0;
+		add_alias(v, m);
+	}
+	if (hm_retry_once(unmap_pages(p, page, h->pages))) {
+		leave_half(v, m);
+		return;
+	}
+	forget_alias(p, m);
+}
+
+void hm_vmm_clear(struct pool *p, uint32_t page, uint32_t pages)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t end = page + pages < v->nr ? page + pages : v->nr, m;
+
+	while (page < end) {
+		m = v->map[page];
+		if (!m) {
+			page++;
+			continue;
+		}
+		page = mapping_at(v, m)->page + handle_of_page(v, page)->pages;
+		if (is_alias(v, m))
+			unmap_alias(p, m);
+	}
+}
+
+int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left)
+{
+	struct vmm *v = vmm_of(p);
+	struct handle *h = handle_at(v, f->handle);
+	struct block *piece;
+	uint32_t m, next;
+	int err;
+
+	*left = true;
+	for (m = h->aliases; m; m = next) {
+		next = mapping_at(v, m)->same_next;
+		unmap_alias(p, m);
+	}
+	if (h->maps > 1)
+		return -EBUSY;
+	piece = cut_out(p, f, left);
+	if (!piece)
+		return -ENOMEM;
+	err = unmap_pages(p, f->page, f->pages);
+	if (err) {
+		/* As it was, but for a cut that heals when it is released. */
+		hm_block_release(p, piece);
+		return err;
+	}
+	hm_block_delete(p, piece);
+	hm_vmm_set_pages(v, f->page, f->pages, 0);
+	hm_table_put(&v->mappings, h->mapping);
+	return hm_vmm_drop_handle(p, f->handle);
+}
+
+/*
+ * Free blocks that are looked at with the lock: the largest, and as many from where
+ * the last growth stopped,
+ */
+#define COLLECT_LOOKS	200
+/* and handles that are found in them; more, if that is not enough. */
+#define COLLECT_MOST	256
+
+struct collection {
+	struct pool_stream *s;
+	bool wait;
+	uint64_t want;
+	uint64_t pages;
+	unsigned int looks;
+	const struct block *last;
+	struct vmm_free *list;
+	size_t nr;
+	size_t room;
+	int err;
+};
+
+static int add_free(struct collection *c, const struct vmm_free *f)
+{
+	size_t room = c->room ? 2 * c->room : 64;
+	struct vmm_free *list;
+
+	if (c->nr == c->room) {
+		list = realloc(c->list, room * sizeof(*list));
+		if (!list)
+			return hm_error(-ENOMEM, "pool: no host memory");
+		c->list = list;
+		c->room = room;
+	}
+	c->list[c->nr++] = *f;
+	c->pages += f->pages;
+	return 0;
+}
+
+static bool has_enough(const struct collection *c)
+{
+	return c->nr >= COLLECT_MOST && c->pages >= c->want;
+}
+
+static int collect_block(const struct pool *p, const struct block *b,
+			 struct collection *c)
+{
+	struct vmm *v = vmm_of(p);
+	uint64_t size = page_bytes(v, 1);
+	uint32_t page = page_of(v, b->addr + size - 1);
+	uint32_t end = page_of(v, block_end(b));
+	int err = 0;
+
+	while (page < end && !err && !has_enough(c)) {
+		struct mapping *m = mapping_at(v, v->map[page]);
+		struct handle *h = handle_at(v, m->handle);
+		uint32_t next = m->page + h->pages;
+
+		if (m->page == page && next <= end &&
+		    !(h->flags & (HANDLE_PINNED | HANDLE_ASLEEP))) {
+			struct vmm_free f = {
+				.handle = m->handle, .page = page,
+				.pages = h->pages, .block = block_id(p, b),
+			};
+
+			err = add_free(c, &f);
+		}
+		page = next;
+	}
+	return err;
+}
+
+/* Whether to look at more. */
+static bool collect_look(const struct pool *p, struct block *b, void *arg)
+{
+	struct collection *c = arg;
+	const struct hm_stream *of = p->order.streams[b->stream];
+
+	if (b->pos <= hm_stream_known(&c->s->s, of) || hm_block_done(p, b) ||
+	    (c->wait && c->s->s.index && !of->lost))
+		c->err = collect_block(p, b, c);
+	c->last = b;
+	return !c->err && !has_enough(c) && ++c->looks < COLLECT_LOOKS;
+}
+
+static const struct block above_all = { .units = UINT32_MAX, .addr = UINT64_MAX };
+
+/* From *@arena, below *@below, on; false: where it stopped is in them. */
+static bool collect_from(struct pool *p, struct collection *c,
+			 unsigned int *arena, struct block *below)
+{
+	uint32_t page_units = page_bytes(vmm_of(p), 1) >> UNIT_SHIFT;
+	const unsigned int nr = p->order.nr * NR_ZONES;
+
+	for (c->looks = 0; *arena < nr; ++*arena, *below = above_all) {
+		struct pool_stream *of = stream_at(p, *arena / NR_ZONES);
+
+		if (!hm_arena_each(p, &of->arenas[*arena % NR_ZONES], below,
+				   page_units, collect_look, c)) {
+			below->units = c->last->units;
+			below->addr = c->last->addr;
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Whether what begins at (@arena, @below) comes after (@than, @than_below). */
+static bool is_later(unsigned int arena, const struct block *below,
+		     unsigned int than, const struct block *than_below)
+{
+	if (arena != than)
+		return arena > than;
+	return below->units != than_below->units ?
+		below->units < than_below->units :
+		below->addr < than_below->addr;
+}
+
+ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
+		       uint64_t want, struct vmm_free **list)
+{
+	struct vmm *v = vmm_of(p);
+	struct collection c = { .s = s, .wait = wait, .want = want };
+	struct block below = above_all;
+	unsigned int arena = 0;
+
+	if (!collect_from(p, &c, &arena, &below)) {
+		v->more = true;
+		if (!is_later(v->collect_next, &v->collect_below, arena, &below)) {
+			v->collect_next = arena;
+			v->collect_below = below;
+		}
+		if (!c.err && !has_enough(&c) &&
+		    collect_from(p, &c, &v->collect_next, &v->collect_below))
+			v->collect_next = 0;
+	}
+	if (c.err) {
+		free(c.list);
+		return c.err;
+	}
+	*list = c.list;
+	return c.nr;
+}
+
+/* The reservation: holes in it, memory given back. */
+
+/* Addresses to reserve, in multiples of the memory; halved if refused. */
+#define RESERVE_FACTOR	16
+#define MAX_MAPPINGS	(1U << 22)
+
+static void vmm_edge(struct pool *p, const struct block *b)
+{
+	struct vmm *v = vmm_of(p);
+
+	if (!b->prev)
+		v->head[page_of(v, b->addr)] = block_id(p, b);
+	if (!b->next) {
+		v->tail[page_of(v, block_end(b) - 1)] = block_id(p, b);
+		hm_vmm_add_front(p, b);
+	}
+}
+
+void hm_vmm_remove_front(struct vmm *v, uint32_t handle)
+{
+	struct handle *h = handle_at(v, handle);
+	uint32_t *first;
+
+	if (!h->front)
+		return;
+	first = &v->fronts[h->front - 1];
+	handle_at(v, h->front_next)->front_prev = h->front_prev;
+	handle_at(v, h->front_prev)->front_next = h->front_next;
+	if (*first == handle)
+		*first = h->front_next == handle ? 0 : h->front_next;
+	v->nr_fronts[h->front - 1]--;
+	h->front = 0;
+}
+
+void hm_vmm_add_front(struct pool *p, const struct block *b)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t id = mapping_at(v, v->map[page_of(v, block_end(b) - 1)])->handle;
+	struct handle *h = handle_at(v, id), *first;
+	uint32_t *head = &v->fronts[block_zone(b)];
+
+	if (h->front == block_zone(b) + 1)
+		return;
+	hm_vmm_remove_front(v, id);
+	/* The last of the ring, before the first. */
+	if (!*head) {
+		*head = id;
+		h->front_next = id;
+		h->front_prev = id;
+	} else {
+		first = handle_at(v, *head);
+		h->front_next = *head;
+		h->front_prev = first->front_prev;
+		handle_at(v, first->front_prev)->front_next = id;
+		first->front_prev = id;
+	}
+	h->front = block_zone(b) + 1;
+	v->nr_fronts[block_zone(b)]++;
+}
+
+/* The first page from @page on that a handle begins with. */
+static uint32_t boundary_from(const struct vmm *v, uint32_t page)
+{
+	const struct mapping *m = mapping_at(v, v->map[page]);
+
+	return m->page == page ? page :
+		m->page + handle_at(v, m->handle)->pages;
+}
+
+/* The last page up to @page that a handle ends before. */
+static uint32_t boundary_to(const struct vmm *v, uint32_t page)
+{
+	const struct mapping *m = mapping_at(v, v->map[page - 1]);
+
+	return m->page + handle_at(v, m->handle)->pages == page ? page :
+		m->page;
+}
+
+/*
+ * Pages of handles that are wholly in [@start, @end): a run has no holes, all
+ * between the outer boundaries are.
+ */
+static uint32_t handles_within(const struct pool *p, uint64_t start,
+			       uint64_t end)
+{
+	const struct vmm *v = vmm_of(p);
+	uint32_t first = page_of(v, start + (1ULL << v->shift) - 1);
+	uint32_t last = page_of(v, end);
+
+	if (first >= last)
+		return 0;
+	first = boundary_from(v, first);
+	last = boundary_to(v, last);
+	return first < last ? last - first : 0;
+}
+
+static uint64_t vmm_place(const struct pool *p, const struct block *b,
+		      uint64_t units)
+{
+	uint64_t bytes = units << UNIT_SHIFT, end = block_end(b);
+
+	return handles_within(p, b->addr + bytes, end) >=
+	       handles_within(p, b->addr, end - bytes) ? b->addr : end - bytes;
+}
+
+int hm_vmm_by_block(const void *a, const void *b)
+{
+	const struct vmm_free *x = a, *y = b;
+
+	if (x->block != y->block)
+		return x->block < y->block ? -1 : 1;
+	return x->page < y->page ? 1 : -1;
+}
+
+/* How many of @list from @i on are of one block. */
+static size_t same_block(const struct vmm_free *list, size_t i, size_t nr)
+{
+	size_t j;
+
+	for (j = i + 1; j < nr && list[j].block == list[i].block; j++)
+		;
+	return j - i;
+}
+
+void hm_vmm_take_all(struct pool *p, const struct vmm_free *list, size_t nr)
+{
+	size_t i;
+
+	for (i = 0; i < nr; i += same_block(list, i, nr))
+		hm_block_take(p, block_at(p, list[i].block));
+}
+
+/* A piece of a trim: blocks looked at, or handles given back. */
+#define TRIM_LOOKS	256
+#define TRIM_RELEASES	64
+
+/*
+ * Gives back handles of @list, which are of one block that is BUSY, until at most
+ * @keep bytes are held.
+ */
+static void release_handles(struct pool *p, const struct vmm_free *list,
+			    size_t nr, uint64_t keep)
+{
+	bool left = true;
+	size_t i;
+
+	for (i = 0; i < nr && left; i++)
+		if (p->reserved >= keep + page_bytes(vmm_of(p), list[i].pages))
+			hm_vmm_release(p, &list[i], &left);
+	if (left)
+		hm_block_release(p, block_at(p, list[0].block));
+}
+
+static int trim_block(struct pool *p, struct block *b, uint64_t keep)
+{
+	struct collection c = { .want = UINT64_MAX };
+	int err = collect_block(p, b, &c);
+
+	if (!err && c.nr) {
+		qsort(c.list, c.nr, sizeof(*c.list), hm_vmm_by_block);
+		hm_block_take(p, b);
+		release_handles(p, c.list, c.nr, keep);
+	}
+	free(c.list);
+	return err ? err : (int)c.nr;
+}
+
+/* What is complete in one arena, in pieces. */
+static int trim_arena(struct pool *p, struct arena *a, uint64_t keep)
+{
+	unsigned int looks = 0, releases = 0;
+	struct block *b;
+	int nr;
+
+	while (p->reserved > keep &&
+	       (b = hm_arena_walk(p, a, WALK_TRIM))) {
+		nr = block_bytes(b) >= page_bytes(vmm_of(p), 1) &&
+		     hm_block_done(p, b) ? trim_block(p, b, keep) : 0;
+		if (nr < 0)
+			return nr;
+		releases += nr;
+		if (++looks < TRIM_LOOKS && releases < TRIM_RELEASES)
+			continue;
+		hm_pool_pause(p);
+		looks = 0;
+		releases = 0;
+	}
+	a->walks[WALK_TRIM] = 0;
+	return 0;
+}
+
+size_t hm_vmm_trim(struct pool *p, uint64_t keep)
+{
+	uint64_t before = p->reserved;
+	unsigned int i;
+
+	unmap_half(p);
+	for (i = 0; i < p->order.nr * NR_ZONES && !p->opt.comm; i++)
+		if (trim_arena(p, &stream_at(p, i / NR_ZONES)->arenas[
+				       i % NR_ZONES], keep))
+			break;
+	return before > p->reserved ? before - p->reserved : 0;
+}
+
+size_t hm_vmm_give_back(struct pool *p, uint64_t bytes)
+{
+	const unsigned int shift = vmm_of(p)->shift;
+	uint64_t before = p->reserved, pages = 0;
+	struct vmm_free *list;
+	size_t i, n, found;
+	ssize_t nr;
+
+	unmap_half(p);
+	nr = p->opt.comm ? 0 :
+		hm_vmm_collect(p, stream_at(p, 0), false,
+			       ((bytes - 1) >> shift) + 1, &list);
+	if (nr <= 0)
+		return 0;
+	found = nr;
+	qsort(list, found, sizeof(*list), hm_vmm_by_block);
+	for (n = 0; n < found && pages << shift < bytes; n++)
+		pages += list[n].pages;
+	found = n;
+	hm_vmm_take_all(p, list, found);
+	for (i = 0; i < found; i += n) {
+		n = same_block(list, i, found);
+		release_handles(p, list + i, n, 0);
+	}
+	free(list);
+	return before - p->reserved;
+}
+
+/* Of the maps, what was touched: pages in use, and aliases of some. */
+static uint64_t vmm_metadata(const struct pool *p)
+{
+	const struct vmm *v = vmm_of(p);
+
+	return sizeof(*v) + (uint64_t)v->handles.nr * v->handles.size +
+		(uint64_t)v->mappings.nr * v->mappings.size +
+		v->pages * (3 * sizeof(*v->map) + 2 * sizeof(*v->holes)) *
+		v->mappings.nr / v->handles.nr;
+}
+
+/* Aliases are cheap to have and dear to make: most are left. */
+static void vmm_poll(struct pool *p)
+{
+	unmap_half(p);
+	hm_vmm_unalias(p, VMM_ALIASES / 2);
+}
+
+static int vmm_segments(struct pool *p, struct hm_ctl_segments *arg)
+{
+	uint64_t addr = (uintptr_t)arg->ptr, end = addr + arg->size, start;
+	struct vmm *v = vmm_of(p);
+	size_t nr = 0;
+
+	start = addr;
+	while (addr < end) {
+		uint32_t page = page_of(v, addr);
+		struct mapping *m = mapping_at(v, v->map[page]);
+		uint64_t stop = page_addr(v, m->page +
+					  handle_at(v, m->handle)->pages);
+
+		if (stop > end)
+			stop = end;
+		if (nr < arg->nr)
+			arg->segments[nr] = (struct hetmem_segment){
+				.base = (void *)(uintptr_t)addr,
+				.offset = addr - start,
+				.length = stop - addr,
+			};
+		nr++;
+		addr = stop;
+	}
+	addr = nr > arg->nr;
+	arg->nr = nr;
+	return addr ? hm_error(-ENOSPC, "segments: there are %zu", nr) : 0;
+}
+
+static void destroy_mapping(struct pool *p, uint32_t page, uint32_t pages)
+{
+	struct vmm *v = vmm_of(p);
+
+	hm_retry_once(p->provider->ops->unmap(p->provider, page_addr(v, page),
+					      page_bytes(v, pages)));
+}
+
+static void destroy_handle(struct pool *p, uint64_t handle)
+{
+	hm_retry_once(p->provider->ops->release(p->provider, handle));
+}
+
+static void destroy_reservation(struct pool *p, const struct vmm *v)
+{
+	hm_retry_once(p->provider->ops->unreserve(p->provider, v->base,
+						  page_bytes(v, v->nr)));
+}
+
+/* The driver's objects; a forked child has none. */
+static void destroy_all(struct pool *p)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t page = 0, id;
+
+	while (page < v->nr && v->pages) {
+		struct handle *h;
+
+		if (!v->map[page]) {
+			page++;
+			continue;
+		}
+		h = handle_of_page(v, page);
+		if (h->flags & HANDLE_RESERVED) {
+			page += h->pages;
+			continue;
+		}
+		if (!(h->flags & HANDLE_ASLEEP) ||
+		    mapping_at(v, v->map[page])->half)
+			destroy_mapping(p, page, h->pages);
+		page += h->pages;
+		h->maps--;
+		/* A mapping of it may come before this one, and one behind. */
+		if (h->maps)
+			continue;
+		if (!(h->flags & HANDLE_ASLEEP))
+			destroy_handle(p, h->handle);
+		v->pages -= h->pages;
+	}
+	for (id = 1; id < v->handles.nr; id++)
+		if (handle_at(v, id)->flags & HANDLE_STUCK)
+			destroy_handle(p, handle_at(v, id)->handle);
+	destroy_reservation(p, v);
+}
+
+static void vmm_destroy(struct pool *p, bool forget)
+{
+	struct vmm *v = vmm_of(p);
+
+	if (!forget && v->nr)
+		destroy_all(p);
+	if (v->map)
+		munmap(v->map, v->map_bytes);
+	hm_holes_free(v);
+	hm_table_free(&v->handles);
+	hm_table_free(&v->mappings);
+	free(v);
+	p->memory = NULL;
+}
+
+/* As many addresses as are wanted, or fewer: all memory once at least. */
+static int reserve_addresses(struct pool *p, struct vmm *v)
+{
+	const size_t size = p->provider->granularity;
+	uint64_t total = p->opt.max ? p->opt.max : p->provider->total;
+	uint64_t bytes = p->opt.reserve, least = p->opt.reserve;
+	uintptr_t base;
+	int err;
+
+	if (!bytes) {
+		least = total ? total : size;
+		bytes = least * RESERVE_FACTOR;
+		if (bytes < 64 * size)
+			bytes = 64 * size;
+	}
+	for (;; bytes /= 2) {
+		bytes = (bytes + size - 1) & ~(uint64_t)(size - 1);
+		p->calls++;
+		err = p->provider->ops->reserve(p->provider, bytes, size,
+						&base);
+		if (!err || err != -ENOMEM || bytes / 2 < least)
+			break;
+	}
+	if (err)
+		return err;
+	v->base = base;
+	v->nr = bytes >> v->shift;
+	return 0;
+}
+
+/* After an error vmm_destroy() frees what was made. */
+static int vmm_init(struct pool *p)
+{
+	struct vmm *v = calloc(1, sizeof(*v));
+	void *map;
+	int err;
+
+	if (!v)
+		return hm_error(-ENOMEM, "pool: no host memory");
+	p->memory = v;
+	v->shift = __builtin_ctzll(p->provider->granularity);
+	err = reserve_addresses(p, v);
+	if (err)
+		return err;
+	v->map_bytes = 3 * (size_t)v->nr * sizeof(*v->map);
+	map = mmap(NULL, v->map_bytes, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (map == MAP_FAILED)
+		return hm_error(-ENOMEM, "pool: no host memory");
+	v->map = map;
+	v->head = v->map + v->nr;
+	v->tail = v->head + v->nr;
+	err = hm_holes_init(v);
+	if (err)
+		return err;
+	err = hm_table_init(&v->handles, sizeof(struct handle),
+			    offsetof(struct handle, mapping), MAX_MAPPINGS);
+	return err ? err : hm_table_init(&v->mappings, sizeof(struct mapping),
+					 offsetof(struct mapping, next),
+					 MAX_MAPPINGS);
+}
+
+static const struct source vmm_source = {
+	.init = vmm_init,
+	.edge = vmm_edge,
+	.place = vmm_place,
+	.grow = hm_vmm_grow,
+	.retry = hm_vmm_retry,
+	.trim = hm_vmm_trim,
+	.poll = vmm_poll,
+	.destroy = vmm_destroy,
+	.segments = vmm_segments,
+	.metadata = vmm_metadata,
+	.pin = hm_vmm_pin,
+	.enlarge = hm_vmm_enlarge,
+	.reserve = hm_vmm_reserve,
+	.unreserve = hm_vmm_unreserve,
+	.sleep = hm_vmm_sleep,
+	.wake = hm_vmm_wake,
+	.export = hm_vmm_export,
+	.drop = hm_vmm_drop,
+};
+
+int hm_vmm_pool_create(struct hm_provider *provider,
+		       const struct hm_pool_options *options,
+		       struct hetmem_resource **out)
+{
+	if (!(provider->caps & HM_PROVIDER_MAPPABLE))
+		return hm_error(-EINVAL, "pool: %s gives whole regions",
+				provider->ops->name);
+	return hm_pool_create_over(provider, &vmm_source, options, out);
+}

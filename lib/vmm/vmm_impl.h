@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * The VMM pool: where the runs of a pool come from, over a mappable provider.
+ *
+ * There is one reservation, in pages of the provider's granularity; memory is
+ * in handles of some pages. A handle has one active mapping, whose addresses
+ * are part of a run, and aliases: mappings where it was before. To move memory
+ * that is free to where it is missing, its handle is mapped there first; the
+ * old addresses stay as an alias, until what used them is found complete, and
+ * are mapped or used for nothing else meanwhile. So nothing ever waits, and
+ * fragmentation of addresses is none of memory.
+ *
+ * Holes are pages without a mapping: see holes.h. grow.c has the plan of what
+ * memory goes where. All of it is under pool->lock.
+ */
+#ifndef HETMEM_VMM_VMM_IMPL_H
+#define HETMEM_VMM_VMM_IMPL_H
+
+#include "pool/source.h"
+#include "vmm/holes.h"
+
+/* Aliases that are left mapped: unmapping takes time, and nobody waits. */
+#define VMM_ALIASES	4096
+
+#define HANDLE_PINNED	1	/* stays where it is until destroy */
+#define HANDLE_EXPORTED	2	/* goes away when it is free */
+#define HANDLE_ASLEEP	4	/* has no memory: addresses only */
+#define HANDLE_RESERVED	16	/* addresses set aside, no memory ever */
+#define HANDLE_SMALL	32	/* of blocks of zone 0 */
+#define HANDLE_STUCK	8	/* unmapped, and the driver did not release it */
+
+/**
+ * struct handle - memory
+ * @handle: of the provider
+ * @pages: of it
+ * @mapping: the active one
+ * @maps: mappings, aliases included
+ * @candidate: while growth goes on: place in the list of free ones, + 1
+ * @stamp: the plan it was last seen in
+ * @aliases: list of its aliases
+ * @front: 0, or the list of handles that end runs that it is in, zone + 1;
+ *	@front_next, @front_prev: in it
+ */
+struct handle {
+	uint64_t handle;
+	uint32_t pages;
+	uint32_t mapping;
+	uint32_t maps;
+	uint32_t flags;
+	uint32_t candidate;
+	uint32_t stamp;
+	uint32_t aliases;
+	uint32_t front;
+	uint32_t front_next;
+	uint32_t front_prev;
+};
+
+/**
+ * struct mapping - a handle's addresses
+ * @handle: of which
+ * @page: the first
+ * @half: no access was given, and the driver did not unmap it. An alias that is
+ *	never used, only unmapped; or the mapping of a handle that is asleep.
+ * @uses: alias: what must be complete before it can be unmapped
+ * @next, @prev: alias: in the list, oldest first
+ * @same_next, @same_prev: alias: in the list of its handle
+ */
+struct mapping {
+	uint32_t handle;
+	uint32_t page;
+	bool half;
+	uint32_t uses;
+	uint32_t next;
+	uint32_t prev;
+	uint32_t same_next;
+	uint32_t same_prev;
+};
+
+/**
+ * struct vmm - the reservation
+ * @base, @nr: address, pages; @shift: of a page
+ * @map: by page: its mapping, 0: a hole
+ * @head, @tail: by page: the block that begins (ends) a run with it
+ * @holes, @nr_holes: tree of the holes; leaves of it
+ * @cursor: by place: page where holes are looked for
+ * @first, @last: list of aliases; @nr_aliases; @nr_half: of them
+ * @fronts, @nr_fronts: by zone: ring of handles that end a run, or did
+ * @join_next: arena where join_handles() goes on
+ * @collect_next, @collect_below: arena and block where hm_vmm_collect() goes on
+ * @more: a growth left out some of what is free
+ * @pages: held; @small: of blocks of zone 0
+ */
+struct vmm {
+	uint64_t base;
+	uint32_t nr;
+	unsigned int shift;
+	uint32_t *map;
+	uint32_t *head;
+	uint32_t *tail;
+	size_t map_bytes;
+	struct table handles;
+	struct table mappings;
+	struct hole_node *holes;
+	uint32_t nr_holes;
+	uint32_t cursor[NR_PLACES];
+	uint32_t first;
+	uint32_t last;
+	uint32_t nr_aliases;
+	uint32_t nr_half;
+	uint32_t fronts[NR_ZONES];
+	uint32_t nr_fronts[NR_ZONES];
+	unsigned int join_next;
+	unsigned int collect_next;
+	struct block collect_below;
+	bool more;
+	uint64_t pages;
+	uint64_t small;
+	uint32_t stamp;
+};
+
+static inline struct vmm *vmm_of(const struct pool *p)
+{
+	return p->memory;
+}
+
+static inline struct handle *handle_at(const struct vmm *v, uint32_t id)
+{
+	return (struct handle *)v->handles.base + id;
+}
+
+static inline struct mapping *mapping_at(const struct vmm *v, uint32_t id)
+{
+	return (struct mapping *)v->mappings.base + id;
+}
+
+static inline uint64_t page_addr(const struct vmm *v, uint32_t page)
+{
+	return v->base + ((uint64_t)page << v->shift);
+}
+
+static inline uint32_t page_of(const struct vmm *v, uint64_t addr)
+{
+	return (addr - v->base) >> v->shift;
+}
+
+static inline struct handle *handle_of_page(const struct vmm *v, uint32_t page)
+{
+	return handle_at(v, mapping_at(v, v->map[page])->handle);
+}
+
+/**
+ * struct vmm_free - a handle that a plan moves or creates
+ * @handle, @pages: which, and of how many
+ * @block: the free block that it is in, at @page. 0: it is created.
+ * @to: page where it goes; @chosen: it does
+ * @mapped: by the plan, there; @moved: its memory is no more in @block
+ */
+struct vmm_free {
+	uint32_t handle;
+	uint32_t page;
+	uint32_t pages;
+	uint32_t block;
+	uint32_t to;
+	bool chosen;
+	bool mapped;
+	bool moved;
+};
+
+/* map.c */
+
+/* Counts memory of blocks of zone 0. */
+void hm_vmm_set_small(struct vmm *v, uint32_t handle, bool small);
+/* A handle of @pages, mapped nowhere. */
+int hm_vmm_make_handle(struct pool *p, uint32_t pages, uint32_t *id);
+/* Releases memory that is mapped nowhere, and forgets it. */
+int hm_vmm_drop_handle(struct pool *p, uint32_t id);
+/*
+ * The first mapping of @handle, at @page, where there are holes. -EUCLEAN: it
+ * is half mapped, an alias that waits to be unmapped, and then released.
+ */
+int hm_vmm_map_handle(struct pool *p, uint32_t handle, uint32_t page);
+/* An alias of @handle at @page, where there are holes. -EUCLEAN likewise. */
+int hm_vmm_alias(struct pool *p, uint32_t handle, uint32_t page);
+/*
+ * Unmaps what one of these two just mapped at @page, and releases a handle that
+ * is mapped nowhere else. What cannot be unmapped is an alias that waits for it.
+ */
+void hm_vmm_unmap_new(struct pool *p, uint32_t page);
+/* Both: a handle of @pages, mapped at @page. */
+int hm_vmm_create(struct pool *p, uint32_t page, uint32_t pages);
+/*
+ * The handle of @f, whose block is BUSY and keeps its name if anything is
+ * left of it before the handle, has an alias at @f->to, which becomes its active
+ * mapping: the other one is an alias, and no block. *@left: whether anything is.
+ */
+int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left);
+/* It is unmapped everywhere and released; *@left likewise. */
+int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left);
+/*
+ * Unmaps aliases that are complete, the oldest first, until at most @keep
+ * are left: some of them.
+ */
+void hm_vmm_unalias(struct pool *p, uint32_t keep);
+/* All of them. Releases the lock now and then. */
+void hm_vmm_unalias_all(struct pool *p);
+/* Unmaps those at [@page, @page + @pages). */
+void hm_vmm_clear(struct pool *p, uint32_t page, uint32_t pages);
+/*
+ * Handles that are wholly free and not pinned, in blocks that @s may use: at
+ * once, or after a wait that does not concern the host. Those in large blocks
+ * first: @want pages, if there are so many, and some more. *@list is to be freed.
+ * Returns their number, -ENOMEM.
+ */
+ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
+		       uint64_t want, struct vmm_free **list);
+/* A run ends with the block @b; lists its handle. */
+void hm_vmm_add_front(struct pool *p, const struct block *b);
+void hm_vmm_remove_front(struct vmm *v, uint32_t handle);
+
+/* By block, from its end on: what is before keeps its name. */
+int hm_vmm_by_block(const void *a, const void *b);
+/* All blocks of @list, before one that is released could swallow another. */
+void hm_vmm_take_all(struct pool *p, const struct vmm_free *list, size_t nr);
+/* As trim of struct source: releases the lock now and then. */
+size_t hm_vmm_trim(struct pool *p, uint64_t keep);
+/* Gives back @bytes, if so many are free and complete. Returns the bytes. */
+size_t hm_vmm_give_back(struct pool *p, uint64_t bytes);
+
+/* grow.c: as in struct source. */
+bool hm_vmm_retry(struct pool *p);
+int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
+		uint64_t units, bool order, struct block **b);
+int hm_vmm_reserve(struct pool *p, struct pool_stream *s, uint64_t units,
+		   uint64_t reserve, bool order, struct block **b);
+void hm_vmm_unreserve(struct pool *p, struct block *b);
+int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
+		   uint64_t units, bool order);
+
+/* sleep.c, likewise. */
+int hm_vmm_pin(struct pool *p, struct block *b);
+int hm_vmm_sleep(struct pool *p);
+int hm_vmm_wake(struct pool *p);
+
+/* share.c, likewise. */
+int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg);
+void hm_vmm_drop(struct pool *p, struct block *b);
+
+#endif /* HETMEM_VMM_VMM_IMPL_H */

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Commands that take long end when their process is killed, where they are
+ * and not at their end, and say how far they came. What they say goes into
+ * memory that the parent sees, for the process that asked is gone by then.
+ */
+#include "libktest/harness.h"
+
+#define STATS	"/sys/class/misc/hetmem/stats/"
+
+/* Never touched; looking at all of it takes minutes, of TRACKED seconds. */
+#define SIZE	(32UL << 40)
+#define TRACKED	(1UL << 40)
+
+/* What the command was told, and says; in shared memory. */
+struct killed_in {
+	union {
+		struct hetmem_cmd_residency residency;
+		struct hetmem_cmd_migrate migrate;
+		struct hetmem_cmd_refresh refresh;
+	} cmd;
+};
+
+/* Return: how far it came, of @all. */
+typedef uint64_t (*how_far)(const struct killed_in *k, uint64_t *all);
+
+static uint64_t in_residency(const struct killed_in *k, uint64_t *all)
+{
+	const struct hetmem_cmd_residency *cmd = &k->cmd.residency;
+
+	*all = SIZE;
+	return cmd->walk_end ? cmd->walk_end - cmd->start : 0;
+}
+
+static uint64_t in_migrate(const struct killed_in *k, uint64_t *all)
+{
+	const struct hetmem_cmd_migrate *cmd = &k->cmd.migrate;
+
+	*all = SIZE;
+	/* All that it passed was counted. */
+	return cmd->not_moved * page_size() == cmd->walk_end - cmd->start ?
+	       cmd->walk_end - cmd->start : SIZE;
+}
+
+static uint64_t in_refresh(const struct killed_in *k, uint64_t *all)
+{
+	*all = TRACKED / HUGE_SIZE;
+	return k->cmd.refresh.walked_blocks;
+}
+
+FIXTURE(killed)
+{
+	struct killed_in *k;
+};
+
+FIXTURE_VARIANT(killed)
+{
+	unsigned long nr;
+	size_t size;
+	how_far how_far;
+};
+
+FIXTURE_VARIANT_ADD(killed, residency) {
+	.nr = HETMEM_IOC_RESIDENCY, .how_far = in_residency,
+	.size = sizeof(struct hetmem_cmd_residency),
+};
+
+FIXTURE_VARIANT_ADD(killed, migrate) {
+	.nr = HETMEM_IOC_MIGRATE, .how_far = in_migrate,
+	.size = sizeof(struct hetmem_cmd_migrate),
+};
+
+FIXTURE_VARIANT_ADD(killed, refresh) {
+	.nr = HETMEM_IOC_REFRESH, .how_far = in_refresh,
+	.size = sizeof(struct hetmem_cmd_refresh),
+};
+
+FIXTURE_SETUP(killed)
+{
+	self->k = mmap(NULL, page_size(), PROT_READ | PROT_WRITE, MAP_SHARED |
+		       MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, (void *)self->k);
+}
+
+FIXTURE_TEARDOWN(killed)
+{
+	munmap(self->k, page_size());
+}
+
+/* In a child, and not to its end. */
+static void call(struct killed_in *k, unsigned long nr, size_t size,
+		 struct turns *t)
+{
+	/* All begin alike, but that REFRESH has no end. */
+	struct hetmem_cmd_track *range = (void *)k;
+	char *p = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS |
+		       MAP_NORESERVE, -1, 0);
+	int fd = hm_open();
+
+	CHILD_CHECK(fd >= 0 && p != MAP_FAILED);
+	memset(k, 0, sizeof(*k));
+	range->size = size;
+	range->start = (uintptr_t)p;
+	if (nr == HETMEM_IOC_REFRESH)
+		CHILD_CHECK(!hm_track(fd, p, TRACKED));
+	else
+		range->end = (uintptr_t)p + SIZE;
+	if (nr == HETMEM_IOC_MIGRATE) {
+		k->cmd.migrate.location = ANY_HOST;
+		k->cmd.migrate.walk_end = range->start;
+	}
+	turn_pass(t->to_parent[1]);
+	hm_ioctl(fd, nr, k);
+	_exit(0);
+}
+
+TEST_F(killed, in_the_middle)
+{
+	uint64_t came, all;
+	int round, begun = 0;
+
+	/* The first ones may be killed before they ask. */
+	for (round = 0; round < 100 && begun < 3; round++) {
+		struct turns t;
+		pid_t pid;
+
+		ASSERT_EQ(0, turns_init(&t));
+		pid = fork();
+		ASSERT_GE(pid, 0);
+		if (!pid)
+			call(self->k, variant->nr, variant->size, &t);
+		turns_in_parent(&t);
+		ASSERT_TRUE(turn_wait(t.to_parent[0]));
+		usleep(2000 * round);
+		EXPECT_EQ(0, kill(pid, SIGKILL));
+		EXPECT_EQ(128 + SIGKILL, child_status(pid));
+		came = variant->how_far(self->k, &all);
+		EXPECT_GT(all, came);
+		begun += came > 0;
+		close(t.to_child[1]);
+		close(t.to_parent[0]);
+		EXPECT_EQ(0, read_long(STATS "contexts"));
+		EXPECT_EQ(0, read_long(STATS "ranges"));
+	}
+	EXPECT_EQ(3, begun);
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The pool, and what streams do with memory that is not freed yet: while the pool is put
+ * to sleep, is destroyed, after it was grown on another stream, and after the stream was
+ * destroyed without being retired.
+ */
+#include "alloc_with.h"
+#include "pool_gate.h"
+
+static void *open_later(void *unused)
+{
+	const struct timespec nap = { .tv_nsec = 50000000 };
+
+	(void)unused;
+	nanosleep(&nap, NULL);
+	open_gate();
+	return NULL;
+}
+
+/* @a uses @p, and goes on when the gate opens, somewhat later. */
+static pthread_t use_slowly(void *p, size_t size, CUstream a)
+{
+	pthread_t id;
+
+	close_gate(a);
+	need(!drv->cuMemsetD8Async((CUdeviceptr)p, 0x55, size, a), "work");
+	need(!pthread_create(&id, NULL, open_later, NULL), "a thread");
+	return id;
+}
+
+static void sleep_waits(void)
+{
+	CUstream a = new_stream();
+	pthread_t id;
+	void *p;
+
+	make_pool("vmm", NULL);
+	p = get(3 * MIB, a);
+	id = use_slowly(p, 3 * MIB, a);
+	is(hetmem_sleep(pool, NULL), 0, "sleep");
+	ok(__atomic_load_n(&is_open, __ATOMIC_SEQ_CST),
+	   "waits for what uses memory that is live");
+	pthread_join(id, NULL);
+	is(drv->cuStreamSynchronize(a), 0, "which has it until then");
+	is(hetmem_wake(pool, NULL), 0, "wake");
+	need(!drv->cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_RELAXED), "a capture");
+	is(hetmem_sleep(pool, NULL), -EBUSY, "not while a stream is captured: %s",
+	   hetmem_last_error());
+	need(!drv->cuStreamEndCapture(a, &(CUgraph){ NULL }), "its end");
+	put(p, 0, a);
+	p = get(3 * MIB, a);
+	ok(p, "and is awake then");
+	put(p, 0, a);
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+}
+
+static void destroy_waits(const char *provider)
+{
+	CUstream a = new_stream(), b = new_stream();
+	pthread_t id;
+	void *p;
+
+	make_pool(provider, NULL);
+	put(get(512, b), 512, b);
+	p = get(3 * MIB, a);
+	is(hetmem_record_stream(pool, p, b), 0, "%s: another stream uses it", provider);
+	id = use_slowly(p, 3 * MIB, b);
+	is(hetmem_resource_destroy(pool), 1, "%s: destroy, with a live block", provider);
+	ok(__atomic_load_n(&is_open, __ATOMIC_SEQ_CST),
+	   "%s: waits for what uses it", provider);
+	pthread_join(id, NULL);
+	is(drv->cuStreamSynchronize(b), 0, "%s: which has it until then", provider);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
+/* A stream that a block was grown on is one of those that use it. */
+static void grown(void)
+{
+	CUstream a = new_stream(), b = new_stream(), c = new_stream();
+	char *p, *q;
+
+	make_pool("vmm", NULL);
+	put(get(512, c), 512, c);
+	is(alloc_reserve(pool, 2 * MIB, 8 * MIB, a, (void **)&p), 0, "room to grow");
+	is(hetmem_grow(pool, p, 4 * MIB, b), 0, "is used on another stream");
+	close_gate(b);
+	is(hetmem_free(pool, p, 0, HETMEM_STREAM_UNKNOWN), 0, "freed, nobody knows where");
+	q = get(4 * MIB, HETMEM_STREAM_HOST);
+	ok(q + 4 * MIB <= p || q >= p + 4 * MIB, "is given to nobody while that stream runs");
+	put(q, 0, HETMEM_STREAM_HOST);
+	open_gate();
+	drv->cuCtxSynchronize();
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+	drv->cuStreamDestroy(c);
+}
+
+/*
+ * A driver that gives a new stream the handle of one that was destroyed, as CUDA does:
+ * to the pool that one is lost.
+ */
+#define HANDLE	((CUstream)0x7777000)
+
+static CUstream behind_handle;
+
+static CUstream resolve(CUstream s)
+{
+	return s == HANDLE ? behind_handle : s;
+}
+
+static CUresult same_id(CUstream s, unsigned long long *id)
+{
+	return real.cuStreamGetId(resolve(s), id);
+}
+
+static CUresult same_ctx(CUstream s, CUcontext *ctx)
+{
+	return real.cuStreamGetCtx(resolve(s), ctx);
+}
+
+static CUresult same_capturing(CUstream s, CUstreamCaptureStatus *status)
+{
+	return real.cuStreamIsCapturing(resolve(s), status);
+}
+
+static CUresult same_record(CUevent event, CUstream s)
+{
+	return real.cuEventRecord(event, resolve(s));
+}
+
+static CUresult same_wait(CUstream s, CUevent event, unsigned int flags)
+{
+	return real.cuStreamWaitEvent(resolve(s), event, flags);
+}
+
+static void use_handle(void)
+{
+	hm->driver.cuStreamGetId = same_id;
+	hm->driver.cuStreamGetCtx = same_ctx;
+	hm->driver.cuStreamIsCapturing = same_capturing;
+	hm->driver.cuEventRecord = same_record;
+	hm->driver.cuStreamWaitEvent = same_wait;
+}
+
+static void lost(bool recorded)
+{
+	CUstream a = new_stream(), b = new_stream();
+	char *p, *q;
+
+	make_pool("vmm", NULL);
+	use_handle();
+	behind_handle = a;
+	p = get(4 * MIB, recorded ? HETMEM_STREAM_HOST : HANDLE);
+	if (recorded)
+		is(hetmem_record_stream(pool, p, HANDLE), 0, "a stream uses memory");
+	close_gate(a);
+	drv->cuStreamDestroy(a);
+	behind_handle = b;
+	put(get(512, HANDLE), 512, HANDLE);
+	is(hetmem_poll(pool), 0, "it is destroyed, and its handle another's");
+	is(hetmem_free(pool, p, 0, HETMEM_STREAM_UNKNOWN), 0, "freed, nobody knows where");
+	q = get(4 * MIB, HETMEM_STREAM_HOST);
+	ok(q + 4 * MIB <= p || q >= p + 4 * MIB, "is given to nobody while it runs");
+	put(q, 0, HETMEM_STREAM_HOST);
+	open_gate();
+	is(hetmem_resource_destroy(pool), 0, "all is freed");
+	hm->driver = real;
+	drv->cuStreamDestroy(b);
+}
+
+/* Streams that are lost do not use the table up. */
+static void many_lost(void)
+{
+	unsigned int i, failed = 0;
+	void *p;
+
+	make_pool("vmm", NULL);
+	use_handle();
+	for (i = 0; i < 5000; i++) {
+		behind_handle = new_stream();
+		failed += !!hetmem_alloc(pool, 512, 0, HANDLE, &p) ||
+			  hetmem_free(pool, p, 512, HANDLE);
+		drv->cuStreamDestroy(behind_handle);
+		if (i % 64 == 0)
+			hetmem_poll(pool);
+	}
+	is(failed, 0, "5000 streams, none of which is retired: %s",
+	   failed ? hetmem_last_error() : "");
+	behind_handle = new_stream();
+	is(hetmem_resource_destroy(pool), 0, "all is freed");
+	drv->cuStreamDestroy(behind_handle);
+	hm->driver = real;
+}
+
+static void too_much(void)
+{
+	static const size_t sizes[] = {
+		(size_t)1 << 41, (size_t)1 << 53, ((size_t)1 << 53) + 2 * MIB,
+		SIZE_MAX / 2, SIZE_MAX - 100, SIZE_MAX,
+	};
+	unsigned int i;
+	void *p;
+
+	make_pool("vmm", NULL);
+	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		is(alloc_reserve(pool, 2 * MIB, sizes[i], HETMEM_STREAM_HOST, &p),
+		   -ENOMEM, "%zu bytes of addresses", sizes[i]);
+		is(alloc_reserve(pool, sizes[i], sizes[i], HETMEM_STREAM_HOST, &p),
+		   -ENOMEM, "%zu bytes of memory", sizes[i]);
+	}
+	is(hetmem_resource_destroy(pool), 0, "nothing was allocated");
+}
+
+/* What a graph uses has no room to grow. */
+static void captured(void)
+{
+	CUstream a = new_stream();
+	CUgraph graph;
+	void *p;
+
+	make_pool("vmm", NULL);
+	is(hetmem_capture_begin(pool, a, 7), 0, "a capture");
+	need(!drv->cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_GLOBAL), "begins");
+	is(alloc_reserve(pool, 2 * MIB, 8 * MIB, a, &p), -EBUSY,
+	   "a reserve of a captured stream: %s", hetmem_last_error());
+	p = get(2 * MIB, a);
+	put(p, 0, a);
+	is(drv->cuStreamEndCapture(a, &graph), 0, "and the capture is valid");
+	is(hetmem_capture_end(pool, a, 7), 0, "its end");
+	is(hetmem_capture_release(pool, a, 7), 0, "released");
+	drv->cuGraphDestroy(graph);
+	is(hetmem_resource_destroy(pool), 0, "all is freed");
+	drv->cuStreamDestroy(a);
+}
+
+/* What is made in a hole is not given to a neighbour that is larger and in use. */
+static void beside_what_is_used(bool host)
+{
+	struct hm_pool_options opt = { .handle = 2 * MIB, .wait_ms = 50 };
+	CUstream a = new_stream(), b = new_stream();
+	char *x, *y, *z, *q = NULL;
+
+	make_pool("vmm", &opt);
+	put(get(512, b), 512, b);
+	x = get(14 * MIB, HETMEM_STREAM_HOST);
+	put(x, 0, HETMEM_STREAM_HOST);
+	x = get(2 * MIB, HETMEM_STREAM_HOST);
+	y = get(4 * MIB, HETMEM_STREAM_HOST);
+	z = get(8 * MIB, a);
+	ok(y == x + 2 * MIB && z == y + 4 * MIB, "three in a row");
+	put(y, 0, HETMEM_STREAM_HOST);
+	is(hetmem_trim(pool, 0, NULL), 0, "the second is given back");
+	put(x, 0, HETMEM_STREAM_HOST);
+	close_gate(a);
+	put(z, 0, a);
+	is(hetmem_alloc(pool, 6 * MIB, 0, host ? HETMEM_STREAM_HOST : b, (void **)&q), 0,
+	   "the first gets memory behind it: %s", hetmem_last_error());
+	is(pool_stats().host_wait_ns, 0, "without waiting");
+	ok(q == x || !host, "and is one with it");
+	open_gate();
+	drv->cuCtxSynchronize();
+	if (q)
+		put(q, 0, host ? HETMEM_STREAM_HOST : b);
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
+/* What sleeps has no memory that could be exported. */
+static void export_asleep(void)
+{
+	struct hetmem_segment segments[8];
+	int fds[8];
+	void *p;
+
+	need(!hetmem_resource_create(hm, "pool(vmm(export=fd))", &pool), "a pool: %s",
+	     hetmem_last_error());
+	p = get(4 * MIB, HETMEM_STREAM_HOST);
+	is(hetmem_sleep(pool, NULL), 0, "exportable memory sleeps");
+	is(hetmem_export(pool, p, fds, segments, 8), -EBUSY, "export: %s",
+	   hetmem_last_error());
+	is(hetmem_wake(pool, NULL), 0, "wakes");
+	is(hetmem_export(pool, p, fds, segments, 8), 1, "and can be exported");
+	close(fds[0]);
+	put(p, 0, HETMEM_STREAM_HOST);
+	is(hetmem_resource_destroy(pool), 0, "all is freed");
+}
+
+int main(void)
+{
+	setenv("HETMEM_SOFT_MEMORY", "1G", 1);
+	open_soft("");
+	count_calls();
+	sleep_waits();
+	destroy_waits("vmm");
+	destroy_waits("device");
+	destroy_waits("async");
+	grown();
+	lost(false);
+	lost(true);
+	many_lost();
+	too_much();
+	captured();
+	export_asleep();
+	beside_what_is_used(true);
+	beside_what_is_used(false);
+	close_soft();
+	return tap_end();
+}

@@ -1,0 +1,658 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Check mode: what is right passes, and each thing that is wrong aborts with
+ * a report that names both sides. Every case is a process of its own.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "driver/check.h"
+#include "device_memory.h"
+#include "soft_driver.h"
+
+#define G	((size_t)2 << 20)
+
+static CUstream a, b;
+static CUevent event;
+static CUdeviceptr va;
+
+static void *at(size_t offset)
+{
+	return (void *)(uintptr_t)(va + offset);
+}
+
+static void alloc(size_t offset, size_t size, CUstream s)
+{
+	hm_check_alloc(hm, at(offset), size, s);
+}
+
+static void release(size_t offset, size_t size, CUstream s)
+{
+	hm_check_free(hm, at(offset), size, s);
+}
+
+static void kernel(size_t offset, size_t size, CUstream s)
+{
+	struct hm_soft_range r = { va + offset, size, -1 };
+
+	soft_launch(s, "a kernel", &r, 1, 0);
+}
+
+/* [va, va + 2 G) is one handle, mapped again at va + 4 G. */
+static void begin(void)
+{
+	CUmemGenericAllocationHandle h;
+
+	open_soft("");
+	drv->cuStreamCreate(&a, CU_STREAM_NON_BLOCKING);
+	drv->cuStreamCreate(&b, CU_STREAM_NON_BLOCKING);
+	drv->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+	need(!drv->cuMemAddressReserve(&va, 8 * G, 0, 0, 0) &&
+	     !drv->cuMemCreate(&h, 2 * G, &prop, 0) &&
+	     !drv->cuMemMap(va, 2 * G, 0, h, 0) &&
+	     !drv->cuMemMap(va + 4 * G, 2 * G, 0, h, 0) &&
+	     !drv->cuMemSetAccess(va, 2 * G, &rw, 1) &&
+	     !drv->cuMemSetAccess(va + 4 * G, 2 * G, &rw, 1) &&
+	     !drv->cuMemRelease(h), "memory behind two addresses");
+}
+
+static void end(void)
+{
+	CUdeviceptr base;
+	size_t size;
+
+	drv->cuCtxSynchronize();
+	if (!drv->cuMemGetAddressRange(&base, &size, va))
+		drv->cuMemUnmap(va, 2 * G);
+	drv->cuMemUnmap(va + 4 * G, 2 * G);
+	drv->cuMemAddressFree(va, 8 * G);
+	drv->cuEventDestroy(event);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+	close_soft();
+}
+
+static void a_before_b(void)
+{
+	drv->cuEventRecord(event, a);
+	drv->cuStreamWaitEvent(b, event, 0);
+}
+
+/* A block used and freed on stream a. */
+static void used_on_a(void)
+{
+	alloc(1000, 5000, a);
+	kernel(1000, 5000, a);
+	release(1000, 5000, a);
+}
+
+/* A stream, its work on @offset and its end; nothing is left of it after that. */
+static void one_that_goes(unsigned int flags, size_t offset)
+{
+	CUstream c;
+
+	drv->cuStreamCreate(&c, flags);
+	alloc(offset, 1000, c);
+	kernel(offset, 1000, c);
+	release(offset, 1000, c);
+	drv->cuStreamDestroy(c);
+	usleep(20000);
+	drv->cuStreamCreate(&c, flags);
+	drv->cuStreamDestroy(c);
+}
+
+/* Cases that are right. */
+static void gone(void)
+{
+	one_that_goes(CU_STREAM_NON_BLOCKING, 0);
+	drv->cuCtxSynchronize();
+	alloc(0, 1000, b);
+}
+
+static void gone_legacy(void)
+{
+	one_that_goes(0, 0);
+	drv->cuMemsetD8Async(va + G, 0, 1, NULL);
+	alloc(0, 1000, NULL);
+}
+
+static void same_stream(void)
+{
+	used_on_a();
+	alloc(0, 10000, a);
+}
+
+static void by_event(void)
+{
+	used_on_a();
+	a_before_b();
+	alloc(0, 10000, b);
+}
+
+/* By a third stream, and to a stream that is made later. */
+static void by_way_of(void)
+{
+	CUstream c;
+
+	used_on_a();
+	a_before_b();
+	drv->cuStreamCreate(&c, CU_STREAM_NON_BLOCKING);
+	drv->cuEventRecord(event, b);
+	drv->cuStreamWaitEvent(c, event, 0);
+	alloc(0, 10000, c);
+	drv->cuStreamDestroy(c);
+}
+
+static void by_host(void)
+{
+	used_on_a();
+	drv->cuStreamSynchronize(a);
+	alloc(0, 10000, b);
+}
+
+static void by_query(void)
+{
+	used_on_a();
+	drv->cuEventRecord(event, a);
+	while (drv->cuEventQuery(event) == CUDA_ERROR_NOT_READY)
+		usleep(100);
+	alloc(0, 10000, HETMEM_STREAM_HOST);
+}
+
+static void by_legacy(void)
+{
+	CUstream blocking;
+
+	drv->cuStreamCreate(&blocking, 0);
+	alloc(0, 1000, blocking);
+	kernel(0, 1000, blocking);
+	release(0, 1000, blocking);
+	drv->cuMemsetD8Async(va + G, 0, 1, NULL);
+	alloc(0, 1000, NULL);
+	drv->cuStreamDestroy(blocking);
+}
+
+static void host_first(void)
+{
+	alloc(0, 1000, HETMEM_STREAM_HOST);
+	kernel(0, 1000, b);
+	release(0, 1000, b);
+	drv->cuStreamSynchronize(b);
+	alloc(0, 1000, HETMEM_STREAM_HOST);
+	release(0, 1000, HETMEM_STREAM_HOST);
+	alloc(0, 1000, a);
+}
+
+static void neighbours(void)
+{
+	used_on_a();
+	alloc(0, 1000, b);
+	alloc(6000, 1000, b);
+	kernel(6000, 1000, b);
+}
+
+static void alias_unmapped(void)
+{
+	used_on_a();
+	drv->cuEventRecord(event, a);
+	alloc(4 * G + 1000, 5000, a);
+	drv->cuEventSynchronize(event);
+	drv->cuMemUnmap(va, 2 * G);
+	release(4 * G + 1000, 5000, a);
+}
+
+static void async(void)
+{
+	CUdeviceptr p;
+
+	drv->cuMemAllocAsync(&p, 4096, a);
+	drv->cuMemsetD8Async(p, 1, 4096, b);
+	drv->cuEventRecord(event, b);
+	drv->cuStreamWaitEvent(a, event, 0);
+	drv->cuMemFreeAsync(p, a);
+}
+
+static void forgotten(void)
+{
+	void *p = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	hm_check_alloc(hm, p, 1 << 16, a);
+	drv->cuMemsetD8Async((uintptr_t)p, 1, 1 << 16, a);
+	hm_check_free(hm, p, 1 << 16, a);
+	drv->cuStreamSynchronize(a);
+	hm_check_forget(hm, p, 1 << 16);
+	hm_check_alloc(hm, p, 1 << 16, b);
+}
+
+/*
+ * A graph of two branches: what is captured on a, and on b, which joins at once
+ * and comes back at the end. @use is called in between.
+ */
+static CUgraphExec two_branches(void (*use)(void))
+{
+	CUgraphExec exec;
+	CUgraph graph;
+
+	need(!drv->cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_GLOBAL),
+	     "a capture");
+	a_before_b();
+	use();
+	drv->cuEventRecord(event, b);
+	drv->cuStreamWaitEvent(a, event, 0);
+	need(!drv->cuStreamEndCapture(a, &graph) &&
+	     !drv->cuGraphInstantiateWithFlags(&exec, graph, 0) &&
+	     !drv->cuGraphDestroy(graph), "an executable graph");
+	return exec;
+}
+
+static void launch_some(void (*use)(void))
+{
+	CUgraphExec exec = two_branches(use);
+	int i;
+
+	for (i = 0; i < 4; i++)
+		drv->cuGraphLaunch(exec, i & 1 ? a : b);
+	drv->cuGraphExecDestroy(exec);
+}
+
+static void fill(size_t offset, size_t size, CUstream s)
+{
+	drv->cuMemsetD8Async(va + offset, 1, size, s);
+}
+
+static void both_in_order(void)
+{
+	fill(0, 1000, a);
+	a_before_b();
+	fill(0, 1000, b);
+	fill(1000, 1000, a);
+}
+
+static void both_read(void)
+{
+	kernel(0, 1000, a);
+	kernel(0, 1000, b);
+	drv->cuMemcpyAsync(va + G, va, 1000, a);
+}
+
+static void both_write(void)
+{
+	fill(0, 1000, a);
+	fill(999, 1000, b);
+}
+
+/* Through two addresses. */
+static void one_writes(void)
+{
+	fill(0, 1000, a);
+	kernel(0, 1000, a);
+	kernel(4 * G + 500, 10, b);
+}
+
+static void own_memory(CUstream frees)
+{
+	CUdeviceptr p;
+
+	drv->cuMemAllocAsync(&p, 4096, a);
+	drv->cuMemsetD8Async(p, 1, 4096, a);
+	if (frees)
+		a_before_b();
+	drv->cuMemsetD8Async(p, 1, 4096, frees ? frees : b);
+	if (!frees)
+		drv->cuMemFreeAsync(p, a);
+	else
+		drv->cuMemFreeAsync(p, frees);
+}
+
+static void own_memory_in_order(void)
+{
+	own_memory(b);
+}
+
+static void own_memory_in_no_order(void)
+{
+	own_memory(NULL);
+}
+
+static void graph_in_order(void)
+{
+	launch_some(both_in_order);
+}
+
+static void graph_reads(void)
+{
+	launch_some(both_read);
+}
+
+static void graph_memory(void)
+{
+	launch_some(own_memory_in_order);
+}
+
+static void after_graph(void)
+{
+	CUgraphExec exec = two_branches(both_in_order);
+
+	alloc(0, 3000, a);
+	drv->cuGraphLaunch(exec, a);
+	release(0, 3000, a);
+	a_before_b();
+	alloc(0, 3000, b);
+	drv->cuGraphExecDestroy(exec);
+}
+
+/* Cases that are wrong. */
+static void graph_writes(void)
+{
+	launch_some(both_write);
+}
+
+static void graph_writes_and_reads(void)
+{
+	launch_some(one_writes);
+}
+
+static void graph_memory_race(void)
+{
+	launch_some(own_memory_in_no_order);
+}
+
+static void not_after_graph(void)
+{
+	CUgraphExec exec = two_branches(both_in_order);
+
+	alloc(0, 3000, a);
+	drv->cuGraphLaunch(exec, a);
+	alloc(2500, 3000, a);
+	drv->cuGraphExecDestroy(exec);
+}
+
+static void unmapped_under_graph(void)
+{
+	drv->cuGraphLaunch(two_branches(both_in_order), a);
+	drv->cuMemUnmap(va, 2 * G);
+}
+
+static void no_order(void)
+{
+	used_on_a();
+	alloc(0, 10000, b);
+}
+
+/* The work is done, only nobody knows. */
+static void mere_luck(void)
+{
+	used_on_a();
+	usleep(100000);
+	alloc(0, 10000, b);
+}
+
+static void gone_not_waited(void)
+{
+	one_that_goes(CU_STREAM_NON_BLOCKING, 0);
+	drv->cuMemsetD8Async(va + G, 0, 1, NULL);
+	alloc(0, 1000, NULL);
+}
+
+static void early_event(void)
+{
+	a_before_b();
+	used_on_a();
+	alloc(0, 10000, b);
+}
+
+static void event_not_waited(void)
+{
+	used_on_a();
+	drv->cuEventRecord(event, a);
+	alloc(0, 10000, b);
+}
+
+static void to_host(void)
+{
+	used_on_a();
+	alloc(0, 10000, HETMEM_STREAM_HOST);
+}
+
+static void alias(void)
+{
+	used_on_a();
+	alloc(4 * G, 10000, b);
+}
+
+/* Recorded: the free on a is not behind what b did. */
+static void recorded(void)
+{
+	alloc(0, 1000, a);
+	a_before_b();
+	kernel(0, 1000, b);
+	release(0, 1000, a);
+	release(0, 1000, b);
+	alloc(0, 1000, a);
+}
+
+static void other_stream_free(void)
+{
+	used_on_a();
+	alloc(1000, 5000, a);
+	release(1000, 5000, b);
+	alloc(1000, 5000, b);
+}
+
+static void reused_handle(void)
+{
+	CUstream gone = a;
+	int i;
+
+	used_on_a();
+	drv->cuStreamDestroy(a);
+	for (i = 0; i < 1000 && drv->cuStreamCreate(&a, 1) == CUDA_SUCCESS; i++)
+		if (a == gone)
+			break;
+	alloc(0, 10000, a);
+}
+
+static void twice(void)
+{
+	alloc(0, 1000, a);
+	alloc(500, 1000, a);
+}
+
+static void twice_alias(void)
+{
+	alloc(0, 1000, a);
+	alloc(4 * G + 999, 1000, a);
+}
+
+static void after_free(void)
+{
+	used_on_a();
+	kernel(5999, 1, a);
+}
+
+static void copy_after_free(void)
+{
+	used_on_a();
+	drv->cuMemcpyAsync(va + G, va + 1000, 10, a);
+}
+
+static void before_alloc(void)
+{
+	kernel(0, 1000, a);
+	alloc(0, 1000, a);
+	kernel(0, 1000, b);
+}
+
+static void early_unmap(void)
+{
+	used_on_a();
+	drv->cuMemUnmap(va, 2 * G);
+}
+
+static void early_alias_unmap(void)
+{
+	used_on_a();
+	alloc(4 * G + 1000, 5000, a);
+	drv->cuMemUnmap(va, 2 * G);
+}
+
+/* As a GPU's driver the soft one would do it, and hide the mistake. */
+static void unmap_hole(void)
+{
+	drv->cuMemUnmap(va, 6 * G);
+}
+
+static void early_async_free(void)
+{
+	CUdeviceptr p;
+
+	drv->cuMemAllocAsync(&p, 4096, a);
+	drv->cuMemsetD8Async(p, 1, 4096, b);
+	drv->cuMemFreeAsync(p, a);
+}
+
+static void hole(void)
+{
+	alloc(3 * G, 1000, a);
+}
+
+static void early_forget(void)
+{
+	static char buffer[4096];
+
+	hm_check_alloc(hm, buffer, 4096, a);
+	drv->cuMemsetD8Async((uintptr_t)buffer, 1, 4096, a);
+	hm_check_forget(hm, buffer, 4096);
+}
+
+#define SAYS_BRANCHES	"used by two branches of a graph without an order"
+#define SAYS_ORDER	"on a stream that is not ordered behind its last use"
+
+static const struct {
+	const char *name;
+	void (*fn)(void);
+	const char *says[3];
+} cases[] = {
+	{ "the same stream", same_stream, { 0 } },
+	{ "behind an event", by_event, { 0 } },
+	{ "behind one that is behind it", by_way_of, { 0 } },
+	{ "the host waited", by_host, { 0 } },
+	{ "the host asked", by_query, { 0 } },
+	{ "the legacy stream waits", by_legacy, { 0 } },
+	{ "one that has gone", gone, { 0 } },
+	{ "the legacy stream waits for one that has gone", gone_legacy, { 0 } },
+	{ "the host before", host_first, { 0 } },
+	{ "neighbours", neighbours, { 0 } },
+	{ "an alias that is done with", alias_unmapped, { 0 } },
+	{ "freed in order", async, { 0 } },
+	{ "given back and come again", forgotten, { 0 } },
+	{ "a graph whose branches are ordered", graph_in_order, { 0 } },
+	{ "a graph whose branches only read", graph_reads, { 0 } },
+	{ "a graph's own memory", graph_memory, { 0 } },
+	{ "memory that is ordered after a graph", after_graph, { 0 } },
+	{ "branches that write the same", graph_writes,
+	  { SAYS_BRANCHES, "now:    cuMemsetD8Async on branch", "1 bytes" } },
+	{ "branches of which one writes", graph_writes_and_reads,
+	  { SAYS_BRANCHES, "offset 0x1f4", "branch 2 of graph" } },
+	{ "branches and a graph's own memory", graph_memory_race, { "branch" } },
+	{ "allocated while a graph has it", not_after_graph,
+	  { "that is allocated", "500 bytes" } },
+	{ "unmapped under a graph", unmapped_under_graph,
+	  { "addresses go away", "before: its last use on branch" } },
+	{ "no order", no_order, { SAYS_ORDER, "now:    allocation on stream",
+				  "before: free on stream" } },
+	{ "done by luck", mere_luck, { SAYS_ORDER, "before: free on stream" } },
+	{ "one that has gone, and the host did not wait", gone_not_waited,
+	  { SAYS_ORDER } },
+	{ "an event from before", early_event, { SAYS_ORDER, "order:  stream" } },
+	{ "an event that is not waited for", event_not_waited, { SAYS_ORDER } },
+	{ "the host at once", to_host, { SAYS_ORDER,
+					 "now:    allocation on the host" } },
+	{ "an alias", alias, { SAYS_ORDER, "handle", "offset 0x3e8" } },
+	{ "a recorded stream", recorded, { SAYS_ORDER } },
+	{ "a free that is behind nothing", other_stream_free, { SAYS_ORDER } },
+	{ "a handle that is another stream", reused_handle, { SAYS_ORDER } },
+	{ "twice", twice, { "that is allocated", "offset 0x1f4", "500 bytes" } },
+	{ "twice through an alias", twice_alias, { "that is allocated",
+						   "1 bytes" } },
+	{ "a kernel after the free", after_free, { "after it was freed",
+						   "now:    a kernel",
+						   "before: free" } },
+	{ "a copy after the free", copy_after_free, { "after it was freed",
+						      "now:    cuMemcpyAsync" } },
+	{ "another stream before it is there", before_alloc,
+	  { "not ordered behind its allocation", "before: allocation" } },
+	{ "an unmap too early", early_unmap, { "addresses go away",
+					       "now:    cuMemUnmap on the host" } },
+	{ "of an alias too early", early_alias_unmap, { "addresses go away" } },
+	{ "an unmap of what is not mapped", unmap_hole,
+	  { "some of which is not mapped", "cuMemUnmap" } },
+	{ "a free in no order", early_async_free, { "addresses go away",
+						    "cuMemFreeAsync on stream" } },
+	{ "where nothing is mapped", hole, { "where nothing is mapped" } },
+	{ "given back too early", early_forget, { "memory goes back",
+						  "process memory" } },
+};
+
+static void run(size_t i)
+{
+	const bool good = !cases[i].says[0];
+	char text[4096];
+	int fds[2], status;
+	ssize_t n, len = 0;
+	size_t j;
+
+	need(!pipe(fds), "a pipe");
+	fflush(stdout);
+	if (!fork()) {
+		dup2(fds[1], 2);
+		close(fds[1]);
+		begin();
+		cases[i].fn();
+		end();
+		_exit(0);
+	}
+	close(fds[1]);
+	while ((n = read(fds[0], text + len, sizeof(text) - 1 - len)) > 0)
+		len += n;
+	text[len] = '\0';
+	close(fds[0]);
+	wait(&status);
+	if (good) {
+		ok(WIFEXITED(status) && !WEXITSTATUS(status) && !len,
+		   "right: %s", cases[i].name);
+	} else {
+		ok(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT,
+		   "wrong: %s", cases[i].name);
+		for (j = 0; j < 3 && cases[i].says[j]; j++)
+			ok(strstr(text, cases[i].says[j]), "it says %s",
+			   cases[i].says[j]);
+	}
+	if (len && good)
+		printf("# %s\n", text);
+}
+
+/* Without check mode the same is nobody's business. */
+static void off(void)
+{
+	setenv("HETMEM_SOFT_CHECK", "0", 1);
+	begin();
+	no_order();
+	twice();
+	ok(!hm->check, "off, nothing is checked");
+	end();
+}
+
+int main(void)
+{
+	size_t i;
+
+	setenv("HETMEM_SOFT_CHECK", "1", 1);
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		run(i);
+	off();
+	return tap_end();
+}

@@ -1,0 +1,111 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# The virtual machine itself: the clock of its limits, its test runner, and how a run ends
+# whose guest does not. And the limit of programs on the host.
+. "$(dirname "$0")/tap.sh"
+. selftests/vm/clock.sh
+
+kernel=stock-7
+
+# thread NAME RAN WAITED: what the kernel says of a thread, in milliseconds.
+thread()
+{
+	mkdir -p "$tmp/proc/task/$1"
+	echo "$(($2 * 1000000)) $(($3 * 1000000)) 17" >"$tmp/proc/task/$1/schedstat"
+}
+
+# begin: a machine of two processors and a third thread, seen for the first time.
+begin()
+{
+	rm -rf "$tmp/proc"
+	thread 1 100 50
+	thread 2 200 70
+	thread 3 5 5
+	clock_start
+	clock_tick "$tmp/proc" 5000000
+}
+
+# counts MS NAME: one second later the clock has moved by that.
+counts()
+{
+	clock_tick "$tmp/proc" 6000000
+	also "$2" test "$clock_us" -eq "$(($1 * 1000))"
+}
+
+begin
+also 'the clock begins at 0' test "$clock_us" -eq 0
+counts 1000 'a guest that sleeps: the time of day'
+begin
+thread 1 1100 50
+thread 2 1200 70
+counts 1000 'a guest that has its processors: the time of day'
+begin
+thread 1 400 750
+counts 300 'a processor that waited: without that'
+begin
+thread 1 400 350
+thread 2 300 570
+counts 200 'two processors that waited: without either'
+begin
+thread 1 300 850
+thread 2 400 870
+counts 50 'processors that always wait: a quarter of what the busiest had'
+begin
+thread 1 10100 50
+thread 2 10200 70
+counts 1000 'never more than the time of day'
+begin
+thread 4 900 100
+counts 900 'a thread that is new'
+begin
+rm -r "$tmp/proc/task/2"
+thread 1 200 450
+counts 600 'a thread that is gone'
+
+# A kernel that does not count how long threads wait.
+begin
+for task in 1 2 3; do thread $task 0 0; done
+echo "1 (qemu) x) S 1 1 1 0 -1 0 0 0 0 0 100 50 0 0" >"$tmp/proc/stat"
+clock_start
+clock_tick "$tmp/proc" 5000000
+echo "1 (qemu) x) S 1 1 1 0 -1 0 0 0 0 0 130 60 0 0" >"$tmp/proc/stat"
+counts 400 'no time of waiting is known: what was used'
+clock_tick "$tmp/proc" 7000000
+also 'and if nothing was, a quarter' test "$clock_us" -eq 650000
+rm -r "$tmp/proc"
+clock_tick "$tmp/proc" 8000000
+also 'a machine that has ended' test "$clock_us" -ge 650000
+
+check 'a program within its limit' limited 60 true
+exits 3 'its status' limited 60 sh -c 'exit 3'
+exits 152 'a program that spins' limited 1 sh -c 'while :; do :; done'
+exits 124 'a program that sleeps' limited 1 sleep 1000
+
+# The runner of tests, on tests that do not end, and more.
+check 'ktest can fail' selftests/vm/run -k $kernel -f selftests/vm/guest/ktest-check -- \
+	ktest-check
+
+# A run whose guest does not end, asleep or at work, and what the kernel did then.
+exits 124 'a command that does not end' selftests/vm/run -k $kernel -t 2 -- sleep 10000
+also 'and where its kernel is then' grep -q 'NMI backtrace for cpu' "$tmp/err"
+exits 124 'a command that spins' selftests/vm/run -k $kernel -t 2 -- \
+	sh -c 'while :; do :; done & while :; do :; done'
+
+# once_more NAME COMMAND...: ends with 125, after it was tried three times.
+once_more()
+{
+	local name=$1 rc=0
+
+	shift
+	"$@" >"$tmp/out" 2>"$tmp/err" </dev/null || rc=$?
+	also "$name" test "$rc $(grep -c 'once more' "$tmp/err")" = '125 2'
+}
+
+# A kernel that ends before anything of ours runs is booted again, and not for ever.
+once_more 'a kernel that does not come up' \
+	selftests/vm/run -k $kernel -a rdinit=/none -a init=/none -- true
+once_more 'a kernel that hangs as it boots' \
+	selftests/vm/run -k $kernel -b 6 -a rdinit=/bin/sleep -a -- -a 1000 -- true
+also 'and what is said of it' grep -q 'no first process after 6 s' "$tmp/err"
+done_testing

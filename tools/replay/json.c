@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/* `hetmem replay --json`: an array, an object for each run. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "count_calls.h"
+#include "replay.h"
+
+#ifdef HAVE_JSON_C
+#include "json_text.h"
+
+/* null where nothing was taken. */
+static void add_number(struct json_object *object, const char *key,
+		       double value)
+{
+	char text[64];
+
+	if (value < 0) {
+		json_object_object_add(object, key, NULL);
+		return;
+	}
+	snprintf(text, sizeof(text), "%.4f", value);
+	json_object_object_add(object, key,
+			       json_object_new_double_s(value, text));
+}
+
+/* Of characters that JSON can have: a file may be called anything. */
+static void add_text(struct json_object *object, const char *key,
+		     const char *text)
+{
+	json_object_object_add(object, key, json_text(text));
+}
+
+static void add_count(struct json_object *object, const char *key,
+		      int64_t value)
+{
+	json_object_object_add(object, key, value < 0 ? NULL :
+			       json_object_new_int64(value));
+}
+
+/* Both versions of a call have one name. */
+static struct json_object *calls(const struct replay_result *r)
+{
+	struct json_object *object, *old;
+	unsigned int i;
+
+	if (!r->calls_known)
+		return NULL;
+	object = json_object_new_object();
+	for (i = 0; i < count_calls_nr(); i++) {
+		int64_t before = 0;
+
+		if (!r->calls[i])
+			continue;
+		if (json_object_object_get_ex(object, count_calls_name(i),
+					      &old))
+			before = json_object_get_int64(old);
+		add_count(object, count_calls_name(i), before + r->calls[i]);
+	}
+	return object;
+}
+
+static void add_times(struct json_object *object, const char *key,
+		      const uint64_t *ns)
+{
+	struct json_object *times = json_object_new_object();
+	unsigned int i;
+
+	for (i = 0; i < time_calls_nr(); i++)
+		if (ns[i])
+			add_number(times, time_calls_name(i), ns[i] / 1e6);
+	json_object_object_add(object, key, times);
+}
+
+static struct json_object *json_run(const struct replay_result *r)
+{
+	struct json_object *object = json_object_new_object();
+
+	add_text(object, "trace", r->trace->name);
+	add_text(object, "spec", r->spec);
+	add_text(object, "driver", r->driver);
+	add_count(object, "events", r->trace->nr);
+	add_number(object, "ns_per_event", r->ns_per_event);
+	add_number(object, "ns_p99", r->ns_p99);
+	add_number(object, "first_pass_ms", r->first_pass_ms);
+	add_number(object, "second_pass_ms", r->second_pass_ms);
+	add_number(object, "peer_first_pass_ms", r->peer_first_pass_ms);
+	add_number(object, "peer_second_pass_ms", r->peer_second_pass_ms);
+	add_number(object, "device_first_ms", r->device_ms[0]);
+	add_number(object, "device_second_ms", r->device_ms[1]);
+	add_number(object, "peer_device_first_ms", r->peer_device_ms[0]);
+	add_number(object, "peer_device_second_ms", r->peer_device_ms[1]);
+	json_object_object_add(object, "driver_calls", calls(r));
+	add_count(object, "system_calls", r->system_calls);
+	add_number(object, "host_wait_ms", r->host_wait_ms);
+	add_count(object, "peak_requested", r->peak_requested);
+	add_count(object, "peak_reserved", r->peak_reserved);
+	add_number(object, "ratio", r->ratio);
+	add_count(object, "peak_needed",
+		  r->needed_known ? (int64_t)r->needed.needed : -1);
+	add_count(object, "peak_least",
+		  r->needed_known ? (int64_t)r->needed.least : -1);
+	add_number(object, "needed_ratio", r->needed_known ?
+		   (double)r->needed_reserved / r->needed.needed : -1);
+	add_number(object, "least_ratio", r->needed_known ?
+		   (double)r->needed_reserved / r->needed.least : -1);
+	add_count(object, "failures", r->failures);
+	if (r->times_known) {
+		add_times(object, "driver_ms", r->driver_ns[0]);
+		add_times(object, "driver_second_ms", r->driver_ns[1]);
+	}
+	if (r->metadata >= 0) {
+		add_count(object, "metadata_blocks", r->peak_blocks);
+		add_count(object, "metadata_mapped", r->peak_mapped);
+		add_count(object, "metadata_bytes", r->metadata);
+	}
+	return object;
+}
+
+int replay_json(const struct replay_result *results, size_t nr)
+{
+	struct json_object *array = json_object_new_array();
+	size_t i;
+
+	for (i = 0; i < nr; i++)
+		json_object_array_add(array, json_run(&results[i]));
+	puts(json_object_to_json_string_ext(array, JSON_C_TO_STRING_PRETTY));
+	json_object_put(array);
+	return EXIT_OK;
+}
+#else
+int replay_json(const struct replay_result *results, size_t nr)
+{
+	(void)results;
+	(void)nr;
+	return complain(EXIT_USAGE, "replay",
+			"--json: this was built without libjson-c-dev");
+}
+#endif

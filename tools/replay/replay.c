@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/* hetmem replay: recorded allocations through any resource, beside the driver. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "count_calls.h"
+#include "replay.h"
+#include "spec/spec.h"
+
+#define MAX_SPECS	32
+
+struct options {
+	const char *specs[MAX_SPECS];
+	int nr_specs;
+	const char *driver;
+	const char *plot;
+	const char *curve;
+	bool json;
+	struct replay_how how;
+	char **files;
+	int nr_files;
+};
+
+static int help(void)
+{
+	puts("Usage: hetmem replay [OPTION]... FILE...\n"
+	     "Replays recorded allocations and frees, beside cuMemAllocAsync.\n\n"
+	     "  --spec SPEC         resource to replay with, any number of times\n"
+	     "                      (HETMEM_RESOURCE, else device-pool)\n"
+	     "  --driver DRIVER     cuda or soft (cuda where there is a device)\n"
+	     "  --order recorded    in one thread, in the order of the file\n"
+	     "  --order concurrent  in the recorded threads, as fast as they can\n"
+	     "  --work idle         streams have nothing else to do\n"
+	     "  --work lag=US       they are US microseconds behind the CPU\n"
+	     "  --work busy=US      each works US microseconds with every block that is\n"
+	     "                      allocated on it\n"
+	     "  --memory            what is held alone: no times, no peer, few passes\n"
+	     "  --json              an array of objects\n"
+	     "  --plot FILE.svg     draws requested and reserved bytes over time, and\n"
+	     "                      the addresses at the peak\n"
+	     "  --curve FILE.svg    draws the specs' time against their ratio\n\n"
+	     "FILE has RMM's columns, Thread,Time,Action,Pointer,Size,Stream, plain or\n"
+	     "gzipped; log(R,file=) in a spec writes such files, full=on more of it.\n"
+	     "Passes: 1 with a resource just made, 2 the same again.");
+	return EXIT_OK;
+}
+
+static bool parse_work(const char *s, struct replay_how *how)
+{
+	const bool busy = !strncmp(s, "busy=", 5);
+	long us;
+
+	how->lag_us = how->busy_us = 0;
+	if (!strcmp(s, "idle"))
+		return true;
+	if (!busy && strncmp(s, "lag=", 4))
+		return false;
+	if (!parse_number(s + 4 + busy, 1, 10000000, &us))
+		return false;
+	*(busy ? &how->busy_us : &how->lag_us) = us;
+	return true;
+}
+
+static bool parse_order(const char *s, struct replay_how *how)
+{
+	how->concurrent = !strcmp(s, "concurrent");
+	return how->concurrent || !strcmp(s, "recorded");
+}
+
+/* @from: where it is from, if it was not typed. */
+static int add_spec(struct options *o, const char *text, const char *from)
+{
+	struct hm_spec *spec;
+
+	if (o->nr_specs == MAX_SPECS)
+		return usage_error("replay", "more than %d specs", MAX_SPECS);
+	if (hm_spec_parse(text, &spec))
+		return usage_error("replay", "%s%s", from, hetmem_last_error());
+	hm_spec_free(spec);
+	o->specs[o->nr_specs++] = text;
+	return 0;
+}
+
+static int parse_option(struct options *o, int c, char **argv)
+{
+	switch (c) {
+	case 's':
+		return add_spec(o, optarg, "");
+	case 'd':
+		if (!is_driver(optarg))
+			return usage_error("replay", "'%s' is not cuda or soft",
+					   optarg);
+		o->driver = optarg;
+		return 0;
+	case 'o':
+		return parse_order(optarg, &o->how) ? 0 :
+			usage_error("replay", "'%s' is not recorded or concurrent",
+				    optarg);
+	case 'w':
+		return parse_work(optarg, &o->how) ? 0 :
+			usage_error("replay", "'%s' is not idle, lag=US or busy=US",
+				    optarg);
+	case 'j':
+		o->json = true;
+		return 0;
+	case 'm':
+		o->how.memory = true;
+		return 0;
+	case 'p':
+		o->plot = optarg;
+		return 0;
+	case 'c':
+		o->curve = optarg;
+		return 0;
+	case 'h':
+		return -1;
+	default:
+		return option_error("replay", c, argv);
+	}
+}
+
+static int parse(struct options *o, int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{ "spec", required_argument, NULL, 's' },
+		{ "driver", required_argument, NULL, 'd' },
+		{ "order", required_argument, NULL, 'o' },
+		{ "work", required_argument, NULL, 'w' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "memory", no_argument, NULL, 'm' },
+		{ "plot", required_argument, NULL, 'p' },
+		{ "curve", required_argument, NULL, 'c' },
+		{ "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
+	};
+	const char *env = getenv("HETMEM_RESOURCE");
+	int c, status;
+
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+		status = parse_option(o, c, argv);
+		if (status)
+			return status;
+	}
+	if (optind == argc)
+		return usage_error("replay", "which trace?");
+	o->files = argv + optind;
+	o->nr_files = argc - optind;
+#ifndef HAVE_JSON_C
+	if (o->json)
+		return complain(EXIT_USAGE, "replay", "--json: this was built without libjson-c-dev");
+#endif
+	if (!o->nr_specs)
+		return add_spec(o, env && *env ? env : "device-pool",
+				"HETMEM_RESOURCE: ");
+	return 0;
+}
+
+static const char *ms(double value)
+{
+	static char buffers[16][32];
+	static unsigned int turn;
+	char *text = buffers[turn++ % ARRAY_SIZE(buffers)];
+
+	if (value < 0)
+		return "-";
+	snprintf(text, sizeof(buffers[0]), value < 100 ? "%.2f" : "%.0f",
+		 value);
+	return text;
+}
+
+static void print_calls(const struct replay_result *r)
+{
+	unsigned int i;
+
+	if (!r->calls_known)
+		return;
+	printf("\n%s, %s: driver calls of a first pass:", r->trace->name,
+	       r->spec);
+	for (i = 0; i < count_calls_nr(); i++)
+		if (r->calls[i])
+			printf(" %s %llu", count_calls_name(i),
+			       (unsigned long long)r->calls[i]);
+	putchar('\n');
+}
+
+static void print_table(const struct replay_result *results, size_t nr)
+{
+	static const struct table_column columns[] = {
+		{ "TRACE", false }, { "SPEC", false }, { "EVENTS", true },
+		{ "NS", true }, { "P99", true }, { "PASS 1", true },
+		{ "PASS 2", true }, { "PEER 1", true }, { "PEER 2", true },
+		{ "DEVICE", true }, { "PEER'S", true },
+		{ "WAIT", true }, { "SYSCALLS", true }, { "REQUESTED", true },
+		{ "RESERVED", true }, { "RATIO", true }, { "NEEDED", true },
+		{ "LEAST", true }, { "RATIO", true }, { "FAILED", true },
+	};
+	struct table *table = table_new(columns, ARRAY_SIZE(columns));
+	char events[24], system[24], ratio[24], least[24], failed[24];
+	size_t i;
+
+	for (i = 0; i < nr; i++) {
+		const struct replay_result *r = &results[i];
+
+		snprintf(events, sizeof(events), "%zu", r->trace->nr);
+		snprintf(system, sizeof(system), "%lld",
+			 (long long)r->system_calls);
+		snprintf(ratio, sizeof(ratio), "%.4f", r->ratio);
+		snprintf(least, sizeof(least), r->needed_known ? "%.4f" : "-",
+			 (double)r->needed_reserved / r->needed.least);
+		snprintf(failed, sizeof(failed), "%llu",
+			 (unsigned long long)r->failures);
+		table_row(table, (const char *[]){
+			r->trace->name, r->spec, events, ms(r->ns_per_event),
+			ms(r->ns_p99), ms(r->first_pass_ms),
+			ms(r->second_pass_ms), ms(r->peer_first_pass_ms),
+			ms(r->peer_second_pass_ms), ms(r->device_ms[1]),
+			ms(r->peer_device_ms[1]), ms(r->host_wait_ms),
+			r->system_calls < 0 ? "-" : system,
+			size_text(r->peak_requested),
+			size_text(r->peak_reserved), ratio,
+			r->needed_known ? size_text(r->needed.needed) : "-",
+			r->needed_known ? size_text(r->needed.least) : "-",
+			least, failed });
+	}
+	table_print(table);
+	printf("\nNS and P99: nanoseconds a step of pass 2; passes and WAIT in milliseconds;\n"
+	       "the peer is cuMemAllocAsync of the %s driver; DEVICE: pass 2 until the streams\n"
+	       "are done; SYSCALLS of a warm pass; NEEDED: live, or freed and still in use; LEAST:\n"
+	       "less what a stream itself can have again, and what was reserved over it.\n",
+	       results[0].driver);
+	for (i = 0; i < nr; i++)
+		print_calls(&results[i]);
+}
+
+/* Before anything is measured: what cannot be written is not waited for. */
+static bool open_picture(const char *path, FILE **f)
+{
+	if (!path)
+		return true;
+	*f = fopen(path, "we");
+	if (!*f)
+		complain(EXIT_FAILED, "replay", "%s: %s", path,
+			 strerror(errno));
+	return *f;
+}
+
+static int close_picture(const char *path, FILE *f, int status)
+{
+	bool bad = f && (fflush(f) || ferror(f));
+	int error = errno;
+
+	if (f)
+		fclose(f);
+	return !bad || status ? status :
+		complain(EXIT_FAILED, "replay", "%s: %s", path,
+			 strerror(error));
+}
+
+static int run_all(const struct options *o, struct hetmem *hm,
+		   struct replay_trace **traces)
+{
+	size_t nr = (size_t)o->nr_files * o->nr_specs;
+	struct replay_result *results = xcalloc(nr, sizeof(*results));
+	FILE *plot = NULL, *curve = NULL;
+	int i, j, status = EXIT_OK;
+
+	if (!open_picture(o->plot, &plot) || !open_picture(o->curve, &curve))
+		status = EXIT_FAILED;
+	for (i = 0; !status && i < o->nr_files; i++)
+		for (j = 0; !status && j < o->nr_specs; j++)
+			status = replay_measure(hm, traces[i], o->specs[j],
+						&o->how,
+						&results[i * o->nr_specs + j]);
+	if (!status && o->json)
+		status = replay_json(results, nr);
+	else if (!status)
+		print_table(results, nr);
+	if (!status && plot)
+		status = replay_plot(plot, hm, results, nr, &o->how);
+	if (!status && curve)
+		replay_curve(curve, results, nr, o->nr_specs);
+	status = close_picture(o->plot, plot, status);
+	status = close_picture(o->curve, curve, status);
+	free(results);
+	return status;
+}
+
+int cmd_replay(int argc, char **argv)
+{
+	struct options o = { 0 };
+	struct hetmem_params params = { .size = sizeof(params) };
+	struct replay_trace **traces;
+	struct hetmem_feature feature;
+	struct hetmem *hm = NULL;
+	int i, status = parse(&o, argc, argv);
+
+	if (status)
+		return status < 0 ? help() : status;
+	traces = xcalloc(o.nr_files, sizeof(*traces));
+	for (i = 0; !status && i < o.nr_files; i++) {
+		traces[i] = replay_trace_read(o.files[i]);
+		if (!traces[i])
+			status = EXIT_FAILED;
+	}
+	/* Software devices as large as today's: what is not touched is free. */
+	setenv("HETMEM_SOFT_MEMORY", "140G", 0);
+	params.driver = o.driver;
+	params.module_path = "";
+	if (!status && hetmem_open(&hm, &params))
+		status = complain(EXIT_FAILED, "replay", "%s",
+				  hetmem_last_error());
+	if (!status && !hetmem_device_count(hm)) {
+		hetmem_feature(hm, HETMEM_FEATURE_DEVICE, &feature);
+		status = complain(EXIT_FAILED, "replay", "%s", feature.reason);
+	}
+	if (!status)
+		status = run_all(&o, hm, traces);
+	hetmem_close(hm);
+	for (i = 0; i < o.nr_files; i++)
+		replay_trace_free(traces[i]);
+	free(traces);
+	return status;
+}
