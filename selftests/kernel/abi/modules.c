@@ -139,7 +139,7 @@ TEST_F(module, contended)
 		}
 		_exit(0);
 	}
-	for (i = 0; i < 2000 && unloaded < test_rounds(16); i++) {
+	for (i = 0; unloaded < test_rounds(16) && i < (unloaded ? 2000 : 200000); i++) {
 		ret = module_unload_once("hetmem");
 		if (ret == -EAGAIN) {
 			usleep(100);

@@ -238,13 +238,15 @@ TEST_F(module, operations_do_not_keep_it)
 			l->loc = dev.loc;
 			close(dev.fd);
 		}
+		/* A busy host may not have run a child yet. */
+		if (kinds[i].fn == migrate_load)
+			EXPECT_TRUE(EVENTUALLY(__atomic_load_n(&l->moved, __ATOMIC_RELAXED)));
 		word_add(&l->stop);
 		for (j = 0; j < 2; j++)
 			EXPECT_EQ(0, child_status(pid[j]));
 		TH_LOG("%s: of %d attempts %d succeeded", kinds[i].name, tries, went);
 		EXPECT_EQ(tries, went);
 	}
-	EXPECT_LT(0, l->moved);
 	munmap(l, page_size());
 }
 
