@@ -286,16 +286,14 @@ int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s)
 	return 0;
 }
 
-/* The list of uses of a PENDING block goes. */
-static void uses_put(struct pool *p, struct block *b)
+void hm_uses_put(struct pool *p, uint32_t list)
 {
-	uint32_t id, next;
+	uint32_t next;
 
-	for (id = b->slack; id; id = next) {
-		next = use_at(p, id)->next;
-		hm_table_put(&p->uses, id);
+	for (; list; list = next) {
+		next = use_at(p, list)->next;
+		hm_table_put(&p->uses, list);
 	}
-	b->slack = 0;
 }
 
 /* @u of a freed block is behind all others of the stream. */
@@ -351,7 +349,11 @@ static void pending_take(struct pool *p, struct block *b)
 	block_set_state(b, BLOCK_BUSY);
 }
 
-bool hm_stream_settle_pending(struct pool *p, struct pool_stream *s)
+/*
+ * Ends uses on @s that are complete, PIECE at most, and PENDING blocks that have
+ * no other use. Returns whether there are more.
+ */
+static bool settle_pending(struct pool *p, struct pool_stream *s)
 {
 	unsigned int n;
 
@@ -367,7 +369,8 @@ bool hm_stream_settle_pending(struct pool *p, struct pool_stream *s)
 		if (--use_at(p, b->slack)->left)
 			continue;
 		pending_take(p, b);
-		uses_put(p, b);
+		hm_uses_put(p, b->slack);
+		b->slack = 0;
 		block_end_uses(p, b);
 	}
 	return false;
@@ -455,12 +458,11 @@ static int block_wait(struct pool *p, struct pool_stream *s, struct block *b)
 			use_remove(p, u);
 	}
 	pending_take(p, b);
-	uses_put(p, b);
+	hm_uses_put(p, b->slack);
+	b->slack = 0;
 	/* What is cut off of it is behind all of these uses too. */
-	stream_lock(s);
 	b->stream = s->s.index;
-	b->pos = s->s.index ? hm_stream_step(&s->s) : 0;
-	stream_unlock(s);
+	b->pos = stream_point(s);
 	return 0;
 }
 
@@ -549,7 +551,7 @@ static bool ask_streams(struct pool *p, const struct pool_stream *s)
 			continue;
 		p->to_ask--;
 		if (hm_stream_ask(&p->order, &of->s)) {
-			hm_stream_settle_pending(p, of);
+			settle_pending(p, of);
 			changed = true;
 		}
 	}
@@ -1191,7 +1193,7 @@ bool hm_pool_poll(struct pool *p)
 		    s->s.recorded < use_at(p, s->first_use)->pos)
 			hm_stream_record(&p->order, &s->s);
 		changed |= hm_stream_poll(&p->order, &s->s);
-		while (hm_stream_settle_pending(p, s))
+		while (settle_pending(p, s))
 			hm_pool_pause(p);
 		retired |= s->s.retired && s->s.id;
 		lost += s->s.id && s->s.lost && !s->s.synced;

@@ -400,10 +400,8 @@ static int pool_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 	rest = hm_block_cut(p, b, units);
 	if (rest) {
 		/* What it is made of may be in use, and @s ordered behind that. */
-		stream_lock(s);
 		rest->stream = s->s.index;
-		rest->pos = s->s.index ? hm_stream_step(&s->s) : 0;
-		stream_unlock(s);
+		rest->pos = stream_point(s);
 		hm_block_release(p, rest);
 	}
 	return 0;

@@ -45,6 +45,7 @@ struct pool {
 	void *memory;
 	uint16_t *homes;
 	struct hash *hash;
+	struct private_pool *privates;
 	uint64_t cache_max;
 	bool asleep;
 	bool host;
@@ -57,7 +58,6 @@ struct pool {
 	struct table uses;
 	struct graph *graphs;
 	struct graph **graph_at;
-	struct private_pool *privates;
 	uint32_t hash_nr;
 	uint32_t nr_pending;
 	uint32_t exported;
@@ -160,11 +160,6 @@ int hm_pool_lock_stream(struct pool *p, hetmem_stream stream,
  */
 bool hm_pool_poll(struct pool *p);
 /*
- * Ends uses on @s that are complete, PIECE at most, and PENDING blocks whose
- * last use that was. Returns whether there are more.
- */
-bool hm_stream_settle_pending(struct pool *p, struct pool_stream *s);
-/*
  * If many streams were lost, synchronizes their contexts: there is room for so
  * many streams only. Releases the lock meanwhile.
  */
@@ -179,6 +174,8 @@ bool hm_pool_awaits(const struct pool *p);
 int hm_pool_sync(struct pool *p, bool live);
 /* Records a use of a live block, to be waited for when it is freed. */
 int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s);
+/* The uses of a block, which nobody waits for any more, are gone. */
+void hm_uses_put(struct pool *p, uint32_t list);
 /* Counts freed bytes; enough of them get an event. */
 void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes);
 /* @g: the part of a private pool that it is for, or NULL. */

@@ -90,6 +90,22 @@ static inline void stream_unlock(struct pool_stream *s)
 	__atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE);
 }
 
+/*
+ * A position of its own for memory that @s was ordered behind. The host's has none:
+ * its memory is complete. Takes the lock of @s.
+ */
+static inline uint64_t stream_point(struct pool_stream *s)
+{
+	uint64_t pos;
+
+	if (!s->s.index)
+		return 0;
+	stream_lock(s);
+	pos = hm_stream_step(&s->s);
+	stream_unlock(s);
+	return pos;
+}
+
 /* These under the lock of @s; others read the counters without it. */
 
 static inline void stream_set_counter(int64_t *counter, int64_t value)

@@ -145,10 +145,8 @@ static int add_region(struct pool *p, const struct region *r, unsigned int zone,
 	if (!b)
 		return -ENOMEM;
 	if (s && p->provider->caps & HM_PROVIDER_STREAMED) {
-		stream_lock(s);
 		b->stream = s->s.index;
-		b->pos = hm_stream_step(&s->s);
-		stream_unlock(s);
+		b->pos = stream_point(s);
 	}
 	l->regions[l->nr++] = *r;
 	*out = b;

@@ -142,9 +142,7 @@ static void join_handle(struct pool *p, struct pool_stream *s,
 		if (b == last)
 			break;
 	}
-	stream_lock(s);
-	pos = s->s.index ? hm_stream_step(&s->s) : 0;
-	stream_unlock(s);
+	pos = stream_point(s);
 	/* All of them are BUSY: parts that are cut off merge outwards only. */
 	for (b = first; ; b = next) {
 		bool is_last = b == last;
@@ -1116,10 +1114,8 @@ static int carry_out(struct pool *p, struct vmm_plan *plan,
 	b = plan_block(p, plan, front);
 	if (!front) {
 		/* What the stream has waited for: a point of its own. */
-		stream_lock(plan->s);
 		b->stream = waits ? plan->s->s.index : 0;
-		b->pos = waits ? hm_stream_step(&plan->s->s) : 0;
-		stream_unlock(plan->s);
+		b->pos = waits ? stream_point(plan->s) : 0;
 	}
 	plan_free(plan);
 	*out = b;

@@ -252,16 +252,6 @@ int hm_vmm_alias(struct pool *p, uint32_t handle, uint32_t page)
 	return err;
 }
 
-static void free_uses(struct pool *p, uint32_t uses)
-{
-	uint32_t next;
-
-	for (; uses; uses = next) {
-		next = ((struct use *)p->uses.base + uses)->next;
-		hm_table_put(&p->uses, uses);
-	}
-}
-
 int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left)
 {
 	struct vmm *v = vmm_of(p);
@@ -276,7 +266,7 @@ int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left)
 		return err;
 	piece = cut_out(p, f, left);
 	if (!piece) {
-		free_uses(p, uses);
+		hm_uses_put(p, uses);
 		return -ENOMEM;
 	}
 	hm_block_delete(p, piece);
@@ -286,7 +276,7 @@ int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left)
 	add_alias(v, old);
 	/* Uses behind this alias are behind those of the handle's since. */
 	remove_alias(v, m);
-	free_uses(p, mapping_at(v, m)->uses);
+	hm_uses_put(p, mapping_at(v, m)->uses);
 	mapping_at(v, m)->uses = 0;
 	h->mapping = m;
 	return 0;
