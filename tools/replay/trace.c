@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "replay.h"
+#include "trace.h"
+#include "util.h"
 
 #ifdef HAVE_ZLIB
 #include <zlib.h>
