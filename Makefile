@@ -130,6 +130,31 @@ $(B)/hetmem: $(tool_obj) $(B)/libhetmem.a
 	$(say) LD $@
 	$(Q)$(CC) $(ldflags) $(wraps) -o $@ $(tool_obj) $(B)/libhetmem.a $(lib_libs) $(tool_libs)
 
+# hetmem beside RMM, see selftests/gpu/replay_rmm.cpp. A machine without a network needs only
+# $(B)/rmm, and $(B)/libhetmem.so beside it. RMM's own CMake files have the same options.
+rmm	:= $(B)/rmm-wheels
+rmm_flags = -std=c++20 -O2 -Wall -Wextra -Iinclude -Iinclude/uapi -Itools \
+	-DCCCL_DISABLE_PDL -DCUB_DISABLE_NAMESPACE_MAGIC -DCUB_IGNORE_NAMESPACE_MAGIC_ERROR \
+	-DTHRUST_DISABLE_ABI_NAMESPACE -DTHRUST_IGNORE_ABI_NAMESPACE_ERROR \
+	$(patsubst %,-isystem $(rmm)/%/include,librmm rapids_logger nvidia/cuda_runtime nvidia/cuda_nvcc) \
+	-isystem $(rmm)/librmm/include/rapids
+rmm_libs = $(rmm)/librmm/lib64/librmm.so $(rmm)/rapids_logger/lib64/librapids_logger.so
+
+rmm: $(B)/rmm/replay_rmm
+
+$(rmm)/fetched: selftests/gpu/fetch-rmm
+	$(say) FETCH $(@D)
+	$(Q)selftests/gpu/fetch-rmm $(@D) && touch $@
+
+$(B)/rmm/replay_rmm: selftests/gpu/replay_rmm.cpp tools/replay/trace.h $(rmm)/fetched Makefile \
+		$(patsubst %,$(B)/obj/tools/%.o,replay/trace util) $(B)/libhetmem.so
+	@mkdir -p $(@D)
+	$(say) CXX $@
+	$(Q)cp $(rmm_libs) $(@D)/
+	$(Q)$(CXX) $(rmm_flags) $(ldflags) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN:$$ORIGIN/..' -o $@ \
+		$(filter %.cpp %.o %.so,$^) $(rmm_libs) $(rmm)/nvidia/cuda_runtime/lib/libcudart_static.a \
+		$(tool_libs) -ldl -lrt -lpthread
+
 # Programs that test: TAP on stdout. Those of selftests/lib and selftests/soft run on the
 # host. Exceptions: vm_* need the modules, as those of selftests/kernel do, and run in the
 # virtual machine; gpu_* need a GPU and libcuda.so.1.
@@ -289,6 +314,7 @@ help:
 	@echo 'make demo               watch memory move to a device and back'
 	@echo 'make check [T=pattern]  all tests, or those of selftests/t/ whose name matches'
 	@echo 'make check-gpu          the library on a machine with a GPU'
+	@echo 'make rmm                for selftests/gpu/measure: hetmem beside RMM, which pip fetches'
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
 	@echo '                        the ioctl fuzzer, T seconds, in a virtual machine with kernel K'
 	@echo 'make bench-kernel       what the module costs, in instructions, in a virtual machine'
@@ -307,7 +333,7 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests module check check-headers fuzz check-gpu demo \
+.PHONY: all host-tests gpu-tests vm-tests rmm module check check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
 	modules_install modules_uninstall dkms_install clean help FORCE
 .SECONDARY:

@@ -68,6 +68,46 @@ also 'none' grep -q '^| streams-8 | w | 1,000 | 100 ns | - | 90 ns | - | 9.000 |
 also 'one that was stopped' grep -q '^| merge | .* | stopped |$' "$tmp/out"
 : >"$tmp/m/bench-worst.out"
 
+# RMM beside us: the second pass has a goal, which is wider for gnn and table.
+# rmm TRACE FIRST SECOND PEER_FIRST PEER_SECOND: as of replay_rmm; the peer is the tuned pool.
+rmm()
+{
+	local side='"peer_version":"26.10.0", "failures":0, "events":1000'
+
+	cat >"$tmp/m/rmm-$1.out" <<-END
+	[ { "trace":"$1", "spec":"device-pool", "driver":"cuda", $side, "ratio":1.0204, "peer":"rmm-pool-tuned",
+	    "first_pass_ms":$2, "second_pass_ms":$3, "peer_first_pass_ms":$4, "peer_second_pass_ms":$5,
+	    "peer_ratio":1.1003, "peer_failures":0, "peer_initial":1181116006 },
+	  { "trace":"$1", "spec":"device-pool", "driver":"cuda", $side, "ratio":1.0204, "peer":"rmm-async",
+	    "first_pass_ms":$2, "second_pass_ms":$3, "peer_first_pass_ms":200, "peer_second_pass_ms":100,
+	    "peer_ratio":1.2071, "peer_failures":2 } ]
+	END
+}
+also 'no RMM, no table' sh -c "! grep -q RMM '$tmp/out'"
+rmm gpt2 40 50 46 46
+rmm gnn 60 9.5 7.5 5
+rmm table 30 6.3 4.2 3.15
+check 'beside RMM' "$report" "$tmp/m"
+also 'the version is named' grep -q 'two resources of RMM 26.10.0,' "$tmp/out"
+also 'a first pass has no goal' grep -q '^| gpt2 | first | 40.00 | 46.00 | 200.00 | 0.870 | 0.200 |  |  |$' "$tmp/out"
+also 'a second pass that is too long' \
+	grep -q '^| gpt2 | second | 50.00 | 46.00 | 100.00 | 1.087 | 0.500 | 1.0 | no, by 8.7% |$' "$tmp/out"
+also 'one that is nearly twice as long' \
+	grep -q '^| gnn | second | 9.50 | 5.00 | 100.00 | 1.900 | 0.095 | 2.0 | yes |$' "$tmp/out"
+also 'twice is within the goal' grep -q '^| table | second | 6.30 | 3.15 | .* | 2.000 | 0.063 | 2.0 | yes |$' "$tmp/out"
+also 'memory, and what failed' grep -q '^| gpt2 | 1.0204 | 1.1003 | 1.2071 | 0 | 2 |$' "$tmp/out"
+also 'what was missed is listed' \
+	grep -q '^| gpt2: second pass beside RMM | 1.09 of RMM.s tuned pool | 1.00 of .* | 8.7% |' "$tmp/out"
+rmm gnn 60 10.5 7.5 5
+check 'with a goal that is missed' "$report" "$tmp/m"
+also 'it is said' grep -q '^| gnn | second | .* | 2.100 | 0.105 | 2.0 | no, by 5.0% |$' "$tmp/out"
+# One of both was not taken.
+sed -i 's/rmm-pool-tuned/rmm-other/' "$tmp/m/rmm-gnn.out"
+check 'without the tuned pool' "$report" "$tmp/m"
+also 'it is left out' grep -q '^| gnn | second | 10.50 | - | 100.00 | - | 0.105 | 2.0 | - |$' "$tmp/out"
+also 'of the memory, too' grep -q '^| gnn | 1.0204 | - | 1.2071 | - | 2 |$' "$tmp/out"
+rm "$tmp"/m/rmm-*
+
 # What cuMemAllocAsync's pool held, where it was replayed by the driver that has it.
 async()
 {
