@@ -68,6 +68,13 @@ also 'none' grep -q '^| streams-8 | w | 1,000 | 100 ns | - | 90 ns | - | 9.000 |
 also 'one that was stopped' grep -q '^| merge | .* | stopped |$' "$tmp/out"
 : >"$tmp/m/bench-worst.out"
 
+# Of threads only the spec with streams=retired was taken: it is not the other one.
+echo '[ { "what":"own streams", "spec":"device-pool(streams=retired)", "threads":16, "ns_pair":41.0,
+	"peer_ns_pair":900, "driver_calls":{}, "system_calls":0 } ]' >"$tmp/m/bench-threads.out"
+check 'threads, one spec' "$report" "$tmp/m"
+also 'stands in its own column' grep -q '^| own streams | 16 | - | 41 | - | - | - | - | 100 |' "$tmp/out"
+rm "$tmp/m/bench-threads.out"
+
 # RMM beside us: the second pass has a goal, which is wider for gnn and table.
 # rmm TRACE FIRST SECOND PEER_FIRST PEER_SECOND: as of replay_rmm; the peer is the tuned pool.
 rmm()
