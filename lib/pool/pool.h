@@ -31,6 +31,7 @@
  * @reuse_order: memory of other streams whose work is not complete is used
  *	before new memory is made: streams then wait for each other, and the
  *	pool is smaller
+ * @prefer_time: handles are larger: fewer calls of the driver, more memory
  * @check: two threads that free one block at the same time are told apart
  * @tag: for sleep and wake, "" for none
  */
@@ -45,6 +46,7 @@ struct hm_pool_options {
 	bool comm;
 	bool retired;
 	bool reuse_order;
+	bool prefer_time;
 	bool check;
 	char tag[HM_POOL_TAG_LEN];
 };

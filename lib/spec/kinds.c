@@ -146,6 +146,7 @@ static int make_pool(const struct hm_spec *spec, struct hm_provider *provider,
 		.comm = hm_spec_number(spec, "comm"),
 		.retired = hm_spec_number(spec, "streams"),
 		.reuse_order = hm_spec_number(spec, "reuse"),
+		.prefer_time = hm_spec_number(spec, "prefer"),
 		.check = hm_spec_number(spec, "check"),
 	};
 	int err = change_pool(spec, provider->total, &options);
@@ -351,6 +352,8 @@ static int expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 	  "retired: all are retired before they are destroyed" },	\
 	{ "reuse", HM_PARAM_WORD, "new", "new|order",			\
 	  "order: streams wait for each other before memory is made" },	\
+	{ "prefer", HM_PARAM_WORD, "memory", "memory|time",		\
+	  "time: larger handles, fewer calls of the driver" },		\
 	{ "check", HM_PARAM_SWITCH, "off", NULL,			\
 	  "finds two threads that free one block at a time" },		\
 	{ "tag", HM_PARAM_TAG, NULL, NULL, "name for sleep and wake" }

@@ -209,7 +209,7 @@ static void join_handles(struct pool *p, struct pool_stream *s, bool order)
 /* Runs that a plan may begin behind, and aliases that it may begin with. */
 #define FRONT_LOOKS	256
 #define ALIAS_LOOKS	1024
-/* A plan may make so much of the pool that another one would not. */
+/* A plan may make this part of the pool, or a page, that another would not. */
 #define LEFT_SHARE	256
 /* Handles, blocks and holes that all of these walks look at. */
 #define WALK_STEPS	2048
@@ -368,6 +368,11 @@ static bool plan_walk(struct pool *p, struct vmm_plan *plan, uint64_t want,
 	return true;
 }
 
+static uint32_t at_least_one(uint32_t n)
+{
+	return n ? n : 1;
+}
+
 /*
  * Whether free handles elsewhere fill the holes, as far as any plan can have
  * them: of an interval with a large block at its end much may be left over, and
@@ -382,7 +387,7 @@ static bool plan_is_lean(const struct pool *p, const struct vmm_plan *plan)
 	least = want > plan->pages ? want - plan->pages : 0;
 	if (plan->fresh > others)
 		made = plan->fresh - others;
-	return made <= least + v->pages / LEFT_SHARE;
+	return made <= least + at_least_one(v->pages / LEFT_SHARE);
 }
 
 /* An interval that begins with @front, or at @page: better than @best? */
@@ -583,8 +588,12 @@ static int plan_make(struct pool *p, struct vmm_plan *best)
 
 /* Carrying a plan out. */
 
-/* A new handle is at most this part of what the pool has, rounded down. */
-#define HANDLE_SHARE	145
+/*
+ * A new handle is at most this part of what the pool has, rounded down: by
+ * default, and with prefer=time.
+ */
+#define HANDLE_SHARE	136
+#define TIME_HANDLE_SHARE	80
 /*
  * One of small blocks at most that part, once these have such a share of the
  * pool: a few that stay keep all of their handle. Any SMALL_HANDLE_SHARE from
@@ -592,23 +601,19 @@ static int plan_make(struct pool *p, struct vmm_plan *best)
  */
 #define SMALL_HANDLE_SHARE	1000
 #define SMALL_SHARE	16
-/* Or at most this part of what is missing, up to so many bytes. */
+/* Or at most this part of what is missing, up to so many bytes. Likewise. */
 #define BLOCK_SHARE	10
+#define TIME_BLOCK_SHARE	2
 #define EARLY_BYTES	((uint64_t)16 << 20)
 /* Up to so many of the largest handles are made whole: others will need it. */
 #define WHOLE_HANDLES	6
 /* Of more, what is made is rounded up to this part of the pool. */
-#define GROWTH_SHARE	1024
+#define GROWTH_SHARE	512
 
 static uint32_t power_below(uint64_t n)
 {
 	return n ? 1U << (31 - __builtin_clz(n > UINT32_MAX ? UINT32_MAX :
 					     (uint32_t)n)) : 0;
-}
-
-static uint32_t at_least_one(uint32_t n)
-{
-	return n ? n : 1;
 }
 
 /* Blocks that grow get few and large ones. */
@@ -618,6 +623,11 @@ static uint32_t exact_pages(const struct pool *p, uint32_t want)
 
 	want = power_below(want);
 	return most && want > most ? most : want;
+}
+
+static uint32_t handle_share(const struct pool *p)
+{
+	return p->opt.prefer_time ? TIME_HANDLE_SHARE : HANDLE_SHARE;
 }
 
 /*
@@ -631,8 +641,9 @@ static uint32_t handle_pages(const struct pool *p, unsigned int zone,
 	const struct vmm *v = vmm_of(p);
 	uint32_t most, early;
 
-	most = power_below((v->pages + want) / HANDLE_SHARE);
-	early = power_below(want / BLOCK_SHARE);
+	most = power_below((v->pages + want) / handle_share(p));
+	early = power_below(want / (p->opt.prefer_time ? TIME_BLOCK_SHARE :
+				    BLOCK_SHARE));
 	if (early > EARLY_BYTES >> v->shift)
 		early = EARLY_BYTES >> v->shift;
 	if (most < early)
@@ -652,7 +663,7 @@ static uint32_t handle_pages(const struct pool *p, unsigned int zone,
 static uint32_t round_growth(const struct pool *p, uint32_t want)
 {
 	const struct vmm *v = vmm_of(p);
-	uint32_t unit = power_below(v->pages / HANDLE_SHARE);
+	uint32_t unit = power_below(v->pages / handle_share(p));
 
 	if (want > WHOLE_HANDLES * unit)
 		unit = at_least_one(power_below(v->pages / GROWTH_SHARE));

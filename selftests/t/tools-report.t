@@ -105,8 +105,12 @@ also 'twice is within the goal' grep -q '^| table | second | 6.30 | 3.15 | .* | 
 also 'memory, and what failed' grep -q '^| gpt2 | 1.0204 | 1.1003 | 1.2071 | 0 | 2 |$' "$tmp/out"
 also 'what was missed is listed' \
 	grep -q '^| gpt2: second pass beside RMM | 1.09 of RMM.s tuned pool | 1.00 of .* | 8.7% |' "$tmp/out"
+rmm gnn 60 8.5 7.5 5
+mv "$tmp/m/rmm-gnn.out" "$tmp/m/rmm-time-gnn.out"
 rmm gnn 60 10.5 7.5 5
 check 'with a goal that is missed' "$report" "$tmp/m"
+also 'the option has a goal of its own' \
+	grep -q '^| gnn | second, prefer=time | 8.50 | 5.00 | - | 1.700 | - | 1.5 | no, by 1.13 times |$' "$tmp/out"
 also 'it is said' grep -q '^| gnn | second | .* | 2.100 | 0.105 | 2.0 | no, by 5.0% |$' "$tmp/out"
 # One of both was not taken.
 sed -i 's/rmm-pool-tuned/rmm-other/' "$tmp/m/rmm-gnn.out"

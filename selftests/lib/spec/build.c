@@ -16,6 +16,7 @@
 
 static struct hm_driver real;
 static size_t largest, smallest;
+static unsigned int created;
 static bool rdma;
 static cuuint64_t threshold;
 static size_t pool_max;
@@ -28,6 +29,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t size,
 		largest = size;
 	if (size < smallest)
 		smallest = size;
+	created++;
 	rdma = prop->allocFlags.gpuDirectRDMACapable;
 	return real.cuMemCreate(handle, size, prop, flags);
 }
@@ -148,6 +150,31 @@ static void handles(void)
 		ok(rdma, "which a network card may reach");
 		hetmem_resource_destroy(res);
 	}
+}
+
+/* Handles that @spec asks for until 32 blocks of 31 MiB are there. */
+static unsigned int handles_of(const char *spec)
+{
+	struct hetmem_resource *res = make(spec);
+	void *p[32];
+	int i;
+
+	created = 0;
+	for (i = 0; i < 32; i++)
+		p[i] = get(res, 31 * MIB, HOST);
+	for (i = 0; i < 32; i++)
+		hetmem_free(res, p[i], 0, HOST);
+	hetmem_resource_destroy(res);
+	return created;
+}
+
+static void prefer(void)
+{
+	unsigned int memory = handles_of("pool(vmm,prefer=memory)");
+	unsigned int time = handles_of("pool(vmm,prefer=time)");
+
+	ok(memory == handles_of("pool(vmm)"), "prefer=memory is the default");
+	ok(2 * time < memory, "prefer=time: %u handles, not %u", time, memory);
 }
 
 /* A stream keeps no more than it may. */
@@ -358,6 +385,7 @@ int main(void)
 	options();
 	places();
 	handles();
+	prefer();
 	cache();
 	async();
 	pinned();
