@@ -68,6 +68,7 @@ struct hetmem_alloc_params {
  * -EINVAL: a parameter makes no sense; the text names it;
  * -E2BIG: a later version's member is set;
  * -ENOENT: the private pool is not retained;
+ * -ENOSPC: there are 65,535 pairs of private pool and stream;
  * -EOPNOTSUPP: not a pool (@private_pool), not over vmm() (@reserve);
  * -EBUSY: @stream is being captured, and there is a @reserve; the pool sleeps;
  * -ENOMEM, -EOWNERDEAD.
@@ -93,8 +94,9 @@ int hetmem_alloc_with(struct hetmem_resource *res,
  * that the caller names. Errors:
  * -EINVAL: @id is 0;
  * -ENOENT: release: @id is not retained;
- * -EBUSY: retain: a capture has that number; release: an allocation from it is
- *	under way in another thread;
+ * -EBUSY: retain: a capture has that number; release: another thread allocates
+ *	from it, or restores a checkpoint;
+ * -ENOSPC: 65,535 numbers, or pairs of number and stream, are not released;
  * -EOPNOTSUPP, -ENOMEM, -EOWNERDEAD.
  */
 int hetmem_private_retain(struct hetmem_resource *res, uint64_t id);
@@ -155,7 +157,8 @@ int hetmem_wake(struct hetmem_resource *res, const char *tag);
  * -EBUSY: begin: @stream is between begin and end;
  * -EINVAL: end: it is not;
  * -ENOENT: release: no such @id;
- * -ENOSPC: begin: 65,535 pairs of @id and stream are not released.
+ * -ENOSPC: begin: 65,535 pairs of @id and stream are not released. Private
+ *	pools count too.
  */
 int hetmem_capture_begin(struct hetmem_resource *res, hetmem_stream stream,
 			 uint64_t id);

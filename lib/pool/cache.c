@@ -408,7 +408,7 @@ int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size,
 	err = p->host && stream == HETMEM_STREAM_HOST ? 0 :
 		hm_check_owner(res->hm);
 	/* A private pool's block: nobody asks who the stream is. */
-	if (!err && hm_unlikely(__atomic_load_n(&p->privates,
+	if (!err && hm_unlikely(__atomic_load_n(&p->nr_privates,
 						__ATOMIC_RELAXED))) {
 		err = hm_private_free(p, ptr, size, stream);
 		if (err != -ENOENT)

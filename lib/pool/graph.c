@@ -19,43 +19,45 @@
  * A private pool is such an id, too, which the caller names at each allocation.
  * Its parts are told by the handle of the stream alone: who captures it is not
  * known, and asking for the id of a stream makes its capture invalid.
+ * checkpoint.c lists what is live in one, and makes it so again.
  */
 #include <stdlib.h>
 
 #include "driver/check.h"
 #include "pool/graph.h"
 
-/* As many as a block's index of one can tell apart, and 0 is none. */
-#define MAX_GRAPHS	UINT16_MAX
+static unsigned int list_of(uint64_t key)
+{
+	return key * 0x9e3779b97f4a7c15ULL >> 52;
+}
+
+_Static_assert(GRAPH_LISTS == 1 << 12, "what list_of() returns");
+
+struct graph_id *hm_graph_id(const struct pool *p, uint64_t id)
+{
+	struct graph_id *of = p->graphs ? p->graphs->ids[list_of(id)] : NULL;
+
+	while (of && of->id != id)
+		of = of->next;
+	return of;
+}
 
 /*
- * The part of @id that @s has or had, or one that nobody has; or NULL. What is
+ * The part of @of that @s has or had, or one that nobody has; or NULL. What is
  * live in it is of one stream.
  */
-static struct graph *graph_of(const struct pool *p, uint64_t id,
+static struct graph *graph_of(const struct graph_id *of,
 			      const struct pool_stream *s)
 {
 	struct graph *g, *unowned = NULL;
 
-	for (g = p->graphs; g; g = g->next) {
-		if (g->id != id)
-			continue;
+	for (g = of->parts; g; g = g->next) {
 		if (g->from == s->s.serial)
 			return g;
 		if (!g->serial && !g->live)
 			unowned = g;
 	}
 	return unowned;
-}
-
-static bool id_is_captured(const struct pool *p, uint64_t id)
-{
-	unsigned int i;
-
-	for (i = 1; i < p->order.nr; i++)
-		if (stream_at(p, i)->graph && stream_at(p, i)->graph->id == id)
-			return true;
-	return false;
 }
 
 struct pool_stream *hm_block_owner(const struct pool *p, const struct block *b)
@@ -66,13 +68,6 @@ struct pool_stream *hm_block_owner(const struct pool *p, const struct block *b)
 	if (b->flags & BLOCK_GRAPH)
 		serial = hm_graph_at(p, b->right)->from;
 	return s->s.serial == serial && s->s.id ? s : stream_at(p, 0);
-}
-
-/* The links of a live block: its part's list, in place of a serial. */
-
-static uint32_t live_next(const struct block *b)
-{
-	return b->pos;
 }
 
 static uint32_t live_prev(const struct block *b)
@@ -93,33 +88,33 @@ void hm_graph_give(struct pool *p, struct block *b)
 	if (g->live) {
 		struct block *next = block_at(p, g->live);
 
-		live_link(next, block_id(p, b), live_next(next));
+		live_link(next, block_id(p, b), graph_live_next(next));
 	}
 	g->live = block_id(p, b);
 }
 
 static void live_unlink(struct pool *p, struct graph *g, struct block *b)
 {
-	struct block *next = block_at(p, live_next(b));
+	struct block *next = block_at(p, graph_live_next(b));
 	struct block *prev = block_at(p, live_prev(b));
 
-	if (live_next(b))
-		live_link(next, live_prev(b), live_next(next));
+	if (graph_live_next(b))
+		live_link(next, live_prev(b), graph_live_next(next));
 	if (live_prev(b))
-		live_link(prev, live_prev(prev), live_next(b));
+		live_link(prev, live_prev(prev), graph_live_next(b));
 	else
-		g->live = live_next(b);
+		g->live = graph_live_next(b);
 }
 
 /* A BUSY block of a part nobody has, or NULL. */
-static struct block *find_unowned(struct pool *p, uint64_t id,
+static struct block *find_unowned(struct pool *p, const struct graph_id *of,
 				  unsigned int zone, uint64_t units)
 {
 	struct block *best = NULL, *b;
 	struct graph *g;
 
-	for (g = p->graphs; g; g = g->next) {
-		if (g->id != id || g->serial)
+	for (g = of->parts; g; g = g->next) {
+		if (g->serial)
 			continue;
 		b = hm_arena_best(p, &g->arenas[zone], units);
 		if (b && (!best || b->units < best->units))
@@ -159,21 +154,22 @@ struct block *hm_graph_find(struct pool *p, struct pool_stream *s,
 			    int *err, struct hm_stream **waited)
 {
 	struct block *b = hm_arena_best(p, &g->arenas[zone], units);
+	const bool private = g->of->private;
 
 	if (b) {
 		hm_block_take(p, b);
 		b->right = g->index;
 		return b;
 	}
-	b = g->owner ? NULL : find_unowned(p, g->id, zone, units);
+	b = private ? NULL : find_unowned(p, g->of, zone, units);
 	if (b) {
 		keep_rest(p, b, units);
 	} else {
 		b = find_new(p, zone, units, err, waited);
 		if (!b)
 			return NULL;
-		/* The lock may have been released. */
-		if (!g->owner && s->graph != g) {
+		/* The lock may have been released, and with it @g. */
+		if (!private && s->graph != g) {
 			hm_block_release(p, b);
 			*err = hm_error(-EBUSY, "the capture ended in the meantime");
 			return NULL;
@@ -205,13 +201,13 @@ void hm_graph_free(struct pool *p, struct pool_stream *s, struct graph *to,
 	/* Freed on another branch: that one has it from now on. */
 	if (to)
 		g = to;
-	else if (s->graph && s->graph->id == g->id)
+	else if (s->graph && s->graph->of == g->of)
 		g = s->graph;
 	b->stream = g->index;
 	b->pos = 0;
 	if (!(b->flags & BLOCK_USED)) {
 		/* Where the free is in the captured work, nobody knows. */
-		if (!g->owner && s->graph != g && id_is_captured(p, g->id))
+		if (!g->of->private && s->graph != g && g->of->captured)
 			list_push(p, &g->outside, b);
 		else
 			hm_block_release(p, b);
@@ -228,26 +224,66 @@ void hm_graph_free(struct pool *p, struct pool_stream *s, struct graph *to,
 	list_push(p, &g->parked, b);
 }
 
-static int graph_make(struct pool *p, uint64_t id, struct graph **made)
+static int make_tables(struct pool *p)
 {
+	if (!p->graphs)
+		p->graphs = calloc(1, sizeof(*p->graphs));
+	return p->graphs ? 0 : hm_error(-ENOMEM, "pool: no host memory");
+}
+
+/* There is no such id. */
+static int id_make(struct pool *p, uint64_t id, struct graph_id **made)
+{
+	struct graph_id *of;
+	int err = make_tables(p);
+
+	if (err)
+		return err;
+	if (p->graphs->nr_ids == MAX_GRAPHS)
+		return hm_error(-ENOSPC, "there are %u ids that were not released",
+				p->graphs->nr_ids);
+	of = calloc(1, sizeof(*of));
+	if (!of)
+		return hm_error(-ENOMEM, "pool: no host memory");
+	of->id = id;
+	of->serial = ++p->graphs->last_serial;
+	of->next = p->graphs->ids[list_of(id)];
+	p->graphs->ids[list_of(id)] = of;
+	p->graphs->nr_ids++;
+	*made = of;
+	return 0;
+}
+
+/* Nobody finds @of from now on. */
+static void id_hide(struct pool *p, struct graph_id *of)
+{
+	struct graph_id **link = &p->graphs->ids[list_of(of->id)];
+
+	while (*link != of)
+		link = &(*link)->next;
+	*link = of->next;
+	p->graphs->nr_ids--;
+}
+
+static int graph_make(struct pool *p, struct graph_id *of, struct graph **made)
+{
+	struct graphs *all = p->graphs;
 	struct graph *g;
 
-	if (!p->graph_at)
-		p->graph_at = calloc(MAX_GRAPHS + 1U, sizeof(struct graph *));
-	if (p->nr_graphs == MAX_GRAPHS)
+	if (all->nr == MAX_GRAPHS)
 		return hm_error(-ENOSPC, "there are %u pairs of id and stream that were not released",
-				p->nr_graphs);
-	g = p->graph_at ? calloc(1, sizeof(*g)) : NULL;
+				all->nr);
+	g = calloc(1, sizeof(*g));
 	if (!g)
 		return hm_error(-ENOMEM, "pool: no host memory");
-	g->id = id;
+	g->of = of;
 	do
-		g->index = ++p->next_graph;
-	while (!g->index || p->graph_at[g->index]);
-	p->graph_at[g->index] = g;
-	g->next = p->graphs;
-	p->graphs = g;
-	p->nr_graphs++;
+		g->index = ++all->last;
+	while (!g->index || all->at[g->index]);
+	all->at[g->index] = g;
+	g->next = of->parts;
+	of->parts = g;
+	all->nr++;
 	*made = g;
 	return 0;
 }
@@ -295,13 +331,10 @@ static bool graph_empty(struct pool *p, struct pool_stream *s, uint64_t pos,
 		id = g->live;
 		if (id) {
 			b = block_at(p, id);
-			g->live = live_next(b);
+			live_unlink(p, g, b);
 			b->pos = g->from;
 			__atomic_store_n(&b->flags, b->flags & ~BLOCK_GRAPH,
 					 __ATOMIC_RELEASE);
-			if (g->live)
-				live_link(block_at(p, g->live), 0,
-					  live_next(block_at(p, g->live)));
 			continue;
 		}
 		b = graph_take(p, g);
@@ -312,63 +345,69 @@ static bool graph_empty(struct pool *p, struct pool_stream *s, uint64_t pos,
 	return true;
 }
 
-static void graph_release(struct pool *p, struct pool_stream *s,
-			  struct graph *g)
+static unsigned int part_list(const struct graph_id *of, hetmem_stream handle,
+			      uint64_t thread)
 {
-	struct graph **link;
+	return list_of(of->serial ^ (uintptr_t)handle << 16 ^ thread << 40);
+}
+
+/* Frees @g, which has no block. */
+static void graph_put(struct pool *p, struct graph *g)
+{
+	struct graph **link = &g->of->parts;
 	unsigned int zone;
+
+	while (*link != g)
+		link = &(*link)->next;
+	*link = g->next;
+	if (g->of->private) {
+		link = &p->graphs->parts[part_list(g->of, g->handle, g->thread)];
+		while (*link != g)
+			link = &(*link)->chain;
+		*link = g->chain;
+	}
+	for (zone = 0; zone < NR_ZONES; zone++)
+		hm_arena_free(&g->arenas[zone]);
+	p->graphs->at[g->index] = NULL;
+	p->graphs->nr--;
+	free(g);
+}
+
+/*
+ * Frees @of. Its memory goes to @s. First nobody finds it: what has the same id
+ * from now on is another one.
+ */
+static void id_release(struct pool *p, struct pool_stream *s,
+		       struct graph_id *of)
+{
 	uint64_t pos;
 
-	/* First out of the list: no capture finds it between pieces. */
-	for (link = &p->graphs; *link != g; link = &(*link)->next)
-		;
-	*link = g->next;
+	id_hide(p, of);
 	stream_lock(s);
 	pos = s->s.index ? hm_stream_next_pos(&s->s) : 0;
 	stream_unlock(s);
 	s->pins++;
-	while (graph_empty(p, s, pos, g))
-		hm_pool_pause(p);
+	while (of->parts) {
+		if (graph_empty(p, s, pos, of->parts))
+			hm_pool_pause(p);
+		else
+			graph_put(p, of->parts);
+	}
 	s->pins--;
-	for (zone = 0; zone < NR_ZONES; zone++)
-		hm_arena_free(&g->arenas[zone]);
-	p->graph_at[g->index] = NULL;
-	p->nr_graphs--;
-	free(g);
+	if (of->private)
+		__atomic_sub_fetch(&p->nr_privates, 1, __ATOMIC_RELAXED);
+	free(of);
 }
 
-/* All parts of @id. -ENOENT: there are none. */
-static int release_parts(struct pool *p, struct pool_stream *s, uint64_t id)
+static int capture_release(struct pool *p, struct pool_stream *s, uint64_t id)
 {
-	struct graph *g;
-	int err = -ENOENT;
+	struct graph_id *of = hm_graph_id(p, id);
 
-	do {
-		for (g = p->graphs; g && g->id != id; g = g->next)
-			;
-		if (g) {
-			graph_release(p, s, g);
-			err = 0;
-		}
-	} while (g && !id_is_captured(p, id));
-	return err;
-}
-
-static struct private_pool *private_by_id(const struct pool *p, uint64_t id)
-{
-	struct private_pool *r;
-
-	for (r = p->privates; r && r->id != id; r = r->next)
-		;
-	return r;
-}
-
-static int id_release(struct pool *p, struct pool_stream *s, uint64_t id)
-{
-	if (id_is_captured(p, id))
-		return hm_error(-EBUSY, "capture_release: a stream is being captured with that id");
-	if (private_by_id(p, id) || release_parts(p, s, id))
+	if (!of || of->private)
 		return hm_error(-ENOENT, "capture_release: no such id");
+	if (of->captured)
+		return hm_error(-EBUSY, "capture_release: a stream is being captured with that id");
+	id_release(p, s, of);
 	return 0;
 }
 
@@ -379,20 +418,37 @@ static void stream_set_graph(struct pool *p, struct pool_stream *s,
 	hm_stream_captured(&p->order, &s->s, g);
 }
 
+/* The part of @id that @s captures from now on; made if there is none. */
+static int capture_part(struct pool *p, struct pool_stream *s, uint64_t id,
+			struct graph **part)
+{
+	struct graph_id *of = hm_graph_id(p, id);
+	int err = of ? 0 : id_make(p, id, &of);
+
+	if (err)
+		return err;
+	if (of->private)
+		return hm_error(-EBUSY, "capture_begin: a private pool has that id");
+	*part = graph_of(of, s);
+	if (!*part)
+		err = graph_make(p, of, part);
+	if (err && !of->parts) {
+		id_hide(p, of);
+		free(of);
+	}
+	return err;
+}
+
 static int capture_begin(struct pool *p, struct pool_stream *s, uint64_t id)
 {
 	struct graph *g;
-	int err = 0;
+	int err;
 
 	if (s->graph)
 		return hm_error(-EBUSY, "capture_begin: this stream is being captured");
 	if (!s->s.index)
 		return hm_error(-EINVAL, "capture_begin: the host is not captured");
-	if (private_by_id(p, id))
-		return hm_error(-EBUSY, "capture_begin: a private pool has that id");
-	g = graph_of(p, id, s);
-	if (!g)
-		err = graph_make(p, id, &g);
+	err = capture_part(p, s, id, &g);
 	if (err)
 		return err;
 	/* What cannot be recorded now is not used by the capture. */
@@ -401,6 +457,7 @@ static int capture_begin(struct pool *p, struct pool_stream *s, uint64_t id)
 		hm_stream_record(&p->order, &s->s);
 	g->serial = s->s.serial;
 	g->from = s->s.serial;
+	g->of->captured++;
 	stream_set_graph(p, s, g);
 	return 0;
 }
@@ -420,79 +477,74 @@ static void graph_disown(struct pool *p, struct graph *g)
 
 static int capture_end(struct pool *p, struct pool_stream *s, uint64_t id)
 {
+	struct graph_id *of;
 	struct graph *g;
 
-	if (!s->graph || s->graph->id != id)
+	if (!s->graph || s->graph->of->id != id)
 		return hm_error(-EINVAL, "capture_end: this stream is not being captured with that id");
+	of = s->graph->of;
 	stream_set_graph(p, s, NULL);
-	if (id_is_captured(p, id))
+	if (--of->captured)
 		return 0;
-	for (g = p->graphs; g; g = g->next)
-		if (g->id == id)
-			graph_disown(p, g);
+	for (g = of->parts; g; g = g->next)
+		graph_disown(p, g);
 	return 0;
 }
 
-int hm_graph_ctl(struct pool *p, enum hm_ctl op,
-		 const struct hm_ctl_capture *arg)
-{
-	struct pool_stream *s;
-	int err;
-
-	err = hm_pool_lock_stream(p, arg->stream, &s);
-	if (err)
-		return err;
-	if (op == HM_CTL_CAPTURE_BEGIN)
-		err = capture_begin(p, s, arg->id);
-	else if (op == HM_CTL_CAPTURE_END)
-		err = capture_end(p, s, arg->id);
-	else
-		err = id_release(p, s, arg->id);
-	pthread_mutex_unlock(&p->lock);
-	return err;
-}
-
-/* The part of @r for the calling thread's @stream, made if there is none. */
-static int private_part(struct pool *p, struct private_pool *r,
+/* The part of @of for the calling thread's @stream, made if there is none. */
+static int private_part(struct pool *p, struct graph_id *of,
 			hetmem_stream stream, struct graph **part)
 {
 	const uint64_t thread = stream == HETMEM_STREAM_PER_THREAD ?
 		hm_thread() : 0;
+	struct graph **list = &p->graphs->parts[part_list(of, stream, thread)];
 	struct graph *g;
 	int err;
 
-	for (g = p->graphs; g; g = g->next) {
+	for (g = *list; g; g = g->chain) {
 		*part = g;
-		if (g->owner == r && g->handle == stream && g->thread == thread)
+		if (g->of == of && g->handle == stream && g->thread == thread)
 			return 0;
 	}
-	err = graph_make(p, r->id, part);
+	err = graph_make(p, of, part);
 	if (err)
 		return err;
-	(*part)->owner = r;
 	(*part)->handle = stream;
 	(*part)->thread = thread;
+	(*part)->chain = *list;
+	*list = *part;
 	return 0;
+}
+
+/* Returns the private pool @id when no thread has it for itself, or NULL. */
+static struct graph_id *private_find(struct pool *p, uint64_t id)
+{
+	struct graph_id *of;
+	unsigned int naps = 0;
+
+	while ((of = hm_graph_id(p, id)) && of->taken)
+		hm_nap(&p->lock, &naps);
+	return of && of->private ? of : NULL;
 }
 
 int hm_private_alloc(struct pool *p, struct hm_ctl_alloc *arg)
 {
-	struct private_pool *r;
+	struct graph_id *of;
 	struct graph *g;
 	int err = 0;
 
 	pthread_mutex_lock(&p->lock);
-	r = private_by_id(p, arg->private_pool);
-	if (!r)
+	of = private_find(p, arg->private_pool);
+	if (!of)
 		err = hm_error(-ENOENT, "alloc_with: private pool %llu is not retained",
 			       (unsigned long long)arg->private_pool);
 	if (!err)
-		err = private_part(p, r, arg->stream, &g);
+		err = private_part(p, of, arg->stream, &g);
 	if (!err) {
-		r->users++;
+		of->users++;
 		err = hm_pool_alloc_slow(p, stream_at(p, 0), g, arg->size,
 					 arg->align, &arg->ptr);
-		r->users--;
+		of->users--;
 	}
 	pthread_mutex_unlock(&p->lock);
 	return err;
@@ -510,7 +562,7 @@ static int private_free(struct pool *p, struct block *b, size_t *size,
 		return hm_error(-EINVAL, "free: %p has %zu bytes, not %zu",
 				(void *)(uintptr_t)b->addr, asked, *size);
 	if (stream != HETMEM_STREAM_UNKNOWN) {
-		err = private_part(p, from->owner, stream, &to);
+		err = private_part(p, from->of, stream, &to);
 		if (err)
 			return err;
 	}
@@ -520,16 +572,26 @@ static int private_free(struct pool *p, struct block *b, size_t *size,
 	return 0;
 }
 
+/* The live block at @ptr, if it is of a private pool, or NULL. */
+static struct block *private_block(struct pool *p, const void *ptr)
+{
+	struct block *b = hm_block_find_locked(p, (uintptr_t)ptr);
+
+	return b && block_state(b) == BLOCK_LIVE && b->flags & BLOCK_GRAPH &&
+	       hm_graph_at(p, b->right)->of->private ? b : NULL;
+}
+
 int hm_private_free(struct pool *p, void *ptr, size_t *size,
 		    hetmem_stream stream)
 {
+	unsigned int naps = 0;
 	struct block *b;
 	int err = -ENOENT;
 
 	pthread_mutex_lock(&p->lock);
-	b = hm_block_find_locked(p, (uintptr_t)ptr);
-	if (b && block_state(b) == BLOCK_LIVE && b->flags & BLOCK_GRAPH &&
-	    hm_graph_at(p, b->right)->owner)
+	while ((b = private_block(p, ptr)) && hm_graph_at(p, b->right)->of->taken)
+		hm_nap(&p->lock, &naps);
+	if (b)
 		err = private_free(p, b, size, stream);
 	pthread_mutex_unlock(&p->lock);
 	return err;
@@ -537,85 +599,78 @@ int hm_private_free(struct pool *p, void *ptr, size_t *size,
 
 static int private_retain(struct pool *p, uint64_t id)
 {
-	struct private_pool *r;
-	struct graph *g;
-	int err = 0;
+	struct graph_id *of = hm_graph_id(p, id);
+	int err = of ? 0 : id_make(p, id, &of);
 
-	pthread_mutex_lock(&p->lock);
-	r = private_by_id(p, id);
-	for (g = p->graphs; !r && g && g->id != id; g = g->next)
-		;
-	if (r) {
-		r->refs++;
-	} else if (g) {
-		err = hm_error(-EBUSY, "private_retain: a capture has that id");
-	} else {
-		r = calloc(1, sizeof(*r));
-		if (!r)
-			err = hm_error(-ENOMEM, "private_retain: no host memory");
+	if (err)
+		return err;
+	if (of->parts && !of->private)
+		return hm_error(-EBUSY, "private_retain: a capture has that id");
+	if (!of->private) {
+		of->private = true;
+		__atomic_add_fetch(&p->nr_privates, 1, __ATOMIC_RELAXED);
 	}
-	if (!err && !r->refs) {
-		*r = (struct private_pool){
-			.next = p->privates, .id = id, .refs = 1,
-		};
-		__atomic_store_n(&p->privates, r, __ATOMIC_RELEASE);
-	}
-	pthread_mutex_unlock(&p->lock);
-	return err;
+	of->refs++;
+	return 0;
 }
 
 static int private_release(struct pool *p, struct pool_stream *s, uint64_t id)
 {
-	struct private_pool **link, *r = private_by_id(p, id);
+	struct graph_id *of = hm_graph_id(p, id);
 
-	if (!r)
+	if (!of || !of->private)
 		return hm_error(-ENOENT, "private_release: %llu is not retained",
 				(unsigned long long)id);
-	if (r->refs == 1 && r->users)
-		return hm_error(-EBUSY, "private_release: an allocation is under way");
-	if (--r->refs)
-		return 0;
-	/* First out of the list: nobody allocates from it between pieces. */
-	for (link = &p->privates; *link != r; link = &(*link)->next)
-		;
-	__atomic_store_n(link, r->next, __ATOMIC_RELEASE);
-	release_parts(p, s, id);
-	free(r);
+	if (of->refs == 1 && of->users)
+		return hm_error(-EBUSY, "private_release: another thread uses it");
+	if (!--of->refs)
+		id_release(p, s, of);
 	return 0;
 }
 
-int hm_private_ctl(struct pool *p, enum hm_ctl op,
-		   const struct hm_ctl_capture *arg)
+int hm_graph_ctl(struct pool *p, enum hm_ctl op,
+		 const struct hm_ctl_capture *arg)
 {
-	struct pool_stream *s;
-	int err;
+	struct pool_stream *s = NULL;
+	int err = 0;
 
 	if (op == HM_CTL_PRIVATE_RETAIN)
-		return private_retain(p, arg->id);
-	err = hm_pool_lock_stream(p, arg->stream, &s);
+		pthread_mutex_lock(&p->lock);
+	else
+		err = hm_pool_lock_stream(p, arg->stream, &s);
 	if (err)
 		return err;
-	err = private_release(p, s, arg->id);
+	if (op == HM_CTL_CAPTURE_BEGIN)
+		err = capture_begin(p, s, arg->id);
+	else if (op == HM_CTL_CAPTURE_END)
+		err = capture_end(p, s, arg->id);
+	else if (op == HM_CTL_CAPTURE_RELEASE)
+		err = capture_release(p, s, arg->id);
+	else if (op == HM_CTL_PRIVATE_RETAIN)
+		err = private_retain(p, arg->id);
+	else
+		err = private_release(p, s, arg->id);
 	pthread_mutex_unlock(&p->lock);
 	return err;
 }
 
 void hm_graphs_destroy(struct pool *p)
 {
-	struct private_pool *r;
-	unsigned int zone;
-	struct graph *g;
+	struct graph_id *of;
+	unsigned int i, zone;
 
-	while ((r = p->privates)) {
-		p->privates = r->next;
-		free(r);
-	}
+	for (i = 1; p->graphs && i <= MAX_GRAPHS; i++) {
+		struct graph *g = p->graphs->at[i];
 
-	while ((g = p->graphs)) {
-		p->graphs = g->next;
-		for (zone = 0; zone < NR_ZONES; zone++)
+		for (zone = 0; g && zone < NR_ZONES; zone++)
 			hm_arena_free(&g->arenas[zone]);
 		free(g);
 	}
-	free(p->graph_at);
+	for (i = 0; p->graphs && i < GRAPH_LISTS; i++) {
+		while ((of = p->graphs->ids[i])) {
+			p->graphs->ids[i] = of->next;
+			free(of);
+		}
+	}
+	free(p->graphs);
 }

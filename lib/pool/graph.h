@@ -9,35 +9,56 @@
 
 #include "pool/pool_impl.h"
 
+/* Ids and their parts are found in tables of this size: of 65,535 16 share a list. */
+#define GRAPH_LISTS	4096
+/* As many parts as a block's index of one can tell apart, and 0 is none. */
+#define MAX_GRAPHS	UINT16_MAX
+
+struct restore;
+
 /**
- * struct private_pool - a number that is retained
+ * struct graph_id - what has an id: a private pool, or captures
+ * @next: in its list of struct graphs
+ * @serial: never reused
+ * @parts: list of its parts
+ * @captured: streams that are captured with it
+ * @private: a private pool. The rest is for those.
  * @refs: references
- * @users: allocations under way
+ * @users: allocations under way, and the thread that has it for itself
+ * @taken: one thread has it for itself: others wait, see checkpoint.c
  */
-struct private_pool {
-	struct private_pool *next;
+struct graph_id {
+	struct graph_id *next;
 	uint64_t id;
+	uint64_t serial;
+	struct graph *parts;
+	unsigned int captured;
+	bool private;
+	bool taken;
 	unsigned int refs;
 	unsigned int users;
+	struct restore *restore;
 };
 
 /**
  * struct graph - a part of the memory of an id, until that is released
+ * @of: the id; @next: part of the same one
+ * @chain: in its list of struct graphs, of a private pool
  * @serial: of the stream whose capture has it; 0: nobody's, between captures
  * @from: of the stream that had it last
- * @owner: of a private pool, else NULL; its parts are told by handle
- * @handle, @thread: of the stream; hm_thread() if the handle is the thread's own
+ * @handle, @thread: of a private pool's stream; hm_thread() if the handle is the
+ *	thread's own
  * @live: list of live blocks
  * @parked: list of freed blocks with uses on further streams, until release
  * @outside: list of blocks that were freed where nothing is captured, while a
  *	stream is; until no stream is
  */
 struct graph {
+	struct graph_id *of;
 	struct graph *next;
-	uint64_t id;
+	struct graph *chain;
 	uint64_t serial;
 	uint64_t from;
-	struct private_pool *owner;
 	hetmem_stream handle;
 	uint64_t thread;
 	uint16_t index;
@@ -47,10 +68,33 @@ struct graph {
 	struct arena arenas[NR_ZONES];
 };
 
+/**
+ * struct graphs - the ids of a pool, and their parts
+ * @at: by index: parts
+ * @parts: by stream: parts of private pools; @ids: by id
+ * @nr: of parts; @nr_ids: of ids
+ * @last: index given out last; @last_serial: of an id
+ */
+struct graphs {
+	struct graph *at[MAX_GRAPHS + 1];
+	struct graph *parts[GRAPH_LISTS];
+	struct graph_id *ids[GRAPH_LISTS];
+	uint32_t nr;
+	uint32_t nr_ids;
+	uint16_t last;
+	uint64_t last_serial;
+};
+
 /* Returns the graph that a block of a graph names, or NULL: it was released. */
 static inline struct graph *hm_graph_at(const struct pool *p, uint32_t index)
 {
-	return p->graph_at ? p->graph_at[index & UINT16_MAX] : NULL;
+	return p->graphs ? p->graphs->at[index & UINT16_MAX] : NULL;
+}
+
+/* The links of a live block of a graph: its part's list, in place of a serial. */
+static inline uint32_t graph_live_next(const struct block *b)
+{
+	return b->pos;
 }
 
 /* Returns the stream that live @b was allocated on; the host's if it has gone. */
@@ -78,11 +122,11 @@ int hm_private_alloc(struct pool *p, struct hm_ctl_alloc *arg);
  */
 int hm_private_free(struct pool *p, void *ptr, size_t *size,
 		    hetmem_stream stream);
-/* Without the lock. */
-int hm_private_ctl(struct pool *p, enum hm_ctl op,
-		   const struct hm_ctl_capture *arg);
+/* Without the lock: captures and private pools. */
 int hm_graph_ctl(struct pool *p, enum hm_ctl op,
 		 const struct hm_ctl_capture *arg);
+/* Returns what has @id, or NULL. */
+struct graph_id *hm_graph_id(const struct pool *p, uint64_t id);
 void hm_graphs_destroy(struct pool *p);
 
 #endif /* HETMEM_POOL_GRAPH_H */

@@ -700,10 +700,9 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 	case HM_CTL_CAPTURE_BEGIN:
 	case HM_CTL_CAPTURE_END:
 	case HM_CTL_CAPTURE_RELEASE:
-		return hm_graph_ctl(p, op, arg);
 	case HM_CTL_PRIVATE_RETAIN:
 	case HM_CTL_PRIVATE_RELEASE:
-		return hm_private_ctl(p, op, arg);
+		return hm_graph_ctl(p, op, arg);
 	default:
 		return -EOPNOTSUPP;
 	}

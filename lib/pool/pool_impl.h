@@ -26,6 +26,7 @@
  *	of them it may ask the driver about, see alloc.c
  * @reserved: bytes held; @busy: being made or given back without the lock
  * @requested: sum of what streams published; @room: sum of their @room
+ * @graphs: ids of captures and private pools, or NULL; @nr_privates: of the latter
  * @decay_at: when to look next (ns); @decay_high: most requested since the last
  *	look, as hm_pool_sum() knows it
  * @nr_lost: streams that were lost, and not synchronized since
@@ -45,7 +46,7 @@ struct pool {
 	void *memory;
 	uint16_t *homes;
 	struct hash *hash;
-	struct private_pool *privates;
+	uint32_t nr_privates;
 	uint64_t cache_max;
 	bool asleep;
 	bool host;
@@ -56,8 +57,7 @@ struct pool {
 	pthread_mutex_t lock __attribute__((aligned(64)));
 	pthread_mutex_t sleep_lock;
 	struct table uses;
-	struct graph *graphs;
-	struct graph **graph_at;
+	struct graphs *graphs;
 	uint32_t hash_nr;
 	uint32_t nr_pending;
 	uint32_t exported;
@@ -74,10 +74,8 @@ struct pool {
 	uint64_t calls;
 	uint64_t decay_at;
 	int64_t decay_high;
-	uint32_t nr_graphs;
 	unsigned int nr_lost;
 	unsigned int settle_next;
-	uint16_t next_graph;
 	struct hm_fork fork;
 	/* Its base is read by all, the rest is written for new blocks. */
 	struct table blocks __attribute__((aligned(64)));

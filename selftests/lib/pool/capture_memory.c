@@ -4,6 +4,7 @@
  * is made; and where it goes: to the branch that it was freed on, to the next
  * capture with the id, and to everyone after release.
  */
+#include "pool/graph.h"
 #include "pool_gate.h"
 
 static CUgraph graph;
@@ -166,8 +167,70 @@ static void live_lists(const char *provider)
 	drv->cuStreamDestroy(s[1]);
 }
 
+struct waiter {
+	CUstream stream;
+	CUcontext ctx;
+	int err;
+};
+
+static void *wait_for_memory(void *arg)
+{
+	struct waiter *w = arg;
+	void *p = NULL;
+
+	drv->cuCtxSetCurrent(w->ctx);
+	w->err = hetmem_alloc(pool, 40 * MIB, 0, w->stream, &p);
+	return NULL;
+}
+
+/* Whether an allocation on any stream waits, without the lock. */
+static bool somebody_waits(void)
+{
+	struct pool *p = to_pool(pool);
+	bool waits = false;
+	unsigned int i;
+
+	pthread_mutex_lock(&p->lock);
+	for (i = 1; i < p->order.nr; i++)
+		waits |= stream_at(p, i)->pins;
+	pthread_mutex_unlock(&p->lock);
+	return waits;
+}
+
+/* What an allocation was for has gone when there is memory. */
+static void ended_meanwhile(const char *provider)
+{
+	struct hm_pool_options opt = { .max = 64 * MIB, .wait_ms = 60000 };
+	CUstream a = new_stream(), s = new_stream();
+	const struct timespec nap = { .tv_nsec = 1000000 };
+	struct waiter w = { .stream = s };
+	pthread_t id;
+	void *p;
+
+	make_pool(provider, &opt);
+	p = get(40 * MIB, a);
+	close_gate(a);
+	put(p, 40 * MIB, a);
+	need(!hetmem_capture_begin(pool, s, 1), "begin");
+	drv->cuCtxGetCurrent(&w.ctx);
+	need(!pthread_create(&id, NULL, wait_for_memory, &w), "a thread");
+	while (!somebody_waits())
+		nanosleep(&nap, NULL);
+	is(hetmem_capture_end(pool, s, 1), 0, "%s: ends while one waits",
+	   provider);
+	is(hetmem_capture_release(pool, s, 1), 0, "%s: released", provider);
+	open_gate();
+	pthread_join(id, NULL);
+	is(w.err, -EBUSY, "%s: it has nobody to be for", provider);
+	is(pool_stats().live, 0, "%s: nothing is live", provider);
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(s);
+}
+
 static void all(const char *provider)
 {
+	ended_meanwhile(provider);
 	warmed_up(provider, 700, 16);
 	warmed_up(provider, 3 * MIB, 16);
 	warmed_up(provider, 20 * MIB, 3);

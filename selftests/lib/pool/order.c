@@ -3,7 +3,7 @@
  * The pool and streams: who may have what was freed where, while a stream is
  * held up by a host function that waits for a gate.
  */
-#include "pool/pool_impl.h"
+#include "pool/graph.h"
 #include "pool_gate.h"
 
 static void one_stream(const char *provider, size_t size)
@@ -445,7 +445,7 @@ static void too_many_ids(void)
 			break;
 	is(id, 301, "ids that are not released");
 	p = to_pool(pool);
-	p->nr_graphs += 65535 - 300;	/* as if there were so many */
+	p->graphs->nr += 65535 - 300;	/* as if there were so many */
 	is(hetmem_capture_begin(pool, a, 301), -ENOSPC, "one more than there can be: %s",
 	   hetmem_last_error());
 	is(hetmem_capture_begin(pool, a, 7), 0, "one there is goes on");

@@ -4,6 +4,7 @@
  * who a stream is, references, bad input, adaptors above, several threads.
  */
 #include "alloc_with.h"
+#include "pool/graph.h"
 #include "pool_gate.h"
 
 static unsigned int nr_ids;
@@ -230,6 +231,47 @@ static void threads(const char *provider)
 	is(hetmem_resource_destroy(pool), 0, "%s: nothing is left", provider);
 }
 
+/* Streams of private pools, as many as there can be: no driver knows them. */
+static void many(void)
+{
+	uint64_t stream, nr, longest = 0;
+	CUstream s = new_stream();
+	struct graph *g;
+	struct pool *p;
+	unsigned int i;
+	void *last = NULL;
+	int err = 0;
+
+	make_pool("vmm", NULL);
+	need(!hetmem_private_retain(pool, 1), "retain");
+	need(!hetmem_private_retain(pool, 2), "retain");
+	for (stream = 1; !err && stream < 100000; stream++)
+		err = alloc_private(pool, 1 + stream % 2, 1,
+				    (CUstream)(stream << 8), &last);
+	is(err, -ENOSPC, "one more than there can be: %s", hetmem_last_error());
+	is(stream, 65537, "there can be 65,535");
+	p = to_pool(pool);
+	for (i = 0; i < GRAPH_LISTS; i++) {
+		nr = 0;
+		for (g = p->graphs->parts[i]; g; g = g->chain)
+			nr++;
+		longest = nr > longest ? nr : longest;
+	}
+	ok(longest >= 16 && longest < 64, "each is found in a list of %llu",
+	   (unsigned long long)longest);
+	is(hetmem_private_release(pool, 1, NULL), 0, "one is released");
+	is(hetmem_private_release(pool, 2, NULL), 0, "the other too");
+	is(p->graphs->nr, 0, "and there are none");
+	for (i = 1, err = 0; !err && i < 100000; i++)
+		err = hetmem_private_retain(pool, i);
+	is(err, -ENOSPC, "nor more ids: %s", hetmem_last_error());
+	is(i, 65537, "than 65,535");
+	is(hetmem_capture_begin(pool, s, 70000), -ENOSPC,
+	   "captures have the same");
+	is(hetmem_resource_destroy(pool), 65535, "what is live is counted");
+	drv->cuStreamDestroy(s);
+}
+
 /* Through adaptors, which count and choose. */
 static void adaptors(void)
 {
@@ -277,6 +319,7 @@ int main(void)
 	captured("vmm");
 	threads("device");
 	threads("vmm");
+	many();
 	adaptors();
 	is(device_used(), 0, "nothing is left");
 	close_soft();
