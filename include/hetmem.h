@@ -6,6 +6,7 @@
  *
  *	hetmem/pool.h		more about pools: trim, grow, sleep, capture, export;
  *				who can use the memory; memory of your own
+ *	hetmem/snapshot.h	what a pool holds: segments and blocks
  *	hetmem/adaptor.h	what stats(), retry(), log() and history() of a spec
  *				add
  *	hetmem/place.h		where memory is, and moving it
@@ -267,5 +268,6 @@ const char *hetmem_driver_name(struct hetmem *hm);
 #include <hetmem/hint.h>
 #include <hetmem/place.h>
 #include <hetmem/pool.h>
+#include <hetmem/snapshot.h>
 
 #endif /* HETMEM_H */

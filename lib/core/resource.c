@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "core/resource.h"
+#include "core/snapshot.h"
 
 /* Callbacks that threads are in: all, and the calling thread's, the last first. */
 static unsigned int nr_callbacks;
@@ -297,13 +297,12 @@ ssize_t hetmem_history(struct hetmem_resource *res,
 	return err ? err : (ssize_t)arg.nr;
 }
 
-/* What a later version's struct has that is not zero asks for what is not here. */
-static bool has_more(const struct hetmem_alloc_params *params)
+bool hm_has_more(const void *params, size_t known, size_t size)
 {
-	const unsigned char *p = (const unsigned char *)params;
+	const unsigned char *p = params;
 	size_t i;
 
-	for (i = sizeof(*params); i < params->size; i++)
+	for (i = known; i < size; i++)
 		if (p[i])
 			return true;
 	return false;
@@ -317,7 +316,7 @@ static int check_params(const struct hetmem_alloc_params *params, void **ptr)
 	if (params->size < sizeof(*params))
 		return hm_error(-EINVAL, "alloc_with: params->size is %zu, set it to sizeof(struct hetmem_alloc_params)",
 				params->size);
-	if (has_more(params))
+	if (hm_has_more(params, sizeof(*params), params->size))
 		return hm_error(-E2BIG, "alloc_with: params has members that this library does not know");
 	if (params->flags)
 		return hm_error(-EINVAL, "alloc_with: flags are 0");

@@ -102,14 +102,14 @@ static void cache_push(struct pool *p, struct pool_stream *s, struct block *b)
 	uint64_t bytes = block_bytes(b);
 
 	hm_pool_return_excess(p, s, b);
-	b->pos = hm_stream_next_pos(&s->s);
+	__atomic_store_n(&b->pos, hm_stream_next_pos(&s->s), __ATOMIC_RELAXED);
 	b->right = s->cache[b->units];
 	s->cache[b->units] = block_id(p, b);
 	s->cache_map[b->units / 64] |= 1ULL << b->units % 64;
 	stream_set_cached(s, s->cached + bytes);
 	stream_sub_requested(s, bytes - b->slack);
 	stream_count_free(s);
-	b->stream = s->s.index;
+	__atomic_store_n(&b->stream, s->s.index, __ATOMIC_RELAXED);
 	block_set_state(b, BLOCK_CACHED);
 }
 
@@ -219,9 +219,10 @@ static int alloc_cached(struct hetmem_resource *res, size_t size, size_t align,
 		stream_unlock(s);
 		return alloc_slow(p, s, epoch, size, align, stream, ptr);
 	}
-	b->slack = block_bytes(b) - size;
-	b->stream = s->s.index;
-	b->pos = s->s.serial;
+	/* A walk reads these. */
+	__atomic_store_n(&b->slack, block_bytes(b) - size, __ATOMIC_RELAXED);
+	__atomic_store_n(&b->stream, s->s.index, __ATOMIC_RELAXED);
+	__atomic_store_n(&b->pos, s->s.serial, __ATOMIC_RELAXED);
 	b->left = 0;
 	stream_add_requested(s, size);
 	s->allocs++;

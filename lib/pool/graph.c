@@ -457,6 +457,7 @@ static int capture_begin(struct pool *p, struct pool_stream *s, uint64_t id)
 		hm_stream_record(&p->order, &s->s);
 	g->serial = s->s.serial;
 	g->from = s->s.serial;
+	g->from_index = s->s.index;
 	g->of->captured++;
 	stream_set_graph(p, s, g);
 	return 0;

@@ -45,7 +45,7 @@ struct graph_id {
  * @of: the id; @next: part of the same one
  * @chain: in its list of struct graphs, of a private pool
  * @serial: of the stream whose capture has it; 0: nobody's, between captures
- * @from: of the stream that had it last
+ * @from: of the stream that had it last; @from_index: of that one
  * @handle, @thread: of a private pool's stream; hm_thread() if the handle is the
  *	thread's own
  * @live: list of live blocks
@@ -62,6 +62,7 @@ struct graph {
 	hetmem_stream handle;
 	uint64_t thread;
 	uint16_t index;
+	uint16_t from_index;
 	uint32_t live;
 	uint32_t parked;
 	uint32_t outside;
@@ -114,6 +115,10 @@ void hm_graph_give(struct pool *p, struct block *b);
  */
 void hm_graph_free(struct pool *p, struct pool_stream *s, struct graph *to,
 		   struct block *b);
+/* Without the lock, walk.c: HM_CTL_WALK. */
+struct hm_ctl_walk;
+int hm_pool_walk(struct pool *p, struct hm_ctl_walk *arg);
+
 /* Without the lock: hetmem_alloc_with() from a private pool. */
 int hm_private_alloc(struct pool *p, struct hm_ctl_alloc *arg);
 /*

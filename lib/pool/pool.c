@@ -682,6 +682,8 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 		return pool_stats(p, arg);
 	case HM_CTL_SEGMENTS:
 		return pool_segments(p, arg);
+	case HM_CTL_WALK:
+		return hm_pool_walk(p, arg);
 	case HM_CTL_ALLOC_WITH:
 		return pool_alloc_with(p, arg);
 	case HM_CTL_GROW:
