@@ -6,7 +6,7 @@
  *
  *	hetmem/pool.h		more about pools: trim, grow, sleep, capture, export;
  *				who can use the memory; memory of your own
- *	hetmem/snapshot.h	what a pool holds: segments and blocks
+ *	hetmem/snapshot.h	what a pool holds; checkpoints of private pools
  *	hetmem/adaptor.h	what stats(), retry(), log() and history() of a spec
  *				add
  *	hetmem/place.h		where memory is, and moving it

@@ -95,7 +95,7 @@ int hetmem_alloc_with(struct hetmem_resource *res,
  * -EINVAL: @id is 0;
  * -ENOENT: release: @id is not retained;
  * -EBUSY: retain: a capture has that number; release: another thread allocates
- *	from it, or restores a checkpoint;
+ *	from it, lists it, or restores a checkpoint;
  * -ENOSPC: 65,535 numbers, or pairs of number and stream, are not released;
  * -EOPNOTSUPP, -ENOMEM, -EOWNERDEAD.
  */

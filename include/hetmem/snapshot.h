@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * What a pool holds: a walk over its blocks.
+ * What a pool holds: a walk over its blocks; what is live in a private pool,
+ * and checkpoints of that.
  */
 #ifndef HETMEM_SNAPSHOT_H
 #define HETMEM_SNAPSHOT_H
@@ -96,6 +97,91 @@ struct hetmem_walk {
  * -ENOMEM, -EOWNERDEAD.
  */
 int hetmem_walk(struct hetmem_resource *res, const struct hetmem_walk *walk);
+
+/*
+ * These functions wait for allocations from the private pool that are under way
+ * in other threads, for wait= of the pool at most. Other threads that begin to
+ * allocate from it wait until they are done, as do frees.
+ */
+
+/*
+ * Fills @ptrs (room for @nr) with the live blocks of the private pool @id, from
+ * low to high addresses of a pool, as they are at one moment. Returns how many
+ * there are; if that is more than @nr, the first @nr are in @ptrs. Errors:
+ * -EINVAL: @id is 0;
+ * -ENOENT: @id is not retained;
+ * -EOPNOTSUPP, -ENOMEM, -EOWNERDEAD.
+ */
+ssize_t hetmem_private_live(struct hetmem_resource *res, uint64_t id,
+			    void **ptrs, size_t nr);
+
+/*
+ * A checkpoint remembers which blocks of a private pool are live. A framework
+ * makes one after it captured a graph, and restores it before it captures a
+ * graph that goes on from there: what earlier graphs leave in memory is
+ * allocated then.
+ */
+struct hetmem_checkpoint;
+
+/*
+ * Makes *@checkpoint of the private pool @id at one moment. The caller frees it
+ * by hetmem_checkpoint_free(). Errors: those of hetmem_private_live().
+ */
+int hetmem_private_checkpoint(struct hetmem_resource *res, uint64_t id,
+			      struct hetmem_checkpoint **checkpoint);
+
+/* At any time, after hetmem_resource_destroy() too. NULL does nothing. */
+void hetmem_checkpoint_free(struct hetmem_checkpoint *checkpoint);
+
+/* What a restore did to a block. */
+enum hetmem_restored_kind {
+	HETMEM_RESTORED_FREED,		/* live before, not in the checkpoint */
+	HETMEM_RESTORED_ALLOCATED,	/* in the checkpoint, not live before */
+	HETMEM_RESTORED_KEPT,		/* both: nothing was done */
+};
+
+/**
+ * struct hetmem_restored - a block that a restore looked at
+ * @size: bytes of this struct that the library filled
+ * @ptr: address
+ * @bytes: requested
+ * @stream: that it was allocated on, by the handle that the caller can use
+ * @kind: enum hetmem_restored_kind
+ */
+struct hetmem_restored {
+	size_t size;
+	void *ptr;
+	size_t bytes;
+	hetmem_stream stream;
+	int kind;
+};
+
+/*
+ * Makes live in the private pool what was live when @checkpoint was made, at the
+ * same addresses, and nothing else. A block is kept if it is live with the same
+ * address, requested bytes and stream. All others are freed, as by
+ * hetmem_free() on HETMEM_STREAM_UNKNOWN, and then those of the checkpoint are
+ * allocated. Contents do not change. The driver is not called; streams can be
+ * captured meanwhile. A checkpoint can be restored any number of times.
+ *
+ * The caller has ordered the streams that use allocated blocks behind all
+ * earlier uses of their memory, also by blocks that were there in between and
+ * those that hetmem_record_stream() reported.
+ *
+ * Calls @fn (may be NULL) for each block of the private pool after all is done:
+ * freed ones first, then allocated ones, then kept ones. No lock is held.
+ * After an error nothing has changed. Errors:
+ * -EINVAL: @checkpoint is not of @res;
+ * -ENOENT: the private pool was released since;
+ * -EBUSY: the pool is asleep;
+ * -ENOMEM: no host memory; or a limit() has no room for what is allocated;
+ * -EOWNERDEAD.
+ */
+int hetmem_private_restore(struct hetmem_resource *res,
+			   const struct hetmem_checkpoint *checkpoint,
+			   void (*fn)(void *data,
+				      const struct hetmem_restored *block),
+			   void *data);
 
 #ifdef __cplusplus
 }

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 
 #include "adaptor/adaptor.h"
+#include "core/snapshot.h"
 
 #define MAX_EVENTS	(1U << 20)
 /* Events that are copied or looked at with the lock. */
@@ -332,6 +333,22 @@ static int history_alloc_with(struct history *h, struct hm_ctl_alloc *arg)
 	return err;
 }
 
+static int history_restore(struct history *h, struct hm_ctl_restore *arg)
+{
+	size_t from, to, i;
+	int err = hm_restore_upstream(&h->resource, arg, &from, &to);
+
+	for (i = from; !err && arg->step == HM_RESTORE_DO && i < to; i++) {
+		const struct hetmem_restored *b = &arg->blocks[i];
+
+		if (b->kind != HETMEM_RESTORED_KEPT)
+			note(h, b->kind == HETMEM_RESTORED_FREED ?
+			     HETMEM_HISTORY_FREE : HETMEM_HISTORY_ALLOC, b->ptr,
+			     b->bytes, b->stream, 0);
+	}
+	return err;
+}
+
 static int history_grow(struct history *h, struct hm_ctl_grow *arg)
 {
 	int err = hm_ctl_upstream(&h->resource, HM_CTL_GROW, arg);
@@ -362,6 +379,8 @@ static int history_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return history_trace(h, arg);
 	case HM_CTL_ALLOC_WITH:
 		return history_alloc_with(h, arg);
+	case HM_CTL_RESTORE:
+		return history_restore(h, arg);
 	case HM_CTL_GROW:
 		return history_grow(h, arg);
 	case HM_CTL_TRIM:

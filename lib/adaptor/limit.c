@@ -8,6 +8,7 @@
 #include <errno.h>
 
 #include "adaptor/adaptor.h"
+#include "core/snapshot.h"
 
 /**
  * struct limit - the adaptor
@@ -106,6 +107,31 @@ static int limit_alloc_with(struct limit *l, struct hm_ctl_alloc *arg)
 	return err;
 }
 
+/* In the plan what is more than is freed; what is less when it is done. */
+static int limit_restore(struct limit *l, struct hm_ctl_restore *arg)
+{
+	size_t more = 0, less = 0, from, to, i;
+	int err = hm_restore_upstream(&l->resource, arg, &from, &to);
+
+	if (err)
+		return err;
+	for (i = from; i < to; i++) {
+		if (arg->blocks[i].kind == HETMEM_RESTORED_ALLOCATED)
+			more += arg->blocks[i].bytes;
+		else if (arg->blocks[i].kind == HETMEM_RESTORED_FREED)
+			less += arg->blocks[i].bytes;
+	}
+	if (arg->step == HM_RESTORE_DO && less > more)
+		put(l, less - more);
+	else if (arg->step == HM_RESTORE_CANCEL && more > less)
+		put(l, more - less);
+	else if (arg->step == HM_RESTORE_PLAN && more > less)
+		err = take(l, more - less);
+	if (err)
+		hm_restore_cancel(&l->resource, arg, from);
+	return err;
+}
+
 static int limit_set(struct limit *l, struct hm_ctl_set *set)
 {
 	uint64_t max = 0;
@@ -129,6 +155,8 @@ static int limit_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return limit_grow(l, arg);
 	if (op == HM_CTL_ALLOC_WITH)
 		return limit_alloc_with(l, arg);
+	if (op == HM_CTL_RESTORE)
+		return limit_restore(l, arg);
 	if (op == HM_CTL_SET)
 		return limit_set(l, arg);
 	err = hm_ctl_upstream(self, op, arg);

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "adaptor/adaptor.h"
+#include "core/snapshot.h"
 
 #define BUFFER		(64 << 10)
 #define LINE		160
@@ -203,6 +204,21 @@ static int log_alloc_with(struct log *l, struct hm_ctl_alloc *arg)
 	return err;
 }
 
+static int log_restore(struct log *l, struct hm_ctl_restore *arg)
+{
+	size_t from, to, i;
+	int err = hm_restore_upstream(&l->resource, arg, &from, &to);
+
+	for (i = from; !err && arg->step == HM_RESTORE_DO && i < to; i++) {
+		const struct hetmem_restored *b = &arg->blocks[i];
+
+		if (b->kind != HETMEM_RESTORED_KEPT)
+			line(l, b->kind == HETMEM_RESTORED_FREED ? "free" :
+			     "allocate", b->ptr, b->bytes, b->stream);
+	}
+	return err;
+}
+
 static int log_poll(struct log *l)
 {
 	int error, err = hm_ctl_upstream(&l->resource, HM_CTL_POLL, NULL);
@@ -231,6 +247,8 @@ static int log_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return log_poll(l);
 	case HM_CTL_ALLOC_WITH:
 		return log_alloc_with(l, arg);
+	case HM_CTL_RESTORE:
+		return log_restore(l, arg);
 	case HM_CTL_RECORD:
 		if (l->full)
 			line(l, "record_stream", use->ptr, 0, use->stream);

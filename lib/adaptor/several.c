@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "adaptor/adaptor.h"
+#include "core/snapshot.h"
 
 void *hm_adaptor_new(size_t bytes, const struct hm_resource_ops *ops,
 		     struct hetmem_resource *upstream)
@@ -245,6 +246,30 @@ static int set_all(struct hm_several *s, struct hm_ctl_set *set)
 	return err || try ? err : tell_all(s, HM_CTL_SET, set);
 }
 
+/* All of them plan a restore, or none. Those that planned it do it, or cancel. */
+static int restore_all(struct hm_several *s, struct hm_ctl_restore *arg)
+{
+	const size_t from = arg->nr;
+	int i, j, err = 0, result = -EOPNOTSUPP;
+
+	for (i = 0; i < s->nr; i++) {
+		err = s->upstreams[i]->ops->ctl(s->upstreams[i], HM_CTL_RESTORE,
+						arg);
+		if (err && err != -EOPNOTSUPP)
+			break;
+		result = err ? result : 0;
+	}
+	if (i == s->nr)
+		return result;
+	arg->step = HM_RESTORE_CANCEL;
+	arg->at = from;
+	for (j = 0; j < i; j++)
+		s->upstreams[j]->ops->ctl(s->upstreams[j], HM_CTL_RESTORE, arg);
+	arg->step = HM_RESTORE_PLAN;
+	arg->nr = from;
+	return err;
+}
+
 /* All of them, whatever one says: what it did is not to be done again. */
 static int release_all(struct hm_several *s, enum hm_ctl op, void *arg)
 {
@@ -333,6 +358,8 @@ int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return ask_first(s, op, arg);
 	case HM_CTL_SET:
 		return set_all(s, arg);
+	case HM_CTL_RESTORE:
+		return restore_all(s, arg);
 	case HM_CTL_ALLOC_WITH:
 		return alloc_with_first(s, arg);
 	case HM_CTL_CAPTURE_RELEASE:

@@ -15,6 +15,7 @@
 #include <errno.h>
 
 #include "adaptor/adaptor.h"
+#include "core/snapshot.h"
 
 #define LEVELS	64
 
@@ -106,6 +107,27 @@ static int statistics_alloc_with(struct statistics *s,
 							 HM_CTL_ALLOC_WITH, arg));
 }
 
+static void count_free(struct statistics *s, size_t size)
+{
+	add(&s->now.bytes.value, -size);
+	add(&s->now.blocks.value, -1ULL);
+	add(&s->frees, 1);
+}
+
+static int statistics_restore(struct statistics *s, struct hm_ctl_restore *arg)
+{
+	size_t from, to, i;
+	int err = hm_restore_upstream(&s->resource, arg, &from, &to);
+
+	for (i = from; !err && arg->step == HM_RESTORE_DO && i < to; i++) {
+		if (arg->blocks[i].kind == HETMEM_RESTORED_ALLOCATED)
+			count_block(s, arg->blocks[i].bytes, 0);
+		else if (arg->blocks[i].kind == HETMEM_RESTORED_FREED)
+			count_free(s, arg->blocks[i].bytes);
+	}
+	return err;
+}
+
 static int statistics_free(struct hetmem_resource *self, void *ptr,
 			   size_t *size, hetmem_stream stream)
 {
@@ -113,12 +135,9 @@ static int statistics_free(struct hetmem_resource *self, void *ptr,
 	struct hetmem_resource *up = self->upstream;
 	int err = up->ops->free(up, ptr, size, stream);
 
-	if (err)
-		return err;
-	add(&s->now.bytes.value, -*size);
-	add(&s->now.blocks.value, -1ULL);
-	add(&s->frees, 1);
-	return 0;
+	if (!err)
+		count_free(s, *size);
+	return err;
 }
 
 static void since(const struct counter *now, const struct counter *base,
@@ -229,6 +248,8 @@ static int statistics_ctl(struct hetmem_resource *self, enum hm_ctl op,
 		return statistics_grow(s, arg);
 	case HM_CTL_ALLOC_WITH:
 		return statistics_alloc_with(s, arg);
+	case HM_CTL_RESTORE:
+		return statistics_restore(s, arg);
 	default:
 		return hm_ctl_upstream(self, op, arg);
 	}

@@ -44,6 +44,8 @@ enum hm_ctl {
 	HM_CTL_ACCESS,		/* [struct hm_ctl_access] takes no lock */
 	HM_CTL_SET,		/* [struct hm_ctl_set] at run time */
 	HM_CTL_HISTORY,		/* [struct hm_ctl_history] */
+	HM_CTL_CHECKPOINT,	/* [struct hm_ctl_checkpoint] likewise */
+	HM_CTL_RESTORE,		/* [struct hm_ctl_restore] likewise */
 	HM_CTL_WALK,		/* [struct hm_ctl_walk] core/snapshot.h */
 	HM_CTL_TRACE,		/* [struct hm_ctl_trace] calls no driver */
 };

@@ -4,6 +4,7 @@
  * the pools of the stack do the rest.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "core/snapshot.h"
 
@@ -27,4 +28,122 @@ int hetmem_walk(struct hetmem_resource *res, const struct hetmem_walk *walk)
 	if (!err)
 		err = hm_resource_ctl(res, "walk", HM_CTL_WALK, &arg);
 	return err ? err : arg.result;
+}
+
+void hetmem_checkpoint_free(struct hetmem_checkpoint *checkpoint)
+{
+	struct hm_saved *s, *next;
+
+	for (s = checkpoint ? checkpoint->saved : NULL; s; s = next) {
+		next = s->next;
+		free(s);
+	}
+	free(checkpoint);
+}
+
+static int checkpoint(struct hetmem_resource *res, const char *what,
+		      uint64_t id, struct hm_ctl_checkpoint *arg)
+{
+	int err;
+
+	if (!id)
+		return hm_error(-EINVAL, "%s: id is 0", what);
+	arg->checkpoint = calloc(1, sizeof(*arg->checkpoint));
+	if (!arg->checkpoint)
+		return hm_error(-ENOMEM, "%s: no host memory", what);
+	arg->checkpoint->id = id;
+	err = hm_resource_ctl(res, what, HM_CTL_CHECKPOINT, arg);
+	if (err)
+		hetmem_checkpoint_free(arg->checkpoint);
+	return err;
+}
+
+ssize_t hetmem_private_live(struct hetmem_resource *res, uint64_t id,
+			    void **ptrs, size_t nr)
+{
+	struct hm_ctl_checkpoint arg = { .ptrs = ptrs, .room = nr };
+	int err;
+
+	if (nr && !ptrs)
+		return hm_error(-EINVAL, "private_live: ptrs is NULL");
+	err = checkpoint(res, "private_live", id, &arg);
+	if (err)
+		return err;
+	hetmem_checkpoint_free(arg.checkpoint);
+	return arg.nr;
+}
+
+int hetmem_private_checkpoint(struct hetmem_resource *res, uint64_t id,
+			      struct hetmem_checkpoint **out)
+{
+	struct hm_ctl_checkpoint arg = { 0 };
+	int err;
+
+	if (!out)
+		return hm_error(-EINVAL, "private_checkpoint: checkpoint is NULL");
+	err = checkpoint(res, "private_checkpoint", id, &arg);
+	if (!err)
+		*out = arg.checkpoint;
+	return err;
+}
+
+int hm_restore_upstream(struct hetmem_resource *self,
+			struct hm_ctl_restore *arg, size_t *from, size_t *to)
+{
+	const bool plan = arg->step == HM_RESTORE_PLAN;
+	int err;
+
+	*from = plan ? arg->nr : arg->at;
+	err = hm_ctl_upstream(self, HM_CTL_RESTORE, arg);
+	*to = plan ? arg->nr : arg->at;
+	return err;
+}
+
+void hm_restore_cancel(struct hetmem_resource *self,
+		       struct hm_ctl_restore *arg, size_t from)
+{
+	arg->step = HM_RESTORE_CANCEL;
+	arg->at = from;
+	hm_ctl_upstream(self, HM_CTL_RESTORE, arg);
+	arg->step = HM_RESTORE_PLAN;
+	arg->nr = from;
+}
+
+static void tell(const struct hm_ctl_restore *arg,
+		 int kind,
+		 void (*fn)(void *data, const struct hetmem_restored *block),
+		 void *data)
+{
+	size_t i;
+
+	for (i = 0; i < arg->nr; i++)
+		if (arg->blocks[i].kind == kind)
+			fn(data, &arg->blocks[i]);
+}
+
+int hetmem_private_restore(struct hetmem_resource *res,
+			   const struct hetmem_checkpoint *checkpoint,
+			   void (*fn)(void *data,
+				      const struct hetmem_restored *block),
+			   void *data)
+{
+	struct hm_ctl_restore arg = {
+		.checkpoint = checkpoint, .step = HM_RESTORE_PLAN,
+	};
+	int err;
+
+	if (!checkpoint)
+		return hm_error(-EINVAL, "private_restore: checkpoint is NULL");
+	err = hm_resource_ctl(res, "private_restore", HM_CTL_RESTORE, &arg);
+	if (!err) {
+		arg.step = HM_RESTORE_DO;
+		err = res->ops->ctl(res, HM_CTL_RESTORE, &arg);
+	}
+	if (!err && fn) {
+		tell(&arg, HETMEM_RESTORED_FREED, fn, data);
+		tell(&arg, HETMEM_RESTORED_ALLOCATED, fn, data);
+		tell(&arg, HETMEM_RESTORED_KEPT, fn, data);
+	}
+	free(arg.blocks);
+	return err;
 }

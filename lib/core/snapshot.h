@@ -13,6 +13,59 @@ struct hm_ctl_walk {
 	int result;
 };
 
+/**
+ * struct hm_saved - what a pool adds to a checkpoint; first member of its own
+ * @next: of another pool
+ * @pool: serial of the pool's order, never reused
+ */
+struct hm_saved {
+	struct hm_saved *next;
+	uint64_t pool;
+};
+
+/* @saved: last added first. Each is freed by free(). */
+struct hetmem_checkpoint {
+	uint64_t id;
+	struct hm_saved *saved;
+};
+
+/* A block that is live in a private pool, at @nr of those that have room. */
+struct hm_ctl_checkpoint {
+	struct hetmem_checkpoint *checkpoint;
+	void **ptrs;		/* in: room for @room; may be NULL */
+	size_t room;
+	size_t nr;		/* out: live blocks */
+};
+
+/*
+ * A restore is planned in all pools, and then done in all, or cancelled in those
+ * that planned it. Only a plan can fail. Each adds its blocks to @blocks in a
+ * plan; to do or to cancel is to pass them, in the same order.
+ */
+enum hm_restore_step {
+	HM_RESTORE_PLAN,
+	HM_RESTORE_DO,
+	HM_RESTORE_CANCEL,
+};
+
+struct hm_ctl_restore {
+	const struct hetmem_checkpoint *checkpoint;
+	enum hm_restore_step step;
+	struct hetmem_restored *blocks;
+	size_t nr;		/* plan: in @blocks */
+	size_t at;		/* do, cancel: passed */
+};
+
+/*
+ * For adaptors: asks the upstream. [*@from, *@to) in @arg->blocks are then what it
+ * planned, or passes.
+ */
+int hm_restore_upstream(struct hetmem_resource *self,
+			struct hm_ctl_restore *arg, size_t *from, size_t *to);
+/* Takes back a plan that was made just now, from @from on. */
+void hm_restore_cancel(struct hetmem_resource *self,
+		       struct hm_ctl_restore *arg, size_t from);
+
 /*
  * Whether bytes of a program's struct of @size bytes, behind the @known ones,
  * are not 0: a later version's member asks for what is not here.

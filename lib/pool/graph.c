@@ -517,7 +517,7 @@ static int private_part(struct pool *p, struct graph_id *of,
 	return 0;
 }
 
-/* Returns the private pool @id when no thread has it for itself, or NULL. */
+/* Returns the private pool @id when no thread wants it for itself, or NULL. */
 static struct graph_id *private_find(struct pool *p, uint64_t id)
 {
 	struct graph_id *of;
@@ -590,7 +590,7 @@ int hm_private_free(struct pool *p, void *ptr, size_t *size,
 	int err = -ENOENT;
 
 	pthread_mutex_lock(&p->lock);
-	while ((b = private_block(p, ptr)) && hm_graph_at(p, b->right)->of->taken)
+	while ((b = private_block(p, ptr)) && hm_graph_at(p, b->right)->of->alone)
 		hm_nap(&p->lock, &naps);
 	if (b)
 		err = private_free(p, b, size, stream);
@@ -622,7 +622,7 @@ static int private_release(struct pool *p, struct pool_stream *s, uint64_t id)
 	if (!of || !of->private)
 		return hm_error(-ENOENT, "private_release: %llu is not retained",
 				(unsigned long long)id);
-	if (of->refs == 1 && of->users)
+	if (of->refs == 1 && (of->users || of->taken))
 		return hm_error(-EBUSY, "private_release: another thread uses it");
 	if (!--of->refs)
 		id_release(p, s, of);

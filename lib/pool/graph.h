@@ -24,8 +24,10 @@ struct restore;
  * @captured: streams that are captured with it
  * @private: a private pool. The rest is for those.
  * @refs: references
- * @users: allocations under way, and the thread that has it for itself
- * @taken: one thread has it for itself: others wait, see checkpoint.c
+ * @users: allocations under way
+ * @taken: a thread wants it for itself: others that allocate wait
+ * @alone: it has it: others that free wait, too. See checkpoint.c
+ * @restore: what is planned meanwhile
  */
 struct graph_id {
 	struct graph_id *next;
@@ -35,6 +37,7 @@ struct graph_id {
 	unsigned int captured;
 	bool private;
 	bool taken;
+	bool alone;
 	unsigned int refs;
 	unsigned int users;
 	struct restore *restore;
@@ -118,6 +121,14 @@ void hm_graph_free(struct pool *p, struct pool_stream *s, struct graph *to,
 /* Without the lock, walk.c: HM_CTL_WALK. */
 struct hm_ctl_walk;
 int hm_pool_walk(struct pool *p, struct hm_ctl_walk *arg);
+
+/* Without the lock, checkpoint.c: HM_CTL_CHECKPOINT, HM_CTL_RESTORE. */
+struct hm_ctl_checkpoint;
+struct hm_ctl_restore;
+int hm_private_checkpoint(struct pool *p, struct hm_ctl_checkpoint *arg);
+int hm_private_restore(struct pool *p, struct hm_ctl_restore *arg);
+/* In a forked child: threads that used a private pool are not there. */
+void hm_private_forked(struct pool *p);
 
 /* Without the lock: hetmem_alloc_with() from a private pool. */
 int hm_private_alloc(struct pool *p, struct hm_ctl_alloc *arg);

@@ -682,6 +682,10 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 		return pool_stats(p, arg);
 	case HM_CTL_SEGMENTS:
 		return pool_segments(p, arg);
+	case HM_CTL_CHECKPOINT:
+		return hm_private_checkpoint(p, arg);
+	case HM_CTL_RESTORE:
+		return hm_private_restore(p, arg);
 	case HM_CTL_WALK:
 		return hm_pool_walk(p, arg);
 	case HM_CTL_ALLOC_WITH:
@@ -728,7 +732,8 @@ static void pool_let_go(struct hm_fork *fork, bool child)
 	struct pool *p = hm_container(fork, struct pool, fork);
 	unsigned int i;
 
-	(void)child;
+	if (child)
+		hm_private_forked(p);
 	for (i = 0; i < p->order.nr; i++)
 		stream_unlock(stream_at(p, i));
 	pthread_mutex_unlock(&p->lock);
