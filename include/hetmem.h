@@ -153,6 +153,8 @@ int hetmem_free(struct hetmem_resource *res, void *ptr, size_t size,
  * Reports a use of @ptr on a stream other than that of the allocation: a free
  * takes effect after it too. Errors:
  * -EINVAL: @ptr is not allocated here;
+ * -EBUSY: @stream is being captured without hetmem_capture_begin(). Blocks of
+ *	private pools are recorded all the same;
  * -ENOMEM.
  */
 int hetmem_record_stream(struct hetmem_resource *res, void *ptr,

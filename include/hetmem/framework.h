@@ -32,6 +32,36 @@ void *hetmem_torch_base_alloc(void *ptr, size_t *size);
 void hetmem_torch_init(int device_count);
 void hetmem_torch_reset(void);
 
+/*
+ * CUDA graphs and torch.cuda.use_mem_pool(). PyTorch decides at each allocation
+ * whether it is for a pool: returns other than 0 if allocations on @stream are.
+ * Called by threads that allocate, several at a time. It must not use this
+ * library.
+ */
+typedef int (*hetmem_torch_filter)(void *data, hetmem_stream stream);
+
+/*
+ * beginAllocateToPool(), endAllocateToPool(), releasePool(): a pool is known by
+ * the two numbers of its MempoolId_t. Each begin adds a reference, release takes
+ * one away. From begin to end an allocation on @device is from the pool if
+ * @filter says so; if several pools are between begin and end, the last begun is
+ * asked first. No stream is asked who it is, so that it may be captured.
+ *
+ * begin returns 0 or a negative errno, a line about it goes to stderr. end
+ * returns @data of the last begin that it ends, NULL if there is none; @filter is
+ * not called any more. The last release gives the memory to everyone. It waits
+ * for the device; if a pool is between begin and end, that is done at the last
+ * end.
+ *
+ * hetmem_torch_private_pool() returns the pool's number, for the functions of
+ * hetmem/snapshot.h with hetmem_torch_resource(); 0: there is no such pool.
+ */
+int hetmem_torch_begin_pool(int device, uint64_t first, uint64_t second,
+			    hetmem_torch_filter filter, void *data);
+void *hetmem_torch_end_pool(int device, uint64_t first, uint64_t second);
+void hetmem_torch_release_pool(int device, uint64_t first, uint64_t second);
+uint64_t hetmem_torch_private_pool(int device, uint64_t first, uint64_t second);
+
 /* The resource that they use, for statistics and the like; NULL: none. */
 struct hetmem_resource *hetmem_torch_resource(int device);
 

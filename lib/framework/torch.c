@@ -10,6 +10,7 @@
  */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "driver/hetmem.h"
 #include "core/resource.h"
@@ -65,6 +66,314 @@ static bool enter(struct hetmem_resource *res, int device,
 	       !hm_context_enter(res->hm, device, saved);
 }
 
+/*
+ * Pools of PyTorch. A pool is a private pool of the device's resource, whose
+ * number has the highest bit: a program that uses the resource too has others.
+ * The lock is taken for writing where pools or filters change, for reading while
+ * filters are called: then no filter is called after its end.
+ */
+
+#define FIRST_ID	(1ULL << 63)
+
+/**
+ * struct torch_pool - a pool
+ * @id: of the private pool
+ * @refs: begins without release; 0: it is given back when no filter is there
+ */
+struct torch_pool {
+	struct torch_pool *next;
+	int device;
+	uint64_t first;
+	uint64_t second;
+	uint64_t id;
+	unsigned int refs;
+};
+
+/* Between begin and end. */
+struct torch_filter {
+	struct torch_filter *next;
+	struct torch_pool *pool;
+	hetmem_torch_filter fn;
+	void *data;
+};
+
+/*
+ * A use on a stream that is captured, of a block that is no pool's: recorded when
+ * all pools have ended. @freed: the block was freed meanwhile, and is freed then.
+ */
+struct torch_use {
+	struct torch_use *next;
+	struct hetmem_resource *res;
+	void *ptr;
+	hetmem_stream stream;
+	bool freed;
+};
+
+static pthread_rwlock_t pools_lock = PTHREAD_RWLOCK_INITIALIZER;
+static struct torch_pool *pools;
+/* The last begun first. */
+static struct torch_filter *filters;
+static unsigned int nr_filters;
+static struct torch_use *uses;
+static unsigned int nr_uses;
+static uint64_t last_id = FIRST_ID;
+
+/* The private pool for an allocation, or 0. */
+static uint64_t pool_for(int device, hetmem_stream stream)
+{
+	const struct torch_filter *f;
+	uint64_t id = 0;
+
+	if (!__atomic_load_n(&nr_filters, __ATOMIC_ACQUIRE))
+		return 0;
+	pthread_rwlock_rdlock(&pools_lock);
+	for (f = filters; f && !id; f = f->next)
+		if (f->pool->device == device && f->fn(f->data, stream))
+			id = f->pool->id;
+	pthread_rwlock_unlock(&pools_lock);
+	return id;
+}
+
+/* With the lock, as what follows. One that was released is none. */
+static struct torch_pool *find_pool(int device, uint64_t first, uint64_t second)
+{
+	struct torch_pool *pool;
+
+	for (pool = pools; pool; pool = pool->next)
+		if (pool->refs && pool->device == device &&
+		    pool->first == first && pool->second == second)
+			break;
+	return pool;
+}
+
+/* 0, or an error: the pool stays, to be given back later. */
+static int give_back(const struct torch_pool *pool)
+{
+	struct hetmem_resource *res = hetmem_torch_resource(pool->device);
+	struct hm_context saved;
+	CUresult result;
+	int err;
+
+	if (!res)
+		return -ENODEV;
+	err = hm_context_enter(res->hm, pool->device, &saved);
+	if (err)
+		return err;
+	/* Nothing tells on which streams its graphs were launched. */
+	result = res->hm->driver.cuCtxSynchronize();
+	hm_context_leave(res->hm, &saved);
+	return result ? -EBUSY :
+		hetmem_private_release(res, pool->id, HETMEM_STREAM_HOST);
+}
+
+/* With the lock: what waited for the end of all pools. */
+static void record_uses(void)
+{
+	struct torch_use *u, *next;
+	int err;
+
+	/* Blocks are freed after all of their uses. */
+	for (u = uses; u; u = u->next) {
+		err = hetmem_record_stream(u->res, u->ptr, u->stream);
+		if (err)
+			complain("record_stream");
+	}
+	for (u = uses; u; u = next) {
+		next = u->next;
+		if (u->freed && hetmem_free(u->res, u->ptr, 0,
+					    HETMEM_STREAM_UNKNOWN))
+			complain("free");
+		free(u);
+	}
+	uses = NULL;
+	__atomic_store_n(&nr_uses, 0, __ATOMIC_RELEASE);
+}
+
+/* A block that is used on a stream that is captured. */
+static void use_later(struct hetmem_resource *res, void *ptr,
+		      hetmem_stream stream)
+{
+	struct torch_use *u = malloc(sizeof(*u));
+
+	if (!u) {
+		hm_error(-ENOMEM, "torch: no host memory");
+		complain("record_stream");
+		return;
+	}
+	pthread_rwlock_wrlock(&pools_lock);
+	*u = (struct torch_use){
+		.next = uses, .res = res, .ptr = ptr, .stream = stream,
+	};
+	uses = u;
+	__atomic_add_fetch(&nr_uses, 1, __ATOMIC_RELEASE);
+	if (!filters)
+		record_uses();
+	pthread_rwlock_unlock(&pools_lock);
+}
+
+/* Returns whether @ptr is freed when its uses are recorded. */
+static bool free_later(void *ptr)
+{
+	struct torch_use *u;
+
+	if (!__atomic_load_n(&nr_uses, __ATOMIC_ACQUIRE))
+		return false;
+	pthread_rwlock_wrlock(&pools_lock);
+	for (u = uses; u && u->ptr != ptr; u = u->next)
+		;
+	if (u)
+		u->freed = true;
+	pthread_rwlock_unlock(&pools_lock);
+	return u;
+}
+
+/* All that were released; not while something may be captured. */
+static void give_all_back(void)
+{
+	struct torch_pool **link = &pools, *pool;
+
+	while (!filters && (pool = *link)) {
+		if (pool->refs || give_back(pool)) {
+			link = &pool->next;
+			continue;
+		}
+		*link = pool->next;
+		free(pool);
+	}
+}
+
+static int make_pool(int device, uint64_t first, uint64_t second,
+		     struct torch_pool **made)
+{
+	struct hetmem_resource *res = hetmem_torch_resource(device);
+	struct torch_pool *pool;
+	int err;
+
+	if (!res)
+		return -ENODEV;
+	pool = malloc(sizeof(*pool));
+	if (!pool)
+		return hm_error(-ENOMEM, "torch: no host memory");
+	*pool = (struct torch_pool){
+		.next = pools, .device = device,
+		.first = first, .second = second, .id = ++last_id,
+	};
+	err = hetmem_private_retain(res, pool->id);
+	if (err) {
+		free(pool);
+		return err;
+	}
+	pools = pool;
+	*made = pool;
+	return 0;
+}
+
+static int begin_pool(int device, uint64_t first, uint64_t second,
+		      struct torch_filter *f)
+{
+	int err = 0;
+
+	f->pool = find_pool(device, first, second);
+	if (!f->pool)
+		err = make_pool(device, first, second, &f->pool);
+	if (err)
+		return err;
+	f->pool->refs++;
+	f->next = filters;
+	filters = f;
+	__atomic_add_fetch(&nr_filters, 1, __ATOMIC_RELEASE);
+	return 0;
+}
+
+int hetmem_torch_begin_pool(int device, uint64_t first, uint64_t second,
+			    hetmem_torch_filter filter, void *data)
+{
+	struct torch_filter *f = filter ? malloc(sizeof(*f)) : NULL;
+	int err;
+
+	if (f) {
+		*f = (struct torch_filter){ .fn = filter, .data = data };
+		pthread_rwlock_wrlock(&pools_lock);
+		err = begin_pool(device, first, second, f);
+		pthread_rwlock_unlock(&pools_lock);
+	} else {
+		err = filter ? hm_error(-ENOMEM, "torch: no host memory") :
+			hm_error(-EINVAL, "torch: filter is NULL");
+	}
+	if (err) {
+		free(f);
+		complain("begin_pool");
+	}
+	return err;
+}
+
+void *hetmem_torch_end_pool(int device, uint64_t first, uint64_t second)
+{
+	struct torch_filter **link = &filters, *f;
+	void *data = NULL;
+
+	pthread_rwlock_wrlock(&pools_lock);
+	while ((f = *link) && (f->pool->device != device ||
+			       f->pool->first != first ||
+			       f->pool->second != second))
+		link = &f->next;
+	if (f) {
+		data = f->data;
+		*link = f->next;
+		free(f);
+		__atomic_sub_fetch(&nr_filters, 1, __ATOMIC_RELEASE);
+		if (!filters)
+			record_uses();
+		give_all_back();
+	}
+	pthread_rwlock_unlock(&pools_lock);
+	return data;
+}
+
+void hetmem_torch_release_pool(int device, uint64_t first, uint64_t second)
+{
+	struct torch_pool *pool;
+
+	pthread_rwlock_wrlock(&pools_lock);
+	pool = find_pool(device, first, second);
+	if (pool) {
+		pool->refs--;
+		give_all_back();
+	}
+	pthread_rwlock_unlock(&pools_lock);
+	if (!pool) {
+		hm_error(-ENOENT, "torch: no such pool");
+		complain("release_pool");
+	}
+}
+
+uint64_t hetmem_torch_private_pool(int device, uint64_t first, uint64_t second)
+{
+	const struct torch_pool *pool;
+	uint64_t id;
+
+	pthread_rwlock_rdlock(&pools_lock);
+	pool = find_pool(device, first, second);
+	id = pool ? pool->id : 0;
+	pthread_rwlock_unlock(&pools_lock);
+	return id;
+}
+
+static int alloc(struct hetmem_resource *res, size_t size, int device,
+		 hetmem_stream stream, void **ptr)
+{
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params),
+		.bytes = size,
+		.stream = stream,
+	};
+
+	params.private_pool = pool_for(device, stream);
+	if (params.private_pool)
+		return hetmem_alloc_with(res, &params, ptr);
+	return hetmem_alloc(res, size, 0, stream, ptr);
+}
+
 void *hetmem_torch_alloc(size_t size, int device, hetmem_stream stream)
 {
 	struct hetmem_resource *res = hetmem_torch_resource(device);
@@ -72,7 +381,7 @@ void *hetmem_torch_alloc(size_t size, int device, hetmem_stream stream)
 	void *ptr = NULL;
 
 	if (res && enter(res, device, &saved)) {
-		hetmem_alloc(res, size, 0, stream, &ptr);
+		alloc(res, size, device, stream, &ptr);
 		hm_context_leave(res->hm, &saved);
 	}
 	if (hm_unlikely(!ptr))
@@ -87,9 +396,12 @@ void hetmem_torch_free(void *ptr, size_t size, int device,
 	struct hm_context saved;
 	int err = -ENODEV;
 
-	if (!ptr)
+	if (!ptr || free_later(ptr))
 		return;
 	res = hetmem_torch_resource(device);
+	/* PyTorch frees on the stream of the allocation. Nobody asks a captured one. */
+	if (pool_for(device, stream))
+		stream = HETMEM_STREAM_UNKNOWN;
 	if (res && enter(res, device, &saved)) {
 		err = hetmem_free(res, ptr, size, stream);
 		hm_context_leave(res->hm, &saved);
@@ -131,11 +443,15 @@ void hetmem_torch_record_stream(void *ptr, hetmem_stream stream)
 {
 	struct hetmem_resource *res;
 	void *base = ptr;
+	int err;
 
 	if (!ptr)
 		return;
 	res = whose(&base, NULL);
-	if (!res || hetmem_record_stream(res, base, stream))
+	err = res ? hetmem_record_stream(res, base, stream) : -ENODEV;
+	if (err == -EBUSY)
+		use_later(res, base, stream);
+	else if (err)
 		complain("record_stream");
 }
 
@@ -158,6 +474,9 @@ void hetmem_torch_reset(void)
 	struct hetmem_resource *res;
 	int i;
 
+	pthread_rwlock_wrlock(&pools_lock);
+	give_all_back();
+	pthread_rwlock_unlock(&pools_lock);
 	for (i = 0; i < HM_MAX_DEVICES; i++) {
 		res = __atomic_load_n(&torch_resources[i], __ATOMIC_ACQUIRE);
 		if (!res)

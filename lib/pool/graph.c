@@ -598,6 +598,28 @@ int hm_private_free(struct pool *p, void *ptr, size_t *size,
 	return err;
 }
 
+int hm_private_record(struct pool *p, const struct hm_ctl_stream *arg)
+{
+	struct block *b;
+	int err = -ENOENT;
+
+	if (!__atomic_load_n(&p->nr_privates, __ATOMIC_RELAXED) ||
+	    arg->stream == HETMEM_STREAM_HOST ||
+	    !hm_capture_active(p->res.hm, arg->stream))
+		return err;
+	pthread_mutex_lock(&p->lock);
+	b = private_block(p, arg->ptr);
+	/* The block is parked when it is freed, whoever the stream is. */
+	if (b && hm_graph_at(p, b->right)->handle == arg->stream)
+		err = 0;
+	else if (b)
+		err = hm_block_use(p, b, stream_at(p, 0));
+	else if (!p->order.nr_captured)
+		err = hm_error(-EBUSY, "record_stream: the stream is being captured");
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
 static int private_retain(struct pool *p, uint64_t id)
 {
 	struct graph_id *of = hm_graph_id(p, id);

@@ -138,6 +138,12 @@ int hm_private_alloc(struct pool *p, struct hm_ctl_alloc *arg);
  */
 int hm_private_free(struct pool *p, void *ptr, size_t *size,
 		    hetmem_stream stream);
+/*
+ * Without the lock: a use of a block of a private pool, if the stream is captured:
+ * nobody asks who that is. -EBUSY: the block is not, and no capture was declared;
+ * -ENOENT: the block or the stream is not.
+ */
+int hm_private_record(struct pool *p, const struct hm_ctl_stream *arg);
 /* Without the lock: captures and private pools. */
 int hm_graph_ctl(struct pool *p, enum hm_ctl op,
 		 const struct hm_ctl_capture *arg);

@@ -179,6 +179,9 @@ static int pool_record(struct pool *p, const struct hm_ctl_stream *arg)
 	struct block *b;
 	int err;
 
+	err = hm_private_record(p, arg);
+	if (err != -ENOENT)
+		return err;
 	err = hm_pool_lock_stream(p, arg->stream, &s);
 	if (err)
 		return err;

@@ -6,6 +6,8 @@
  */
 #include <fcntl.h>
 
+#include "core/resource.h"
+#include "driver/hetmem.h"
 #include "soft_driver.h"
 
 #define MB	((size_t)1 << 20)
@@ -135,6 +137,176 @@ static void test_two_devices(void)
 	ok(before == after, "the program's device stays current");
 }
 
+/* PyTorch's predicate, and what it counts. */
+struct filter {
+	CUstream stream;
+	int asked;
+};
+
+static int is_stream(void *data, hetmem_stream stream)
+{
+	struct filter *f = data;
+
+	__atomic_add_fetch(&f->asked, 1, __ATOMIC_RELAXED);
+	return f->stream == stream;
+}
+
+static unsigned int nr_ids;
+
+static CUresult refuse_id(CUstream stream, unsigned long long *id)
+{
+	(void)stream;
+	(void)id;
+	__atomic_add_fetch(&nr_ids, 1, __ATOMIC_RELAXED);
+	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+static uint64_t nr_live(uint64_t id)
+{
+	return hetmem_private_live(hetmem_torch_resource(0), id, NULL, 0);
+}
+
+/* A graph: the stream that PyTorch captures is asked by nobody who it is. */
+static void test_pool(void)
+{
+	struct filter of_a = { .stream = a }, of_b = { .stream = b };
+	struct hetmem *own = hetmem_torch_resource(0)->hm;
+	CUresult (*get_id)(CUstream, unsigned long long *) =
+		own->driver.cuStreamGetId;
+	void *before, *p, *q, *used, *other, *shared, *dropped;
+	CUgraph graph = NULL;
+	CUevent fork, join;
+	uint64_t id, second;
+
+	drv->cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING);
+	drv->cuEventCreate(&join, CU_EVENT_DISABLE_TIMING);
+	before = hetmem_torch_alloc(MB, 0, a);
+	shared = hetmem_torch_alloc(MB, 0, a);
+	dropped = hetmem_torch_alloc(5 * MB, 0, a);
+	is(hetmem_torch_begin_pool(0, 0, 3, is_stream, &of_a), 0, "a pool");
+	id = hetmem_torch_private_pool(0, 0, 3);
+	ok(id && !hetmem_torch_private_pool(0, 3, 0) &&
+	   !hetmem_torch_private_pool(1, 0, 3), "has a number");
+	other = hetmem_torch_alloc(MB, 0, b);
+	is(nr_live(id), 0, "another stream's memory is not the pool's");
+	need(!drv->cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_GLOBAL),
+	     "a capture");
+	own->driver.cuStreamGetId = refuse_id;
+	p = hetmem_torch_alloc(3 * MB, 0, a);
+	fill(p, 1, 3 * MB, a);
+	q = hetmem_torch_alloc(700, 0, a);
+	used = hetmem_torch_alloc(MB, 0, a);
+	is(nr_live(id), 3, "what the filter says is");
+	ok(of_a.asked >= 4, "which is asked each time");
+	hetmem_torch_free(p, 3 * MB, 0, a);
+	ok(hetmem_torch_alloc(3 * MB, 0, a) == p, "used again in the capture");
+	hetmem_torch_free(p, 3 * MB, 0, a);
+	hetmem_torch_free(before, MB, 0, a);
+	hetmem_torch_record_stream(q, a);
+	/* A stream that joins the capture uses a block of the pool, and others. */
+	drv->cuEventRecord(fork, a);
+	drv->cuStreamWaitEvent(b, fork, 0);
+	fill(used, 2, MB, b);
+	hetmem_torch_record_stream(used, b);
+	p = used;
+	hetmem_torch_record_stream(shared, b);
+	hetmem_torch_record_stream(dropped, b);
+	hetmem_torch_record_stream((char *)dropped + 500, b);
+	hetmem_torch_free(dropped, 5 * MB, 0, a);
+	drv->cuEventRecord(join, b);
+	drv->cuStreamWaitEvent(a, join, 0);
+	hetmem_torch_free(used, MB, 0, a);
+	used = hetmem_torch_alloc(MB, 0, a);
+	fill(used, 3, MB, a);
+	ok(used != p, "what another branch uses is not used again");
+	is(nr_ids, 0, "nobody asks who the stream is");
+	own->driver.cuStreamGetId = get_id;
+	is(drv->cuStreamEndCapture(a, &graph), 0, "the capture is valid");
+	if (graph)
+		drv->cuGraphDestroy(graph);
+	is(hetmem_torch_begin_pool(0, 9, 9, is_stream, &of_b), 0, "another pool");
+	second = hetmem_torch_private_pool(0, 9, 9);
+	is(hetmem_torch_begin_pool(0, 0, 3, is_stream, &of_b), 0, "the first again");
+	p = hetmem_torch_alloc(MB, 0, b);
+	ok(nr_live(id) == 3 && !nr_live(second), "the last begun is asked first");
+	hetmem_torch_free(p, MB, 0, b);
+	ok(hetmem_torch_end_pool(0, 0, 3) == &of_b, "end returns its data");
+	p = hetmem_torch_alloc(MB, 0, b);
+	is(nr_live(second), 1, "then the other one is asked");
+	hetmem_torch_free(p, MB, 0, b);
+	hetmem_torch_release_pool(0, 0, 3);
+	is(hetmem_torch_private_pool(0, 0, 3), id, "a reference less");
+	hetmem_torch_release_pool(0, 0, 3);
+	is(hetmem_torch_private_pool(0, 0, 3), 0, "and the last");
+	is(nr_live(id), 2, "its memory stays while something may be captured");
+	ok(hetmem_torch_end_pool(0, 0, 3) == &of_a &&
+	   hetmem_torch_end_pool(0, 9, 9) == &of_b, "all end");
+	ok(!hetmem_torch_end_pool(0, 9, 9), "once");
+	is(live(0), 4, "what was freed with a use in the capture is freed then");
+	hetmem_torch_free(shared, MB, 0, a);
+	drv->cuEventDestroy(fork);
+	drv->cuEventDestroy(join);
+	is(hetmem_private_live(hetmem_torch_resource(0), id, NULL, 0), -ENOENT,
+	   "then it is everyone's");
+	is(nr_live(second), 0, "the other one is there");
+	hetmem_torch_release_pool(0, 9, 9);
+	hetmem_torch_free(q, 700, 0, a);
+	hetmem_torch_free(used, MB, 0, a);
+	hetmem_torch_free(other, MB, 0, b);
+	is(live(0), 0, "all were freed");
+	of_a.asked = 0;
+	p = hetmem_torch_alloc(MB, 0, a);
+	hetmem_torch_free(p, MB, 0, a);
+	is(of_a.asked, 0, "no filter is asked any more");
+	drv->cuCtxSynchronize();
+	hetmem_torch_reset();
+	is(held(0), 0, "nothing is held");
+}
+
+static int stop;
+
+static void *churn(void *arg)
+{
+	CUcontext ctx = arg;
+	CUstream s;
+	void *p;
+
+	drv->cuCtxSetCurrent(ctx);
+	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "a stream");
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+		p = hetmem_torch_alloc(5000, 0, s);
+		hetmem_torch_free(p, 5000, 0, s);
+	}
+	return NULL;
+}
+
+/* No filter is called when its end has returned: its data is gone. */
+static void test_pool_threads(void)
+{
+	struct filter *f;
+	CUcontext ctx;
+	pthread_t t[2];
+	int i, bad = 0;
+
+	drv->cuCtxGetCurrent(&ctx);
+	for (i = 0; i < 2; i++)
+		pthread_create(&t[i], NULL, churn, ctx);
+	for (i = 0; i < 300; i++) {
+		f = calloc(1, sizeof(*f));
+		f->stream = a;
+		bad += !!hetmem_torch_begin_pool(0, 1, i, is_stream, f);
+		hetmem_torch_free(hetmem_torch_alloc(MB, 0, a), MB, 0, a);
+		bad += hetmem_torch_end_pool(0, 1, i) != f;
+		free(f);
+		hetmem_torch_release_pool(0, 1, i);
+	}
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+	for (i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	is(bad, 0, "pools come and go while others allocate");
+	is(live(0), 0, "all were freed");
+}
+
 static void test_errors(void)
 {
 	int null = open("/dev/null", O_WRONLY), saved = dup(STDERR_FILENO);
@@ -146,6 +318,10 @@ static void test_errors(void)
 	ok(!hetmem_torch_alloc(100, -1, a), "and no such number");
 	hetmem_torch_free(&x, 4, 0, a);
 	hetmem_torch_record_stream(&x, a);
+	is(hetmem_torch_begin_pool(0, 1, 1, NULL, NULL), -EINVAL, "no filter");
+	ok(hetmem_torch_begin_pool(7, 1, 1, is_stream, NULL) < 0, "no device");
+	hetmem_torch_release_pool(0, 1, 1);
+	ok(!hetmem_torch_end_pool(0, 1, 1), "no pool");
 	dup2(saved, STDERR_FILENO);
 	close(saved);
 	close(null);
@@ -176,6 +352,8 @@ int main(void)
 	test_cupy();
 	test_hooks();
 	test_two_devices();
+	test_pool();
+	test_pool_threads();
 	test_errors();
 	drv->cuStreamDestroy(a);
 	drv->cuStreamDestroy(b);
