@@ -86,7 +86,7 @@ int hetmem_alloc_with(struct hetmem_resource *res,
  * until release: the pool orders no streams and asks the driver nothing about
  * them. So memory may be handed from one capture to another on one stream.
  * HETMEM_STREAM_UNKNOWN means the stream of the allocation. Blocks for which
- * hetmem_record_stream() was called are reused after release.
+ * hetmem_record_stream() was called are reused after release; exported ones never.
  *
  * Retain adds a reference, the first one makes the pool. The last release gives
  * its memory to everyone, behind @stream, with which the caller has ordered all

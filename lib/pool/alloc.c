@@ -326,8 +326,7 @@ static void use_remove(struct pool *p, struct use *u)
 	u->stream = 0;
 }
 
-/* A BUSY block without uses: exported memory is not reused, but given back. */
-static void block_end_uses(struct pool *p, struct block *b)
+void hm_block_end_uses(struct pool *p, struct block *b)
 {
 	if (!(b->flags & BLOCK_EXPORTED)) {
 		hm_block_release(p, b);
@@ -371,7 +370,7 @@ static bool settle_pending(struct pool *p, struct pool_stream *s)
 		pending_take(p, b);
 		hm_uses_put(p, b->slack);
 		b->slack = 0;
-		block_end_uses(p, b);
+		hm_block_end_uses(p, b);
 	}
 	return false;
 }
@@ -388,7 +387,7 @@ static void settle_exported(struct pool *p)
 		next = b->right;
 		hm_stream_record(&p->order, p->order.streams[b->stream]);
 		block_set_state(b, BLOCK_BUSY);
-		block_end_uses(p, b);
+		hm_block_end_uses(p, b);
 	}
 }
 
@@ -419,7 +418,7 @@ static void free_used(struct pool *p, struct block *b)
 		link = &u->next;
 	}
 	if (!nr) {
-		block_end_uses(p, b);
+		hm_block_end_uses(p, b);
 		return;
 	}
 	b->slack = b->left;

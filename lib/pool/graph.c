@@ -205,7 +205,7 @@ void hm_graph_free(struct pool *p, struct pool_stream *s, struct graph *to,
 		g = s->graph;
 	b->stream = g->index;
 	b->pos = 0;
-	if (!(b->flags & BLOCK_USED)) {
+	if (!(b->flags & (BLOCK_USED | BLOCK_EXPORTED))) {
 		/* Where the free is in the captured work, nobody knows. */
 		if (!g->of->private && s->graph != g && g->of->captured)
 			list_push(p, &g->outside, b);
@@ -213,13 +213,10 @@ void hm_graph_free(struct pool *p, struct pool_stream *s, struct graph *to,
 			hm_block_release(p, b);
 		return;
 	}
-	/* Within a graph nothing tells when another stream is done with it. */
-	while (b->left) {
-		uint32_t id = b->left;
-
-		b->left = use_at(p, id)->next;
-		hm_table_put(&p->uses, id);
-	}
+	/* Within a graph nothing tells when another stream, or process, is done. */
+	if (b->flags & BLOCK_USED)
+		hm_uses_put(p, b->left);
+	b->left = 0;
 	__atomic_store_n(&b->flags, b->flags & ~BLOCK_USED, __ATOMIC_RELEASE);
 	list_push(p, &g->parked, b);
 }
@@ -298,7 +295,7 @@ static void graph_give_up(struct pool *p, struct pool_stream *s, uint64_t pos,
 			 __ATOMIC_RELEASE);
 	b->stream = s->s.index;
 	b->pos = pos;
-	hm_block_release(p, b);
+	hm_block_end_uses(p, b);
 }
 
 /* Any BUSY block of @g that is not live, or NULL. */

@@ -52,7 +52,8 @@ struct graph_id {
  * @handle, @thread: of a private pool's stream; hm_thread() if the handle is the
  *	thread's own
  * @live: list of live blocks
- * @parked: list of freed blocks with uses on further streams, until release
+ * @parked: list of freed blocks with uses on further streams, or exported, until
+ *	release
  * @outside: list of blocks that were freed where nothing is captured, while a
  *	stream is; until no stream is
  */

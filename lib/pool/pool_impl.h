@@ -174,6 +174,8 @@ int hm_pool_sync(struct pool *p, bool live);
 int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s);
 /* The uses of a block, which nobody waits for any more, are gone. */
 void hm_uses_put(struct pool *p, uint32_t list);
+/* A BUSY block without uses: exported memory is not reused, but given back. */
+void hm_block_end_uses(struct pool *p, struct block *b);
 /* Counts freed bytes; enough of them get an event. */
 void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes);
 /* @g: the part of a private pool that it is for, or NULL. */

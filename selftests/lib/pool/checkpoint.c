@@ -6,6 +6,7 @@
  * was.
  */
 #include <dlfcn.h>
+#include <sys/wait.h>
 
 #include "alloc_with.h"
 #include "driver_calls.h"
@@ -700,6 +701,62 @@ static void threads(const char *provider)
 	   provider);
 }
 
+/* A child has host memory, and nobody who has its private pools for himself. */
+static void *restore_on(void *arg)
+{
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+		hetmem_private_restore(pool, arg, NULL, NULL);
+		hetmem_private_restore(pool, shared, NULL, NULL);
+	}
+	return NULL;
+}
+
+static int child(void)
+{
+	void *p = NULL;
+	int i;
+
+	for (i = 0; i < 100; i++)
+		if (alloc_private(pool, ID, 3000, HETMEM_STREAM_HOST, &p) ||
+		    hetmem_free(pool, p, 3000, HETMEM_STREAM_HOST))
+			return 1;
+	return hetmem_private_live(pool, ID, NULL, 0) < 0 ||
+		hetmem_private_release(pool, ID, HETMEM_STREAM_HOST) ? 2 : 0;
+}
+
+static void forks(void)
+{
+	struct hetmem_checkpoint *empty;
+	int i, status, bad = 0;
+	pthread_t t;
+	void *p;
+	pid_t pid;
+
+	need(!hetmem_resource_create(hm, "pool(host)", &pool), "host memory");
+	need(!hetmem_private_retain(pool, ID), "retain");
+	empty = save();
+	for (i = 0; i < 1000; i++)
+		need(!alloc_private(pool, ID, 3000, HETMEM_STREAM_HOST, &p),
+		     "blocks");
+	shared = save();
+	__atomic_store_n(&stop, 0, __ATOMIC_RELAXED);
+	pthread_create(&t, NULL, restore_on, empty);
+	for (i = 0; i < 30; i++) {
+		fflush(stdout);
+		pid = fork();
+		if (!pid)
+			_exit(child());
+		bad += waitpid(pid, &status, 0) != pid || status;
+	}
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+	pthread_join(t, NULL);
+	is(bad, 0, "children use private pools that are being restored");
+	is(nr_live(), 1000, "and the parent's go on");
+	hetmem_checkpoint_free(empty);
+	hetmem_checkpoint_free(shared);
+	hetmem_resource_destroy(pool);
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_MEMORY", "2G", 1);
@@ -723,6 +780,7 @@ int main(void)
 	at_random("vmm", 2);
 	threads("device");
 	threads("vmm");
+	forks();
 	is(device_used(), 0, "nothing is left");
 	close_soft();
 	return tap_end();
