@@ -80,6 +80,7 @@ struct block *hm_block_cut(struct pool *p, struct block *b, uint64_t units)
 	block_set_addr(rest, b->addr + (units << UNIT_SHIFT));
 	rest->units = b->units - units;
 	rest->slack = 0;
+	rest->right = b->right;
 	rest->stream = b->stream;
 	rest->pos = b->pos;
 	__atomic_store_n(&rest->flags, b->flags, __ATOMIC_RELAXED);

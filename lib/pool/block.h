@@ -45,7 +45,8 @@ enum block_state {
  * @prev, @next: neighbours in the run, 0 at its ends
  * @chain: next in the hash
  * @left, @right: links of a tree or list. Live: @left is the list of uses,
- *	@right the graph that the block belongs to, if any.
+ *	@right the graph that the block belongs to, if any. BUSY and about to be
+ *	live: @right likewise.
  * @stream: index. Free: the tag's. Live: the stream it was allocated on.
  * @pos: free: the tag's position. Live: serial of that stream; of a graph:
  *	links, see graph.c.

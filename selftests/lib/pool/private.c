@@ -140,6 +140,36 @@ static void whose(const char *provider, size_t size)
 }
 
 /* A stream that is captured, and nobody was told. */
+/* The part before an aligned block is cut off: both are the private pool's. */
+static void aligned(const char *provider, size_t size)
+{
+	struct hetmem_alloc_params p = {
+		.size = sizeof(p), .bytes = size, .align = 1 << 16,
+		.private_pool = 9,
+	};
+	CUstream a = new_stream();
+	void *front, *first = NULL, *again = NULL;
+
+	make_pool(provider, NULL);
+	is(hetmem_private_retain(pool, 9), 0, "%s, %zu: retain", provider, size);
+	p.stream = a;
+	front = get_private(9, 700, a);
+	need(!hetmem_alloc_with(pool, &p, &first), "%s, %zu: aligned: %s",
+	     provider, size, hetmem_last_error());
+	is((uintptr_t)first & 0xffff, 0, "%s, %zu: aligned", provider, size);
+	put(first, size, a);
+	need(!hetmem_alloc_with(pool, &p, &again), "%s, %zu: aligned again: %s",
+	     provider, size, hetmem_last_error());
+	ok(again == first, "%s, %zu: its own again", provider, size);
+	put(front, 700, a);
+	put(again, size, a);
+	is(hetmem_private_release(pool, 9, a), 0, "%s, %zu: released", provider,
+	   size);
+	is(hetmem_resource_destroy(pool), 0, "%s, %zu: nothing is left",
+	   provider, size);
+	drv->cuStreamDestroy(a);
+}
+
 static void captured(const char *provider)
 {
 	CUstream s = new_stream();
@@ -315,6 +345,9 @@ int main(void)
 	whose("device", 700);
 	whose("vmm", 5000);
 	whose("vmm", 5 * MIB);
+	aligned("device", 5000);
+	aligned("vmm", 5000);
+	aligned("vmm", 3 * MIB);
 	captured("device");
 	captured("vmm");
 	threads("device");
