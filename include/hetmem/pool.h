@@ -26,7 +26,9 @@ int hetmem_poll(struct hetmem_resource *res);
 /*
  * Gives free memory back to the system until at most @keep bytes are held.
  * Waits for work on freed memory, up to wait= of the pool (1 s); allocations
- * and frees by other threads go on. *@freed (may be NULL) becomes the bytes given back.
+ * and frees by other threads go on. Keeps what was freed last on streams that were
+ * destroyed without hetmem_stream_retire(). *@freed (may be NULL) becomes the bytes
+ * given back.
  */
 int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed);
 
@@ -198,8 +200,7 @@ int hetmem_import_close(struct hetmem *hm, void *ptr);
  * @live: allocated blocks
  * @requested: requested bytes of live blocks
  * @requested_peak: most of @requested. Never more than was requested at once,
- *	except by frees under way. Can be less where threads use several
- *	streams at the same time.
+ *	except by frees under way. Can be less where several streams are used.
  * @reserved: bytes of physical memory held: mapped, cached, waiting for
  *	unmap, exported
  * @reserved_peak: most of @reserved
