@@ -330,6 +330,10 @@ static bool graph_empty(struct pool *p, struct pool_stream *s, uint64_t pos,
 			b = block_at(p, id);
 			live_unlink(p, g, b);
 			b->pos = g->from;
+			/* The block was told of as a whole: a free tells of its bytes. */
+			if (b->slack)
+				hm_check_free(p->res.hm, (void *)(uintptr_t)(block_end(b) - b->slack),
+					      b->slack, HETMEM_STREAM_HOST);
 			__atomic_store_n(&b->flags, b->flags & ~BLOCK_GRAPH,
 					 __ATOMIC_RELEASE);
 			continue;
