@@ -134,13 +134,14 @@ ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
 int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
 
 /*
- * Sleep synchronizes, then gives back the memory of all pools whose tag= is
+ * Sleep synchronizes with all work of all devices, then gives back the memory of all pools whose tag= is
  * @tag (NULL: of all), allocated memory included. Contents are lost, addresses
  * are kept: an allocation returns -EBUSY, a touch faults. Wake gives the
  * addresses memory again; after -ENOMEM only some have it, and wake can be
  * called again. Errors:
  * -EOPNOTSUPP: not a pool over vmm();
- * -EBUSY: the pool has comm=on, or a stream is being captured;
+ * -EBUSY: the pool has comm=on, or a stream is being captured. If the pool never
+ *	met that stream, its capture is invalid now;
  * -ENOMEM.
  */
 int hetmem_sleep(struct hetmem_resource *res, const char *tag);

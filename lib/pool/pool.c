@@ -53,6 +53,7 @@
 #include "driver/check.h"
 #include "pool/graph.h"
 #include "pool/source.h"
+#include "stream/uses.h"
 
 /*
  * What check mode is told of blocks that are given out and taken back. A handle
@@ -544,6 +545,29 @@ static void pool_set_cache(struct pool *p)
 			 __ATOMIC_RELAXED);
 }
 
+/*
+ * A stream that was ordered behind that of an allocation is not known, nor are those
+ * of private pools and of graphs: whether any of them may use memory.
+ */
+static bool is_used_elsewhere(struct pool *p)
+{
+	hm_pool_sum(p);
+	return p->graphs || p->requested;
+}
+
+/* Waits for all of that. Releases the lock meanwhile. */
+static int pool_finish(struct pool *p)
+{
+	uint64_t start = hm_now();
+	int err;
+
+	pthread_mutex_unlock(&p->lock);
+	err = hm_order_finish(&p->order);
+	pthread_mutex_lock(&p->lock);
+	p->order.wait_ns += hm_now() - start;
+	return err;
+}
+
 static void pool_awake(struct pool *p)
 {
 	p->asleep = false;
@@ -563,7 +587,10 @@ static int pool_go_to_sleep(struct pool *p)
 	p->asleep = true;
 	pool_set_cache(p);
 	hm_pool_flush(p);
+	/* Streams that are known come first: to ask one that is captured does no harm. */
 	err = hm_pool_sync(p, true);
+	if (!err && is_used_elsewhere(p))
+		err = pool_finish(p);
 	if (err) {
 		pool_awake(p);
 		return err;
@@ -809,6 +836,8 @@ static void sync_all(struct pool *p, bool live)
 			if (p->order.streams[i]->id)
 				hm_stream_sync_lost(&p->order,
 						    p->order.streams[i]);
+	if (is_used_elsewhere(p))
+		pool_finish(p);
 	pthread_mutex_unlock(&p->lock);
 }
 

@@ -159,18 +159,32 @@ int hm_order_retire(struct hm_order *o, hetmem_stream handle)
 	return err;
 }
 
-void hm_order_finish(struct hm_order *o)
+static int finish_device(struct hm_order *o, int device)
 {
+	const struct hm_driver *d = &o->hm->driver;
 	struct hm_context saved;
-	int i;
+	CUresult res;
+	int err;
+
+	err = hm_context_enter(o->hm, device, &saved);
+	if (err)
+		return err;
+	res = d->cuCtxSynchronize();
+	hm_context_leave(o->hm, &saved);
+	if (res == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+		return hm_error(-EBUSY, "a stream is being captured");
+	return res ? hm_driver_error(d, "cuCtxSynchronize", res) : 0;
+}
+
+int hm_order_finish(struct hm_order *o)
+{
+	int i, err = 0, one;
 
 	for (i = 0; i < o->hm->nr_devices; i++) {
-		if (!o->hm->devices[i].ctx ||
-		    hm_context_enter(o->hm, i, &saved))
-			continue;
-		o->hm->driver.cuCtxSynchronize();
-		hm_context_leave(o->hm, &saved);
+		one = o->hm->devices[i].ctx ? finish_device(o, i) : 0;
+		err = err ? err : one;
 	}
+	return err;
 }
 
 static bool has_ended(const struct hm_use *use)

@@ -67,8 +67,13 @@ int hm_order_wait(struct hm_order *o, unsigned int *naps);
  */
 int hm_order_retire(struct hm_order *o, hetmem_stream handle);
 
-/* Waits for all work of all devices. Without the lock. */
-void hm_order_finish(struct hm_order *o);
+/*
+ * Waits for all work of all devices. Without the lock. Goes on after an error and
+ * returns the first:
+ * -EBUSY: a stream is being captured; its capture is invalid now;
+ * -EIO.
+ */
+int hm_order_finish(struct hm_order *o);
 
 /* Memory is allocated on @s; earlier uses stay listed. -ENOMEM. */
 int hm_uses_begin(struct hm_uses *u, struct hm_stream *s);

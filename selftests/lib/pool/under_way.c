@@ -75,6 +75,58 @@ static void destroy_waits(const char *provider)
 	drv->cuStreamDestroy(b);
 }
 
+/* Of a stream that the pool never heard of: the program ordered it by an event. */
+static void unknown(const char *provider, bool sleeps)
+{
+	CUstream a = new_stream(), b = new_stream();
+	CUevent e;
+	pthread_t id;
+	void *p;
+
+	make_pool(provider, NULL);
+	p = get(3 * MIB, a);
+	need(!drv->cuEventCreate(&e, 0) && !drv->cuEventRecord(e, a) &&
+	     !drv->cuStreamWaitEvent(b, e, 0) && !drv->cuEventDestroy(e), "an order");
+	id = use_slowly(p, 3 * MIB, b);
+	if (sleeps)
+		is(hetmem_sleep(pool, NULL), 0, "%s: sleep", provider);
+	else
+		is(hetmem_resource_destroy(pool), 1, "%s: destroy", provider);
+	ok(__atomic_load_n(&is_open, __ATOMIC_SEQ_CST),
+	   "%s: waits for a stream that is not known", provider);
+	pthread_join(id, NULL);
+	is(drv->cuStreamSynchronize(b), 0, "%s: which has it until then", provider);
+	if (sleeps)
+		hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
+/* Nobody asks who the streams of a private pool are. */
+static void private_pool(bool sleeps)
+{
+	CUstream a = new_stream();
+	void *p = NULL;
+	pthread_t id;
+
+	make_pool("vmm", NULL);
+	need(!hetmem_private_retain(pool, 5) &&
+	     !alloc_private(pool, 5, 3 * MIB, a, &p), "a private block");
+	id = use_slowly(p, 3 * MIB, a);
+	put(p, 3 * MIB, a);
+	if (sleeps)
+		is(hetmem_sleep(pool, NULL), 0, "sleep");
+	else
+		is(hetmem_resource_destroy(pool), 0, "destroy");
+	ok(__atomic_load_n(&is_open, __ATOMIC_SEQ_CST),
+	   "waits for what uses a private pool");
+	pthread_join(id, NULL);
+	is(drv->cuStreamSynchronize(a), 0, "which has it until then");
+	if (sleeps)
+		hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+}
+
 /* A stream that a block was grown on is one of those that use it. */
 static void grown(void)
 {
@@ -298,6 +350,11 @@ int main(void)
 	destroy_waits("vmm");
 	destroy_waits("device");
 	destroy_waits("async");
+	unknown("vmm", true);
+	unknown("vmm", false);
+	unknown("async", false);
+	private_pool(true);
+	private_pool(false);
 	grown();
 	lost(false);
 	lost(true);
