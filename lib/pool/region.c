@@ -212,12 +212,34 @@ static void count_block(struct region *r, struct block *b)
 	s->metadata += sizeof(*b);
 }
 
-static int region_make(struct region *r, struct block *b, size_t align,
+/* The base of @b, in which there is room for it at a multiple of @align. */
+static int place_block(struct region *r, struct block *b, size_t align,
 		       hetmem_stream stream)
 {
 	const size_t g = r->provider->granularity;
+	size_t extra = align > g ? align - g : 0;
+	int err;
+
+	for (;;) {
+		b->base_size = (b->size + extra + g - 1) & ~(g - 1);
+		err = alloc_base(r, b->base_size, stream, &b->base);
+		if (err)
+			return err;
+		b->range.start = ((uintptr_t)b->base + align - 1) & ~(align - 1);
+		b->range.end = (uintptr_t)b->base + b->base_size;
+		if (b->range.start + b->size <= b->range.end)
+			return 0;
+		/* cuMemAlloc() need not align to what it rounds to. */
+		hm_retry_once(r->provider->ops->free(r->provider, b->base, b->base_size,
+						     HETMEM_STREAM_HOST));
+		extra = align;
+	}
+}
+
+static int region_make(struct region *r, struct block *b, size_t align,
+		       hetmem_stream stream)
+{
 	struct hm_stream *s;
-	uintptr_t start;
 	int err;
 
 	err = hm_order_enter(&r->order, stream,
@@ -228,14 +250,9 @@ static int region_make(struct region *r, struct block *b, size_t align,
 	hm_unlock(&r->lock);
 	if (err)
 		return err;
-	b->base_size = b->size + (align > g ? align - g : 0);
-	b->base_size = (b->base_size + g - 1) & ~(g - 1);
-	err = alloc_base(r, b->base_size, stream, &b->base);
+	err = place_block(r, b, align, stream);
 	if (err)
 		return err;
-	start = ((uintptr_t)b->base + align - 1) & ~(align - 1);
-	b->range.start = start;
-	b->range.end = (uintptr_t)b->base + b->base_size;
 	hm_lock(&r->lock);
 	err = hm_range_insert(&r->live, &b->range);
 	if (!err)

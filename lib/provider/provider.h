@@ -31,7 +31,7 @@ struct hm_provider;
 /**
  * struct hm_provider_ops - what a kind of provider can do
  * @name: as in a spec
- * @alloc: @size bytes, a multiple of the granularity, aligned to it; only a
+ * @alloc: @size bytes, a multiple of the granularity, aligned to 512; only a
  *	STREAMED provider looks at @stream
  * @free: a region, whole; all uses are complete (STREAMED: ordered)
  * @held: bytes that the driver holds for it now and held at most; NULL, and

@@ -10,14 +10,15 @@
 #include "driver_calls.h"
 #include "provider/regions.h"
 #include "pool/region.h"
+#include "provider/vmm.h"
 #include "soft_driver.h"
 
 #define MIB	((size_t)1 << 20)
 
-enum { MANAGED, ASYNC, PINNED, SYSTEM, HOST, NR_KINDS };
+enum { MANAGED, ASYNC, PINNED, SYSTEM, HOST, NR_KINDS, DEVICE = NR_KINDS };
 
 static const char *const names[] = {
-	"managed", "async", "pinned", "system", "host",
+	"managed", "async", "pinned", "system", "host", "device",
 };
 
 static int make(int kind, struct hetmem_resource **res)
@@ -26,6 +27,9 @@ static int make(int kind, struct hetmem_resource **res)
 	int err = -EINVAL;
 
 	switch (kind) {
+	case DEVICE:
+		err = hm_device_provider(hm, 0, &p);
+		break;
 	case MANAGED:
 		err = hm_managed_provider(hm, 0, &p);
 		break;
@@ -352,10 +356,14 @@ static void *work(void *arg)
 	drv->cuCtxSetCurrent(ctx);
 	drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
 	for (i = 0; i < 20; i++) {
-		for (j = 0; j < 8; j++)
+		for (j = 0; j < 8; j++) {
+			p[j] = NULL;
 			w->bad += !!hetmem_alloc(w->res, 1 + w->seed * 777 % 9999,
 						 0, s, &p[j]);
+		}
 		for (j = 0; j < 8; j++) {
+			if (!p[j])
+				continue;
 			drv->cuMemsetD8Async((uintptr_t)p[j], j, 1, s);
 			w->bad += !!hetmem_free(w->res, p[j], 0, s);
 			w->seed++;
@@ -437,6 +445,31 @@ static void huge_alignment(int kind)
 	is(hetmem_resource_destroy(res), 0, "nothing was left");
 }
 
+/* Larger than what a driver aligns to, up to what it rounds to. */
+static void aligned(int kind)
+{
+	static const size_t aligns[] = { 64 << 10, MIB, 2 * MIB };
+	struct hetmem_resource *res;
+	size_t i, bad = 0;
+	char *p[6];
+
+	need(!make(kind, &res), "%s", names[kind]);
+	for (i = 0; i < 6; i++) {
+		need(!hetmem_alloc(res, 2 * MIB, aligns[i % 3], HETMEM_STREAM_HOST,
+				   (void **)&p[i]), "%s: a block: %s", names[kind],
+		     hetmem_last_error());
+		bad += (uintptr_t)p[i] & (aligns[i % 3] - 1);
+		memset(p[i], i + 1, 2 * MIB);
+	}
+	is(bad, 0, "%s: blocks are aligned", names[kind]);
+	for (i = 0; i < 6; i++) {
+		bad += !all_bytes(p[i], i + 1, 2 * MIB);
+		bad += !!hetmem_free(res, p[i], 2 * MIB, HETMEM_STREAM_HOST);
+	}
+	is(bad, 0, "%s: each has all of its bytes", names[kind]);
+	is(hetmem_resource_destroy(res), 0, "nothing was left");
+}
+
 int main(void)
 {
 	int kind;
@@ -446,6 +479,7 @@ int main(void)
 	for (kind = 0; kind < NR_KINDS; kind++) {
 		basics(kind);
 		huge_alignment(kind);
+		aligned(kind);
 		order(kind);
 		recovers(kind);
 		held(kind);
@@ -454,6 +488,7 @@ int main(void)
 		threads(kind);
 		forked(kind);
 	}
+	aligned(DEVICE);
 	close_soft();
 	return tap_end();
 }
