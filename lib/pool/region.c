@@ -42,6 +42,7 @@ struct block {
  * struct region - the resource
  * @live: tree of live blocks
  * @freed, @last: list of freed blocks; @freed_bytes: of them
+ * @taken: blocks ever taken out of it; @returned: of these, given back, or in it again
  */
 struct region {
 	struct hetmem_resource resource;
@@ -52,6 +53,8 @@ struct region {
 	struct block *freed;
 	struct block **last;
 	size_t freed_bytes;
+	uint64_t taken;
+	uint64_t returned;
 	struct hetmem_resource_stats stats;
 };
 
@@ -128,6 +131,7 @@ static struct block *take_freed(struct region *r, size_t bytes, bool all)
 		*end = b;
 		end = &b->next;
 		r->freed_bytes -= b->base_size;
+		r->taken++;
 	}
 	for (p = &r->freed; *p; p = &(*p)->next)
 		;
@@ -151,6 +155,7 @@ static int give_back(struct region *r, struct block *b)
 				   HETMEM_STREAM_HOST);
 		hm_lock(&r->lock);
 	}
+	r->returned++;
 	if (err) {
 		region_append(r, b);
 		return err;
@@ -177,11 +182,31 @@ static size_t region_reap(struct region *r, size_t keep, bool all)
 	return bytes;
 }
 
+/*
+ * Other threads give back blocks that were freed, the first @taken of all: waits for
+ * one. Returns false if they are done.
+ */
+static bool wait_for_reapers(struct region *r, uint64_t taken)
+{
+	unsigned int naps = 0;
+	uint64_t returned;
+	bool wait;
+
+	hm_lock(&r->lock);
+	returned = r->returned;
+	/* A forked child has none of these threads. */
+	wait = returned < taken && r->resource.hm->generation == hm_generation();
+	while (wait && r->returned == returned)
+		hm_order_nap(&r->order, &naps);
+	hm_unlock(&r->lock);
+	return wait;
+}
+
 static int alloc_base(struct region *r, size_t size, hetmem_stream stream,
 		      void **base)
 {
 	struct hm_provider *p = r->provider;
-	size_t before;
+	uint64_t taken = 0;
 	int err;
 
 	region_reap(r, 0, false);
@@ -189,10 +214,13 @@ static int alloc_base(struct region *r, size_t size, hetmem_stream stream,
 		err = p->ops->alloc(p, size, stream, base);
 		hm_lock(&r->lock);
 		r->stats.driver_calls++;
-		before = r->freed_bytes;
+		/* Of later ones there is no end. */
+		if (!taken)
+			taken = r->taken;
 		hm_unlock(&r->lock);
 		/* What was freed may be all that is missing. */
-		if (err != -ENOMEM || !before || !region_reap(r, 0, true))
+		if (err != -ENOMEM ||
+		    (!region_reap(r, 0, true) && !wait_for_reapers(r, taken)))
 			return err;
 	}
 }

@@ -489,6 +489,8 @@ int main(void)
 		forked(kind);
 	}
 	aligned(DEVICE);
+	/* Each region has 2 MiB there: what is freed must come back for others. */
+	threads(DEVICE);
 	close_soft();
 	return tap_end();
 }
