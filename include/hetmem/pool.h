@@ -199,7 +199,7 @@ int hetmem_import_close(struct hetmem *hm, void *ptr);
  * struct hetmem_resource_stats - what a resource holds and did
  * @size: in: sizeof(struct hetmem_resource_stats)
  * @live: allocated blocks
- * @requested: requested bytes of live blocks
+ * @requested: requested bytes of live blocks; 1 for a block of size 0
  * @requested_peak: most of @requested. Never more than was requested at once,
  *	except by frees under way. Can be less where several streams are used.
  * @reserved: bytes of physical memory held: mapped, cached, waiting for
@@ -227,6 +227,11 @@ struct hetmem_resource_stats {
 	uint64_t host_wait_ns;
 };
 
+/*
+ * The statistics of adaptors are sums of the pools and providers below them. Zones of a
+ * guard() are requested bytes there. A failure that fallback() or retry() made good
+ * counts, too.
+ */
 int hetmem_resource_stats(struct hetmem_resource *res,
 			  struct hetmem_resource_stats *stats);
 
