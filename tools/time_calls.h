@@ -10,7 +10,7 @@
 
 #define TIME_CALLS	12
 
-/* Begins, with nothing taken so far; @hm's table is changed meanwhile. */
+/* Begins, with nothing taken so far. Changes @hm's table until it ends. */
 void time_calls_begin(struct hetmem *hm);
 
 /* Ends; @ns of each, of time_calls_nr() entries. */

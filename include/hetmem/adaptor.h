@@ -121,8 +121,8 @@ struct hetmem_history_event {
 
 /*
  * Copies the last @nr events (at most events= of the spec), the oldest first,
- * and returns how many it copied. Events go on meanwhile: those that are
- * overwritten while it copies are left out.
+ * and returns how many it copied. Other threads may add events:
+ * those that are overwritten while it copies are left out.
  */
 ssize_t hetmem_history(struct hetmem_resource *res,
 		       struct hetmem_history_event *events, size_t nr);

@@ -69,7 +69,7 @@ int hetmem_executor_fd(struct hetmem_executor *executor);
 
 /*
  * Carries out and answers all waiting hints, in order; overlapping ones at
- * once. Does not wait for hints, but for the memory that it moves. One thread
+ * once. Does not wait for further hints; waits for the memory that it moves. One thread
  * at a time. Returns the number of hints answered. Errors:
  * -EINVAL: the executor has a thread of its own.
  */

@@ -234,7 +234,7 @@ static bool emu_evict_everywhere(struct emu_device *dev)
 	unsigned int cpu;
 	bool moved = false;
 
-	/* One that goes offline meanwhile takes its batches along. */
+	/* A CPU that goes offline takes its batches along. */
 	for_each_online_cpu(cpu) {
 		if (work_on_cpu(cpu, emu_evict_here, dev) > 0)
 			moved = true;
@@ -287,7 +287,7 @@ unsigned long emu_make_room(struct emu_device *dev, unsigned long nr,
 	for (round = 0; reserved < nr && round < EMU_MOVE_ROUNDS; round++) {
 		if (fatal_signal_pending(current))
 			break;
-		/* Somebody else may have made room meanwhile. */
+		/* Another task may have made room. */
 		lacking = emu_lacking(dev, nr - reserved);
 		if (lacking && emu_evict(dev, lacking, spare) <= 0)
 			break;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * retry(R,times=,wait=): tries again when R has no memory. In between it asks
- * the program's callback, which may free something; without one it takes
- * back what has completed meanwhile, gives what R caches back to the system,
+ * the program's callback, which may free something; without one it reclaims
+ * blocks whose work has completed, gives what R caches back to the system,
  * where another resource of the process may have use for it, and waits.
  */
 #include <errno.h>

@@ -93,7 +93,7 @@ int hm_several_free(struct hetmem_resource *self, void *ptr, size_t *size,
 	return err ? err : up->ops->free(up, ptr, size, stream);
 }
 
-/* Adds what each has, but for what is of the stack as a whole. */
+/* Adds the upstreams' statistics. Those of the whole stack count once. */
 static int sum_stats(struct hm_several *s,
 		     struct hetmem_resource_stats *stats)
 {

@@ -5,7 +5,7 @@
  *
  * The counters only ever go on. A level that is pushed remembers where they
  * stood, and begins a peak of its own; when it is popped the outer level's
- * peak is the larger of the two. An allocation that happens meanwhile adds to
+ * peak is the larger of the two. A concurrent allocation adds to
  * the value first and raises the peak after; a push stores the peak first and
  * reads the value after: one of the two sees the other.
  *

@@ -185,7 +185,7 @@ struct hm_ctl_trace {
  *	reported and freed. In a forked child it only forgets.
  *
  * alloc, free and ctl may be called from any thread at any time; in a forked
- * child they say -EOWNERDEAD, but for resources of host memory.
+ * child they return -EOWNERDEAD. Exception: resources of host memory work there.
  */
 struct hm_resource_ops {
 	const char *name;

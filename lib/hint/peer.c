@@ -100,7 +100,7 @@ int hm_peer_contexts(pid_t pid, int *fds, unsigned int nr)
 			continue;
 		fd = syscall(SYS_pidfd_getfd, pidfd, atoi(entry->d_name), 0);
 		if (fd < 0) {
-			/* Closed meanwhile, or we are not allowed to. */
+			/* Closed since it was listed, or we are not allowed to. */
 			if (errno != EBADF)
 				err = -errno;
 			continue;

@@ -48,7 +48,7 @@ struct block *hm_arena_best(const struct pool *p, const struct arena *a,
 			    uint64_t units);
 /*
  * Returns the next block of a walk, or NULL at its end; the one after that
- * begins a new one. The arena may change meanwhile: what is added may be missed.
+ * begins a new one. The arena may change during a walk: added blocks may be missed.
  */
 struct block *hm_arena_walk(const struct pool *p, struct arena *a,
 			    enum arena_walk walk);

@@ -3,8 +3,8 @@
  * The cached path: a stream keeps what was freed on it, up to a limit, by
  * size. Such a block comes back on the same stream for a request of its size,
  * or one that is somewhat smaller: without a lock that another stream takes,
- * without a system call, and without a call of the driver but for the stream's
- * id. Everything else is alloc.c.
+ * without a system call, and with one call of the driver, for the stream's id.
+ * Everything else is alloc.c.
  */
 #include <sched.h>
 #include <stdlib.h>

@@ -383,8 +383,8 @@ static int pool_alloc_with(struct pool *p, struct hm_ctl_alloc *arg)
 }
 
 /*
- * To @units, and what is more than that is cut off, but for a block with room
- * of its own. Of one that was large enough the rest may be in use.
+ * Enlarges @b to @units, and cuts off what is more. Exceptions: a block with room
+ * of its own keeps it, and one that was large enough is left as it is.
  */
 static int pool_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 			uint64_t units)
@@ -555,7 +555,7 @@ static bool is_used_elsewhere(struct pool *p)
 	return p->graphs || p->requested;
 }
 
-/* Waits for all of that. Releases the lock meanwhile. */
+/* Waits for all of that. Releases the lock while it waits. */
 static int pool_finish(struct pool *p)
 {
 	uint64_t start = hm_now();
@@ -574,7 +574,7 @@ static void pool_awake(struct pool *p)
 	pool_set_cache(p);
 }
 
-/* With both locks, of which pool->lock is released meanwhile. */
+/* With both locks. Releases pool->lock while it waits. */
 static int pool_go_to_sleep(struct pool *p)
 {
 	int err = 0;

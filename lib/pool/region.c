@@ -140,8 +140,8 @@ static struct block *take_freed(struct region *r, size_t bytes, bool all)
 }
 
 /*
- * With the lock, which is released meanwhile: waits for @b, which is in no list,
- * and gives it to the provider. After an error it is in the list of freed ones.
+ * Waits for @b, which is in no list, and gives it to the provider. With the lock,
+ * which is released in between. After an error it is in the list of freed ones.
  */
 static int give_back(struct region *r, struct block *b)
 {
@@ -330,8 +330,8 @@ static int region_alloc(struct hetmem_resource *self, size_t size,
 }
 
 /*
- * With the lock, which is released meanwhile: the provider takes @b back in the
- * order of @s, which is ordered after all other uses. After an error @b is as it
+ * The provider takes @b back in the order of @s, which is ordered after all other
+ * uses. With the lock, which is released in between. After an error @b is as it
  * was.
  */
 static int free_streamed(struct region *r, struct block *b, struct hm_stream *s)

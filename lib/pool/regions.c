@@ -4,8 +4,8 @@
  * given back when it is free as a whole and its last use is complete.
  *
  * Making a region can take long, and giving one back waits for all work of the
- * device. So pool->lock is released meanwhile, and the bytes count as
- * pool->busy: between held and not.
+ * device. So pool->lock is released for that. Until it is taken again the bytes
+ * count as pool->busy: neither held nor free.
  */
 #include <stdlib.h>
 

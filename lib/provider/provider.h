@@ -36,7 +36,7 @@ struct hm_provider;
  * @free: a region, whole; all uses are complete (STREAMED: ordered)
  * @held: bytes that the driver holds for it now and held at most; NULL, and
  *	false: nothing but what is allocated
- * @trim: gives back what it holds beyond that, but for @keep bytes in all
+ * @trim: gives back what it holds beyond that, until @keep bytes in all are left
  * @reserve: @size bytes of addresses, aligned to @align
  * @unreserve: exactly what was reserved, with nothing mapped in it
  * @create: a handle of @size bytes, a multiple of the granularity

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * The providers of whole regions, but for device (vmm.h): managed, async,
- * pinned, system, host; and the program's own, custom. All return 0; -ENODEV no such device; -EOPNOTSUPP
- * the device or the driver cannot; -EINVAL an option makes no sense; -ENOMEM.
+ * The providers of whole regions: managed, async, pinned, system, host, and the
+ * program's own, custom. The provider device is in vmm.h. All return 0, or:
+ * -ENODEV: no such device;
+ * -EOPNOTSUPP: the device or the driver cannot;
+ * -EINVAL: an option makes no sense;
+ * -ENOMEM.
  * An @options that is NULL is all zeros, which is the default of each.
  */
 #ifndef HETMEM_PROVIDER_REGIONS_H

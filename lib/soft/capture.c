@@ -16,7 +16,7 @@
 /**
  * struct soft_capture - one that was begun
  * @thread: that began it
- * @invalid: something illegal was done meanwhile
+ * @invalid: something illegal was done during it
  */
 struct soft_capture {
 	struct soft_capture *next;

@@ -276,7 +276,7 @@ static int make_fixed(const struct hm_spec *spec,
 
 /*
  * pool(@provider(device=@device)) with the parameters that were given to a
- * name, but for device. -EINVAL: longer than @len.
+ * name, except device. -EINVAL: longer than @len.
  */
 static int expand_pool(const struct hm_spec *spec, const char *provider,
 		       int device, char *text, size_t len)

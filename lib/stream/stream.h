@@ -33,7 +33,7 @@ struct hm_point {
  * @points: ring of events not known to be complete, the oldest at @first
  * @unnamed: see hm_stream_unnamed()
  * @captured: between begin and end of a capture
- * @calls: under way without the lock, with @handle: it is not retired meanwhile
+ * @calls: under way without the lock, with @handle: until they end it is not retired
  * @waited: by index of another stream: this one is ordered after that position
  */
 struct hm_stream {

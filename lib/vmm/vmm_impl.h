@@ -6,9 +6,9 @@
  * in handles of some pages. A handle has one active mapping, whose addresses
  * are part of a run, and aliases: mappings where it was before. To move memory
  * that is free to where it is missing, its handle is mapped there first; the
- * old addresses stay as an alias, until what used them is found complete, and
- * are mapped or used for nothing else meanwhile. So nothing ever waits, and
- * fragmentation of addresses is none of memory.
+ * old addresses stay as an alias, mapped and used for nothing else, until their
+ * uses are found complete. So the host never waits, and fragmented address space
+ * never wastes memory.
  *
  * Holes are pages without a mapping: see holes.h. grow.c has the plan of what
  * memory goes where. All of it is under pool->lock.

@@ -4,9 +4,8 @@
  * context of that process, or from /proc/PID/pagemap.
  *
  * pagemap knows what is on the host and what was never touched, but writes
- * a page on a device as if it were swapped out. The module knows devices,
- * but for what the page tables do not tell it says HETMEM_UNKNOWN; that is
- * asked of pagemap.
+ * a page on a device as if it were swapped out. The module knows devices.
+ * Where page tables do not tell it reports HETMEM_UNKNOWN, and pagemap is asked.
  */
 #ifndef HETMEM_TOOLS_SOURCE_H
 #define HETMEM_TOOLS_SOURCE_H

@@ -2,8 +2,8 @@
 /*
  * Replays a trace in one thread, in the order in which it was recorded, which
  * gives the same addresses every time when the streams are idle; and takes
- * the figures: us, the peer, the peer, us, in one process, so that what the
- * machine does meanwhile hits both.
+ * the figures: us, the peer, the peer, us, in one process, so that other
+ * load on the machine hits both.
  *
  * A pass is timed as a whole, with the trace read and the arrays touched
  * before; the time of each step and the calls are taken in passes of their

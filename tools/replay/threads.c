@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
  * Replays a trace in as many threads as were recorded, each as fast as it
- * can, but for what was ordered: a block is freed, or used by another thread,
+ * can, and keeps what was ordered: a block is freed, or used by another thread,
  * after it was allocated, and what waits for an event comes after the event
  * was recorded. That is what a program must have had by some means of its
  * own; the rest may happen in any order.

@@ -233,7 +233,7 @@ static void add_on_block(struct reader *r, enum replay_op op, uint64_t ptr,
 	}
 }
 
-/* @event: 0 is one like any other, but for a sync with a stream. */
+/* @event: 0 is a valid one. Exception: a sync with a stream has none. */
 static void add_edge(struct reader *r, enum replay_op op, uint64_t event,
 		     uint16_t stream, uint16_t thread)
 {
