@@ -552,7 +552,7 @@ static void pool_set_cache(struct pool *p)
 static bool is_used_elsewhere(struct pool *p)
 {
 	hm_pool_sum(p);
-	return p->graphs || p->requested;
+	return (p->graphs && p->graphs->nr) || p->requested;
 }
 
 /* Waits for all of that. Releases the lock while it waits. */

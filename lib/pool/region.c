@@ -42,7 +42,7 @@ struct block {
  * struct region - the resource
  * @live: tree of live blocks
  * @freed, @last: list of freed blocks; @freed_bytes: of them
- * @taken: blocks ever taken out of it; @returned: of these, given back, or in it again
+ * @taken: blocks ever taken out of it, to be given back; @returned: of these, those that were
  */
 struct region {
 	struct hetmem_resource resource;
@@ -155,11 +155,12 @@ static int give_back(struct region *r, struct block *b)
 				   HETMEM_STREAM_HOST);
 		hm_lock(&r->lock);
 	}
-	r->returned++;
 	if (err) {
+		r->taken--;
 		region_append(r, b);
 		return err;
 	}
+	r->returned++;
 	forget_block(r, b);
 	return 0;
 }
@@ -182,45 +183,48 @@ static size_t region_reap(struct region *r, size_t keep, bool all)
 	return bytes;
 }
 
+/* Most that is waited for others, who may go on for ever: ns. */
+#define REAP_NS		1000000000ULL
+
 /*
- * Other threads give back blocks that were freed, the first @taken of all: waits for
- * one. Returns false if they are done.
+ * Other threads give back blocks that were freed: waits until more than @returned are.
+ * Returns false if nobody does that, or after @deadline.
  */
-static bool wait_for_reapers(struct region *r, uint64_t taken)
+static bool wait_for_reapers(struct region *r, uint64_t returned, uint64_t deadline)
 {
 	unsigned int naps = 0;
-	uint64_t returned;
-	bool wait;
+	bool more;
 
 	hm_lock(&r->lock);
-	returned = r->returned;
 	/* A forked child has none of these threads. */
-	wait = returned < taken && r->resource.hm->generation == hm_generation();
-	while (wait && r->returned == returned)
+	while (r->returned == returned && r->returned < r->taken &&
+	       r->resource.hm->generation == hm_generation())
 		hm_order_nap(&r->order, &naps);
+	more = r->returned != returned;
 	hm_unlock(&r->lock);
-	return wait;
+	return more && hm_now() < deadline;
 }
 
 static int alloc_base(struct region *r, size_t size, hetmem_stream stream,
 		      void **base)
 {
 	struct hm_provider *p = r->provider;
-	uint64_t taken = 0;
+	uint64_t deadline = 0, returned;
 	int err;
 
 	region_reap(r, 0, false);
 	for (;;) {
-		err = p->ops->alloc(p, size, stream, base);
 		hm_lock(&r->lock);
 		r->stats.driver_calls++;
-		/* Of later ones there is no end. */
-		if (!taken)
-			taken = r->taken;
+		returned = r->returned;
 		hm_unlock(&r->lock);
+		err = p->ops->alloc(p, size, stream, base);
+		if (err != -ENOMEM)
+			return err;
+		deadline = deadline ? deadline : hm_now() + REAP_NS;
 		/* What was freed may be all that is missing. */
-		if (err != -ENOMEM ||
-		    (!region_reap(r, 0, true) && !wait_for_reapers(r, taken)))
+		if (!region_reap(r, 0, true) &&
+		    !wait_for_reapers(r, returned, deadline))
 			return err;
 	}
 }
