@@ -330,6 +330,23 @@ static int fixed_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	}
 }
 
+/*
+ * Waits for what uses the buffers. Of a live one the streams are not known, so that
+ * contexts are synchronized, which is illegal while a stream is captured.
+ */
+static void wait_for_uses(struct fixed *f)
+{
+	bool unknown = f->stats.live;
+	unsigned int i;
+
+	hm_lock(&f->lock);
+	for (i = 0; i < f->count && !unknown; i++)
+		unknown = hm_uses_sync(&f->order, &f->buffers[i].uses);
+	hm_unlock(&f->lock);
+	if (unknown)
+		hm_order_finish(&f->order);
+}
+
 /* Of one that could not be made, what there is. */
 static void fixed_destroy(struct hetmem_resource *self)
 {
@@ -339,9 +356,8 @@ static void fixed_destroy(struct hetmem_resource *self)
 	size_t whole = f->size * f->count;
 	unsigned int i;
 
-	/* Live ones may be in use on any stream. */
 	if (f->slab && !forget)
-		hm_order_finish(&f->order);
+		wait_for_uses(f);
 	hm_order_destroy(&f->order, forget);
 	if (f->slab)
 		up->ops->free(up, f->slab, &whole, HETMEM_STREAM_HOST);

@@ -690,6 +690,28 @@ static void report_leaks(struct guard *g)
 			leaks.nr - MAX_LEAKS);
 }
 
+static bool has_looked(struct guard *g)
+{
+	bool looked;
+
+	hm_lock(&g->lock);
+	looked = !g->pending;
+	hm_unlock(&g->lock);
+	return looked;
+}
+
+/*
+ * A context that has failed never calls back: false. Where nothing is pending it is not
+ * synchronized, which is illegal while a stream is captured.
+ */
+static bool wait_for_looks(struct guard *g)
+{
+	if (has_looked(g))
+		return true;
+	g->resource.hm->driver.cuCtxSynchronize();
+	return has_looked(g);
+}
+
 static void guard_destroy(struct hetmem_resource *self)
 {
 	struct guard *g = (struct guard *)self;
@@ -707,11 +729,7 @@ static void guard_destroy(struct hetmem_resource *self)
 				   self->device < 0 ? 0 : self->device,
 				   &saved)) {
 		hm_context_relax(self->hm, &saved);
-		/* A context that has failed never calls back. */
-		d->cuCtxSynchronize();
-		hm_lock(&g->lock);
-		all_looked = !g->pending;
-		hm_unlock(&g->lock);
+		all_looked = wait_for_looks(g);
 		if (g->stream)
 			d->cuStreamDestroy(g->stream);
 		if (all_looked)

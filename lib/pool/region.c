@@ -572,9 +572,13 @@ static void region_destroy(struct hetmem_resource *self)
 			 (unsigned long)b->range.start);
 	if (!forget) {
 		mode = hm_capture_relaxed(self->hm);
-		/* Blocks that nobody freed may be in use on any stream. */
-		hm_order_finish(&r->order);
 		region_reap(r, 0, true);
+		/*
+		 * Blocks that nobody freed may be in use on any stream. Not without
+		 * need: it is illegal while a stream is captured.
+		 */
+		if (b || r->freed)
+			hm_order_finish(&r->order);
 	}
 	while ((b = r->freed)) {
 		r->freed = b->next;

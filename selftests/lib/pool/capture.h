@@ -189,9 +189,47 @@ static void declared(CUstream s)
 	drop_stream(other);
 }
 
+/* Slow paths change the thread's mode for as long as they take. */
+static void mode(CUstream s)
+{
+	CUstreamCaptureMode was = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+
+	need(!drv->cuThreadExchangeStreamCaptureMode(&was), "the mode");
+	use(s, s);
+	need(!drv->cuThreadExchangeStreamCaptureMode(&was), "the mode");
+	is(was, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, "%s: the thread's mode stays", spec);
+}
+
+static void nap(void *unused)
+{
+	(void)unused;
+	usleep(20000);
+}
+
+/*
+ * Destroy waits for what was freed, and asks the driver whether it is complete. A guard whose
+ * looks are not over synchronizes the context.
+ */
+static void destroyed(CUstream captured)
+{
+	CUstream other = new_stream();
+	void *p;
+
+	use(captured, other);
+	p = get(3 * MB, other);
+	need(!drv->cuLaunchHostFunc(other, nap, NULL), "work");
+	put(p, 3 * MB, other);
+	if (is_of("guard"))
+		drv->cuStreamSynchronize(other);
+	begin(captured);
+	is(hetmem_resource_destroy(pool), 0, "%s: all is freed", spec);
+	is(end(captured), 0, "%s: and a capture meanwhile is valid", spec);
+	drv->cuStreamDestroy(other);
+}
+
 static void run(const char *which)
 {
-	CUstream s = new_stream();
+	CUstream s = new_stream(), last = new_stream();
 
 	spec = which;
 	need(!hetmem_resource_create(hm, spec, &pool), "%s: %s", spec,
@@ -205,8 +243,10 @@ static void run(const char *which)
 		declared(CU_STREAM_PER_THREAD);
 		hetmem_stream_retire(pool, CU_STREAM_PER_THREAD);
 	}
+	mode(s);
 	drop_stream(s);
-	is(hetmem_resource_destroy(pool), 0, "%s: all is freed", spec);
+	destroyed(last);
+	drv->cuStreamDestroy(last);
 }
 
 static void run_all(const char *driver)
