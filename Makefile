@@ -80,7 +80,7 @@ endif
 # What this machine has of the optional libraries is asked on every run; what was
 # found goes to config.h and config.mk, which change only when the answer does.
 quick := clean help module modules_install modules_uninstall dkms_install uninstall check \
-	check-headers demo bench-kernel bench-pullback $(header_dirs)
+	check-mutants check-headers demo bench-kernel bench-pullback $(header_dirs)
 ifneq ($(filter-out $(quick),$(or $(MAKECMDGOALS),all)),)
 found := $(shell lib/detect $(B) '$(CC)' '$(sanflags) $(CFLAGS) $(LDFLAGS)' >&2 && echo yes)
 ifneq ($(found),yes)
@@ -233,6 +233,10 @@ check-headers:
 check:
 	$(Q)selftests/run-tests $(T)
 
+# M='NAME...', see selftests/mutants/list
+check-mutants:
+	$(Q)selftests/mutants/run $(M)
+
 # T=SECONDS K=KERNEL SEED=N
 fuzz: $(fuzzer)
 	$(Q)selftests/vm/fuzz -v $(if $(T),-t $(T)) $(if $(K),-k $(K)) $(if $(SEED),-s $(SEED))
@@ -313,6 +317,8 @@ help:
 	@echo '                        running one) in build/ and in MODULE_OUT=dir'
 	@echo 'make demo               watch memory move to a device and back'
 	@echo 'make check [T=pattern]  all tests, or those of selftests/t/ whose name matches'
+	@echo 'make check-mutants [M=names]'
+	@echo '                        whether tests fail when the allocator lacks a wait, 10 minutes'
 	@echo 'make check-gpu          the library on a machine with a GPU'
 	@echo 'make rmm                for selftests/gpu/measure: hetmem beside RMM, which pip fetches'
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
@@ -333,7 +339,8 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests rmm module check check-headers fuzz check-gpu demo \
+.PHONY: all host-tests gpu-tests vm-tests rmm module check check-mutants check-headers fuzz \
+	check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
 	modules_install modules_uninstall dkms_install clean help FORCE
 .SECONDARY:

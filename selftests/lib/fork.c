@@ -95,6 +95,43 @@ static int opens_again(void *arg)
 	return 0;
 }
 
+static void never(void)
+{
+	_exit(9);
+}
+
+static int destroys(void *res)
+{
+	void (*call)(void) = never;
+
+#define CALL(member, ...) memcpy(&hm->driver.member, &call, sizeof(call));
+	HM_DRIVER_CALLS(CALL)
+#undef CALL
+	hetmem_resource_destroy(res);
+	return 0;
+}
+
+/* What was freed is in use, and one block is live. */
+static void destroy(const char *spec)
+{
+	struct hetmem_resource *res;
+	CUstream s, other;
+	void *p, *q;
+
+	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec, hetmem_last_error());
+	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING) &&
+	     !drv->cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), "streams");
+	need(!hetmem_alloc(res, 4096, 0, s, &p) && !hetmem_alloc(res, 4096, 0, other, &q),
+	     "%s: memory: %s", spec, hetmem_last_error());
+	need(!soft_launch(s, "work", NULL, 0, 1000000), "work");
+	need(!hetmem_free(res, p, 0, s), "%s: free: %s", spec, hetmem_last_error());
+	is(run_child(destroys, res), 0, "%s: destroy in a child calls no driver", spec);
+	need(!hetmem_free(res, q, 0, other), "%s: free: %s", spec, hetmem_last_error());
+	is(hetmem_resource_destroy(res), 0, "%s: and the parent's goes on", spec);
+	drv->cuStreamDestroy(s);
+	drv->cuStreamDestroy(other);
+}
+
 static bool stop;
 
 /* Holds every lock of the library some of the time. */
@@ -214,6 +251,10 @@ static void logs(void)
 
 int main(void)
 {
+	static const char *const specs[] = {
+		"pool(vmm)", "pool(device)", "pool(async)", "device", "managed", "async",
+		"pinned", "host", "guard(pool(vmm))", "fixed(pool(vmm),size=4K,count=2)",
+	};
 	unsigned char *p, *q;
 	pthread_t thread[2];
 	int i, bad = 0;
@@ -230,6 +271,9 @@ int main(void)
 	   "the parent's device works on");
 	is(drv->cuCtxSynchronize(), 0, "to the end");
 	ok(all_bytes(p, 7, 4096), "and right");
+
+	for (i = 0; i < (int)(sizeof(specs) / sizeof(specs[0])); i++)
+		destroy(specs[i]);
 
 	p[0] = 42;
 	for (i = 0; i < 2; i++)

@@ -150,6 +150,14 @@ missing_tests()
 empty "every test beside the kernel's own exists" missing_tests
 also 'for all of those' test "$(grep -cE '^\| [a-z_]+ \| [a-z_]+: ' $parity)" -eq 39
 
+# Mutants are found in the source by their text.
+check 'every mutant is in the source, once' selftests/mutants/run -n
+mutants() { grep -cE '^[a-z0-9-]+: ' selftests/mutants/list; }
+also 'there are 20 at least' test "$(mutants)" -ge 20
+sed 's/^- /- no /' selftests/mutants/list >"$tmp/list"
+exits 1 'mutants that are not there are found' selftests/mutants/run -n -l "$tmp/list"
+also 'all of them' test "$(grep -c 'is there 0 times' "$tmp/err")" -eq "$(mutants)"
+
 # The modules are built beside the source, not in it.
 kdir=$(selftests/vm/kernel stock-6.12)/kdir
 check 'make module' make module KDIR="$kdir" MODULE_OUT="$tmp/module"

@@ -113,6 +113,34 @@ static void freed_elsewhere(void)
 	put(take(0, 3 * MIB), 3 * MIB, streams[0]);
 }
 
+static void use_on(int i, void *p)
+{
+	need(!drv->cuMemsetD8Async((uintptr_t)p, i, 3 * MIB, streams[i]), "work");
+}
+
+/* Another branch goes on using it, which is recorded. */
+static void recorded(void)
+{
+	void *p = take(0, 3 * MIB);
+
+	follow(1, 0);
+	need(!hetmem_record_stream(pool, p, streams[1]), "recorded");
+	use_on(1, p);
+	put(p, 3 * MIB, streams[0]);
+	put(take(0, 3 * MIB), 3 * MIB, streams[0]);
+}
+
+/* Nobody knows behind which work of the graph that is. */
+static void freed_outside(void)
+{
+	void *p = take(0, 3 * MIB);
+
+	follow(1, 0);
+	use_on(1, p);
+	put(p, 3 * MIB, HETMEM_STREAM_HOST);
+	put(take(0, 3 * MIB), 3 * MIB, streams[0]);
+}
+
 static void ordered(void)
 {
 	put(take(0, 3 * MIB), 3 * MIB, streams[0]);
@@ -160,6 +188,8 @@ static const struct {
 	{ "what was merged", merged },
 	{ "an order from before the free", early_order },
 	{ "freed on another branch", freed_elsewhere },
+	{ "another branch uses it longer", recorded },
+	{ "freed outside of the capture", freed_outside },
 	{ "an order between them", ordered },
 	{ "at random", at_random },
 };

@@ -228,6 +228,36 @@ static void ended_meanwhile(const char *provider)
 	drv->cuStreamDestroy(s);
 }
 
+/* A graph that was launched goes on using what it had when its id was released. */
+static void released_under_way(const char *provider, size_t size)
+{
+	CUstream a = new_stream(), b = new_stream();
+	CUgraphExec exec;
+	void *p, *q;
+
+	make_pool(provider, NULL);
+	put(get(512, b), 512, b);
+	begin(a, 1);
+	p = get(size, a);
+	need(!drv->cuMemsetD8Async((uintptr_t)p, 1, size, a), "work");
+	put(p, size, a);
+	need(!drv->cuStreamEndCapture(a, &graph) &&
+	     !drv->cuGraphInstantiateWithFlags(&exec, graph, 0) &&
+	     !drv->cuGraphDestroy(graph) && !hetmem_capture_end(pool, a, 1), "a graph");
+	close_gate(a);
+	need(!drv->cuGraphLaunch(exec, a), "a launch");
+	is(hetmem_capture_release(pool, a, 1), 0, "%s, %zu: released under way", provider, size);
+	q = get(size, HETMEM_STREAM_HOST);
+	ok(q != p, "%s, %zu: what the graph uses is not complete", provider, size);
+	put(q, size, HETMEM_STREAM_HOST);
+	open_gate();
+	drv->cuCtxSynchronize();
+	drv->cuGraphExecDestroy(exec);
+	is(hetmem_resource_destroy(pool), 0, "%s, %zu: nothing is left", provider, size);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
 static void all(const char *provider)
 {
 	ended_meanwhile(provider);
@@ -238,6 +268,8 @@ static void all(const char *provider)
 	parts(provider, 700);
 	parts(provider, 5 * MIB);
 	live_lists(provider);
+	released_under_way(provider, 700);
+	released_under_way(provider, 5 * MIB);
 	is(device_used(), 0, "%s: nothing is left", provider);
 }
 

@@ -3,6 +3,7 @@
  * What a pool reports as its peaks, and what decay= makes of them: against the bytes that
  * really were requested and held at once.
  */
+#include "block_of.h"
 #include "pool_gate.h"
 
 static uint64_t live, peak;
@@ -202,6 +203,37 @@ static void decays_elsewhere(void)
 	hm->driver.cuMemFree = real.cuMemFree;
 }
 
+#define NR_FITS	1000
+
+/* Cached blocks that are larger than asked for: what they have too much is bounded. */
+static void too_large(const char *provider)
+{
+	const size_t large = 8 << 10, small = 5 << 10;
+	struct hm_ctl_owns block;
+	CUstream s = new_stream();
+	void *p[NR_FITS];
+	size_t excess = 0;
+	int i;
+
+	begin(provider, NULL);
+	for (i = 0; i < NR_FITS; i++)
+		p[i] = get(large, s);
+	for (i = 0; i < NR_FITS; i++)
+		put(p[i], large, s);
+	for (i = 0; i < NR_FITS; i++) {
+		p[i] = get(small, s);
+		need(!block_of(pool, p[i], &block), "a block");
+		excess += block.size - small;
+	}
+	ok(excess && excess <= MIB + pool_stats().reserved / 1024 + large,
+	   "%s: %zu KiB too much in %d of %zu KiB", provider, excess >> 10, NR_FITS,
+	   small >> 10);
+	for (i = 0; i < NR_FITS; i++)
+		put(p[i], small, s);
+	is(hetmem_resource_destroy(pool), 0, "%s: all is freed", provider);
+	drv->cuStreamDestroy(s);
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_MEMORY", "512M", 1);
@@ -222,6 +254,8 @@ int main(void)
 	decays(1);
 	decays(3);
 	decays_elsewhere();
+	too_large("vmm");
+	too_large("device");
 	close_soft();
 	return tap_end();
 }

@@ -189,6 +189,37 @@ static void outlives(const char *provider)
 	drv->cuStreamDestroy(b);
 }
 
+/* A stream that is captured, and nobody was told. */
+static void *use_own(void *used)
+{
+	void *p;
+
+	drv->cuCtxSetCurrent(context);
+	p = get_private(7, 700, CU_STREAM_PER_THREAD);
+	put(p, 700, CU_STREAM_PER_THREAD);
+	*(void **)used = p;
+	return NULL;
+}
+
+/* Each thread's own stream has a part of its own. */
+static void own_streams(const char *provider)
+{
+	CUstream a = new_stream();
+	pthread_t id;
+	void *p, *q;
+
+	make_pool(provider, NULL);
+	is(hetmem_private_retain(pool, 7), 0, "%s: threads' own streams", provider);
+	need(!pthread_create(&id, NULL, use_own, &p) && !pthread_join(id, NULL), "a thread");
+	q = get_private(7, 700, CU_STREAM_PER_THREAD);
+	ok(q != p, "%s: what one freed is not another's", provider);
+	put(q, 700, CU_STREAM_PER_THREAD);
+	is(hetmem_private_release(pool, 7, a), 0, "released: %s", hetmem_last_error());
+	hetmem_stream_retire(pool, a);
+	is(hetmem_resource_destroy(pool), 0, "%s: nothing is left", provider);
+	drv->cuStreamDestroy(a);
+}
+
 static void captured(const char *provider)
 {
 	CUstream s = new_stream();
@@ -369,6 +400,8 @@ int main(void)
 	aligned("vmm", 3 * MIB);
 	outlives("device");
 	outlives("vmm");
+	own_streams("device");
+	own_streams("vmm");
 	captured("device");
 	captured("vmm");
 	threads("device");

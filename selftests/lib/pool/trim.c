@@ -98,6 +98,31 @@ static void others_go_on(void)
 	drv->cuStreamDestroy(b);
 }
 
+/* What is registered with a transport stays where it is, freed or not. */
+static void pinned(const char *provider)
+{
+	struct hm_pool_options opt = { .max = 32 * MIB, .wait_ms = HM_POOL_NO_WAIT };
+	void *p, *next, *q = NULL;
+
+	make_pool(provider, &opt);
+	p = get(8 * MIB, HETMEM_STREAM_HOST);
+	next = get(2 * MIB, HETMEM_STREAM_HOST);
+	is(hetmem_pin_comm(pool, p), 0, "%s: pinned", provider);
+	put(p, 8 * MIB, HETMEM_STREAM_HOST);
+	is(hetmem_trim(pool, 0, NULL), 0, "%s: trim", provider);
+	ok(pool_stats().reserved >= 8 * MIB, "%s: it is not given back", provider);
+	is(hetmem_alloc(pool, 24 * MIB, 0, HETMEM_STREAM_HOST, &q), -ENOMEM,
+	   "%s: nor is its memory used elsewhere: %s", provider, hetmem_last_error());
+	if (q)
+		put(q, 0, HETMEM_STREAM_HOST);
+	q = get(8 * MIB, HETMEM_STREAM_HOST);
+	ok(q == p, "%s: but in its place", provider);
+	put(q, 8 * MIB, HETMEM_STREAM_HOST);
+	put(next, 2 * MIB, HETMEM_STREAM_HOST);
+	is(hetmem_resource_destroy(pool), 0, "%s: until destroy", provider);
+	is(device_used(), 0, "%s: nothing is left", provider);
+}
+
 int main(void)
 {
 	open_soft("");
@@ -109,6 +134,8 @@ int main(void)
 	bounded(HM_POOL_NO_WAIT);
 	bounded(5);
 	others_go_on();
+	pinned("device");
+	pinned("vmm");
 	close_soft();
 	return tap_end();
 }

@@ -127,6 +127,45 @@ static void private_pool(bool sleeps)
 	drv->cuStreamDestroy(a);
 }
 
+/* So do resources without a pool of their own. */
+static void destroy_waits_for_live(const char *spec)
+{
+	CUstream a = new_stream();
+	pthread_t id;
+	void *p;
+
+	need(!hetmem_resource_create(hm, spec, &pool), "%s: %s", spec, hetmem_last_error());
+	p = get(64 << 10, a);
+	id = use_slowly(p, 64 << 10, a);
+	hetmem_resource_destroy(pool);
+	ok(__atomic_load_n(&is_open, __ATOMIC_SEQ_CST),
+	   "%s: destroy waits for what uses a live block", spec);
+	pthread_join(id, NULL);
+	is(drv->cuStreamSynchronize(a), 0, "%s: which has it until then", spec);
+	drv->cuStreamDestroy(a);
+}
+
+/* Of what was freed, too, and where no event can be recorded that tells when. */
+static void destroy_waits_for_context(const char *provider)
+{
+	CUstream a = new_stream();
+	pthread_t id;
+	void *p;
+
+	make_pool(provider, NULL);
+	p = get(3 * MIB, a);
+	id = use_slowly(p, 3 * MIB, a);
+	put(p, 3 * MIB, a);
+	soft_rules("cuEventRecord:*=CUDA_ERROR_UNKNOWN", NULL);
+	is(hetmem_resource_destroy(pool), 0, "%s: destroy, without events", provider);
+	soft_rules(NULL, NULL);
+	ok(__atomic_load_n(&is_open, __ATOMIC_SEQ_CST),
+	   "%s: waits for what uses freed memory", provider);
+	pthread_join(id, NULL);
+	is(drv->cuStreamSynchronize(a), 0, "%s: which has it until then", provider);
+	drv->cuStreamDestroy(a);
+}
+
 /* A stream that a block was grown on is one of those that use it. */
 static void grown(void)
 {
@@ -219,6 +258,30 @@ static void lost(bool recorded)
 	put(q, 0, HETMEM_STREAM_HOST);
 	open_gate();
 	is(hetmem_resource_destroy(pool), 0, "all is freed");
+	hm->driver = real;
+	drv->cuStreamDestroy(b);
+}
+
+/* What it freed before is not the next stream's, which has only its handle. */
+static void next_of_handle(const char *provider, size_t size)
+{
+	CUstream a = new_stream(), b = new_stream();
+	void *p, *q;
+
+	make_pool(provider, NULL);
+	use_handle();
+	behind_handle = a;
+	p = get(size, HANDLE);
+	close_gate(a);
+	put(p, size, HANDLE);
+	drv->cuStreamDestroy(a);
+	behind_handle = b;
+	q = get(size, HANDLE);
+	ok(q != p, "%s, %zu: what a destroyed stream freed is not for the next of its handle",
+	   provider, size);
+	put(q, size, HANDLE);
+	open_gate();
+	is(hetmem_resource_destroy(pool), 0, "%s, %zu: all is freed", provider, size);
 	hm->driver = real;
 	drv->cuStreamDestroy(b);
 }
@@ -321,6 +384,51 @@ static void beside_what_is_used(bool host)
 	drv->cuStreamDestroy(b);
 }
 
+/* New memory rather than what is added to the end of what is used. */
+static void at_end_of_what_is_used(bool host)
+{
+	struct hm_pool_options opt = { .handle = 2 * MIB, .wait_ms = 50 };
+	const char *who = host ? "the host" : "another stream";
+	CUstream a = new_stream(), b = new_stream();
+	char *z, *q = NULL;
+
+	make_pool("vmm", &opt);
+	put(get(512, b), 512, b);
+	z = get(8 * MIB, a);
+	close_gate(a);
+	put(z, 0, a);
+	nr_waits = 0;
+	is(hetmem_alloc(pool, 16 * MIB, 0, host ? HETMEM_STREAM_HOST : b, (void **)&q), 0,
+	   "%s gets new memory: %s", who, hetmem_last_error());
+	ok(q + 16 * MIB <= z || q >= z + 8 * MIB, "%s: not behind what is used", who);
+	is(nr_waits, 0, "%s: without an order", who);
+	if (q)
+		put(q, 0, host ? HETMEM_STREAM_HOST : b);
+	open_gate();
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
+/* What a block leaves of a region that comes in stream order is there no earlier than it. */
+static void rest_of_region(void)
+{
+	CUstream a = new_stream();
+	char *p, *q;
+
+	need(!hetmem_resource_create(hm, "pool(async)", &pool), "a pool: %s",
+	     hetmem_last_error());
+	close_gate(a);
+	p = get(4096, a);
+	q = get(4096, HETMEM_STREAM_HOST);
+	ok(q + 4096 <= p || q >= p + 2 * MIB, "the host gets memory that is there");
+	open_gate();
+	put(p, 4096, a);
+	put(q, 4096, HETMEM_STREAM_HOST);
+	is(hetmem_resource_destroy(pool), 0, "all is freed");
+	drv->cuStreamDestroy(a);
+}
+
 /* What sleeps has no memory that could be exported. */
 static void export_asleep(void)
 {
@@ -341,6 +449,39 @@ static void export_asleep(void)
 	is(hetmem_resource_destroy(pool), 0, "all is freed");
 }
 
+/* Exported memory is given back when what uses it is complete: poll finds that. */
+static void exported_in_use(bool recorded)
+{
+	CUstream a = new_stream(), b = new_stream();
+	const char *who = recorded ? "another stream" : "its stream";
+	struct hetmem_segment segment;
+	unsigned int tries;
+	void *p;
+	int fd;
+
+	need(!hetmem_resource_create(hm, "pool(vmm(export=fd))", &pool), "a pool: %s",
+	     hetmem_last_error());
+	p = get(4 * MIB, a);
+	need(hetmem_export(pool, p, &fd, &segment, 1) == 1, "an export: %s",
+	     hetmem_last_error());
+	close(fd);
+	if (recorded)
+		need(!hetmem_record_stream(pool, p, b), "recorded");
+	close_gate(recorded ? b : a);
+	put(p, 0, a);
+	is(hetmem_poll(pool), 0, "exported, and %s uses it", who);
+	is(pool_stats().reserved, 4 * MIB, "%s: it is not given back", who);
+	open_gate();
+	for (tries = 0; tries < 10 && pool_stats().reserved; tries++) {
+		need(!drv->cuCtxSynchronize(), "all is complete");
+		hetmem_poll(pool);
+	}
+	is(pool_stats().reserved, 0, "%s: but then", who);
+	is(hetmem_resource_destroy(pool), 0, "%s: all is freed", who);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_MEMORY", "1G", 1);
@@ -355,15 +496,31 @@ int main(void)
 	unknown("async", false);
 	private_pool(true);
 	private_pool(false);
+	destroy_waits_for_live("device");
+	destroy_waits_for_live("async");
+	destroy_waits_for_live("pinned");
+	destroy_waits_for_live("system(device=0)");
+	destroy_waits_for_live("fixed(pool(vmm),size=64K,count=2)");
+	destroy_waits_for_live("fixed(pinned,size=64K,count=2)");
+	destroy_waits_for_context("vmm");
+	destroy_waits_for_context("device");
+	exported_in_use(false);
+	exported_in_use(true);
 	grown();
 	lost(false);
 	lost(true);
+	next_of_handle("vmm", 512);
+	next_of_handle("vmm", 4 * MIB);
+	next_of_handle("device", 512);
 	many_lost();
 	too_much();
 	captured();
+	rest_of_region();
 	export_asleep();
 	beside_what_is_used(true);
 	beside_what_is_used(false);
+	at_end_of_what_is_used(true);
+	at_end_of_what_is_used(false);
 	close_soft();
 	return tap_end();
 }

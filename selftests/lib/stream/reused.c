@@ -216,6 +216,60 @@ static void recorded(const char *spec, bool retire)
 	drv->cuStreamDestroy(own);
 }
 
+/* A free records the streams: those may be destroyed then without retire. */
+static void freed_before(const char *spec)
+{
+	CUstream other = new_stream(), own = new_stream();
+	void *p;
+
+	make(spec);
+	p = get(SIZE, own);
+	is(hetmem_record_stream(pool, p, handle), 0, "%s: recorded", spec);
+	close_gate(handle);
+	use(p, handle);
+	put(p, SIZE, own);
+	pass_handle_on(other);
+	is(hetmem_poll(pool), 0, "%s: poll", spec);
+	open_gate();
+	is(hetmem_trim(pool, 0, NULL), 0, "%s: trim", spec);
+	p = get(SIZE, other);
+	use(p, other);
+	put(p, SIZE, other);
+	is(nr_on_now, 0, "%s: an event of the free is behind a stream that is destroyed then",
+	   spec);
+	is(nr_syncs, 0, "%s: no context is synchronized", spec);
+	end(spec, other);
+	drv->cuStreamDestroy(own);
+}
+
+/* An event that could not be recorded at the free is recorded later. */
+static void recorded_later(const char *spec)
+{
+	CUstream own = new_stream(), other = new_stream();
+	unsigned int tries;
+	uint64_t one;
+	void *p;
+
+	make(spec);
+	p = get(SIZE, own);
+	one = pool_stats().reserved;
+	soft_rules("cuEventRecord:1=CUDA_ERROR_UNKNOWN", NULL);
+	close_gate(own);
+	put(p, SIZE, own);
+	soft_rules(NULL, NULL);
+	open_gate();
+	for (tries = 0; tries < 10; tries++) {
+		need(!drv->cuStreamSynchronize(own), "its work, and the event");
+		p = get(SIZE, HETMEM_STREAM_HOST);
+		put(p, SIZE, HETMEM_STREAM_HOST);
+		if (pool_stats().reserved <= one)
+			break;
+	}
+	ok(tries < 10, "%s: an event that failed is recorded later", spec);
+	end(spec, other);
+	drv->cuStreamDestroy(own);
+}
+
 /* A block that is allocated while its stream is captured has no stream to ask. */
 static void captured(const char *spec)
 {
@@ -327,6 +381,10 @@ int main(void)
 		recorded(specs[i], false);
 		if (!strstr(specs[i], "pool(") && strcmp(specs[i], "async"))
 			captured(specs[i]);
+		if (strncmp(specs[i], "pool(", 5))
+			freed_before(specs[i]);
+		if (!strcmp(specs[i], "device") || !strcmp(specs[i], "managed"))
+			recorded_later(specs[i]);
 	}
 	captured("fixed(pool(vmm),size=64K,count=1)");
 	retired_meanwhile();

@@ -195,6 +195,128 @@ static void moved(bool grows)
 	drv->cuStreamDestroy(b);
 }
 
+/* The host cannot be ordered behind what is after the block: it waits. */
+static void behind_in_use(bool recorded)
+{
+	struct hm_pool_options opt = { .handle = 2 * MIB, .wait_ms = 20 };
+	const char *how = recorded ? "a recorded use" : "a use";
+	CUstream a = new_stream(), b = new_stream();
+	unsigned int tries;
+	int err = -1;
+	char *p, *q;
+
+	make_pool("vmm", &opt);
+	put(get(16 * MIB, a), 0, a);
+	put(get(512, b), 512, b);
+	p = get(8 * MIB, a);
+	q = get(8 * MIB, a);
+	need(q == p + 8 * MIB, "two in a row");
+	if (recorded)
+		need(!hetmem_record_stream(pool, q, b), "recorded");
+	close_gate(recorded ? b : a);
+	put(q, 0, a);
+	is(hetmem_grow(pool, p, 16 * MIB, HETMEM_STREAM_HOST), -ENOMEM,
+	   "%s of what is behind is waited for: %s", how, hetmem_last_error());
+	open_gate();
+	for (tries = 0; tries < 10 && err; tries++) {
+		need(!drv->cuCtxSynchronize(), "all is complete");
+		hetmem_poll(pool);
+		err = hetmem_grow(pool, p, 16 * MIB, HETMEM_STREAM_HOST);
+	}
+	is(err, 0, "%s: and no longer: %s", how, hetmem_last_error());
+	put(p, 0, HETMEM_STREAM_HOST);
+	is(hetmem_resource_destroy(pool), 0, "all is freed");
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
+/* A page of a block is more than it needs, and was moved there in use. */
+static void rest_in_use(void)
+{
+	struct hm_pool_options opt = { .max = 64 * MIB, .handle = 2 * MIB, .wait_ms = 20 };
+	CUstream a = new_stream(), b = new_stream();
+	void *p, *q, *small, *r = NULL;
+
+	make_pool("vmm", &opt);
+	q = get(60 * MIB, a);
+	small = get(512, b);
+	p = get(2 * MIB, b);
+	close_gate(a);
+	put(q, 0, a);
+	is(hetmem_grow(pool, p, 17 * MIB / 2, b), 0, "a block gets memory in use: %s",
+	   hetmem_last_error());
+	is(hetmem_alloc(pool, 5 * MIB / 4, 0, HETMEM_STREAM_HOST, &r), -ENOMEM,
+	   "what is left of that is in use, too: %s", hetmem_last_error());
+	if (r)
+		put(r, 0, HETMEM_STREAM_HOST);
+	open_gate();
+	drv->cuCtxSynchronize();
+	put(p, 0, b);
+	put(small, 512, b);
+	is(hetmem_resource_destroy(pool), 0, "all is freed");
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
+static CUdeviceptr stays, stays_end;
+
+static CUresult unmap_others(CUdeviceptr addr, size_t size)
+{
+	return addr >= stays && addr < stays_end ? CUDA_ERROR_UNKNOWN :
+		real.cuMemUnmap(addr, size);
+}
+
+/*
+ * The addresses that memory was moved from are left alone while they are used. After that a
+ * neighbour grows there. @other: another stream has the memory then.
+ */
+static void old_addresses(bool other)
+{
+	struct hm_pool_options opt = { .max = 72 * MIB, .handle = 2 * MIB, .wait_ms = 20 };
+	const char *who = other ? "another stream" : "its stream";
+	CUstream a = new_stream(), b = other ? new_stream() : a;
+	char *x, *y, *p, *q = NULL;
+	unsigned int tries;
+	int err = -1;
+
+	make_pool("vmm", &opt);
+	put(get(56 * MIB, a), 0, a);
+	x = get(8 * MIB, a);
+	p = get(48 * MIB, a);
+	need(p == x + 8 * MIB, "two in a row");
+	y = get(14 * MIB, b);
+	close_gate(a);
+	need(!drv->cuMemsetD8Async((CUdeviceptr)p, 1, 48 * MIB, a), "work");
+	put(p, 0, a);
+	is(alloc_reserve(pool, 48 * MIB, 64 * MIB, b, (void **)&q), 0,
+	   "%s has the memory at other addresses: %s", who, hetmem_last_error());
+	put(y, 0, b);
+	is(hetmem_grow(pool, x, 16 * MIB, b), -ENOSPC, "%s: the old ones are in use: %s", who,
+	   hetmem_last_error());
+	open_gate();
+	for (tries = 0; tries < 10 && err; tries++) {
+		need(!drv->cuCtxSynchronize(), "%s: they are there until then", who);
+		hetmem_poll(pool);
+		err = hetmem_grow(pool, x, 16 * MIB, b);
+	}
+	is(err, 0, "%s: a neighbour grows there: %s", who, hetmem_last_error());
+	put(x, 0, b);
+	put(q, 0, b);
+	stays = (CUdeviceptr)p + 8 * MIB;
+	stays_end = (CUdeviceptr)p + 48 * MIB;
+	hm->driver.cuMemUnmap = unmap_others;
+	is(hetmem_trim(pool, 0, NULL), 0, "%s: trim", who);
+	hm->driver.cuMemUnmap = real.cuMemUnmap;
+	ok(device_used() && pool_stats().reserved == device_used(),
+	   "%s: memory with an old address that stays mapped is held", who);
+	is(hetmem_trim(pool, 0, NULL), 0, "%s: trim", who);
+	is(device_used(), 0, "%s: then given back", who);
+	is(hetmem_resource_destroy(pool), 0, "all is freed");
+	drv->cuStreamDestroy(a);
+	if (other)
+		drv->cuStreamDestroy(b);
+}
+
 /*
  * Every call fails of a grow, or a reserve, that moves what another stream freed, and
  * the call that undoes it: nothing has changed, and it works afterwards.
@@ -362,6 +484,11 @@ int main(void)
 	of_another_stream();
 	moved(false);
 	moved(true);
+	behind_in_use(false);
+	behind_in_use(true);
+	rest_in_use();
+	old_addresses(false);
+	old_addresses(true);
 	waits(false);
 	waits(true);
 	each_call(false, "");

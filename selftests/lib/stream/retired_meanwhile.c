@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * A stream that another thread retires while a call has looked it up and has no lock yet: the
+ * call looks it up again. What is freed on it then is behind the work that it was given after
+ * the retire, and its slot, which may be another stream's, is not touched.
+ *
+ * The other thread is played by the driver's call in the lookup.
+ */
+#include "block_of.h"
+#include "pool_gate.h"
+
+#define SMALL	((size_t)4 << 10)
+#define LARGE	(4 * MIB)
+
+static CUstream retired, next;
+static void (*meanwhile)(void);
+
+static CUresult get_id(CUstream s, unsigned long long *id)
+{
+	CUresult res = real.cuStreamGetId(s, id);
+	void (*act)(void) = meanwhile;
+
+	meanwhile = NULL;
+	if (act)
+		act();
+	return res;
+}
+
+/* It has no work then, and the pool knows. */
+static void retire_complete(void)
+{
+	need(!hetmem_stream_retire(pool, retired), "retire: %s", hetmem_last_error());
+	need(!drv->cuStreamSynchronize(retired), "its end");
+	need(!hetmem_poll(pool), "poll");
+}
+
+static void retire_and_hold_up(void)
+{
+	retire_complete();
+	close_gate(retired);
+}
+
+static void *freed_on_next;
+
+/* The next stream gets the slot, and frees what it still uses. */
+static void retire_and_pass_on(void)
+{
+	retire_complete();
+	freed_on_next = get(SMALL, next);
+	close_gate(next);
+	put(freed_on_next, SMALL, next);
+}
+
+static void begin(const char *provider)
+{
+	make_pool(provider, NULL);
+	retired = new_stream();
+	next = new_stream();
+}
+
+static void end(const char *provider)
+{
+	open_gate();
+	drv->cuCtxSynchronize();
+	is(hetmem_resource_destroy(pool), 0, "%s: all is freed", provider);
+	drv->cuStreamDestroy(retired);
+	drv->cuStreamDestroy(next);
+}
+
+static void *allocate(void *size)
+{
+	drv->cuCtxSetCurrent(NULL);
+	need(!drv->cuCtxSetCurrent(hm->devices[0].ctx), "the context");
+	return get(*(size_t *)size, retired);
+}
+
+/* @other: another thread allocates, and so owns the stream's cache. */
+static void free_meanwhile(const char *provider, size_t size, bool other)
+{
+	pthread_t id;
+	void *p, *q;
+
+	begin(provider);
+	put(get(size, retired), size, retired);
+	p = NULL;
+	if (other) {
+		need(!pthread_create(&id, NULL, allocate, &size) && !pthread_join(id, &p),
+		     "a thread");
+	} else {
+		p = get(size, retired);
+	}
+	meanwhile = retire_and_hold_up;
+	put(p, size, retired);
+	need(!meanwhile, "the stream was looked up");
+	is(hetmem_poll(pool), 0, "%s, %zu: freed on a stream that was retired meanwhile",
+	   provider, size);
+	q = get(size, HETMEM_STREAM_HOST);
+	ok(q != p, "%s, %zu%s: is in use until the stream gets there", provider, size,
+	   other ? ", by another thread" : "");
+	put(q, size, HETMEM_STREAM_HOST);
+	end(provider);
+}
+
+static void alloc_meanwhile(const char *provider)
+{
+	void *p;
+
+	begin(provider);
+	put(get(SMALL, retired), SMALL, retired);
+	meanwhile = retire_and_pass_on;
+	p = get(SMALL, retired);
+	need(!meanwhile, "the stream was looked up");
+	ok(p != freed_on_next, "%s: what the next stream in its slot cached is not its own",
+	   provider);
+	ok(gets_through(retired), "%s: and it waits for nothing", provider);
+	put(p, SMALL, retired);
+	end(provider);
+}
+
+/* A free goes to the stream, not to the next in its slot, which would use it at once. */
+static void free_beside(const char *provider)
+{
+	void *p, *q;
+
+	begin(provider);
+	put(get(SMALL, retired), SMALL, retired);
+	p = get(SMALL, retired);
+	meanwhile = retire_and_pass_on;
+	put(p, SMALL, retired);
+	need(!meanwhile, "the stream was looked up");
+	open_gate();
+	need(!drv->cuStreamSynchronize(next), "the next stream's work");
+	close_gate(retired);
+	/* Its own is the first that it finds, and then there is no other. */
+	q = get(SMALL, next);
+	ok(q == freed_on_next, "%s: the next stream has what it freed", provider);
+	put(q, SMALL, next);
+	end(provider);
+}
+
+static CUresult retire_in_sync(void)
+{
+	hm->driver.cuCtxSynchronize = real.cuCtxSynchronize;
+	retire_complete();
+	need(!hetmem_poll(pool), "poll");
+	freed_on_next = get(SMALL, next);
+	open_gate();
+	return real.cuCtxSynchronize();
+}
+
+/*
+ * An allocation that waits for the context of a stream that was destroyed: its own stream
+ * keeps its slot until then.
+ */
+static void retire_while_waiting(void)
+{
+	struct hm_pool_options opt = { .max = 32 * MIB };
+	CUstream lost = new_stream();
+	struct hm_ctl_owns block;
+	void *p;
+
+	make_pool("vmm", &opt);
+	retired = new_stream();
+	next = new_stream();
+	put(get(SMALL, retired), SMALL, retired);
+	p = get(24 * MIB, lost);
+	close_gate(lost);
+	put(p, 24 * MIB, lost);
+	drv->cuStreamDestroy(lost);
+	hm->driver.cuCtxSynchronize = retire_in_sync;
+	p = get(20 * MIB, retired);
+	need(hm->driver.cuCtxSynchronize != retire_in_sync, "it waited");
+	need(!block_of(pool, p, &block), "the block");
+	ok(block.stream == HETMEM_STREAM_UNKNOWN,
+	   "what was waited for is not the next stream's in the slot");
+	put(p, 0, HETMEM_STREAM_UNKNOWN);
+	put(freed_on_next, SMALL, next);
+	end("vmm");
+}
+
+int main(void)
+{
+	static const char *const providers[] = { "device", "vmm" };
+	size_t i;
+
+	open_soft("");
+	count_calls();
+	hm->driver.cuStreamGetId = get_id;
+	for (i = 0; i < sizeof(providers) / sizeof(providers[0]); i++) {
+		free_meanwhile(providers[i], LARGE, false);
+		free_meanwhile(providers[i], SMALL, false);
+		free_meanwhile(providers[i], SMALL, true);
+		alloc_meanwhile(providers[i]);
+		free_beside(providers[i]);
+	}
+	retire_while_waiting();
+	close_soft();
+	return tap_end();
+}
