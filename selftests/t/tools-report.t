@@ -40,7 +40,7 @@ check 'what was measured becomes tables' "$report" "$tmp/m"
 also 'the machine is named' grep -q 'NVIDIA H200, driver 580.1; Linux 6.18.1, 16 cores of an A CPU' "$tmp/out"
 also 'a ratio that is good enough' grep -q '^| gpt2 | 1.00 GiB | 1.0204 | - | 1.121 | 1.070 | 1.207 | 1.030, 1.10 | yes | - |$' "$tmp/out"
 also 'a peer that was not replayed is said to be known from before' \
-	grep -q 'but for the memory of the peers' "$tmp/out"
+	grep -q 'except the memory of the peers' "$tmp/out"
 also 'one that is not' grep -q '^| gnn | .* | no, by 1.0% | - |$' "$tmp/out"
 also 'a pass' grep -q '^| gpt2 | first | 40.00 | 100.00 | 0.400 | 0.500 | 40.0 us | yes |$' "$tmp/out"
 also 'one that is too long' grep -q '^| gpt2 | second | 30.00 | 100.00 | 0.300 | 0.200 | 30.0 us | no, by 1.50 times |$' "$tmp/out"
@@ -132,7 +132,7 @@ also 'which is a goal, too' grep -q '^| gpt2 | 1.00 GiB | 1.0204 | - | 1.121 | 1
 also 'the soft one is none' grep -q '^| gnn | .* | 1.125 | 1.030, 1.10 |' "$tmp/out"
 async gnn cuda 1.2000
 check 'with both' "$report" "$tmp/m"
-also 'only PyTorch is known from before' grep -q 'but for the memory of PyTorch.s allocators' "$tmp/out"
+also 'only PyTorch is known from before' grep -q 'except the memory of PyTorch.s allocators' "$tmp/out"
 rm "$tmp"/m/plot-*
 
 page=$tree/Documentation/performance.md
