@@ -364,7 +364,7 @@ static void cache_make(struct pool *p, struct pool_stream *s)
 		return;
 	pthread_mutex_lock(&p->lock);
 	if (s->cache) {
-		hm_stream_flush_piece(p, s, s->cached / 2);
+		hm_stream_flush_piece(p, s, hm_stream_cached(s) / 2);
 	} else {
 		/* In cache lines of its own. */
 		cache = aligned_alloc(64, CACHE_BYTES);

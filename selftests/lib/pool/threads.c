@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * The pool, streams and several threads: streams that are a thread's own,
- * handles that are numbers, what one thread frees for another, and frees while
- * the stream is retired.
+ * handles that are numbers, what one thread frees for another, frees while the
+ * stream is retired, a cache that two threads fill.
  */
 #include "pool_gate.h"
 
@@ -281,6 +281,39 @@ static void retire_race(const char *provider, bool on_record)
 	drv->cuStreamDestroy(b);
 }
 
+/* Two threads whose frees on one stream overflow its cache. */
+static void *fill_cache(void *stream)
+{
+	void *p[16];
+	unsigned int i, j;
+
+	for (i = 0; i < 64; i++) {
+		for (j = 0; j < 16; j++)
+			p[j] = get(4096, stream);
+		for (j = 0; j < 16; j++)
+			put(p[j], 4096, stream);
+	}
+	return NULL;
+}
+
+static void full_cache(const char *provider)
+{
+	struct hm_pool_options opt = { .cache = 32 << 10 };
+	CUstream a = new_stream();
+	pthread_t threads[2];
+	unsigned int i;
+
+	make_pool(provider, &opt);
+	for (i = 0; i < 2; i++)
+		need(!pthread_create(threads + i, NULL, fill_cache, a),
+		     "a thread");
+	for (i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	is(hetmem_resource_destroy(pool), 0, "%s: two threads and a full cache",
+	   provider);
+	drv->cuStreamDestroy(a);
+}
+
 static void all(const char *provider)
 {
 	CUstream other = new_stream();
@@ -293,6 +326,7 @@ static void all(const char *provider)
 	no_context(provider);
 	no_ids(provider, NULL);
 	no_ids(provider, CU_STREAM_PER_THREAD);
+	full_cache(provider);
 	drv->cuStreamDestroy(other);
 	is(device_used(), 0, "%s: nothing is left", provider);
 }
