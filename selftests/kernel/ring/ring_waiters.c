@@ -13,19 +13,24 @@
 #define WAITERS	20000
 #define ROUNDS	20
 
-/* CPU time of this thread, in ns, for what notifies. */
+/*
+ * CPU time of this thread, in ns, for what notifies: the least of some, for a busy host
+ * stops a guest at any time.
+ */
 static uint64_t notify_ns(char *p)
 {
-	uint64_t sum = 0, begin;
+	uint64_t least = UINT64_MAX, begin, ns;
 	int i;
 
 	for (i = 0; i < ROUNDS; i++) {
 		*(volatile char *)p = 1;
 		begin = thread_cpu_ns();
 		madvise(p, page_size(), MADV_DONTNEED);
-		sum += thread_cpu_ns() - begin;
+		ns = thread_cpu_ns() - begin;
+		if (ns < least)
+			least = ns;
 	}
-	return sum;
+	return least;
 }
 
 TEST(polled_by_many)
@@ -49,7 +54,7 @@ TEST(polled_by_many)
 		ASSERT_EQ(0, epoll_ctl(ep[i], EPOLL_CTL_ADD, fd, &ev));
 	}
 	with = notify_ns(p);
-	TH_LOG("without %lu us, with %lu us", without / 1000, with / 1000);
+	TH_LOG("without %lu ns, with %lu ns", without, with);
 	EXPECT_LT(with, 20 * without);
 	for (i = 0; i < WAITERS; i += 199)
 		EXPECT_TRUE(EVENTUALLY(epoll_wait(ep[i], &ev, 1, 0) == 1));
