@@ -6,12 +6,8 @@
  * them. Logarithms of these are as 3 to 5; what is more than twice as much is
  * neither O(1) nor O(log n).
  */
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
-
 #include "pool.h"
+#include "single_step.h"
 
 #define SAMPLES	21
 #define FEWEST	1000
@@ -73,48 +69,46 @@ static void **fill(const struct kind *k, unsigned int nr)
 	return held;
 }
 
-/* In the child, which stops before what is counted: any block, and another. */
-static void work(const struct kind *k, unsigned int nr, struct counted *c)
+/* What the child does. */
+struct work {
+	const struct kind *kind;
+	unsigned int nr;
+};
+
+static struct counted *counted;
+
+/* In the child, from step_here() on what is counted: any block, and another. */
+static void work(const void *arg)
 {
+	const struct work *w = arg;
 	struct hm_pool_options opt = {
-		.cache = k->cached ? 0 : 1,
+		.cache = w->kind->cached ? 0 : 1,
 	};
 	unsigned int i;
 	void **held, **p;
 	size_t size;
 
 	open_soft("");
-	make_pool(k->provider, &opt);
-	held = fill(k, nr);
-	raise(SIGSTOP);
+	make_pool(w->kind->provider, &opt);
+	held = fill(w->kind, w->nr);
 	for (i = 0; i < SAMPLES; i++) {
-		size = size_of(k);
-		p = &held[any_of(nr)];
-		c->nr = i;
-		c->counts = true;
+		size = size_of(w->kind);
+		p = &held[any_of(w->nr)];
+		counted->nr = i;
+		counted->counts = true;
+		step_here();
 		if (hetmem_free(pool, *p, 0, HETMEM_STREAM_HOST) ||
 		    hetmem_alloc(pool, size, 0, HETMEM_STREAM_HOST, p))
-			c->failed = true;
-		c->counts = false;
+			counted->failed = true;
+		counted->counts = false;
 	}
-	_exit(0);
 }
 
-/* Until it ends; false: it cannot be counted here. */
-static bool count(pid_t pid, struct counted *c)
+static bool look(void)
 {
-	int status;
-
-	while (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
-		if (c->counts)
-			c->steps[c->nr]++;
-		if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL)) {
-			kill(pid, SIGKILL);
-			waitpid(pid, &status, 0);
-			return false;
-		}
-	}
-	return WIFEXITED(status) && !WEXITSTATUS(status) && !c->failed;
+	if (counted->counts)
+		counted->steps[counted->nr]++;
+	return counted->counts;
 }
 
 static int by_number(const void *a, const void *b)
@@ -125,49 +119,18 @@ static int by_number(const void *a, const void *b)
 }
 
 /*
- * The median: now and then a table grows, which is O(n), once in O(n). 0: it
- * cannot be counted.
+ * The median: a table grows now and then, which is O(n), once in O(n). 0: it cannot be
+ * counted.
  */
 static unsigned long steps(const struct kind *k, unsigned int nr)
 {
-	struct counted *c = mmap(NULL, sizeof(*c), PROT_READ | PROT_WRITE,
-				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	unsigned long median = 0;
-	pid_t pid;
+	const struct work w = { k, nr };
 
-	need(c != MAP_FAILED, "memory");
-	fflush(stdout);
-	pid = fork();
-	if (!pid) {
-		if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
-			_exit(1);
-		work(k, nr, c);
-	}
-	if (count(pid, c)) {
-		qsort(c->steps, SAMPLES, sizeof(*c->steps), by_number);
-		median = c->steps[SAMPLES / 2];
-	}
-	munmap(c, sizeof(*c));
-	return median;
-}
-
-/* Who may not trace cannot. */
-static bool can_count(void)
-{
-	int status = 0;
-	pid_t pid = fork();
-
-	if (!pid) {
-		if (!ptrace(PTRACE_TRACEME, 0, NULL, NULL))
-			raise(SIGSTOP);
-		_exit(1);
-	}
-	if (waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status))
-		return false;
-	status = ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL);
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, 0);
-	return !status;
+	memset(counted, 0, sizeof(*counted));
+	if (!single_step(work, look, &w) || counted->failed)
+		return 0;
+	qsort(counted->steps, SAMPLES, sizeof(*counted->steps), by_number);
+	return counted->steps[SAMPLES / 2];
 }
 
 int main(void)
@@ -175,10 +138,11 @@ int main(void)
 	unsigned int i;
 
 	setenv("HETMEM_SOFT_MEMORY", "512G", 1);
-	if (!can_count()) {
+	if (!can_single_step()) {
 		printf("1..0 # SKIP instructions cannot be counted here\n");
 		return 0;
 	}
+	counted = step_shared(sizeof(*counted));
 	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
 		unsigned long few = steps(&kinds[i], FEWEST);
 		unsigned long many = steps(&kinds[i], MOST);
