@@ -235,6 +235,25 @@ static int get_event(struct hm_order *o, struct hm_stream *s, CUevent *event)
 	return res ? order_error(o, "cuEventCreate", res) : 0;
 }
 
+/* Events of a stream that may be incomplete at a time. */
+#define MAX_POINTS	1024
+
+/* Drops every second point: the next one covers it. Keeps the last one. */
+static void thin_points(struct hm_stream *s)
+{
+	unsigned int i, nr = 0;
+
+	for (i = 0; i < s->nr; i++) {
+		struct hm_point *p = &s->points[(s->first + i) % s->room];
+
+		if ((s->nr - i) % 2)
+			s->points[(s->first + nr++) % s->room] = *p;
+		else
+			s->spare[s->nr_spare++] = p->event;
+	}
+	s->nr = nr;
+}
+
 /* Room for one more point and for every event as a spare one. */
 static int make_point_room(struct hm_stream *s)
 {
@@ -242,6 +261,8 @@ static int make_point_room(struct hm_stream *s)
 	struct hm_point *points;
 	CUevent *spare;
 
+	if (s->nr == MAX_POINTS)
+		thin_points(s);
 	if (s->nr < s->room)
 		return 0;
 	points = malloc(room * sizeof(*points));
@@ -432,24 +453,33 @@ static int remember_wait(struct hm_stream *s, const struct hm_stream *of,
 	return 0;
 }
 
+/* The earliest event of @s that covers @pos. The last one does. */
+static const struct hm_point *first_point(const struct hm_stream *s, uint64_t pos)
+{
+	unsigned int from = 0, to = s->nr - 1, middle;
+
+	while (from < to) {
+		middle = (from + to) / 2;
+		if (s->points[(s->first + middle) % s->room].pos >= pos)
+			to = middle;
+		else
+			from = middle + 1;
+	}
+	return &s->points[(s->first + from) % s->room];
+}
+
 /* @of has been recorded at @pos or later. */
 static int wait_for_event(struct hm_order *o, struct hm_stream *s,
 			  CUstream here, struct hm_stream *of, uint64_t pos)
 {
-	struct hm_point *p = NULL;
-	unsigned int i;
+	const struct hm_point *p;
 	CUresult res;
 	int err;
 
 	err = check_capture(o, s, here);
 	if (err)
 		return err;
-	/* The earliest that covers it; the loop ends: recorded >= pos. */
-	for (i = 0; i < of->nr; i++) {
-		p = &of->points[(of->first + i) % of->room];
-		if (p->pos >= pos)
-			break;
-	}
+	p = first_point(of, pos);
 	err = remember_wait(s, of, 0);
 	if (err)
 		return err;
