@@ -264,22 +264,27 @@ struct block *hm_arena_walk(const struct pool *p, struct arena *a,
 	return b;
 }
 
-static bool tree_each(const struct pool *p, uint32_t root,
-		      const struct block *below, uint64_t units,
-		      bool (*look)(const struct pool *p, struct block *b,
-				   void *arg),
-		      void *arg)
+/* The arguments of hm_arena_each(). */
+struct each {
+	const struct pool *p;
+	const struct block *below;
+	uint64_t units;
+	bool (*look)(const struct pool *p, struct block *b, void *arg);
+	void *arg;
+};
+
+static bool tree_each(const struct each *e, uint32_t root)
 {
 	while (root) {
-		struct block *r = block_at(p, root);
+		struct block *r = block_at(e->p, root);
 
-		if (r->units < units) {
+		if (r->units < e->units) {
 			root = r->right;
 			continue;
 		}
-		if (is_before(r, below) &&
-		    (!tree_each(p, r->right, below, units, look, arg) ||
-		     !look(p, r, arg)))
+		if (is_before(r, e->below) &&
+		    ((r->right && !tree_each(e, r->right)) ||
+		     !e->look(e->p, r, e->arg)))
 			return false;
 		root = r->left;
 	}
@@ -292,6 +297,7 @@ bool hm_arena_each(const struct pool *p, const struct arena *a,
 				void *arg),
 		   void *arg)
 {
-	return a->units < units ||
-	       tree_each(p, a->root, below, units, look, arg);
+	const struct each e = { p, below, units, look, arg };
+
+	return a->units < units || tree_each(&e, a->root);
 }

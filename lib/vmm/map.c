@@ -471,10 +471,18 @@ int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left)
 #define COLLECT_LOOKS	200
 /* and handles that are found in them; more, if that is not enough. */
 #define COLLECT_MOST	256
+/* Arenas that are looked at, and of these such with enough memory. */
+#define COLLECT_ARENAS	1024
+#define COLLECT_FULL	96
 
+/*
+ * struct collection - a search for handles that are wholly free
+ * @known: positions of the arena up to this one can be had
+ */
 struct collection {
 	struct pool_stream *s;
 	bool wait;
+	uint64_t known;
 	uint64_t want;
 	uint64_t pages;
 	unsigned int looks;
@@ -507,19 +515,29 @@ static bool has_enough(const struct collection *c)
 	return c->nr >= COLLECT_MOST && c->pages >= c->want;
 }
 
+/* Whether a handle may be wholly in @b: most small blocks are parts of one. */
+static bool has_boundary(const struct vmm *v, const struct block *b)
+{
+	const uint32_t page = page_of(v, b->addr);
+	const struct mapping *m = mapping_at(v, v->map[page]);
+	const uint32_t next = m->page + handle_at(v, m->handle)->pages;
+
+	return page_addr(v, next) < block_end(b) || m->page == page;
+}
+
 static int collect_block(const struct pool *p, const struct block *b,
 			 struct collection *c)
 {
-	struct vmm *v = vmm_of(p);
-	uint64_t size = page_bytes(v, 1);
+	const struct vmm *v = vmm_of(p);
+	const uint64_t size = page_bytes(v, 1);
 	uint32_t page = page_of(v, b->addr + size - 1);
-	uint32_t end = page_of(v, block_end(b));
+	const uint32_t end = page_of(v, block_end(b));
 	int err = 0;
 
 	while (page < end && !err && !has_enough(c)) {
-		struct mapping *m = mapping_at(v, v->map[page]);
-		struct handle *h = handle_at(v, m->handle);
-		uint32_t next = m->page + h->pages;
+		const struct mapping *m = mapping_at(v, v->map[page]);
+		const struct handle *h = handle_at(v, m->handle);
+		const uint32_t next = m->page + h->pages;
 
 		if (m->page == page && next <= end &&
 		    !(h->flags & (HANDLE_PINNED | HANDLE_ASLEEP))) {
@@ -539,13 +557,11 @@ static int collect_block(const struct pool *p, const struct block *b,
 static bool collect_look(const struct pool *p, struct block *b, void *arg)
 {
 	struct collection *c = arg;
-	const struct hm_stream *of = p->order.streams[b->stream];
 
-	if (b->pos <= hm_stream_known(&c->s->s, of) || hm_block_done(p, b) ||
-	    (c->wait && c->s->s.index && !of->lost))
-		c->err = collect_block(p, b, c);
 	c->last = b;
-	return !c->err && !has_enough(c) && ++c->looks < COLLECT_LOOKS;
+	if (b->pos <= c->known && has_boundary(vmm_of(p), b))
+		c->err = collect_block(p, b, c);
+	return !c->err && !has_enough(c) && --c->looks;
 }
 
 static const struct block above_all = { .units = UINT32_MAX, .addr = UINT64_MAX };
@@ -554,20 +570,30 @@ static const struct block above_all = { .units = UINT32_MAX, .addr = UINT64_MAX 
 static bool collect_from(struct pool *p, struct collection *c,
 			 unsigned int *arena, struct block *below)
 {
-	uint32_t page_units = page_bytes(vmm_of(p), 1) >> UNIT_SHIFT;
+	const uint32_t page_units = page_bytes(vmm_of(p), 1) >> UNIT_SHIFT;
 	const unsigned int nr = p->order.nr * NR_ZONES;
+	unsigned int i = *arena, last = i + COLLECT_ARENAS, full = 0;
+	const struct block *from = below;
 
-	for (c->looks = 0; *arena < nr; ++*arena, *below = above_all) {
-		struct pool_stream *of = stream_at(p, *arena / NR_ZONES);
+	for (; i < nr && i != last && full < COLLECT_FULL;
+	     i++, from = &above_all) {
+		const struct pool_stream *of = stream_at(p, i / NR_ZONES);
+		const struct arena *a = &of->arenas[i % NR_ZONES];
 
-		if (!hm_arena_each(p, &of->arenas[*arena % NR_ZONES], below,
-				   page_units, collect_look, c)) {
-			below->units = c->last->units;
-			below->addr = c->last->addr;
-			return false;
+		if (a->units < page_units)
+			continue;
+		full++;
+		c->known = c->wait && c->s->s.index && !of->s.lost ? UINT64_MAX :
+			hm_stream_known(&c->s->s, &of->s);
+		if (!hm_arena_each(p, a, from, page_units, collect_look, c)) {
+			from = c->last;
+			break;
 		}
 	}
-	return true;
+	*arena = i;
+	below->units = from->units;
+	below->addr = from->addr;
+	return i >= nr;
 }
 
 /* Whether what begins at (@arena, @below) comes after (@than, @than_below). */
@@ -585,7 +611,9 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 		       uint64_t want, struct vmm_free **list)
 {
 	struct vmm *v = vmm_of(p);
-	struct collection c = { .s = s, .wait = wait, .want = want };
+	struct collection c = {
+		.s = s, .wait = wait, .want = want, .looks = COLLECT_LOOKS,
+	};
 	struct block below = above_all;
 	unsigned int arena = 0;
 
@@ -595,6 +623,7 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 			v->collect_next = arena;
 			v->collect_below = below;
 		}
+		c.looks = COLLECT_LOOKS;
 		if (!c.err && !has_enough(&c) &&
 		    collect_from(p, &c, &v->collect_next, &v->collect_below))
 			v->collect_next = 0;
