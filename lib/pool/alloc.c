@@ -13,8 +13,17 @@
 
 /* How many blocks of another stream are looked at for a complete one. */
 #define PROBES		8
+/* How many of all other streams together. */
+#define ALL_PROBES	128
 /* How many other streams with enough free memory a miss searches. */
 #define SEARCHED	64
+/* Instructions: of a look at a stream, and at one of its blocks, about. */
+#define STREAM_WORK	12
+#define PROBE_WORK	192
+/* Of a growth, which is not cut into pieces: what is before it gets less. */
+#define GROW_WORK	12288
+/* How many other streams with a block that fits are enough to choose from. */
+#define ENOUGH		4
 /* How many caches are emptied before memory is looked for again. */
 #define CUT		8
 /* How many streams a miss asks the driver about. */
@@ -30,17 +39,6 @@
 #define CACHE_SHARE	100
 /* A rest of a large block that is not worth a descriptor. */
 #define SMALLEST_REST	((4 << 10) >> UNIT_SHIFT)
-
-/* Before the stream's lock: a pool that sleeps has empty caches. */
-static void lock_stream(struct pool *p, struct pool_stream *s)
-{
-	if (hm_unlikely(!p->cache_max))
-		while (hm_stream_flush_piece(p, s, 0))
-			;
-	stream_lock(s);
-	if (p->cache_max)
-		hm_stream_collect(p, s);
-}
 
 /*
  * The bytes that are requested are counted by stream; the pool has their sum as
@@ -78,35 +76,40 @@ static bool is_published(const struct pool_stream *s)
 
 	return __atomic_load_n(&s->requested, __ATOMIC_RELAXED) == sum &&
 	       __atomic_load_n(&s->high, __ATOMIC_RELAXED) == sum &&
-	       __atomic_load_n(&s->low, __ATOMIC_RELAXED) == sum &&
-	       !__atomic_load_n(&s->remote_units, __ATOMIC_RELAXED);
+	       __atomic_load_n(&s->low, __ATOMIC_RELAXED) == sum;
+}
+
+/* Adds what @s changed since it published. Under its lock. */
+static void publish(struct pool *p, struct pool_stream *s)
+{
+	p->requested += s->requested - s->published;
+	s->published = s->requested;
 }
 
 void hm_pool_sum(struct pool *p)
 {
-	int64_t now = 0, low = 0, most = 0;
+	int64_t low = 0, most = 0;
 	unsigned int i;
 
+	hm_pool_collect(p);
 	for (i = 0; i < p->order.nr; i++) {
 		struct pool_stream *s = stream_at(p, i);
 
-		if (is_published(s)) {
-			now += s->published;
+		if (is_published(s) && !hm_stream_remote(s)) {
 			low += s->published;
 			continue;
 		}
-		lock_stream(p, s);
-		now += s->requested;
+		hm_stream_lock(p, s);
 		low += s->low;
 		if (s->high - s->low > most)
 			most = s->high - s->low;
-		s->published = s->requested;
+		publish(p, s);
 		stream_set_counter(&s->high, s->requested);
 		stream_set_counter(&s->low, s->requested);
 		stream_unlock(s);
 	}
-	p->requested = now;
-	raise_peak(p, now);
+	p->sum_due = false;
+	raise_peak(p, p->requested);
 	raise_peak(p, low + most);
 }
 
@@ -149,6 +152,7 @@ static void share_room(struct pool *p, const struct pool_stream *s)
 	unsigned int i;
 
 	p->shared = true;
+	p->work += p->order.nr * 3 * STREAM_WORK;
 	for (i = 0; i < p->order.nr; i++) {
 		struct pool_stream *of = stream_at(p, i);
 
@@ -167,21 +171,31 @@ static void publish_and_unlock(struct pool *p, struct pool_stream *s)
 	if (hm_unlikely(p->order.seen > 1 && !p->shared))
 		share_room(p, s);
 	set_room(p, s);
-	p->requested += s->requested - s->published;
-	s->published = s->requested;
+	publish(p, s);
 	rise = s->high - s->requested;
 	stream_unlock(s);
-	if (may_be_peak(p, p->requested + rise))
-		hm_pool_sum(p);
+	p->sum_due |= may_be_peak(p, p->requested + rise);
+}
+
+/* Last in a call: what was published may be a new peak. May release the lock. */
+static void sum_if_due(struct pool *p)
+{
+	if (!p->sum_due)
+		return;
+	p->work += p->order.nr * 3 * STREAM_WORK;
+	hm_pool_sum(p);
 }
 
 void hm_pool_publish(struct pool *p, struct pool_stream *s)
 {
-	lock_stream(p, s);
+	hm_stream_lock(p, s);
 	publish_and_unlock(p, s);
 }
 
-/* The caches of streams that were not used since the last look. */
+/*
+ * The caches of streams that were not used since the last look. Releases the lock
+ * between pieces.
+ */
 static void flush_idle(struct pool *p)
 {
 	unsigned int i;
@@ -193,38 +207,49 @@ static void flush_idle(struct pool *p)
 		stream_lock(s);
 		used = s->allocs + s->frees;
 		stream_unlock(s);
-		if (used == s->used)
+		if (used == s->used && hm_stream_cached(s))
 			hm_stream_flush(p, s, 0);
 		s->used = used;
+		hm_pool_step(p, 4 * STREAM_WORK);
 	}
 }
 
 void hm_pool_decay(struct pool *p)
 {
 	uint64_t now, keep;
+	bool first;
 
 	if (!p->opt.decay_ms || p->asleep)
 		return;
 	now = hm_now();
 	if (now < p->decay_at)
 		return;
+	/* No other thread looks too while the lock is released. */
+	first = !p->decay_at;
+	p->decay_at = now + p->opt.decay_ms * 1000000ULL;
 	/* Frees that caches took are counted here, if nowhere before. */
 	hm_pool_sum(p);
 	flush_idle(p);
 	/* The first look only begins to watch. */
 	keep = p->decay_high;
-	if (p->decay_at && p->reserved > keep + keep / 8) {
-		unsigned int i;
-
+	if (!first && p->reserved > keep + keep / 8) {
 		hm_pool_flush(p);
-		for (i = 1; i < p->order.nr; i++)
-			hm_stream_record(&p->order, p->order.streams[i]);
+		hm_pool_record_all(p);
 		hm_pool_poll(p);
 		hm_pool_settle_all(p);
 		p->source->trim(p, keep > p->opt.min ? keep : p->opt.min);
 	}
-	p->decay_at = now + p->opt.decay_ms * 1000000ULL;
 	p->decay_high = p->requested > 0 ? p->requested : 0;
+}
+
+void hm_pool_record_all(struct pool *p)
+{
+	unsigned int i;
+
+	for (i = 1; i < p->order.nr; i++) {
+		hm_stream_record(&p->order, p->order.streams[i]);
+		hm_pool_step(p, 4 * STREAM_WORK);
+	}
 }
 
 int hm_pool_may_hold(const struct pool *p, uint64_t bytes)
@@ -334,8 +359,12 @@ void hm_block_end_uses(struct pool *p, struct block *b)
 		p->source->drop(p, b);
 	} else {
 		block_set_state(b, BLOCK_PENDING);
-		b->right = p->exported;
-		p->exported = block_id(p, b);
+		b->right = 0;
+		if (p->nr_exported++)
+			block_at(p, p->last_exported)->right = block_id(p, b);
+		else
+			p->exported = block_id(p, b);
+		p->last_exported = block_id(p, b);
 	}
 }
 
@@ -364,7 +393,11 @@ static bool settle_pending(struct pool *p, struct pool_stream *s)
 			return false;
 		if (n == PIECE)
 			return true;
+		p->work += MOVE_WORK;
 		use_remove(p, u);
+		/* Others of its uses are still to be added. */
+		if (block_state(b) != BLOCK_PENDING)
+			continue;
 		if (--use_at(p, b->slack)->left)
 			continue;
 		pending_take(p, b);
@@ -375,25 +408,37 @@ static bool settle_pending(struct pool *p, struct pool_stream *s)
 	return false;
 }
 
-/* Exported blocks whose own stream is done with them. */
+/*
+ * Exported blocks whose own stream is done with them. Releases the lock between
+ * pieces; a block that is still in use goes to the end of the list.
+ */
 static void settle_exported(struct pool *p)
 {
-	uint32_t id = p->exported, next;
+	uint32_t nr = p->nr_exported;
 
-	p->exported = 0;
-	for (; id; id = next) {
-		struct block *b = block_at(p, id);
+	for (; nr && p->nr_exported; nr--) {
+		struct block *b = block_at(p, p->exported);
 
-		next = b->right;
+		p->exported = b->right;
+		p->nr_exported--;
 		hm_stream_record(&p->order, p->order.streams[b->stream]);
 		block_set_state(b, BLOCK_BUSY);
 		hm_block_end_uses(p, b);
+		hm_pool_step(p, MOVE_WORK);
 	}
 }
 
-/* A BUSY block that is freed: where its uses on further streams end. */
+/* Instructions that one use of a freed block takes, about. */
+#define USE_WORK	64
+
+/*
+ * A BUSY block that is freed: where its uses on further streams end. Releases the
+ * lock between pieces: a use that ends meanwhile stays in the list, and is of no
+ * stream then.
+ */
 static void free_used(struct pool *p, struct block *b)
 {
+	const uint32_t block = block_id(p, b);
 	uint32_t *link = &b->left, id;
 	struct pool_stream *s;
 	unsigned int nr = 0;
@@ -401,6 +446,7 @@ static void free_used(struct pool *p, struct block *b)
 
 	__atomic_store_n(&b->flags, b->flags & ~BLOCK_USED, __ATOMIC_RELEASE);
 	while ((id = *link)) {
+		hm_pool_step(p, USE_WORK);
 		u = use_at(p, id);
 		s = (struct pool_stream *)stream_by_serial(p, u->stream, u->pos);
 		if (!s->s.index || s->s.index == b->stream) {
@@ -412,12 +458,16 @@ static void free_used(struct pool *p, struct block *b)
 		stream_lock(s);
 		u->pos = hm_stream_next_pos(&s->s);
 		stream_unlock(s);
-		u->block = block_id(p, b);
+		u->block = block;
 		use_add(p, s, id);
-		nr++;
 		link = &u->next;
 	}
+	for (id = b->left; id; id = u->next) {
+		u = use_at(p, id);
+		nr += !!u->stream;
+	}
 	if (!nr) {
+		hm_uses_put(p, b->left);
 		hm_block_end_uses(p, b);
 		return;
 	}
@@ -466,12 +516,16 @@ static int block_wait(struct pool *p, struct pool_stream *s, struct block *b)
 }
 
 /*
- * The @i-th stream from the one that is next to be searched on, the host left
- * out: with many streams a miss sees some, and the next one others.
+ * Walks over all streams except the host, beginning after the one that was asked
+ * last: with many streams a miss sees some, and the next one others.
  */
-static unsigned int next_stream(const struct pool *p, unsigned int i)
+#define for_each_turn(p, i, index)					\
+	for (i = 1, index = first_turn(p); i < (p)->order.nr;		\
+	     i++, index = index + 1 < (p)->order.nr ? index + 1 : 1)
+
+static unsigned int first_turn(const struct pool *p)
 {
-	return 1 + (p->turn + i - 1) % (p->order.nr - 1);
+	return p->turn + 1 < p->order.nr ? p->turn + 1 : 1;
 }
 
 /*
@@ -481,13 +535,14 @@ static unsigned int next_stream(const struct pool *p, unsigned int i)
 static struct block *find_known(const struct pool *p,
 				const struct pool_stream *s,
 				const struct pool_stream *of, unsigned int zone,
-				uint64_t units)
+				uint64_t units, unsigned int *all_probes)
 {
 	const uint64_t known = hm_stream_known(&s->s, &of->s);
 	struct block *b = hm_arena_best(p, &of->arenas[zone], units);
 	unsigned int probes;
 
 	for (probes = 0; b && probes < PROBES; probes++) {
+		++*all_probes;
 		if (b->pos <= known)
 			return b;
 		b = hm_arena_next(p, &of->arenas[zone], b);
@@ -495,11 +550,10 @@ static struct block *find_known(const struct pool *p,
 	return NULL;
 }
 
-/* The smallest that @s may use without waiting for anything. */
-static struct block *find_ready(struct pool *p, struct pool_stream *s,
-				unsigned int zone, uint64_t units)
+/* The smallest of its own and of the host's. */
+static struct block *find_own(const struct pool *p, const struct pool_stream *s,
+			      unsigned int zone, uint64_t units)
 {
-	unsigned int i, index, searched = 0;
 	struct block *best, *b;
 
 	best = hm_arena_best(p, &s->arenas[zone], units);
@@ -512,20 +566,30 @@ static struct block *find_ready(struct pool *p, struct pool_stream *s,
 				       units) : NULL;
 	if (p->whole && b && b->units != units)
 		b = NULL;
-	if (!best || (b && b->units < best->units))
-		best = b;
+	return !best || (b && b->units < best->units) ? b : best;
+}
+
+/* The smallest that @s may use without waiting for anything. */
+static struct block *find_ready(struct pool *p, struct pool_stream *s,
+				unsigned int zone, uint64_t units)
+{
+	unsigned int i, index, searched = 0, probes = 0, fit = 0;
+	struct block *best = find_own(p, s, zone, units), *b;
+
 	if (best || p->whole)
 		return best;
-	for (i = 1; i < p->order.nr && searched < SEARCHED; i++) {
-		index = next_stream(p, i);
+	for_each_turn(p, i, index) {
 		if (index == s->s.index ||
 		    stream_at(p, index)->arenas[zone].units < units)
 			continue;
-		searched++;
-		b = find_known(p, s, stream_at(p, index), zone, units);
+		if (searched++ == SEARCHED || probes >= ALL_PROBES || fit == ENOUGH)
+			break;
+		b = find_known(p, s, stream_at(p, index), zone, units, &probes);
 		if (b && (!best || b->units < best->units))
 			best = b;
+		fit += !!b;
 	}
+	p->work += i * STREAM_WORK + (searched + probes) * PROBE_WORK;
 	return best;
 }
 
@@ -536,14 +600,15 @@ static struct block *find_ready(struct pool *p, struct pool_stream *s,
  */
 static bool ask_streams(struct pool *p, const struct pool_stream *s)
 {
-	unsigned int i, index = p->turn;
+	unsigned int i, index;
 	bool changed = false;
 
-	for (i = 1; i < p->order.nr && p->to_ask; i++) {
-		struct pool_stream *of;
+	for_each_turn(p, i, index) {
+		struct pool_stream *of = stream_at(p, index);
 
-		index = next_stream(p, i);
-		of = stream_at(p, index);
+		if (!p->to_ask)
+			break;
+		p->turn = index;
 		if (of == s || of->s.done >= hm_stream_pos(&of->s) ||
 		    !(of->arenas[0].units || of->arenas[1].units ||
 		      of->first_use))
@@ -554,7 +619,7 @@ static bool ask_streams(struct pool *p, const struct pool_stream *s)
 			changed = true;
 		}
 	}
-	p->turn = index;
+	p->work += 2 * i * STREAM_WORK;
 	return changed;
 }
 
@@ -567,18 +632,18 @@ static struct block *find_waiting(struct pool *p, struct pool_stream *s,
 
 	if (p->whole)
 		return NULL;
-	for (i = 1; i < p->order.nr && searched < SEARCHED; i++) {
-		struct pool_stream *of;
+	for_each_turn(p, i, index) {
+		struct pool_stream *of = stream_at(p, index);
 
-		index = next_stream(p, i);
-		of = stream_at(p, index);
 		if (of->s.lost || of->arenas[zone].units < units)
 			continue;
-		searched++;
+		if (searched++ == SEARCHED)
+			break;
 		b = hm_arena_best(p, &of->arenas[zone], units);
 		if (b && (!best || b->units < best->units))
 			best = b;
 	}
+	p->work += i * STREAM_WORK + searched * PROBE_WORK;
 	if (best && !block_wait(p, s, best))
 		return best;
 	b = hm_arena_best(p, &p->pending[zone], units);
@@ -598,12 +663,19 @@ static struct block *take_found(struct pool *p, struct block *b)
 	return b;
 }
 
-/* @order: also memory that @s has to be ordered behind, as the last. */
+/*
+ * @order: also memory that @s has to be ordered behind, as the last. May release the
+ * lock before it looks.
+ */
 static struct block *find_free(struct pool *p, struct pool_stream *s,
 			       unsigned int zone, uint64_t units, bool order)
 {
-	struct block *b = find_ready(p, s, zone, units);
+	struct block *b;
 
+	hm_pool_step(p, 0);
+	if (p->asleep)
+		return NULL;
+	b = find_ready(p, s, zone, units);
 	/* Host memory is used at once: nothing can be put behind. */
 	if (!b && (p->order.seen > 1 || p->nr_pending || !s->s.index)) {
 		if (ask_streams(p, s))
@@ -614,15 +686,16 @@ static struct block *find_free(struct pool *p, struct pool_stream *s,
 	return take_found(p, b);
 }
 
-/* Whether @s is ordered behind all uses of PENDING @b. */
+/* Whether @s is ordered behind all uses of PENDING @b; *@looks: of them. */
 static bool uses_known(const struct pool *p, const struct pool_stream *s,
-		       const struct block *b)
+		       const struct block *b, unsigned int *looks)
 {
 	const struct use *u;
 	uint32_t id;
 
 	for (id = b->slack; id; id = u->next) {
 		u = use_at(p, id);
+		++*looks;
 		if (u->stream &&
 		    u->pos > hm_stream_known(&s->s, p->order.streams[u->stream]))
 			return false;
@@ -630,36 +703,47 @@ static bool uses_known(const struct pool *p, const struct pool_stream *s,
 	return true;
 }
 
+/* Looks at uses that one claim takes, and instructions of one, about. */
+#define CLAIM_LOOKS	1024
+#define LOOK_WORK	16
+
 bool hm_pool_claim(struct pool *p, struct pool_stream *s)
 {
-	unsigned int i, waits = 0, budget = 4 * PIECE;
+	unsigned int i, index, waits = 0, looks = 0;
 	bool any = false;
 	uint32_t id, next;
 
-	for (i = 1; i < p->order.nr && waits < MAX_ASKED; i++) {
-		struct pool_stream *of = stream_at(p, next_stream(p, i));
+	if (!p->nr_pending)
+		return false;
+	for_each_turn(p, i, index) {
+		struct pool_stream *of = stream_at(p, index);
 
 		if (of == s || !of->first_use)
 			continue;
-		waits++;
+		if (waits++ == MAX_ASKED)
+			break;
 		hm_stream_wait(&p->order, &s->s, &of->s,
 			       use_at(p, of->last_use)->pos);
 	}
 	for (i = 1; i < p->order.nr; i++) {
-		for (id = stream_at(p, i)->first_use; id && budget; id = next) {
+		for (id = stream_at(p, i)->first_use; id && looks < CLAIM_LOOKS;
+		     id = next) {
 			struct block *b = block_at(p, use_at(p, id)->block);
 
 			next = use_at(p, id)->later;
-			budget--;
-			if (b->flags & BLOCK_EXPORTED || !uses_known(p, s, b) ||
+			looks += 2;
+			if (b->flags & BLOCK_EXPORTED ||
+			    block_state(b) != BLOCK_PENDING || !uses_known(p, s, b, &looks) ||
 			    block_wait(p, s, b))
 				continue;
+			looks += MOVE_WORK / LOOK_WORK;
 			/* It may have had several uses here: begin again. */
 			next = stream_at(p, i)->first_use;
 			hm_block_release(p, b);
 			any = true;
 		}
 	}
+	p->work += 2 * i * STREAM_WORK + looks * LOOK_WORK;
 	return any;
 }
 
@@ -669,51 +753,100 @@ int hm_pool_asleep(void)
 }
 
 /*
- * Before memory is made. What is cached is worth some memory: a stream whose
- * cache is emptied whenever it lacks a size would hardly ever find one. The
- * caches of the others go first, CUT of them at a time, until there is what @s
- * lacks: with many streams a miss does not empty the caches of all.
+ * Cuts the cache of @of to @left, if all have more than @keep: *@total. Releases the
+ * lock between pieces.
  */
-static struct block *cut_caches(struct pool *p, struct pool_stream *s,
-				unsigned int zone, uint64_t units)
+static bool cut_cache(struct pool *p, struct pool_stream *of, uint64_t left,
+		      uint64_t keep, uint64_t *total)
 {
-	uint64_t keep = p->requested > 0 ? p->requested / CACHE_SHARE : 0;
-	uint64_t total = 0, bytes;
-	unsigned int i, cut = 0;
+	uint64_t bytes = hm_stream_cached(of);
+
+	if (*total <= keep || bytes <= left)
+		return false;
+	bytes -= left;
+	hm_stream_flush(p, of, left);
+	hm_pool_step(p, 0);
+	*total -= bytes < *total ? bytes : *total;
+	return true;
+}
+
+/*
+ * Cuts the caches of all streams except @s and the host, until there is what @s lacks.
+ * Releases the lock, and looks for a block after that.
+ */
+static struct block *cut_others(struct pool *p, struct pool_stream *s,
+				unsigned int zone, uint64_t units, uint64_t left,
+				uint64_t keep, uint64_t *total)
+{
+	unsigned int i, index, cut = 0;
 	struct block *b;
 
-	if (keep < CACHE_KEPT)
-		keep = CACHE_KEPT;
-	for (i = 0; i < p->order.nr; i++)
-		total += hm_stream_cached(stream_at(p, i));
-	for (i = 0; i < p->order.nr && total > keep; i++) {
-		struct pool_stream *of = stream_at(p, i ? next_stream(p, i) : 0);
-
-		bytes = hm_stream_cached(of);
-		if (of == s || !bytes)
-			continue;
-		hm_stream_flush(p, of, 0);
-		total -= bytes < total ? bytes : total;
-		if (++cut % CUT)
+	for_each_turn(p, i, index) {
+		if (*total <= keep)
+			break;
+		if (stream_at(p, index) == s ||
+		    !cut_cache(p, stream_at(p, index), left, keep, total) ||
+		    ++cut % CUT || p->asleep)
 			continue;
 		b = find_ready(p, s, zone, units);
 		if (b)
 			return b;
 	}
-	if (total > keep)
-		hm_stream_flush(p, s, keep);
 	return NULL;
 }
 
-/* New memory, and memory that is put together anew. */
+/*
+ * Before memory is made. What is cached is worth some memory: a stream whose
+ * cache is emptied whenever it lacks a size would hardly ever find one. The
+ * caches of the others go first, CUT of them at a time, until there is what @s
+ * lacks: with many streams a miss does not empty the caches of all.
+ * Releases the lock; what it returns is found after that.
+ */
+static struct block *cut_caches(struct pool *p, struct pool_stream *s,
+				unsigned int zone, uint64_t units)
+{
+	uint64_t keep = p->requested > 0 ? p->requested / CACHE_SHARE : 0;
+	uint64_t total = 0;
+	struct block *b;
+	unsigned int i;
+
+	if (keep < CACHE_KEPT)
+		keep = CACHE_KEPT;
+	for (i = 0; i < p->order.nr; i++)
+		total += hm_stream_cached(stream_at(p, i));
+	p->work += i * STREAM_WORK;
+	if (s->s.index)
+		cut_cache(p, stream_at(p, 0), 0, keep, &total);
+	b = cut_others(p, s, zone, units, 0, keep, &total);
+	if (!b && total > keep)
+		hm_stream_flush(p, s, keep);
+	return b;
+}
+
+/*
+ * New memory, and memory that is put together anew. Releases the lock before that:
+ * looks again for what others freed.
+ */
 static struct block *grow(struct pool *p, struct pool_stream *s,
 			  unsigned int zone, uint64_t units, bool order,
 			  int *err)
 {
-	struct block *b = NULL;
+	struct block *b;
 
-	if (order && s->s.index && hm_pool_claim(p, s))
+	while (order && s->s.index && hm_pool_claim(p, s)) {
 		b = find_free(p, s, zone, units, order);
+		if (b)
+			return b;
+	}
+	hm_pool_step(p, 0);
+	if (p->source->prepare && !p->asleep)
+		p->source->prepare(p, s, order);
+	hm_pool_step(p, GROW_WORK);
+	if (p->asleep) {
+		*err = hm_pool_asleep();
+		return NULL;
+	}
+	b = take_found(p, find_own(p, s, zone, units));
 	if (b)
 		return b;
 	*err = p->source->grow(p, s, zone, units, order, &b);
@@ -733,6 +866,7 @@ static struct block *find_or_grow(struct pool *p, struct pool_stream *s,
 {
 	bool order = p->opt.reuse_order;
 	struct block *b;
+	unsigned int i;
 
 	p->to_ask = MAX_ASKED;
 	b = find_free(p, s, zone, units, order);
@@ -760,7 +894,10 @@ static struct block *find_or_grow(struct pool *p, struct pool_stream *s,
 	if (b || order || *err != -ENOMEM)
 		return b;
 	/* There is no room: at the price of an order, or of a wait of the driver. */
-	b = find_free(p, s, zone, units, true);
+	for (i = 0; i < p->order.nr && !b; i += SEARCHED) {
+		b = find_free(p, s, zone, units, true);
+		p->turn = first_turn(p) + SEARCHED;
+	}
 	return b ? b : grow(p, s, zone, units, true, err);
 }
 
@@ -777,16 +914,17 @@ static bool stream_has_memory(const struct pool_stream *s)
 	return s->first_use || s->s.nr;
 }
 
-bool hm_pool_awaits(const struct pool *p)
+bool hm_pool_awaits(struct pool *p)
 {
 	unsigned int i, zone;
 
+	p->work += p->order.nr * STREAM_WORK;
 	for (i = 1; i < p->order.nr; i++) {
 		const struct pool_stream *s = stream_at(p, i);
 
 		if (!s->s.nr || s->s.lost)
 			continue;
-		if (s->first_use || p->exported)
+		if (s->first_use || p->nr_exported)
 			return true;
 		for (zone = 0; zone < NR_ZONES; zone++)
 			if (s->arenas[zone].units)
@@ -806,6 +944,7 @@ static void record_all(struct pool *p, struct hm_stream **of,
 
 	*of = NULL;
 	*lost = NULL;
+	p->work += p->order.nr * STREAM_WORK;
 	for (i = 1; i < p->order.nr; i++) {
 		struct pool_stream *s = stream_at(p, i);
 
@@ -862,14 +1001,38 @@ static int wait_for_change(struct pool *p, uint64_t deadline,
 	return 0;
 }
 
+/*
+ * Asks the driver about all streams: one search asked about some. Releases the lock
+ * between pieces.
+ */
+static bool ask_all(struct pool *p)
+{
+	bool changed = false;
+	unsigned int i;
+
+	for (i = 1; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		if (stream_has_memory(s) && hm_stream_ask(&p->order, &s->s)) {
+			changed = true;
+			while (settle_pending(p, s))
+				hm_pool_pause(p);
+		}
+		hm_pool_step(p, 2 * STREAM_WORK);
+	}
+	return changed;
+}
+
 /* All pieces of what a growth does: whether it is worth another one. */
 static bool retry_source(struct pool *p)
 {
-	bool settled = hm_pool_settle(p);
+	bool changed = ask_all(p);
 
-	if (settled)
+	if (hm_pool_settle(p)) {
 		hm_pool_settle_all(p);
-	return (p->source->retry && p->source->retry(p)) || settled;
+		changed = true;
+	}
+	return (p->source->retry && p->source->retry(p)) || changed;
 }
 
 int hm_pool_attempt(struct pool *p, struct pool_stream *s,
@@ -978,7 +1141,7 @@ void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
 	if (b->flags & BLOCK_GRAPH)
 		hm_graph_give(p, b);
 	hm_hash_add(p, b);
-	lock_stream(p, s);
+	hm_stream_lock(p, s);
 	s->excess += block_excess(b);
 	stream_add_requested(s, size);
 	s->allocs++;
@@ -1057,6 +1220,7 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 	}
 	*ptr = (void *)(uintptr_t)b->addr;
 	hm_pool_give(p, s, b, size);
+	sum_if_due(p);
 	return 0;
 }
 
@@ -1082,7 +1246,7 @@ void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
 	if (!s)
 		s = hm_block_owner(p, b);
 	hm_hash_remove(p, b);
-	lock_stream(p, s);
+	hm_stream_lock(p, s);
 	hm_pool_return_excess(p, s, b);
 	pos = s->s.index ? hm_stream_next_pos(&s->s) : 0;
 	if (!(b->flags & BLOCK_GRAPH)) {
@@ -1092,11 +1256,15 @@ void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
 	stream_sub_requested(s, bytes - b->slack);
 	stream_count_free(s);
 	publish_and_unlock(p, s);
+	/* The lock may be released. */
+	s->pins++;
 	let_go(p, s, to, b);
+	s->pins--;
 	hm_pool_record(p, s, bytes);
 	/* Others may wait for the device when they take memory back. */
 	if (p->provider->caps & HM_PROVIDER_MAPPABLE)
 		hm_pool_decay(p);
+	sum_if_due(p);
 }
 
 /*
@@ -1115,7 +1283,11 @@ void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
 int hm_pool_lock(struct pool *p, hetmem_stream stream, uint64_t epoch,
 		 struct pool_stream **s)
 {
-	return hm_order_lock(&p->order, stream, epoch, (struct hm_stream **)s);
+	int err = hm_order_lock(&p->order, stream, epoch, (struct hm_stream **)s);
+
+	if (!err)
+		p->work = 0;
+	return err;
 }
 
 int hm_pool_lock_stream(struct pool *p, hetmem_stream stream,
@@ -1162,6 +1334,7 @@ static void bury_stream(struct pool *p, struct pool_stream *s)
 			return;
 	hm_pool_publish(p, s);
 	hm_stream_recycle(&p->order, &s->s);
+	p->work += 2 * MOVE_WORK;
 }
 
 void hm_pool_sync_lost(struct pool *p)
@@ -1187,6 +1360,7 @@ bool hm_pool_poll(struct pool *p)
 
 	for (i = 1; i < p->order.nr; i++) {
 		struct pool_stream *s = stream_at(p, i);
+		const unsigned int points = s->s.nr;
 
 		if (s->first_use &&
 		    s->s.recorded < use_at(p, s->first_use)->pos)
@@ -1194,6 +1368,8 @@ bool hm_pool_poll(struct pool *p)
 		changed |= hm_stream_poll(&p->order, &s->s);
 		while (settle_pending(p, s))
 			hm_pool_pause(p);
+		p->work += (points - s->s.nr) * STREAM_WORK;
+		hm_pool_step(p, 8 * STREAM_WORK);
 		retired |= s->s.retired && s->s.id;
 		lost += s->s.id && s->s.lost && !s->s.synced;
 	}
@@ -1201,8 +1377,10 @@ bool hm_pool_poll(struct pool *p)
 	settle_exported(p);
 	if (retired) {
 		hm_pool_settle(p);
-		for (i = 1; i < p->order.nr; i++)
+		for (i = 1; i < p->order.nr; i++) {
 			bury_stream(p, stream_at(p, i));
+			hm_pool_step(p, STREAM_WORK);
+		}
 	}
 	return changed;
 }

@@ -189,6 +189,7 @@ void hm_arena_add(struct pool *p, struct arena *a, struct block *b)
 	if (has_bin(a, b) && !a->bins) {
 		/* Without, the tree takes small ones as well, from now on. */
 		a->bins = calloc(NR_BINS, sizeof(*a->bins));
+		p->work += NR_BINS;
 		a->no_bins = !a->bins;
 	}
 	if (has_bin(a, b))

@@ -260,6 +260,10 @@ struct block *hm_block_release(struct pool *p, struct block *b)
  */
 #define SETTLE_STEPS	160
 #define MOVE_STEPS	4
+/* Instructions of a step, about. */
+#define SETTLE_WORK	200
+/* Arenas that one piece looks at. */
+#define SETTLE_ARENAS	512
 
 /* Complete blocks of @a, on its stream; false: @steps did not suffice. */
 static bool settle_arena(struct pool *p, const struct hm_stream *s,
@@ -296,7 +300,7 @@ bool hm_pool_settle(struct pool *p)
 	int steps = SETTLE_STEPS;
 	unsigned int i;
 
-	for (i = 0; i < nr; i++, p->settle_next++) {
+	for (i = 0; i < SETTLE_ARENAS && p->nr_settled < nr; i++) {
 		struct pool_stream *s;
 
 		if (p->settle_next >= nr)
@@ -305,9 +309,17 @@ bool hm_pool_settle(struct pool *p)
 		if (s->s.index &&
 		    !settle_arena(p, &s->s,
 				  &s->arenas[p->settle_next % NR_ZONES],
-				  &steps))
-			return true;
+				  &steps)) {
+			p->nr_settled = 0;
+			break;
+		}
+		p->nr_settled++;
+		p->settle_next++;
 	}
+	p->work += (SETTLE_STEPS - steps) * SETTLE_WORK + i * 16;
+	if (p->nr_settled < nr)
+		return true;
+	p->nr_settled = 0;
 	return false;
 }
 

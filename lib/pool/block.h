@@ -189,6 +189,20 @@ struct block *hm_block_find_locked(const struct pool *p, uint64_t addr);
 /* Bytes of all metadata. */
 uint64_t hm_pool_metadata(const struct pool *p);
 
+/* cache.c: how long the lock is held. */
+
+/* Blocks that one hold of pool->lock moves at most; the work goes on after it. */
+#define PIECE		64
+/* Instructions of one, about, after which a long piece of work pauses. */
+#define WORK		16384
+/* Instructions, about: a move of a block between a cache and an arena. */
+#define MOVE_WORK	600
+
+/* Releases the lock for a moment: anything may change. */
+void hm_pool_pause(struct pool *p);
+/* Counts @work instructions, and pauses after WORK of them. */
+void hm_pool_step(struct pool *p, unsigned int work);
+
 /* block.c: blocks between LIVE and FREE. */
 
 /* Removes @b from its arena; it becomes BUSY. */

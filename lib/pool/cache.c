@@ -18,6 +18,14 @@
 #define CACHE_BYTES	((NR_BINS * sizeof(uint32_t) + 63) & ~(size_t)63)
 /* Remote frees wait up to this part of a full cache; more take the lock. */
 #define REMOTE_SHARE	2
+/* And at most so many: they are taken at once. */
+#define REMOTE_MOST	256
+/* Instructions of one that is taken, about. */
+#define REMOTE_WORK	64
+/* One pause of so many yields, even if no thread is known to wait for the lock. */
+#define YIELDS		8
+/* Of a stream that has nothing. */
+#define EMPTY_WORK	16
 
 void hm_stream_spin(struct pool_stream *s)
 {
@@ -65,7 +73,20 @@ static uint32_t cache_fit(const struct pool_stream *s, uint32_t units)
 	return bin;
 }
 
-/* With the lock, as what follows: a block for @units, or NULL. */
+/* With the lock, as what follows: the last block of a list that has some. */
+static inline struct block *cache_take(struct pool *p, struct pool_stream *s,
+				       uint32_t bin)
+{
+	struct block *b = block_at(p, s->cache[bin]);
+
+	s->cache[bin] = b->right;
+	if (!b->right)
+		s->cache_map[bin / 64] &= ~(1ULL << bin % 64);
+	stream_set_cached(s, s->cached - ((uint64_t)bin << UNIT_SHIFT));
+	return b;
+}
+
+/* A block for @units, or NULL. */
 static struct block *cache_pop(struct pool *p, struct pool_stream *s,
 			       uint32_t units)
 {
@@ -74,11 +95,7 @@ static struct block *cache_pop(struct pool *p, struct pool_stream *s,
 
 	if (hm_unlikely(!bin))
 		return NULL;
-	b = block_at(p, s->cache[bin]);
-	s->cache[bin] = b->right;
-	if (!b->right)
-		s->cache_map[bin / 64] &= ~(1ULL << bin % 64);
-	stream_set_cached(s, s->cached - ((uint64_t)bin << UNIT_SHIFT));
+	b = cache_take(p, s, bin);
 	s->excess += bin - units;
 	return b;
 }
@@ -117,8 +134,8 @@ static void cache_push(struct pool *p, struct pool_stream *s, struct block *b)
 static void collect_remote(struct pool *p, struct pool_stream *s,
 			   uint64_t empty)
 {
-	uint32_t id, next, units = 0;
-	uint64_t head;
+	uint64_t head, sum = 0;
+	uint32_t id, next;
 
 	if (__atomic_load_n(&s->returned, __ATOMIC_RELAXED))
 		s->excess += __atomic_exchange_n(&s->returned, 0,
@@ -131,15 +148,25 @@ static void collect_remote(struct pool *p, struct pool_stream *s,
 
 		block_prefetch(b);
 		next = b->right;
-		units += b->units;
+		sum += REMOTE_ONE + b->units;
 		cache_push(p, s, b);
 	}
-	__atomic_sub_fetch(&s->remote_units, units, __ATOMIC_RELAXED);
+	__atomic_sub_fetch(&s->remote_sum, sum, __ATOMIC_RELAXED);
 }
 
 void hm_stream_collect(struct pool *p, struct pool_stream *s)
 {
 	collect_remote(p, s, s->s.retired ? REMOTE_CLOSED : s->s.serial << 32);
+}
+
+void hm_stream_lock(struct pool *p, struct pool_stream *s)
+{
+	if (hm_unlikely(!p->cache_max))
+		while (hm_stream_flush_piece(p, s, 0))
+			;
+	stream_lock(s);
+	if (p->cache_max)
+		hm_stream_collect(p, s);
 }
 
 void hm_pool_collect(struct pool *p)
@@ -149,11 +176,12 @@ void hm_pool_collect(struct pool *p)
 	for (i = 0; i < p->order.nr; i++) {
 		struct pool_stream *s = stream_at(p, i);
 
-		if (!__atomic_load_n(&s->remote_units, __ATOMIC_RELAXED))
-			continue;
-		stream_lock(s);
-		hm_stream_collect(p, s);
-		stream_unlock(s);
+		if (hm_stream_remote(s)) {
+			hm_stream_lock(p, s);
+			stream_unlock(s);
+			p->work += REMOTE_MOST * REMOTE_WORK / 2;
+		}
+		hm_pool_step(p, EMPTY_WORK);
 	}
 }
 
@@ -311,16 +339,17 @@ static struct block *claim_live(struct pool *p, void *ptr, size_t *size)
 static bool cache_push_remote(struct pool *p, struct pool_stream *s,
 			      uint64_t epoch, struct block *b)
 {
-	uint32_t id = block_id(p, b), units = b->units;
-	uint64_t head, serial;
+	const uint64_t one = REMOTE_ONE + b->units;
+	uint32_t id = block_id(p, b);
+	uint64_t head, serial, sum;
 
 	if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == hm_stream_keys ||
 	    !__atomic_load_n(&s->cache, __ATOMIC_RELAXED))
 		return false;
 	/* First what writes the line, which others write, too. */
-	if ((uint64_t)__atomic_add_fetch(&s->remote_units, units,
-					 __ATOMIC_RELAXED) << UNIT_SHIFT >
-	    cache_max(p) / REMOTE_SHARE)
+	sum = __atomic_add_fetch(&s->remote_sum, one, __ATOMIC_RELAXED);
+	if (sum >= (REMOTE_MOST + 1) * REMOTE_ONE ||
+	    (sum & (REMOTE_ONE - 1)) << UNIT_SHIFT > cache_max(p) / REMOTE_SHARE)
 		goto not;
 	head = __atomic_load_n(&s->remote, __ATOMIC_ACQUIRE);
 	serial = head >> 32;
@@ -336,7 +365,7 @@ static bool cache_push_remote(struct pool *p, struct pool_stream *s,
 					      __ATOMIC_RELAXED));
 	return true;
 not:
-	__atomic_sub_fetch(&s->remote_units, units, __ATOMIC_RELAXED);
+	__atomic_sub_fetch(&s->remote_sum, one, __ATOMIC_RELAXED);
 	return false;
 }
 
@@ -362,7 +391,8 @@ static void cache_make(struct pool *p, struct pool_stream *s)
 
 	if (!cache_max(p))
 		return;
-	pthread_mutex_lock(&p->lock);
+	hm_order_wait_lock(&p->order);
+	p->work = 0;
 	if (s->cache) {
 		hm_stream_flush_piece(p, s, hm_stream_cached(s) / 2);
 	} else {
@@ -387,7 +417,7 @@ int free_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	if (s)
 		err = hm_pool_lock(p, stream, epoch, &s);
 	else
-		pthread_mutex_lock(&p->lock);
+		hm_order_wait_lock(&p->order);
 	if (err) {
 		block_set_state(b, BLOCK_LIVE);
 		return err;
@@ -448,7 +478,7 @@ static uint32_t cache_detach(struct pool *p, struct pool_stream *s,
 			     uint64_t keep, bool *more)
 {
 	unsigned int i, bin, nr = 0;
-	uint32_t list = 0, id;
+	uint32_t list = 0;
 
 	stream_lock(s);
 	hm_stream_collect(p, s);
@@ -457,14 +487,9 @@ static uint32_t cache_detach(struct pool *p, struct pool_stream *s,
 			struct block *b;
 
 			bin = i * 64 + 63 - __builtin_clzll(s->cache_map[i]);
-			id = s->cache[bin];
-			b = block_at(p, id);
-			s->cache[bin] = b->right;
-			if (!b->right)
-				s->cache_map[i] &= ~(1ULL << bin % 64);
-			stream_set_cached(s, s->cached - block_bytes(b));
+			b = cache_take(p, s, bin);
 			b->right = list;
-			list = id;
+			list = block_id(p, b);
 			nr++;
 		}
 	}
@@ -475,6 +500,7 @@ static uint32_t cache_detach(struct pool *p, struct pool_stream *s,
 
 bool hm_stream_flush_piece(struct pool *p, struct pool_stream *s, uint64_t keep)
 {
+	unsigned int nr = 0;
 	uint64_t bytes = 0;
 	uint32_t id, next;
 	bool more;
@@ -487,9 +513,11 @@ bool hm_stream_flush_piece(struct pool *p, struct pool_stream *s, uint64_t keep)
 		hm_hash_remove(p, b);
 		block_set_state(b, BLOCK_BUSY);
 		hm_block_release(p, b);
+		nr++;
 	}
 	if (bytes)
 		hm_pool_record(p, s, bytes);
+	p->work += 256 + nr * MOVE_WORK;
 	return more;
 }
 
@@ -503,13 +531,32 @@ void hm_pool_flush(struct pool *p)
 {
 	unsigned int i, nr = __atomic_load_n(&p->order.nr, __ATOMIC_ACQUIRE);
 
-	for (i = 0; i < nr; i++)
-		hm_stream_flush(p, stream_at(p, i), 0);
+	for (i = 0; i < nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		/* For a sleep the stream's lock tells whether there is more. */
+		if (hm_stream_cached(s) || !p->cache_max)
+			hm_stream_flush(p, s, 0);
+		hm_pool_step(p, EMPTY_WORK);
+	}
 }
 
 void hm_pool_pause(struct pool *p)
 {
+	/* Most threads that wait are counted. */
+	const bool yields = ++p->pauses % YIELDS == 0 ||
+		__atomic_load_n(&p->order.waiting, __ATOMIC_RELAXED);
+
 	pthread_mutex_unlock(&p->lock);
-	sched_yield();
+	if (yields)
+		sched_yield();
 	pthread_mutex_lock(&p->lock);
+	p->work = 0;
+}
+
+void hm_pool_step(struct pool *p, unsigned int work)
+{
+	p->work += work;
+	if (p->work >= WORK)
+		hm_pool_pause(p);
 }

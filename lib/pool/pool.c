@@ -228,7 +228,7 @@ static int pool_poll(struct pool *p)
 static int pool_trim(struct pool *p, size_t *arg)
 {
 	bool wait, changed = true;
-	unsigned int i, naps = 0;
+	unsigned int naps = 0;
 	uint64_t keep, deadline;
 
 	pthread_mutex_lock(&p->lock);
@@ -238,8 +238,7 @@ static int pool_trim(struct pool *p, size_t *arg)
 	*arg = 0;
 	hm_pool_flush(p);
 	/* A pool with one stream has recorded nothing so far. */
-	for (i = 1; i < p->order.nr; i++)
-		hm_stream_record(&p->order, p->order.streams[i]);
+	hm_pool_record_all(p);
 	hm_pool_poll(p);
 	do {
 		if (changed) {
@@ -263,6 +262,7 @@ static int pool_stats(struct pool *p, struct hetmem_resource_stats *st)
 
 	pthread_mutex_lock(&p->lock);
 	hm_pool_sum(p);
+	hm_pool_pause(p);
 	for (i = 0; i < p->order.nr; i++) {
 		struct pool_stream *s = stream_at(p, i);
 
@@ -866,8 +866,11 @@ static void pool_destroy(struct hetmem_resource *res)
 
 	if (p->host)
 		hm_fork_remove(&p->fork);
-	if (!forget)
+	if (!forget) {
+		pthread_mutex_lock(&p->lock);
 		hm_pool_collect(p);
+		pthread_mutex_unlock(&p->lock);
+	}
 	live = count_live(p);
 	if (!forget)
 		sync_all(p, live.nr);

@@ -11,17 +11,17 @@
 #include "pool/pool.h"
 #include "pool/pool_stream.h"
 
-/* Blocks that one hold of pool->lock moves at most; the work goes on after it. */
-#define PIECE		64
-
 /**
  * struct pool - one pool
  * @opt: options, defaults filled in
  * @source, @memory: where runs come from, and its data
  * @homes: by batch of names of blocks: the stream that uses them
  * @hash_nr: blocks in @hash
+ * @work: instructions since the lock was released for a moment, about; @pauses:
+ *	how often that was
  * @nr_pending: PENDING blocks with uses on further streams; @pending: arenas of
- *	those that may be reused; @exported: list of PENDING ones without uses
+ *	those that may be reused; @exported, @last_exported, @nr_exported: list of
+ *	PENDING ones without uses
  * @turn, @to_ask: where the next search of other streams begins, and how many
  *	of them it may ask the driver about, see alloc.c
  * @reserved: bytes held; @busy: being made or given back without the lock
@@ -30,12 +30,13 @@
  * @decay_at: when to look next (ns); @decay_high: most requested since the last
  *	look, as hm_pool_sum() knows it
  * @nr_lost: streams that were lost, and not synchronized since
- * @settle_next: arena where hm_pool_settle() goes on
+ * @settle_next: arena where hm_pool_settle() goes on; @nr_settled: arenas before
+ *	it in which it found no more to do
  * @asleep: memory is released, addresses stay; @sleep_lock: held by a sleep and
  *	a wake, taken before @lock
  * @host: works in a forked child; only then @fork is registered
  * @whole: blocks own their handles
- * @shared: streams share @room
+ * @shared: streams share @room; @sum_due: hm_pool_sum() may raise the peak
  */
 struct pool {
 	/* Read by every allocation and free, seldom written. */
@@ -51,7 +52,7 @@ struct pool {
 	bool asleep;
 	bool host;
 	bool whole;
-	bool shared;
+	bool shared, sum_due;
 	struct hm_order order;
 	/* Written by the slow path. */
 	pthread_mutex_t lock __attribute__((aligned(64)));
@@ -59,8 +60,9 @@ struct pool {
 	struct table uses;
 	struct graphs *graphs;
 	uint32_t hash_nr;
+	unsigned int work, pauses;
 	uint32_t nr_pending;
-	uint32_t exported;
+	uint32_t exported, last_exported, nr_exported;
 	struct arena pending[NR_ZONES];
 	unsigned int turn;
 	unsigned int to_ask;
@@ -75,7 +77,7 @@ struct pool {
 	uint64_t decay_at;
 	int64_t decay_high;
 	unsigned int nr_lost;
-	unsigned int settle_next;
+	unsigned int settle_next, nr_settled;
 	struct hm_fork fork;
 	/* Its base is read by all, the rest is written for new blocks. */
 	struct table blocks __attribute__((aligned(64)));
@@ -122,24 +124,15 @@ int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size,
 		 hetmem_stream stream);
 /* Moves remote frees to the cache. Under @s's lock. */
 void hm_stream_collect(struct pool *p, struct pool_stream *s);
-/* Does so for all streams, before one is asked whether it is complete. */
+/* For all streams, before one is asked whether it is complete; in pieces. */
 void hm_pool_collect(struct pool *p);
 /* Does so for a stream that is about to be retired, for the last time. */
 void hm_stream_close(struct pool *p, struct pool_stream *s);
 /* @b, which is freed on @s, has no excess any more. Under @s's lock. */
 void hm_pool_return_excess(struct pool *p, struct pool_stream *s,
 			   const struct block *b);
-/*
- * Moves cached blocks of @s, PIECE at most, to its arena until @keep bytes are
- * left. Returns whether more are.
- */
-bool hm_stream_flush_piece(struct pool *p, struct pool_stream *s,
-			   uint64_t keep);
-/* Likewise, all of them; of all streams. Releases the lock between pieces. */
-void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep);
+/* Empties all caches. Releases the lock between pieces. */
 void hm_pool_flush(struct pool *p);
-/* Releases the lock for a moment: anything may change. */
-void hm_pool_pause(struct pool *p);
 
 /* alloc.c: what a cache lacks, and uses on further streams. */
 
@@ -162,8 +155,10 @@ bool hm_pool_poll(struct pool *p);
  * many streams only. Releases the lock meanwhile.
  */
 void hm_pool_sync_lost(struct pool *p);
+/* Records an event on each stream. Releases the lock between pieces. */
+void hm_pool_record_all(struct pool *p);
 /* Whether an event that is recorded will complete freed memory. */
-bool hm_pool_awaits(const struct pool *p);
+bool hm_pool_awaits(struct pool *p);
 /*
  * Waits on the host for everything that was freed and, with @live, for all
  * work on the streams. Goes on after an error and returns the first. Releases
@@ -178,12 +173,12 @@ void hm_uses_put(struct pool *p, uint32_t list);
 void hm_block_end_uses(struct pool *p, struct block *b);
 /* Counts freed bytes; enough of them get an event. */
 void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes);
-/* @g: the part of a private pool that it is for, or NULL. */
+/* @g: the part of a private pool that it is for, or NULL. Releases the lock. */
 int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 		       size_t size, size_t align, void **ptr);
 /*
  * Frees a BUSY block that was live. @s: NULL if the stream is unknown. @to: as
- * hm_graph_free().
+ * hm_graph_free(). Releases the lock.
  */
 void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
 		       struct block *b);
@@ -225,11 +220,11 @@ struct block *hm_pool_find(struct pool *p, struct pool_stream *s,
 /* Makes a BUSY block live: @size bytes, on @s. */
 void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
 		  size_t size);
-/* Gives back memory that was not needed for decay= milliseconds. */
+/* Gives back memory that was not needed for decay= milliseconds. Releases the lock. */
 void hm_pool_decay(struct pool *p);
 /* Adds the sums of @s to the pool's. */
 void hm_pool_publish(struct pool *p, struct pool_stream *s);
-/* Adds the sums of all streams, and raises the pool's peak. */
+/* Adds the sums of all streams, and raises the peak. May release the lock first. */
 void hm_pool_sum(struct pool *p);
 /* Whether @bytes more may be held. -ENOMEM: more than max. */
 int hm_pool_may_hold(const struct pool *p, uint64_t bytes);

@@ -10,6 +10,8 @@
 #include "stream/lookup.h"
 
 #define REMOTE_CLOSED	UINT64_MAX
+/* A remote free counts so much in @remote_sum, and its units. */
+#define REMOTE_ONE	((uint64_t)1 << 32)
 
 /**
  * struct pool_stream - what the pool keeps of a stream
@@ -18,7 +20,7 @@
  * @cache: by units: list of cached blocks; NULL until the first free
  * @remote: list of BUSY blocks that other threads freed, below the serial of
  *	the stream, or REMOTE_CLOSED
- * @remote_units: of them, and of those about to be added
+ * @remote_sum: of them, and of those about to be added, see REMOTE_ONE
  * @returned: units of @excess, by frees on other streams
  * @cached: bytes in the cache; @cache_map: bit: the list has blocks
  * @excess: units of live small blocks that were not requested
@@ -42,7 +44,7 @@ struct pool_stream {
 	uint32_t *cache;
 	/* Written by threads that do not own it. */
 	uint64_t remote __attribute__((aligned(64)));
-	uint32_t remote_units;
+	uint64_t remote_sum;
 	int64_t returned;
 	/* Written by its owner at each allocation and free. */
 	int lock __attribute__((aligned(64)));
@@ -68,16 +70,38 @@ struct pool_stream {
 	uint32_t fresh_end;
 };
 
-/* Bytes in the cache, and of remote frees, about; without a lock. */
+/* Bytes of remote frees, about; without a lock. */
+static inline uint64_t hm_stream_remote(const struct pool_stream *s)
+{
+	return (__atomic_load_n(&s->remote_sum, __ATOMIC_RELAXED) &
+		(REMOTE_ONE - 1)) << UNIT_SHIFT;
+}
+
+/* Bytes in the cache, and of remote frees, likewise. */
 static inline uint64_t hm_stream_cached(const struct pool_stream *s)
 {
 	return __atomic_load_n(&s->cached, __ATOMIC_RELAXED) +
-		((uint64_t)__atomic_load_n(&s->remote_units,
-					   __ATOMIC_RELAXED) << UNIT_SHIFT);
+		hm_stream_remote(s);
 }
 
-/* cache.c: waits for the lock. */
+/* cache.c: waits for the lock of @s. */
 void hm_stream_spin(struct pool_stream *s);
+
+/* These with pool->lock. */
+
+/*
+ * Takes the lock of @s, after its remote frees are in the cache; or in its arena while
+ * the pool caches nothing: a pool that sleeps has empty caches.
+ */
+void hm_stream_lock(struct pool *p, struct pool_stream *s);
+/*
+ * Moves cached blocks of @s, PIECE at most, to its arena until @keep bytes are
+ * left. Returns whether more are.
+ */
+bool hm_stream_flush_piece(struct pool *p, struct pool_stream *s,
+			   uint64_t keep);
+/* Likewise, all of them. Releases the lock between pieces. */
+void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep);
 
 static inline void stream_lock(struct pool_stream *s)
 {

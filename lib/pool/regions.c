@@ -200,26 +200,35 @@ static bool region_can_go(struct pool *p, const struct block *b, uint64_t keep)
 	       p->reserved >= keep + block_bytes(b);
 }
 
-/* A region to give back until @keep bytes are held, and its block; or NULL. */
+/* Instructions of a look at a block, about. */
+#define LOOK_WORK	128
+
+/*
+ * A region to give back until @keep bytes are held, and its block; or NULL. Releases
+ * the lock between pieces of the search. *@arena: where it goes on.
+ */
 static struct region *find_victim(struct pool *p, uint64_t keep,
-				  unsigned int trim, struct block **block)
+				  unsigned int trim, unsigned int *arena,
+				  struct block **block)
 {
 	struct region *r;
 	struct block *b;
-	unsigned int i;
 
-	for (i = 0; i < p->order.nr * NR_ZONES; i++) {
-		struct arena *a = &stream_at(p, i / NR_ZONES)->arenas[i % NR_ZONES];
+	for (; *arena < p->order.nr * NR_ZONES; ++*arena) {
+		struct arena *a = &stream_at(p, *arena / NR_ZONES)->
+			arenas[*arena % NR_ZONES];
 
-		for (b = hm_arena_best(p, a, 1); b; b = hm_arena_next(p, a, b)) {
-			if (!region_can_go(p, b, keep))
-				continue;
-			r = find_region(regions_of(p), b->addr);
-			if (r->pinned || r->failed == trim)
-				continue;
-			*block = b;
-			return r;
+		hm_pool_step(p, LOOK_WORK / 4);
+		while (a->units && (b = hm_arena_walk(p, a, WALK_TRIM))) {
+			r = region_can_go(p, b, keep) ?
+				find_region(regions_of(p), b->addr) : NULL;
+			if (r && !r->pinned && r->failed != trim) {
+				*block = b;
+				return r;
+			}
+			hm_pool_step(p, LOOK_WORK);
 		}
+		a->walks[WALK_TRIM] = 0;
 	}
 	return NULL;
 }
@@ -231,12 +240,12 @@ static struct region *find_victim(struct pool *p, uint64_t keep,
 static size_t regions_trim(struct pool *p, uint64_t keep)
 {
 	struct region_list *l = regions_of(p);
-	unsigned int trim = ++l->trims, zone;
+	unsigned int trim = ++l->trims, zone, arena = 0;
 	struct region *r, one;
 	size_t freed = 0;
 	struct block *b;
 
-	while ((r = find_victim(p, keep, trim, &b))) {
+	while ((r = find_victim(p, keep, trim, &arena, &b))) {
 		one = *r;
 		zone = block_zone(b);
 		*r = l->regions[--l->nr];

@@ -15,6 +15,8 @@
  * @edge: @b begins or ends a run. May be NULL.
  * @place: returns the address in the free block @b where @units fit best, at
  *	its beginning or its end. May be NULL.
+ * @prepare: before @grow: merges free memory that @s may have, @order likewise. The
+ *	lock is released after it. May be NULL.
  * @grow: puts into @b a BUSY block of at least @units that @s may use, in
  *	@zone. @order: also of memory that @s has to be ordered behind, and by
  *	calls of the driver that wait. -ENOMEM.
@@ -44,6 +46,7 @@ struct source {
 	void (*edge)(struct pool *p, const struct block *b);
 	uint64_t (*place)(const struct pool *p, const struct block *b,
 			  uint64_t units);
+	void (*prepare)(struct pool *p, struct pool_stream *s, bool order);
 	int (*grow)(struct pool *p, struct pool_stream *s, unsigned int zone,
 		    uint64_t units, bool order, struct block **b);
 	bool (*retry)(struct pool *p);

@@ -860,14 +860,14 @@ int hm_order_lock(struct hm_order *o, hetmem_stream handle, uint64_t epoch,
 {
 	int err;
 
-	pthread_mutex_lock(o->lock);
+	hm_order_wait_lock(o);
 	while (hm_unlikely(epoch != o->epoch)) {
 		epoch = o->epoch;
 		pthread_mutex_unlock(o->lock);
 		err = hm_stream_get(o, handle, stream);
 		if (err)
 			return err;
-		pthread_mutex_lock(o->lock);
+		hm_order_wait_lock(o);
 	}
 	return 0;
 }

@@ -76,6 +76,7 @@ struct hm_stream {
  * @seen: streams ever seen, without the host
  * @nr: of @streams, unused slots included
  * @calls, @wait_ns: calls of the driver; time that the host waited
+ * @waiting: threads in hm_order_wait_lock()
  */
 struct hm_order {
 	/* Read by every allocation and free, seldom written. */
@@ -95,7 +96,16 @@ struct hm_order {
 	uint64_t next_serial __attribute__((aligned(64)));
 	uint64_t calls;
 	uint64_t wait_ns;
+	unsigned int waiting;
 };
+
+/* Takes the lock; its holder can see that a thread waits for it. */
+static inline void hm_order_wait_lock(struct hm_order *o)
+{
+	__atomic_add_fetch(&o->waiting, 1, __ATOMIC_RELAXED);
+	pthread_mutex_lock(o->lock);
+	__atomic_sub_fetch(&o->waiting, 1, __ATOMIC_RELAXED);
+}
 
 /* -ENOMEM, or the driver's error for @device's context. */
 int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,

@@ -35,6 +35,9 @@
  * that are looked at; a part that is joined is several.
  */
 #define JOIN_STEPS	96
+/* Instructions of a step, and of a look at an arena, about. */
+#define JOIN_WORK	400
+#define ARENA_WORK	8
 #define PART_LOOKS	4
 #define PART_STEPS	4
 /* A handle of more parts is left as it is. */
@@ -190,17 +193,18 @@ static void join_handles(struct pool *p, struct pool_stream *s, bool order)
 	unsigned int i;
 
 	for (i = 0; i < nr; i++, v->join_next++) {
-		struct pool_stream *of;
+		struct arena *a;
 
 		if (v->join_next >= nr)
 			v->join_next = 0;
-		of = stream_at(p, v->join_next / NR_ZONES);
-		if (!join_arena(p, s, &of->arenas[v->join_next % NR_ZONES],
-				order, &steps)) {
+		a = &stream_at(p, v->join_next / NR_ZONES)->
+			arenas[v->join_next % NR_ZONES];
+		if (a->units && !join_arena(p, s, a, order, &steps)) {
 			v->more = true;
-			return;
+			break;
 		}
 	}
+	p->work += (JOIN_STEPS - steps) * JOIN_WORK + i * ARENA_WORK;
 }
 
 /* The plan: where to grow. */
@@ -484,7 +488,10 @@ static void plan_aliases(struct pool *p, struct vmm_plan *plan,
 	}
 }
 
-/* Addresses, at least; if there are none, what is free makes room. */
+/*
+ * Addresses, at least; if there are none, what is free makes room. That releases the
+ * lock. -EBUSY: the pool was put to sleep.
+ */
 static int plan_addresses(struct pool *p, enum vmm_place place, uint32_t want,
 			  uint32_t *page)
 {
@@ -493,10 +500,12 @@ static int plan_addresses(struct pool *p, enum vmm_place place, uint32_t want,
 	if (hm_vmm_find_hole(v, place, want, page))
 		return 0;
 	hm_vmm_unalias_all(p);
-	if (hm_vmm_find_hole(v, place, want, page))
+	if (!p->asleep && hm_vmm_find_hole(v, place, want, page))
 		return 0;
 	hm_vmm_trim(p, 0);
 	hm_vmm_unalias_all(p);
+	if (p->asleep)
+		return hm_pool_asleep();
 	if (hm_vmm_find_hole(v, place, want, page))
 		return 0;
 	return hm_error(-ENOMEM, "pool: no %llu bytes of addresses in one piece, reserve= says how many there are",
@@ -514,8 +523,6 @@ static int plan_collect(struct pool *p, struct vmm_plan *plan)
 	plan->nr = 0;
 	if (p->opt.comm)
 		return 0;
-	if (p->order.seen > 1)
-		join_handles(p, plan->s, plan->wait);
 	nr = hm_vmm_collect(p, plan->s, plan->wait,
 			    pages_for_units(v, plan->want), &plan->list);
 	if (nr < 0)
@@ -1145,23 +1152,35 @@ static int grow_by_plan(struct pool *p, struct pool_stream *s,
 	return err ? err : carry_out(p, &plan, NULL, b);
 }
 
+/* Gives back what is free, finds addresses again. Releases the lock. Errors likewise. */
+static int trim_for_whole(struct pool *p, uint32_t pages, uint32_t *page)
+{
+	hm_vmm_trim(p, 0);
+	if (p->asleep)
+		return hm_pool_asleep();
+	return hm_vmm_find_hole(vmm_of(p), VMM_LARGE, pages, page) ? 0 :
+		hm_error(-ENOMEM, "pool: no addresses");
+}
+
 /* A block with a handle of its own. */
 static int grow_whole(struct pool *p, uint64_t units, struct block **out)
 {
 	struct vmm *v = vmm_of(p);
 	uint32_t pages = units >> (v->shift - UNIT_SHIFT), page;
 	struct block *b;
-	int err;
+	int err = 0;
 
-	if (!hm_vmm_find_hole(v, VMM_LARGE, pages, &page)) {
-		hm_vmm_trim(p, 0);
-		if (!hm_vmm_find_hole(v, VMM_LARGE, pages, &page))
-			return hm_error(-ENOMEM, "pool: no addresses");
-	}
+	if (!hm_vmm_find_hole(v, VMM_LARGE, pages, &page))
+		err = trim_for_whole(p, pages, &page);
+	if (err)
+		return err;
 	err = hm_vmm_create(p, page, pages);
 	/* Cached handles of other sizes may be all that is in the way. */
-	if (err == -ENOMEM && hm_vmm_trim(p, 0))
-		err = hm_vmm_create(p, page, pages);
+	if (err == -ENOMEM) {
+		err = trim_for_whole(p, pages, &page);
+		if (!err)
+			err = hm_vmm_create(p, page, pages);
+	}
 	if (err)
 		return err;
 	b = hm_block_new(p, page_addr(v, page), units, 1);
@@ -1174,10 +1193,12 @@ static int grow_whole(struct pool *p, uint64_t units, struct block **out)
 	return 0;
 }
 
-static void grow_begin(struct pool *p)
+void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order)
 {
 	if (vmm_of(p)->nr_aliases > VMM_ALIASES)
 		hm_vmm_unalias(p, VMM_ALIASES * 3 / 4);
+	if (p->order.seen > 1 && !p->opt.comm && !p->whole)
+		join_handles(p, s, order);
 }
 
 bool hm_vmm_retry(struct pool *p)
@@ -1198,7 +1219,6 @@ int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
 
 	if (p->whole)
 		return grow_whole(p, units, b);
-	grow_begin(p);
 	err = grow_by_plan(p, s, zone, units, order, b);
 	/* Another stream that cannot be waited for is in nobody's way. */
 	return err == -EAGAIN && order ?
@@ -1323,7 +1343,7 @@ int hm_vmm_reserve(struct pool *p, struct pool_stream *s, uint64_t units,
 	struct block *b;
 	int err;
 
-	grow_begin(p);
+	hm_vmm_prepare(p, s, order);
 	err = plan_addresses(p, VMM_ROOM, all, &page);
 	if (!err)
 		err = reserve_set_aside(p, page + pages, all - pages);
@@ -1456,7 +1476,7 @@ int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 {
 	int err;
 
-	grow_begin(p);
+	hm_vmm_prepare(p, s, order);
 	err = enlarge_by_plan(p, s, b, units, order);
 	return err == -EAGAIN && order ?
 		enlarge_by_plan(p, s, b, units, false) : err;

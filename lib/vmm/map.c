@@ -768,9 +768,10 @@ void hm_vmm_take_all(struct pool *p, const struct vmm_free *list, size_t nr)
 		hm_block_take(p, block_at(p, list[i].block));
 }
 
-/* A piece of a trim: blocks looked at, or handles given back. */
-#define TRIM_LOOKS	256
-#define TRIM_RELEASES	64
+/* Instructions: of a look at a block, at an arena, of a handle that is given back. */
+#define TRIM_WORK	256
+#define ARENA_WORK	40
+#define RELEASE_WORK	1024
 
 /*
  * Gives back handles of @list, which are of one block that is BUSY, until at most
@@ -806,22 +807,18 @@ static int trim_block(struct pool *p, struct block *b, uint64_t keep)
 /* What is complete in one arena, in pieces. */
 static int trim_arena(struct pool *p, struct arena *a, uint64_t keep)
 {
-	unsigned int looks = 0, releases = 0;
+	const uint64_t page = page_bytes(vmm_of(p), 1);
 	struct block *b;
 	int nr;
 
-	while (p->reserved > keep &&
+	hm_pool_step(p, ARENA_WORK);
+	while (p->reserved > keep && a->units >= page >> UNIT_SHIFT &&
 	       (b = hm_arena_walk(p, a, WALK_TRIM))) {
-		nr = block_bytes(b) >= page_bytes(vmm_of(p), 1) &&
-		     hm_block_done(p, b) ? trim_block(p, b, keep) : 0;
+		nr = block_bytes(b) >= page && hm_block_done(p, b) ?
+			trim_block(p, b, keep) : 0;
 		if (nr < 0)
 			return nr;
-		releases += nr;
-		if (++looks < TRIM_LOOKS && releases < TRIM_RELEASES)
-			continue;
-		hm_pool_pause(p);
-		looks = 0;
-		releases = 0;
+		hm_pool_step(p, TRIM_WORK + nr * RELEASE_WORK);
 	}
 	a->walks[WALK_TRIM] = 0;
 	return 0;
@@ -1051,6 +1048,7 @@ static const struct source vmm_source = {
 	.init = vmm_init,
 	.edge = vmm_edge,
 	.place = vmm_place,
+	.prepare = hm_vmm_prepare,
 	.grow = hm_vmm_grow,
 	.retry = hm_vmm_retry,
 	.trim = hm_vmm_trim,

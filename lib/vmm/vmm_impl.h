@@ -227,6 +227,7 @@ size_t hm_vmm_trim(struct pool *p, uint64_t keep);
 size_t hm_vmm_give_back(struct pool *p, uint64_t bytes);
 
 /* grow.c: as in struct source. */
+void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order);
 bool hm_vmm_retry(struct pool *p);
 int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
 		uint64_t units, bool order, struct block **b);
