@@ -24,6 +24,10 @@
 #define GROW_WORK	12288
 /* How many other streams with a block that fits are enough to choose from. */
 #define ENOUGH		4
+/* Up to so many, the host included, a miss empties whole caches: more merges. */
+#define FEW_STREAMS	17
+/* A cached block of another stream is at most so many times as large. */
+#define CACHED_SHARE	4
 /* How many caches are emptied before memory is looked for again. */
 #define CUT		8
 /* How many streams a miss asks the driver about. */
@@ -35,6 +39,8 @@
 #define EXCESS_SHARED	100
 /* What all streams together keep cached before memory is made: bytes. */
 #define CACHE_KEPT	((uint64_t)2 << 20)
+/* Each stream keeps so much of that longer than the rest. */
+#define SMALL_KEPT	((uint64_t)256 << 10)
 /* Or this part of what is requested, if that is more. */
 #define CACHE_SHARE	100
 /* A rest of a large block that is not worth a descriptor. */
@@ -753,6 +759,42 @@ int hm_pool_asleep(void)
 }
 
 /*
+ * A cached block of another stream that @s may use at once, hardly larger than it
+ * has to be: the rest of that cache, and all other caches, stay.
+ */
+static struct block *take_cached(struct pool *p, struct pool_stream *s,
+				 uint64_t units)
+{
+	uint32_t last = units * CACHED_SHARE < NR_BINS ? units * CACHED_SHARE : NR_BINS - 1;
+	unsigned int i, index, searched = 0;
+	struct block *b = NULL;
+
+	/* A sleep may be about to empty the caches. */
+	if (p->asleep || p->order.nr <= FEW_STREAMS)
+		return NULL;
+	p->to_ask = MAX_ASKED;
+	for_each_turn(p, i, index) {
+		struct pool_stream *of = stream_at(p, index);
+
+		if (of == s || hm_stream_cached(of) < units << UNIT_SHIFT)
+			continue;
+		if (searched++ == SEARCHED)
+			break;
+		p->turn = index;
+		if (p->to_ask && of->s.done < hm_stream_pos(&of->s)) {
+			p->to_ask--;
+			hm_stream_ask(&p->order, &of->s);
+		}
+		b = hm_stream_uncache(p, of, units, last,
+				      hm_stream_known(&s->s, &of->s));
+		if (b)
+			break;
+	}
+	p->work += i * STREAM_WORK + searched * PROBE_WORK;
+	return b;
+}
+
+/*
  * Cuts the cache of @of to @left, if all have more than @keep: *@total. Releases the
  * lock between pieces.
  */
@@ -799,15 +841,16 @@ static struct block *cut_others(struct pool *p, struct pool_stream *s,
  * Before memory is made. What is cached is worth some memory: a stream whose
  * cache is emptied whenever it lacks a size would hardly ever find one. The
  * caches of the others go first, CUT of them at a time, until there is what @s
- * lacks: with many streams a miss does not empty the caches of all.
+ * lacks: with many streams a miss does not empty the caches of all. Their large
+ * blocks go before the small ones, which hardly count and are asked for as often.
  * Releases the lock; what it returns is found after that.
  */
 static struct block *cut_caches(struct pool *p, struct pool_stream *s,
 				unsigned int zone, uint64_t units)
 {
 	uint64_t keep = p->requested > 0 ? p->requested / CACHE_SHARE : 0;
+	struct block *b = NULL;
 	uint64_t total = 0;
-	struct block *b;
 	unsigned int i;
 
 	if (keep < CACHE_KEPT)
@@ -817,7 +860,10 @@ static struct block *cut_caches(struct pool *p, struct pool_stream *s,
 	p->work += i * STREAM_WORK;
 	if (s->s.index)
 		cut_cache(p, stream_at(p, 0), 0, keep, &total);
-	b = cut_others(p, s, zone, units, 0, keep, &total);
+	if (p->order.nr > FEW_STREAMS)
+		b = cut_others(p, s, zone, units, SMALL_KEPT, keep, &total);
+	if (!b)
+		b = cut_others(p, s, zone, units, 0, keep, &total);
 	if (!b && total > keep)
 		hm_stream_flush(p, s, keep);
 	return b;
@@ -873,7 +919,9 @@ static struct block *find_or_grow(struct pool *p, struct pool_stream *s,
 	if (b)
 		return b;
 	if (!zone && !p->whole) {
-		b = take_found(p, cut_caches(p, s, zone, units));
+		b = take_cached(p, s, units);
+		if (!b)
+			b = take_found(p, cut_caches(p, s, zone, units));
 		if (!b)
 			b = find_free(p, s, zone, units, order);
 		if (!b)

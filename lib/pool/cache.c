@@ -498,6 +498,36 @@ static uint32_t cache_detach(struct pool *p, struct pool_stream *s,
 	return list;
 }
 
+/* The first list from @from to @last that has blocks, or 0. */
+static uint32_t cache_next(const struct pool_stream *s, uint32_t from, uint32_t last)
+{
+	uint32_t word = from / 64, bin;
+	uint64_t bits = s->cache_map[word] & ~0ULL << from % 64;
+
+	while (!bits && ++word <= last / 64)
+		bits = s->cache_map[word];
+	bin = bits ? word * 64 + __builtin_ctzll(bits) : 0;
+	return bin <= last ? bin : 0;
+}
+
+struct block *hm_stream_uncache(struct pool *p, struct pool_stream *s,
+				uint32_t units, uint32_t last, uint64_t known)
+{
+	struct block *b = NULL;
+	uint32_t bin;
+
+	stream_lock(s);
+	bin = cache_next(s, units, last);
+	if (bin && block_at(p, s->cache[bin])->pos <= known)
+		b = cache_take(p, s, bin);
+	stream_unlock(s);
+	if (b) {
+		hm_hash_remove(p, b);
+		block_set_state(b, BLOCK_BUSY);
+	}
+	return b;
+}
+
 bool hm_stream_flush_piece(struct pool *p, struct pool_stream *s, uint64_t keep)
 {
 	unsigned int nr = 0;

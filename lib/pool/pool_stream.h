@@ -102,6 +102,12 @@ bool hm_stream_flush_piece(struct pool *p, struct pool_stream *s,
 			   uint64_t keep);
 /* Likewise, all of them. Releases the lock between pieces. */
 void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep);
+/*
+ * Takes a block of @units to @last out of the cache of @s, if it was freed at @known
+ * or before: BUSY, or NULL.
+ */
+struct block *hm_stream_uncache(struct pool *p, struct pool_stream *s,
+				uint32_t units, uint32_t last, uint64_t known);
 
 static inline void stream_lock(struct pool_stream *s)
 {
