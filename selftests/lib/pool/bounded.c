@@ -1,36 +1,38 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * How long the pool's lock is held at most by what needs memory that there is not: the
- * instructions between taking and releasing it, without those of the driver, less
- * 2,000 for each call of the driver. Another process counts them one by one, after the
- * pool has been filled.
+ * How long a call holds the pool's lock: the instructions between taking and releasing
+ * it, without those of the driver, less 2,000 for each call of the driver. Another
+ * process counts them one by one, after the pool was filled. Some pools have 10^6
+ * blocks, some have 1,024 streams.
  */
 #include <dlfcn.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
 
 #include "pool/pool_impl.h"
-#include "pool.h"
+#include "pool_gate.h"
+#include "single_step.h"
 
 #define MOST		50000
 /* The most expensive search: all free blocks are large, and no handle is free. */
-#define MOST_LARGE	200000
+#define MOST_LARGE	65000
 #define A_CALL		2000
 
-/* What the two processes share. */
+/**
+ * struct counted - what the two processes share
+ * @steps, @calls: of this hold; @all: steps of all holds
+ * @excess: the most that a hold had beyond A_CALL for each call; @longest,
+ *	@longest_calls: of that hold
+ */
 struct counted {
 	volatile bool held;
 	volatile bool in_driver;
 	volatile unsigned int holds;
 	volatile unsigned int calls;
 	volatile bool failed;
-	unsigned long steps;		/* of this hold */
-	unsigned long all;		/* of all of them */
+	unsigned long steps;
+	unsigned long all;
 	unsigned long longest;
 	unsigned long longest_calls;
-	unsigned long excess;		/* beyond A_CALL for each call */
+	unsigned long excess;
 };
 
 static struct counted *counted;
@@ -38,42 +40,47 @@ static pthread_mutex_t *watched;
 
 int pthread_mutex_lock(pthread_mutex_t *m)
 {
-	static int (*real)(pthread_mutex_t *m);
+	static int (*real_lock)(pthread_mutex_t *m);
 	int err;
 
-	if (!real)
-		*(void **)&real = dlsym(RTLD_NEXT, "pthread_mutex_lock");
-	err = real(m);
+	if (!real_lock)
+		*(void **)&real_lock = dlsym(RTLD_NEXT, "pthread_mutex_lock");
+	err = real_lock(m);
 	if (m == watched) {
 		counted->calls = 0;
 		counted->holds++;
 		counted->held = true;
+		step_here();
 	}
 	return err;
 }
 
 int pthread_mutex_unlock(pthread_mutex_t *m)
 {
-	static int (*real)(pthread_mutex_t *m);
+	static int (*real_unlock)(pthread_mutex_t *m);
 
-	if (!real)
-		*(void **)&real = dlsym(RTLD_NEXT, "pthread_mutex_unlock");
+	if (!real_unlock)
+		*(void **)&real_unlock = dlsym(RTLD_NEXT, "pthread_mutex_unlock");
 	if (m == watched)
 		counted->held = false;
-	return real(m);
+	return real_unlock(m);
 }
 
 static struct hm_driver real_driver;
 
+/* The driver runs freely. */
 #define WRAP(name, params, ...)						\
 static CUresult count_##name params					\
 {									\
 	CUresult res;							\
 									\
+	if (!counted->held)						\
+		return real_driver.name(__VA_ARGS__);			\
 	counted->calls++;						\
 	counted->in_driver = true;					\
 	res = real_driver.name(__VA_ARGS__);				\
 	counted->in_driver = false;					\
+	step_here();							\
 	return res;							\
 }
 
@@ -96,12 +103,17 @@ WRAP(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status),
      stream, status)
 WRAP(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode), mode)
 WRAP(cuStreamGetId, (CUstream stream, unsigned long long *id), stream, id)
+WRAP(cuStreamQuery, (CUstream stream), stream)
+WRAP(cuEventDestroy, (CUevent event), event)
+WRAP(cuCtxGetCurrent, (CUcontext *ctx), ctx)
+WRAP(cuCtxSetCurrent, (CUcontext ctx), ctx)
 
 static void watch(void)
 {
 	struct hm_driver *d = &hm->driver;
 
-	real_driver = *d;
+	if (!real_driver.cuMemCreate)
+		real_driver = *d;
 #define SET(name)	d->name = count_##name
 	SET(cuMemCreate);
 	SET(cuMemRelease);
@@ -111,28 +123,46 @@ static void watch(void)
 	SET(cuEventRecord);
 	SET(cuEventQuery);
 	SET(cuEventCreate);
+	SET(cuEventDestroy);
 	SET(cuStreamWaitEvent);
+	SET(cuStreamQuery);
 	SET(cuStreamIsCapturing);
 	SET(cuThreadExchangeStreamCaptureMode);
 	SET(cuStreamGetId);
+	SET(cuCtxGetCurrent);
+	SET(cuCtxSetCurrent);
 	watched = &((struct pool *)pool)->lock;
 }
 
-#define STREAMS	4
+static void unwatch(void)
+{
+	watched = NULL;
+}
 
-static CUstream streams[STREAMS];
+#define STREAMS		4
+#define MANY		1024
 
-static void make_streams(void)
+static CUstream streams[MANY];
+static unsigned int nr_streams;
+
+static void make_streams(unsigned int nr)
+{
+	for (; nr_streams < nr; nr_streams++)
+		streams[nr_streams] = new_stream();
+}
+
+/* Their work completes when the gate opens. */
+static void make_busy(unsigned int first)
 {
 	unsigned int i;
 
-	for (i = 0; i < STREAMS; i++)
-		need(!drv->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING), "a stream");
+	for (i = first; i < nr_streams; i++)
+		close_gate(streams[i]);
 }
 
 /*
  * @nr blocks of @size bytes, of which every @nth is freed, on one stream after the
- * other; @of allocates all.
+ * other; the stream @of allocates all.
  */
 static void fill(size_t size, unsigned int nr, unsigned int nth, unsigned int of)
 {
@@ -143,7 +173,7 @@ static void fill(size_t size, unsigned int nr, unsigned int nth, unsigned int of
 	for (i = 0; i < nr; i++)
 		held[i] = get(size, streams[of]);
 	for (i = 0; i < nr; i += nth)
-		put(held[i], 0, streams[i / nth % STREAMS]);
+		put(held[i], 0, streams[i / nth % nr_streams]);
 	free(held);
 }
 
@@ -175,43 +205,294 @@ static void one_stream(void)
 	fill(MIB + 512, 20000, 2, 0);
 }
 
-struct kind {
-	const char *name;
-	void (*fill)(void);
-	size_t size;
-	unsigned int stream;
-	unsigned long most;
-};
-
-static const struct kind kinds[] = {
-	{ "8 MiB among 10^6 blocks of 512 B", isolated, 8 * MIB, 1, MOST },
-	{ "1 MiB among 10^6 blocks of 512 B", isolated, MIB, 1, MOST },
-	{ "64 MiB among 200,000 blocks of 16 KiB", larger, 64 * MIB, 2, MOST },
-	{ "64 MiB among 60,000 free ones of four streams", all_free, 64 * MIB, 2, MOST },
-	{ "300 MiB among 40,000 blocks of 3 MiB", isolated_large, 300 * MIB, 3,
-	  MOST_LARGE },
-	{ "64 MiB among both", one_stream, 64 * MIB, 0, MOST },
-};
-
-static void work(const struct kind *k)
+/* Each stream has @live live blocks of @size bytes, and as many that it freed. */
+static void spread(size_t size, unsigned int live)
 {
-	struct hm_pool_options opt = { .cache = 1 };
+	void **held = calloc(2 * live, sizeof(*held));
+	unsigned int i, j;
+
+	need(held, "memory");
+	for (i = 0; i < nr_streams; i++) {
+		for (j = 0; j < 2 * live; j++)
+			held[j] = get(size + i % 61 * 512, streams[i]);
+		for (j = 0; j < 2 * live; j += 2)
+			put(held[j], 0, streams[i]);
+	}
+	free(held);
+}
+
+/* Of streams that are under way. */
+static void many_cached(void)
+{
+	make_busy(0);
+	spread(8 << 10, 32);
+}
+
+/* Each stream has small and large free blocks, and is under way. */
+static void many_busy(void)
+{
+	make_busy(0);
+	spread(8 << 10, 96);
+	spread(3 * MIB, 4);
+}
+
+/* Nobody was told that they are complete. */
+static void many_free(void)
+{
+	many_busy();
+	open_gate();
+	drv->cuCtxSynchronize();
+}
+
+/* Likewise, of few blocks: what is counted moves all of them. */
+static void few_free(void)
+{
+	const unsigned int nr = nr_streams;
+
+	make_busy(0);
+	spread(8 << 10, 1);
+	nr_streams = 128;
+	spread(3 * MIB, 1);
+	nr_streams = nr;
+	open_gate();
+	drv->cuCtxSynchronize();
+}
+
+static void few_busy(void)
+{
+	const unsigned int nr = nr_streams;
+
+	make_busy(0);
+	spread(8 << 10, 1);
+	nr_streams = 256;
+	spread(3 * MIB, 1);
+	nr_streams = nr;
+}
+
+/* A block that all streams have used. */
+static void *used;
+
+static void many_uses(void)
+{
+	unsigned int i;
+
+	used = get(MIB, streams[0]);
+	for (i = 1; i < nr_streams; i++)
+		need(!hetmem_record_stream(pool, used, streams[i]), "a use");
+}
+
+/* Freed blocks that several streams have used that are under way. */
+static void many_pending(void)
+{
+	void *p[256];
+	unsigned int i, j;
+
+	make_busy(0);
+	spread(8 << 10, 4);
+	for (i = 0; i < 256; i++) {
+		p[i] = get(64 << 10, streams[i]);
+		for (j = 0; j < 64; j++)
+			need(!hetmem_record_stream(pool, p[i],
+						   streams[(i + 17 * j) % MANY]), "a use");
+	}
+	for (i = 0; i < 256; i++)
+		put(p[i], 0, streams[i]);
+}
+
+/* Blocks of the first stream that another thread freed. */
+static void *free_all(void *arg)
+{
+	void **held = arg;
+
+	drv->cuCtxSetCurrent(hm->devices[0].ctx);
+	for (; *held; held++)
+		put(*held, 0, streams[0]);
+	return NULL;
+}
+
+static void remote(void)
+{
+	const unsigned int nr = 1500;
+	void **held = calloc(nr + 1, sizeof(*held));
+	pthread_t other;
+	unsigned int i;
+
+	need(held, "memory");
+	/* The stream has a cache then. */
+	put(get(512, streams[0]), 0, streams[0]);
+	for (i = 0; i < nr; i++)
+		held[i] = get(512, streams[0]);
+	need(!pthread_create(&other, NULL, free_all, held), "a thread");
+	pthread_join(other, NULL);
+	free(held);
+}
+
+/* Thousands of events of one stream. */
+static void many_points(void)
+{
+	struct hm_order *o = &((struct pool *)pool)->order;
+	unsigned int i;
+
+	make_busy(0);
+	for (i = 0; i < 6000; i++) {
+		put(get(2 * MIB, streams[0]), 0, streams[0]);
+		need(!hm_stream_record(o, o->streams[1]), "an event");
+	}
+	open_gate();
+	drv->cuCtxSynchronize();
+}
+
+/* What is counted. */
+
+static bool allocate(size_t size, unsigned int on)
+{
 	unsigned int i;
 	void *p;
 
+	for (i = 0; i < 3; i++)
+		if (hetmem_alloc(pool, size, 0, streams[on], &p))
+			return false;
+	return true;
+}
+
+static bool get_64k(void)
+{
+	return allocate(64 << 10, 1);
+}
+
+static bool get_1m(void)
+{
+	return allocate(MIB, 1);
+}
+
+static bool get_8m(void)
+{
+	return allocate(8 * MIB, 1);
+}
+
+static bool get_64m(void)
+{
+	return allocate(64 * MIB, 2);
+}
+
+static bool get_64m_own(void)
+{
+	return allocate(64 * MIB, 0);
+}
+
+static bool get_300m(void)
+{
+	return allocate(300 * MIB, 3);
+}
+
+/* More than there is: every remedy is tried. */
+static bool get_too_much(void)
+{
+	void *p;
+
+	return hetmem_alloc(pool, 1792 * MIB, 0, streams[1], &p) == -ENOMEM;
+}
+
+static bool poll(void)
+{
+	return !hetmem_poll(pool);
+}
+
+static bool ask_statistics(void)
+{
+	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+
+	return !hetmem_resource_stats(pool, &stats);
+}
+
+static bool trim(void)
+{
+	size_t freed;
+
+	return !hetmem_trim(pool, 0, &freed);
+}
+
+static bool free_used(void)
+{
+	return !hetmem_free(pool, used, 0, streams[0]);
+}
+
+static bool retire_and_poll(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr_streams; i++) {
+		/* Some of these are enough. */
+		if (i == 2)
+			unwatch();
+		if (hetmem_stream_retire(pool, streams[i]))
+			return false;
+	}
+	watch();
+	return !hetmem_poll(pool);
+}
+
+static bool decay(void)
+{
+	const struct timespec nap = { .tv_nsec = 2000000 };
+
+	nanosleep(&nap, NULL);
+	return !hetmem_poll(pool);
+}
+
+struct kind {
+	const char *name;
+	unsigned int streams;
+	void (*fill)(void);
+	bool (*call)(void);
+	struct hm_pool_options opt;
+};
+
+static const struct kind kinds[] = {
+	{ "8 MiB among 10^6 blocks of 512 B", STREAMS, isolated, get_8m, { .cache = 1 } },
+	{ "1 MiB among 10^6 blocks of 512 B", STREAMS, isolated, get_1m, { .cache = 1 } },
+	{ "64 MiB among 200,000 blocks of 16 KiB", STREAMS, larger, get_64m, { .cache = 1 } },
+	{ "64 MiB among 60,000 free ones of four streams", STREAMS, all_free, get_64m,
+	  { .cache = 1 } },
+	{ "300 MiB among 40,000 blocks of 3 MiB", STREAMS, isolated_large, get_300m,
+	  { .cache = 1 } },
+	{ "64 MiB among both", STREAMS, one_stream, get_64m_own, { .cache = 1 } },
+	{ "a block that a thread frees 1,500 of", 1, remote, get_64k, { 0 } },
+	{ "a poll after 6,000 events", 2, many_points, poll, { 0 } },
+	{ "1 MiB, cached blocks of 1,024 streams", MANY, many_cached, get_1m, { 0 } },
+	{ "8 MiB, cached blocks of 1,024 streams", MANY, many_cached, get_8m, { 0 } },
+	{ "1 MiB, free blocks of 1,024 streams", MANY, many_free, get_1m, { .cache = 1 } },
+	{ "8 MiB, free blocks of 1,024 streams", MANY, many_free, get_8m, { .cache = 1 } },
+	{ "1 MiB, blocks in use by 1,024 streams", MANY, many_busy, get_1m, { .cache = 1 } },
+	{ "8 MiB, blocks in use by 1,024 streams", MANY, many_busy, get_8m,
+	  { .cache = 1, .reuse_order = true } },
+	{ "-ENOMEM, blocks in use by 1,024 streams", MANY, few_busy, get_too_much,
+	  { .max = 2048 * MIB, .wait_ms = HM_POOL_NO_WAIT } },
+	{ "8 MiB, pending blocks of 1,024 streams", MANY, many_pending, get_8m,
+	  { .reuse_order = true } },
+	{ "a poll of 1,024 streams", MANY, many_free, poll, { 0 } },
+	{ "statistics of 1,024 streams", MANY, many_cached, ask_statistics, { 0 } },
+	{ "a trim of 1,024 streams", MANY, few_free, trim, { 0 } },
+	{ "decay of 1,024 streams", MANY, few_free, decay, { .decay_ms = 1 } },
+	{ "a free after uses on 1,024 streams", MANY, many_uses, free_used, { 0 } },
+	{ "a poll after 1,024 streams were retired", MANY, many_free, retire_and_poll, { 0 } },
+};
+
+static void work(const void *arg)
+{
+	const struct kind *k = arg;
+
 	open_soft("");
-	make_streams();
-	make_pool("vmm", &opt);
+	make_streams(k->streams);
+	make_pool("vmm", &k->opt);
 	k->fill();
 	/* Not what came of filling it: events that are complete. */
-	hetmem_poll(pool);
+	if (k->call != poll)
+		hetmem_poll(pool);
 	watch();
-	raise(SIGSTOP);
-	for (i = 0; i < 3; i++)
-		if (hetmem_alloc(pool, k->size, 0, streams[k->stream], &p))
-			counted->failed = true;
-	watched = NULL;
-	_exit(counted->failed);
+	counted->failed = !k->call();
+	unwatch();
+	_exit(0);
 }
 
 static void end_of_hold(struct counted *c)
@@ -219,7 +500,7 @@ static void end_of_hold(struct counted *c)
 	unsigned long credit = (unsigned long)c->calls * A_CALL;
 	unsigned long excess = c->steps > credit ? c->steps - credit : 0;
 
-	if (excess > c->excess) {
+	if (excess > c->excess || !c->longest) {
 		c->excess = excess;
 		c->longest = c->steps;
 		c->longest_calls = c->calls;
@@ -228,75 +509,42 @@ static void end_of_hold(struct counted *c)
 	c->steps = 0;
 }
 
-static bool count(pid_t pid, struct counted *c)
+static bool look(void)
 {
-	int status;
+	struct counted *c = counted;
 
-	while (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
-		if (c->held && !c->in_driver)
-			c->steps++;
-		else if (!c->held && c->steps)
-			end_of_hold(c);
-		if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL)) {
-			kill(pid, SIGKILL);
-			waitpid(pid, &status, 0);
-			return false;
-		}
-	}
-	return WIFEXITED(status) && !WEXITSTATUS(status);
+	if (c->held && !c->in_driver)
+		c->steps++;
+	else if (!c->held && c->steps)
+		end_of_hold(c);
+	return c->held && !c->in_driver;
 }
 
 static void one(const struct kind *k)
 {
+	const unsigned long most = k->call == get_300m ? MOST_LARGE : MOST;
+	struct counted *c = counted;
 	bool counts;
-	pid_t pid;
 
-	memset(counted, 0, sizeof(*counted));
-	fflush(stdout);
-	pid = fork();
-	if (!pid) {
-		if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
-			_exit(1);
-		work(k);
-	}
-	counts = count(pid, counted);
-	ok(counts && counted->all && counted->excess <= k->most,
+	memset(c, 0, sizeof(*c));
+	counts = single_step(work, look, k);
+	ok(counts && !c->failed && c->all && c->excess <= most,
 	   "%s: at most %lu instructions and %lu calls of the driver at a time, %lu more than the calls are worth, in %u times %lu",
-	   k->name, counted->longest, counted->longest_calls, counted->excess,
-	   counted->holds, counted->all);
+	   k->name, c->longest, c->longest_calls, c->excess, c->holds, c->all);
 }
 
-static bool can_count(void)
-{
-	int status = 0;
-	pid_t pid = fork();
-
-	if (!pid) {
-		if (!ptrace(PTRACE_TRACEME, 0, NULL, NULL))
-			raise(SIGSTOP);
-		_exit(1);
-	}
-	if (waitpid(pid, &status, 0) != pid || !WIFSTOPPED(status))
-		return false;
-	status = ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL);
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, 0);
-	return !status;
-}
-
-int main(void)
+int main(int argc, char **argv)
 {
 	unsigned int i;
 
 	setenv("HETMEM_SOFT_MEMORY", "512G", 1);
-	if (!can_count()) {
+	if (!can_single_step()) {
 		printf("1..0 # SKIP instructions cannot be counted here\n");
 		return 0;
 	}
-	counted = mmap(NULL, sizeof(*counted), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	need(counted != MAP_FAILED, "memory");
+	counted = step_shared(sizeof(*counted));
 	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
-		one(&kinds[i]);
+		if (argc < 2 || strstr(kinds[i].name, argv[1]))
+			one(&kinds[i]);
 	return tap_end();
 }
