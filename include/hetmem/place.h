@@ -16,6 +16,75 @@
 extern "C" {
 #endif
 
+/**
+ * struct hetmem_platform - how a device and the CPU share memory
+ * @size: in: sizeof(struct hetmem_platform)
+ * @kind: enum hetmem_platform_kind, the verdict
+ * @pageable: 1: the device can use all memory of the process
+ * @moves: 1: pages of that memory can move into the device's own
+ * @managed: 1: the device can use managed memory
+ * @concurrent: 1: so can the CPU, at the same time
+ * @registers: 1: host memory can be registered for the device
+ * @registered: 1: the device uses registered memory at the CPU's address
+ * @node: NUMA node that is the device's memory, -1: none
+ * @host_node: nearest NUMA node of the host, -1: unknown
+ */
+struct hetmem_platform {
+	size_t size;
+	int kind;
+	int pageable;
+	int moves;
+	int managed;
+	int concurrent;
+	int registers;
+	int registered;
+	int node;
+	int host_node;
+};
+
+/*
+ * Fills @platform for a device of the driver in use. The verdict is made once,
+ * by hetmem_open(); a forked child may ask, too. Errors: -ENODEV: no such
+ * device.
+ */
+int hetmem_platform(struct hetmem *hm, int device,
+		    struct hetmem_platform *platform);
+
+/* "HMM", "ATS", ... for enum hetmem_platform_kind; never NULL. */
+const char *hetmem_platform_name(int kind);
+
+/**
+ * struct hetmem_evidence - one piece of what a verdict is made of
+ * @size: in: sizeof(struct hetmem_evidence)
+ * @source: who says it: "driver", "nvml", "kernel", "module"
+ * @what: one word
+ * @value: "yes", "no", "none", a number, a size; or "unknown: " and why
+ */
+struct hetmem_evidence {
+	size_t size;
+	const char *source;
+	const char *what;
+	const char *value;
+};
+
+/*
+ * Reads the evidence about @device piece by piece: @index counts from 0. Each
+ * device has the same pieces in the same order. The strings live until
+ * hetmem_close(). Errors:
+ * -ENODEV: no such device;
+ * -ENOENT: @index is past the last piece.
+ */
+int hetmem_evidence(struct hetmem *hm, int device, unsigned int index,
+		    struct hetmem_evidence *evidence);
+
+/*
+ * Returns the contradiction number @index, from 0, in the evidence about
+ * @device: one line that lives until hetmem_close(). NULL: there is no further
+ * one, or no such device.
+ */
+const char *hetmem_contradiction(struct hetmem *hm, int device,
+				 unsigned int index);
+
 /*
  * Allocates @size bytes of zeroed system memory at a multiple of 2 MiB (of 512
  * bytes at least, if @size is below 2 MiB). Huge pages are advised, and the

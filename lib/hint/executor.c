@@ -148,7 +148,7 @@ static int find_devices(struct hetmem_executor *x)
 			add_registered(x, hm->devices[i].module_id, i);
 			continue;
 		}
-		if (!hm->devices[i].pageable)
+		if (!hm->devices[i].platform.moves)
 			continue;
 		err = add_foreign(x, i);
 		if (err)

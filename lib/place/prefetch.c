@@ -168,58 +168,87 @@ static bool can_prefetch(const struct hetmem *hm)
 	       hm->driver.cuMemPrefetchAsync_v1;
 }
 
+static const char one_memory[] = "the device and the CPU have one memory: it is there";
+
+/* Why a device that does not use all memory of the process cannot be given it. */
+static const char *not_pageable(const struct hetmem *hm, int kind)
+{
+	if (!hm->available[HETMEM_FEATURE_MIGRATION])
+		return hm->reasons[HETMEM_FEATURE_MIGRATION];
+	return kind == HETMEM_PLATFORM_MANAGED ?
+		"this device uses managed memory only, unlike another of this machine" :
+		"this device shares no memory with the CPU, unlike another of this machine";
+}
+
 static int to_device(struct hetmem *hm, const void *ptr, size_t size,
 		     uintptr_t start, uintptr_t end, uint32_t location,
 		     CUstream stream, struct hetmem_moved *moved)
 {
 	int id = module_id(hm, location);
-	const struct hm_device *dev;
+	const struct hetmem_platform *p;
+	enum memory_kind kind;
 
 	if (id >= 0)
 		return by_module(hm, start, end,
 				 HETMEM_LOC(HETMEM_DEVICE, id), moved);
-	dev = &hm->devices[HETMEM_LOC_INDEX(location)];
+	p = &hm->devices[HETMEM_LOC_INDEX(location)].platform;
+	kind = kind_of(hm, ptr);
+	if (kind == DRIVERS_OWN)
+		return none(moved, "memory of the driver's own stays where it was allocated");
+	if (kind == PAGEABLE && !p->pageable)
+		return none(moved, not_pageable(hm, p->kind));
+	if (p->kind == HETMEM_PLATFORM_INTEGRATED)
+		return none(moved, one_memory);
+	if (kind == MANAGED && !p->concurrent)
+		return none(moved, "this device cannot prefetch managed memory: no concurrent managed access");
 	if (!can_prefetch(hm))
 		return none(moved, "this driver has no cuMemPrefetchAsync");
-	switch (kind_of(hm, ptr)) {
-	case DRIVERS_OWN:
-		return none(moved, "memory of the driver's own stays where it was allocated");
-	case PAGEABLE:
-		if (!dev->pageable)
-			return none(moved, hm->reasons[HETMEM_FEATURE_MIGRATION]);
-		break;
-	case MANAGED:
-		if (!dev->props.managed)
-			return none(moved, "this device cannot prefetch managed memory: no concurrent managed access");
-		break;
-	}
+	if (kind == PAGEABLE && p->kind == HETMEM_PLATFORM_CDMM)
+		moved->reason = "CDMM: the driver moves this memory to the host node nearest to the device, and not to the device";
 	return by_driver(hm, ptr, size, location, stream, moved);
 }
 
-static bool any_pageable(const struct hetmem *hm)
+static bool moves_pageable(const struct hetmem_platform *p)
 {
-	int i;
+	return p->moves;
+}
 
-	for (i = 0; i < hm->nr_devices; i++)
-		if (hm->devices[i].pageable)
-			return true;
-	return false;
+static bool is_integrated(const struct hetmem_platform *p)
+{
+	return p->kind == HETMEM_PLATFORM_INTEGRATED;
+}
+
+static bool moves_managed(const struct hetmem_platform *p)
+{
+	return p->concurrent && !is_integrated(p);
+}
+
+static bool is_node(const struct hetmem_platform *p)
+{
+	return p->node >= 0;
 }
 
 static int to_host(struct hetmem *hm, const void *ptr, size_t size,
 		   uintptr_t start, uintptr_t end, uint32_t location,
 		   CUstream stream, struct hetmem_moved *moved)
 {
+	const bool any_node = HETMEM_LOC_INDEX(location) == HETMEM_NODE_ANY;
 	enum memory_kind kind;
 
-	if (hm_kmod_there(&hm->kmod))
+	/* To the module a device's node is as good as any of the host. */
+	if (hm_kmod_there(&hm->kmod) && !(any_node && hm_any_platform(hm, is_node)))
 		return by_module(hm, start, end, location, moved);
 	kind = kind_of(hm, ptr);
 	if (kind == DRIVERS_OWN)
 		return none(moved, "memory of the driver's own stays where it was allocated");
-	if ((kind == MANAGED || any_pageable(hm)) && can_prefetch(hm))
+	if (can_prefetch(hm) && hm_any_platform(hm, kind == MANAGED ?
+						moves_managed : moves_pageable))
 		return by_driver(hm, ptr, size, location, stream, moved);
-	if (HETMEM_LOC_INDEX(location) == HETMEM_NODE_ANY)
+	if (kind == MANAGED && hm_any_platform(hm, is_integrated))
+		return none(moved, one_memory);
+	if (kind == MANAGED)
+		return none(moved, "this machine cannot prefetch managed memory: no concurrent managed access");
+	if (any_node)
 		return none(moved, "no device of this machine can hold this memory: it is on the host");
 	if (!hm_numa_there())
 		return none(moved, "this kernel has no NUMA: there is one node");

@@ -73,7 +73,7 @@ static void pretend(void)
 		gpus[i] = open(path, O_RDWR | O_CLOEXEC);
 		need(gpus[i] >= 0, "%s: test_hmm is loaded", path);
 		hm->devices[i].module_id = -1;
-		hm->devices[i].pageable = true;
+		hm->devices[i].platform.moves = true;
 	}
 	d->cuMemPrefetchAsync_v2 = prefetch;
 }
