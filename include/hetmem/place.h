@@ -152,20 +152,45 @@ int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
 		    uint32_t location, hetmem_stream stream,
 		    struct hetmem_moved *moved);
 
+/* Who says where the pages of a run are. */
+enum hetmem_source {
+	HETMEM_SOURCE_UNKNOWN,		/* nobody; the location is HETMEM_UNKNOWN */
+	HETMEM_SOURCE_MODULE,		/* the kernel, through hetmem.ko */
+	HETMEM_SOURCE_MOVE_PAGES,	/* the kernel, by move_pages(2) */
+	HETMEM_SOURCE_REQUEST,		/* the driver: where a prefetch last sent them */
+};
+
 /*
  * Reports where the pages of [@ptr, @ptr + @size) are: fills @runs (room for
  * @nr) and returns their number. *@next becomes the first address that is not
- * reported, which is the page-aligned end once everything is. With the module,
- * runs are the kernel's truth. Without, move_pages(2) finds host nodes, and
- * everything else is HETMEM_UNKNOWN. Errors: -EINVAL: a bad range; -EOWNERDEAD:
- * a forked child's @hm; -ENOMEM, -EIO, and others of the kernel, if nothing was
- * found before.
+ * reported, which is the page-aligned end once everything is.
+ *
+ * With the module, runs are the kernel's truth. Without, move_pages(2) finds host
+ * nodes only. A node that is a device's memory (ATS) is reported as that device.
+ * Pages that another driver's device shares coherently (CDMM) are HETMEM_COHERENT,
+ * which only the module tells.
+ *
+ * @sources has room for @nr, too, or is NULL: who says so, enum hetmem_source. It
+ * is an array of its own because the kernel writes @runs. With @sources, the driver
+ * is asked about a run of which the kernel knows nothing. Its answer is a request,
+ * not the truth: pages may have moved since. It counts only if all of the run was
+ * sent to one place. Without @sources such a run stays HETMEM_UNKNOWN.
+ *
+ * Errors:
+ * -EINVAL: a bad range;
+ * -EOWNERDEAD: a forked child's @hm;
+ * -ENOMEM, -EIO, and others of the kernel, if nothing was found before.
  */
 ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
-			 struct hetmem_run *runs, size_t nr, uintptr_t *next);
+			 struct hetmem_run *runs, uint8_t *sources, size_t nr,
+			 uintptr_t *next);
 
-/* "host node 0", "device 1", ...: at most @len bytes. Returns @buf. */
-char *hetmem_location_name(uint32_t location, char *buf, size_t len);
+/*
+ * "host node 0", "device 1", "device 0 (node 2)", ...: at most @len bytes. Returns
+ * @buf. With @hm NULL a node that is a device's memory is a host node.
+ */
+char *hetmem_location_name(struct hetmem *hm, uint32_t location, char *buf,
+			   size_t len);
 
 /* "file, mlocked", ... for HETMEM_WHY_*; "" for 0. Returns @buf. */
 char *hetmem_why_names(uint32_t why, char *buf, size_t len);

@@ -83,7 +83,7 @@ static uint32_t location_of(const char *p)
 	struct hetmem_run run;
 	uintptr_t next;
 
-	if (hetmem_residency(hm, p, 1, &run, 1, &next) != 1)
+	if (hetmem_residency(hm, p, 1, &run, NULL, 1, &next) != 1)
 		return 0;
 	return run.location;
 }
