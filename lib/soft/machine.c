@@ -110,7 +110,7 @@ static const struct soft_kind_row *find_kind(const char *name)
 /* A node that this machine has, without CPUs if there is one. */
 static int some_node(void)
 {
-	char path[64], first;
+	char path[64], cpus[64];
 	int node, fd, last = 0;
 
 	for (node = 0; node < 1024; node++) {
@@ -120,13 +120,15 @@ static int some_node(void)
 		snprintf(path, sizeof(path),
 			 "/sys/devices/system/node/node%d/cpulist", node);
 		fd = open(path, O_RDONLY | O_CLOEXEC);
-		first = '0';
-		if (fd >= 0) {
-			if (read(fd, &first, 1) != 1)
-				first = '\n';
-			close(fd);
-		}
-		if (first == '\n')
+		if (fd < 0)
+			continue;
+		/* One byte of it reads as none: the kernel keeps one for a NUL. */
+		cpus[0] = '\0';
+		if (read(fd, cpus, sizeof(cpus)) >= 0 &&
+		    (cpus[0] < '0' || cpus[0] > '9'))
+			last = -1;
+		close(fd);
+		if (last < 0)
 			return node;
 	}
 	return last;
