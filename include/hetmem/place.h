@@ -113,7 +113,8 @@ int hetmem_system_resize(struct hetmem *hm, void *ptr, size_t new_size,
  * struct hetmem_moved - what a prefetch did
  * @size: in: sizeof(struct hetmem_moved)
  * @how: what moved it: "module", "driver", "move_pages", "none"; never NULL
- * @reason: if @how is "none": why nothing was done
+ * @reason: if @how is "none": why nothing was done; if @how is "driver": what the
+ *	driver does instead of what was asked, "" if it does that
  * @moved: pages moved, as far as known when the call returns
  * @already: pages that were there
  * @not_moved: pages that stayed where they were
@@ -142,7 +143,9 @@ struct hetmem_moved {
  *   @stream is ignored;
  * - move_pages(2), between host nodes. Synchronous, too;
  * - cuMemPrefetchAsync() on @stream, if the driver can move this memory.
- * If none of them can, @moved->how is "none": that is no error. Errors:
+ * If none of them can, @moved->how is "none": that is no error. On a CDMM device the
+ * driver moves memory that is not managed to the host node nearest to the device;
+ * @moved->reason says so. Errors:
  * -EINVAL: bad range or location;
  * -ENODEV: no such device;
  * -EIO: the driver failed;

@@ -235,7 +235,7 @@ static int read_word(struct line *line, char *word, char *reason, size_t len)
 	return set_fact(line, word, value, reason, len);
 }
 
-/* What an ATS device has that its line does not tell. */
+/* Fills in what the line of an ATS device leaves out. */
 static void complete_ats(struct line *line)
 {
 	struct CUctx_st *dev = line->dev;
@@ -247,7 +247,7 @@ static void complete_ats(struct line *line)
 		set_node(line, text, NULL, 0);
 	}
 	node = dev->facts[HM_FACT_NODE].value;
-	/* A node of this machine stands for it, CPUs or not. */
+	/* A node of this machine plays it, with CPUs or without. */
 	if (!(line->given & 1U << HM_FACT_NODE_CPUS) &&
 	    !dev->facts[HM_FACT_NODE].fails && hm_numa_has_node((int)node))
 		play(dev, HM_FACT_NODE_CPUS, 0);

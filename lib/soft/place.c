@@ -8,8 +8,8 @@
  *	CDMM		system memory moves to the nearest node of the host
  *	others		nothing moves
  *
- * What moves does so in stream order. What was asked for is remembered of managed
- * memory, for cuMemRangeGetAttribute().
+ * Pages move in stream order. The last request for managed memory is remembered
+ * for cuMemRangeGetAttribute().
  */
 #include <string.h>
 
@@ -35,7 +35,7 @@ static CUresult run_prefetch(struct CUctx_st *ctx, struct soft_task *task)
 	return CUDA_SUCCESS;
 }
 
-/* What moves @task's memory to @dev. */
+/* Plans how @task moves its memory to @dev. */
 static void plan_to_device(struct soft_task *task, const struct CUctx_st *dev,
 			   bool managed)
 {
@@ -49,7 +49,7 @@ static void plan_to_device(struct soft_task *task, const struct CUctx_st *dev,
 		task->src = hm_soft_host_node(dev) + 1;
 }
 
-/* To @node of the host: from wherever any device has it. */
+/* Plans how it comes to @node of the host, from whichever device. */
 static void plan_to_host(struct soft_task *task, int node)
 {
 	const struct soft_world *w = hm_soft_world;
@@ -90,7 +90,7 @@ static bool is_pageable(int device)
 	return false;
 }
 
-/* With the lock: what prefetching to @device, or advice about it, says. */
+/* With the lock: the result of a prefetch to @device, or of advice. */
 static CUresult can_move(const struct soft_memory *m, uintptr_t ptr, size_t size,
 			 int device)
 {
