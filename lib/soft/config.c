@@ -3,7 +3,8 @@
  * The soft driver's environment:
  *
  * HETMEM_SOFT_MACHINE	what devices there are, see machine.c
- * HETMEM_SOFT_DEVICES	how many devices there are (as the machine has)
+ * HETMEM_SOFT_DEVICES	how many devices there are (as the machine has); emulated
+ *			ones without a machine are all there
  * HETMEM_SOFT_MEMORY	bytes of each, with K, M, G, unless the machine says so
  *			(256M, or the emulated one's)
  * HETMEM_SOFT_FAIL	"cuMemCreate:3,cuMemMap:1=CUDA_ERROR_MAP_FAILED": the
