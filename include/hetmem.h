@@ -218,19 +218,20 @@ struct hetmem_feature {
 int hetmem_feature(struct hetmem *hm, enum hetmem_feature_id id,
 		   struct hetmem_feature *feature);
 
-/* How a device reaches system memory. */
-enum hetmem_addressing {
-	HETMEM_ADDRESSING_NONE,		/* not at all */
-	HETMEM_ADDRESSING_HMM,		/* by faults and migration in software */
-	HETMEM_ADDRESSING_ATS,		/* through the CPU's page tables */
-	HETMEM_ADDRESSING_CDMM,		/* ATS; device memory is no NUMA node */
-	HETMEM_ADDRESSING_SOFT,		/* the soft driver: same process */
+/* How a device and the CPU share memory; hetmem_platform() tells why. */
+enum hetmem_platform_kind {
+	HETMEM_PLATFORM_NONE,		/* not at the same time */
+	HETMEM_PLATFORM_MANAGED,	/* managed memory only */
+	HETMEM_PLATFORM_HMM,		/* all memory; pages move by faults */
+	HETMEM_PLATFORM_ATS,		/* all memory; the device's is a NUMA node */
+	HETMEM_PLATFORM_CDMM,		/* all memory; the device's is no NUMA node */
+	HETMEM_PLATFORM_INTEGRATED,	/* there is one memory */
 };
 
 /**
  * struct hetmem_device_props - one device of the driver in use
  * @size: in: sizeof(struct hetmem_device_props)
- * @addressing: enum hetmem_addressing
+ * @platform: enum hetmem_platform_kind
  * @managed: concurrent managed access
  * @vmm: virtual memory management calls
  * @host_node: nearest NUMA node, -1 if unknown
@@ -241,7 +242,7 @@ enum hetmem_addressing {
  */
 struct hetmem_device_props {
 	size_t size;
-	int addressing;
+	int platform;
 	int managed;
 	int vmm;
 	int host_node;

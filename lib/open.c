@@ -11,10 +11,8 @@
 #include <unistd.h>
 
 #include "driver/check.h"
-#include "platform/platform.h"
 #include "provider/provider.h"
 #include "spec/spec.h"
-
 
 static void hold_hetmem(struct hm_fork *fork)
 {
@@ -109,26 +107,23 @@ static void set_feature(struct hetmem *hm, enum hetmem_feature_id id,
 
 static void probe_pageable(struct hetmem *hm)
 {
-	static const char *const modes[] = {
-		[HETMEM_ADDRESSING_NONE] = "none",
-		[HETMEM_ADDRESSING_HMM] = "HMM",
-		[HETMEM_ADDRESSING_ATS] = "ATS",
-		[HETMEM_ADDRESSING_CDMM] = "ATS with CDMM",
-		[HETMEM_ADDRESSING_SOFT] = "the soft driver: same process",
-	};
 	const enum hetmem_feature_id id = HETMEM_FEATURE_PAGEABLE;
 	int i;
 
 	for (i = 0; i < hm->nr_devices; i++) {
-		int mode = hm->devices[i].props.addressing;
+		const struct hetmem_platform *p = &hm->devices[i].platform;
 
-		if (mode == HETMEM_ADDRESSING_NONE)
+		if (!p->pageable)
 			continue;
-		set_feature(hm, id, true, "device %d: %s", i, modes[mode]);
+		set_feature(hm, id, true, "device %d: %s", i,
+			    hetmem_platform_name(p->kind));
 		return;
 	}
 	if (!hm->nr_devices)
 		set_feature(hm, id, false, "%s", hm->reasons[HETMEM_FEATURE_DEVICE]);
+	else if (hm->soft)
+		set_feature(hm, id, false,
+			    "the soft driver plays no device with pageable memory access: set HETMEM_SOFT_MACHINE=hmm");
 	else
 		set_feature(hm, id, false,
 			    "no device has pageable memory access: HMM needs the open NVIDIA module and a kernel with CONFIG_DEVICE_PRIVATE");
@@ -146,7 +141,7 @@ static void probe_migration(struct hetmem *hm)
 				    hm->devices[i].props.name);
 			return;
 		}
-		if (hm->devices[i].pageable) {
+		if (hm->devices[i].platform.moves) {
 			set_feature(hm, id, true,
 				    "device %d by cuMemPrefetchAsync", i);
 			return;
@@ -154,6 +149,10 @@ static void probe_migration(struct hetmem *hm)
 	}
 	if (!hm->nr_devices)
 		set_feature(hm, id, false, "%s", hm->reasons[HETMEM_FEATURE_DEVICE]);
+	else if (hm->available[HETMEM_FEATURE_PAGEABLE])
+		set_feature(hm, id, false,
+			    "no device takes pages of the process into memory of its own (%s)",
+			    hm->reasons[HETMEM_FEATURE_PAGEABLE]);
 	else if (!hm->soft)
 		set_feature(hm, id, false, "%s", hm->reasons[HETMEM_FEATURE_PAGEABLE]);
 	else if (!hm_kmod_there(&hm->kmod))
@@ -170,7 +169,7 @@ static void probe_flags(struct hetmem *hm)
 	int managed = -1, vmm = -1, i;
 
 	for (i = hm->nr_devices - 1; i >= 0; i--) {
-		if (hm->devices[i].props.managed)
+		if (hm->devices[i].platform.concurrent)
 			managed = i;
 		if (hm->devices[i].props.vmm)
 			vmm = i;
@@ -247,6 +246,7 @@ int hetmem_feature(struct hetmem *hm, enum hetmem_feature_id id,
 
 static void free_hetmem(struct hetmem *hm)
 {
+	hm_forget_devices(hm);
 	hm_kmod_close(&hm->kmod);
 	pthread_mutex_destroy(&hm->making);
 	pthread_mutex_destroy(&hm->lock);

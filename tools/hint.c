@@ -292,7 +292,7 @@ static int ask(const struct job *job, struct hetmem_peer *peer)
 	}
 	printf("process %d: %" PRIu64 " page%s (%s) moved to %s, in %s of addresses in %zu range%s\n",
 	       job->pid, moved, moved == 1 ? "" : "s", size_text(moved * page),
-	       hetmem_location_name(job->location, name, sizeof(name)),
+	       hetmem_location_name(NULL, job->location, name, sizeof(name)),
 	       size_text(size), job->nr, job->nr == 1 ? "" : "s");
 	return EXIT_OK;
 }

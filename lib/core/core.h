@@ -65,6 +65,9 @@ static inline uint64_t hm_now(void)
 __attribute__((format(printf, 2, 3)))
 int hm_error(int err, const char *fmt, ...);
 
+/* hetmem_location_name() without devices. */
+char *hm_location_name(uint32_t location, char *buf, size_t len);
+
 /* fork.c */
 
 /* Goes up in every forked child. */

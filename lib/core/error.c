@@ -25,7 +25,7 @@ const char *hetmem_last_error(void)
 	return last_error[0] ? last_error : "no error";
 }
 
-char *hetmem_location_name(uint32_t location, char *buf, size_t len)
+char *hm_location_name(uint32_t location, char *buf, size_t len)
 {
 	unsigned int index = HETMEM_LOC_INDEX(location);
 

@@ -53,6 +53,7 @@ X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, 3020, REQUIRED) \
 X(cuMemsetD8Async, cuMemsetD8Async, cuMemsetD8Async, 3020, REQUIRED)	\
 X(cuMemPrefetchAsync_v1, cuMemPrefetchAsync, cuMemPrefetchAsync, 8000, OPTIONAL) \
 X(cuMemPrefetchAsync_v2, cuMemPrefetchAsync, cuMemPrefetchAsync_v2, 12020, OPTIONAL) \
+X(cuMemRangeGetAttribute, cuMemRangeGetAttribute, cuMemRangeGetAttribute, 8000, OPTIONAL) \
 X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, OPTIONAL) \
 X(cuMemAddressReserve, cuMemAddressReserve, cuMemAddressReserve, 10020, OPTIONAL) \
 X(cuMemAddressFree, cuMemAddressFree, cuMemAddressFree, 10020, OPTIONAL) \

@@ -16,9 +16,10 @@
 #define HETMEM_DRIVER_CHECK_H
 
 #include "driver/hetmem.h"
+#include "platform/nvml.h"
 
 /* Both sides must have been built with the same. */
-#define HM_SOFT_VERSION		1
+#define HM_SOFT_VERSION		2
 #define HM_SOFT_SYMBOL		"hetmem_soft"
 
 /**
@@ -44,6 +45,9 @@ struct hm_soft_range {
  *	everything.
  * @is_checking: check mode is on, as of the driver's start
  * @module_id: id of a device in hetmem.ko, -1 if it is not an emulated one
+ * @nvml: NVML of the machine that is played
+ * @fact: whether the machine plays a fact of the kernel (enum hm_fact_id) for a
+ *	device; it is in @p then
  * @rules: replaces HETMEM_SOFT_FAIL and HETMEM_SOFT_DELAY, NULL: none. -EINVAL:
  *	cannot be read, nothing has changed then.
  * @made: how often the call of the first rule was made
@@ -61,6 +65,8 @@ struct hm_soft {
 	void (*close)(void);
 	bool (*is_checking)(void);
 	int (*module_id)(int ordinal);
+	const struct hm_nvml *nvml;
+	bool (*fact)(int ordinal, int id, struct hm_platform *p);
 	int (*rules)(const char *fail, const char *delay);
 	unsigned long (*made)(void);
 	bool (*holds)(void);

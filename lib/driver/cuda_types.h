@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
  * The types and enumerators of the CUDA Driver API that the driver table
- * uses, so that nothing of the CUDA toolkit is needed to build. The ABI is
- * NVIDIA's; selftests/lib/driver/cuda_types.c compares every line of this with
- * cuda.h where that is installed. Declarations only: the test includes this
- * file inside a function.
+ * uses: nothing of the CUDA toolkit is needed to build. Where cuda.h is installed,
+ * selftests/lib/driver/cuda_types.c compares every line, from inside a function.
  */
 #ifndef HETMEM_DRIVER_CUDA_TYPES_H
 #define HETMEM_DRIVER_CUDA_TYPES_H
@@ -77,12 +75,14 @@ typedef enum cudaError_enum {
 } CUresult;
 
 typedef enum CUdevice_attribute_enum {
+	CU_DEVICE_ATTRIBUTE_INTEGRATED = 18,
 	CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83,
 	CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS = 88,
 	CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89,
 	CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
 	CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED = 99,
 	CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100,
+	CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST = 101,
 	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
 	CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
 	CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,

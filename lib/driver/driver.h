@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * The driver table: the one seam between the library and what drives the
- * devices. cuda.c fills it from libcuda.so.1 or from libhetmem-soft.so, by the
- * same path; nothing else of the library knows which.
+ * The driver table: the one seam between the library and what drives the devices.
+ * cuda.c fills it from libcuda.so.1 or libhetmem-soft.so, by the same path.
  *
  * Members have the Driver API's own names, types and meaning, so its
  * documentation holds for both. calls.h says which may be NULL; without any
- * driver all are, and there is no device. Result parameters are never NULL; 0
- * (CUDA_SUCCESS) is success; on an error nothing has changed unless a comment
- * says otherwise. Calls that take a stream return before the work is done, and
- * the memory they name stays valid until it is. All may be called from any
- * thread; those that name neither a device nor a stream use the calling
- * thread's current context.
+ * driver all are, and there is no device. Result parameters are never NULL. 0
+ * is success. After an error nothing has changed, except where a comment says so.
+ * Calls that take a stream return before the work is done; the memory they name
+ * stays valid until then. Any thread may call them. Those that name neither a
+ * device nor a stream use the calling thread's current context.
  */
 #ifndef HETMEM_DRIVER_DRIVER_H
 #define HETMEM_DRIVER_DRIVER_H
@@ -21,7 +19,6 @@
 struct hm_driver {
 	const char *name;	/* "cuda", "soft", "none" */
 	int version;		/* 13000 is 13.0; of the API it speaks */
-
 	/*
 	 * pre:  first call of the process to this driver; flags is 0.
 	 * post: every other call may be made.
@@ -164,13 +161,16 @@ struct hm_driver {
 	/*
 	 * pre:  managed memory, or any where the device is pageable;
 	 *	 else INVALID_VALUE. CU_DEVICE_CPU is the host in v1.
-	 * post: moved in stream order; it is a hint.
+	 *	 Attribute: managed memory.
+	 * post: moved in stream order; a hint. Attribute: what was asked last.
 	 */
 	CUresult (*cuMemPrefetchAsync_v1)(CUdeviceptr ptr, size_t size,
 					  CUdevice device, CUstream stream);
 	CUresult (*cuMemPrefetchAsync_v2)(CUdeviceptr ptr, size_t size,
 					  CUmemLocation location,
 					  unsigned int flags, CUstream stream);
+	CUresult (*cuMemRangeGetAttribute)(void *data, size_t data_size,
+		CUmem_range_attribute which, CUdeviceptr ptr, size_t size);
 
 	/*
 	 * pre:  sizes and alignment are multiples of the granularity.

@@ -9,25 +9,22 @@
 
 #include "driver/driver.h"
 #include "platform/kmod.h"
+#include "platform/platform.h"
 
 /**
  * struct hm_device - one device of the driver in use
  * @handle: the driver's
  * @ctx: its primary context, retained when it was first needed, else NULL
- * @pageable: reaches all memory of the process
- * @managed: reaches managed memory
- * @registers: can register host memory; @registered: uses registered memory at
- *	its own address
+ * @platform: how it and the CPU share memory
+ * @evidence: what @platform was made of; NULL only while the library is opened
  * @module_id: in hetmem.ko, or -1
  * @props: for hetmem_device_props()
  */
 struct hm_device {
 	CUdevice handle;
 	CUcontext ctx;
-	bool pageable;
-	bool managed;
-	bool registers;
-	bool registered;
+	struct hetmem_platform platform;
+	struct hm_platform *evidence;
 	int module_id;
 	struct hetmem_device_props props;
 };
@@ -89,8 +86,19 @@ int hm_soft_open(struct hm_driver *driver, const struct hm_soft **soft,
 
 /* device.c */
 
-/* Fills the devices of @hm from its driver. 0 or -EIO. */
+/*
+ * Fills the devices of @hm from its driver. 0, -EIO or -ENOMEM;
+ * hm_forget_devices() in each case.
+ */
 int hm_probe_devices(struct hetmem *hm);
+void hm_forget_devices(struct hetmem *hm);
+
+/* The first device of which @node is the memory, or -1. */
+int hm_device_of_node(const struct hetmem *hm, int node);
+
+/* Whether there is a device for whose verdict @test holds. */
+bool hm_any_platform(const struct hetmem *hm,
+		     bool (*test)(const struct hetmem_platform *p));
 
 /* context.c */
 

@@ -148,7 +148,7 @@ static int find_devices(struct hetmem_executor *x)
 			add_registered(x, hm->devices[i].module_id, i);
 			continue;
 		}
-		if (!hm->devices[i].pageable)
+		if (!hm->devices[i].platform.moves)
 			continue;
 		err = add_foreign(x, i);
 		if (err)
@@ -200,7 +200,7 @@ static int bind_devices(struct hetmem_executor *x)
 				   b->uuid);
 		if (!err)
 			continue;
-		hetmem_location_name(b->target, name, sizeof(name));
+		hetmem_location_name(x->hm, b->target, name, sizeof(name));
 		return hm_error(err, "executor: %s: %s", name, err == -EBUSY ?
 				"this process has an executor for it" :
 				strerror(-err));

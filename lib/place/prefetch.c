@@ -3,9 +3,11 @@
  * Placement: bringing memory to a location and telling where it is, by
  * whatever this machine has for it: the module for its devices and the
  * kernel's truth, move_pages(2) between host nodes, the driver where it
- * reaches the memory. Nothing to be done is an answer, not an error.
+ * reaches the memory. What a device can do is the verdict of platform/. Nothing
+ * to be done is an answer, not an error.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -168,58 +170,87 @@ static bool can_prefetch(const struct hetmem *hm)
 	       hm->driver.cuMemPrefetchAsync_v1;
 }
 
+static const char one_memory[] = "the device and the CPU have one memory: it is there";
+
+/* Why a device that does not use all memory of the process cannot be given it. */
+static const char *not_pageable(const struct hetmem *hm, int kind)
+{
+	if (!hm->available[HETMEM_FEATURE_MIGRATION])
+		return hm->reasons[HETMEM_FEATURE_MIGRATION];
+	return kind == HETMEM_PLATFORM_MANAGED ?
+		"this device uses managed memory only, unlike another of this machine" :
+		"this device shares no memory with the CPU, unlike another of this machine";
+}
+
 static int to_device(struct hetmem *hm, const void *ptr, size_t size,
 		     uintptr_t start, uintptr_t end, uint32_t location,
 		     CUstream stream, struct hetmem_moved *moved)
 {
 	int id = module_id(hm, location);
-	const struct hm_device *dev;
+	const struct hetmem_platform *p;
+	enum memory_kind kind;
 
 	if (id >= 0)
 		return by_module(hm, start, end,
 				 HETMEM_LOC(HETMEM_DEVICE, id), moved);
-	dev = &hm->devices[HETMEM_LOC_INDEX(location)];
+	p = &hm->devices[HETMEM_LOC_INDEX(location)].platform;
+	kind = kind_of(hm, ptr);
+	if (kind == DRIVERS_OWN)
+		return none(moved, "memory of the driver's own stays where it was allocated");
+	if (kind == PAGEABLE && !p->pageable)
+		return none(moved, not_pageable(hm, p->kind));
+	if (p->kind == HETMEM_PLATFORM_INTEGRATED)
+		return none(moved, one_memory);
+	if (kind == MANAGED && !p->concurrent)
+		return none(moved, "this device cannot prefetch managed memory: no concurrent managed access");
 	if (!can_prefetch(hm))
 		return none(moved, "this driver has no cuMemPrefetchAsync");
-	switch (kind_of(hm, ptr)) {
-	case DRIVERS_OWN:
-		return none(moved, "memory of the driver's own stays where it was allocated");
-	case PAGEABLE:
-		if (!dev->pageable)
-			return none(moved, hm->reasons[HETMEM_FEATURE_MIGRATION]);
-		break;
-	case MANAGED:
-		if (!dev->props.managed)
-			return none(moved, "this device cannot prefetch managed memory: no concurrent managed access");
-		break;
-	}
+	if (kind == PAGEABLE && p->kind == HETMEM_PLATFORM_CDMM)
+		moved->reason = "CDMM: the driver moves this memory to the host node nearest to the device, and not to the device";
 	return by_driver(hm, ptr, size, location, stream, moved);
 }
 
-static bool any_pageable(const struct hetmem *hm)
+static bool moves_pageable(const struct hetmem_platform *p)
 {
-	int i;
+	return p->moves;
+}
 
-	for (i = 0; i < hm->nr_devices; i++)
-		if (hm->devices[i].pageable)
-			return true;
-	return false;
+static bool is_integrated(const struct hetmem_platform *p)
+{
+	return p->kind == HETMEM_PLATFORM_INTEGRATED;
+}
+
+static bool moves_managed(const struct hetmem_platform *p)
+{
+	return p->concurrent && !is_integrated(p);
+}
+
+static bool is_node(const struct hetmem_platform *p)
+{
+	return p->node >= 0;
 }
 
 static int to_host(struct hetmem *hm, const void *ptr, size_t size,
 		   uintptr_t start, uintptr_t end, uint32_t location,
 		   CUstream stream, struct hetmem_moved *moved)
 {
+	const bool any_node = HETMEM_LOC_INDEX(location) == HETMEM_NODE_ANY;
 	enum memory_kind kind;
 
-	if (hm_kmod_there(&hm->kmod))
+	/* To the module a device's node is as good as any of the host. */
+	if (hm_kmod_there(&hm->kmod) && !(any_node && hm_any_platform(hm, is_node)))
 		return by_module(hm, start, end, location, moved);
 	kind = kind_of(hm, ptr);
 	if (kind == DRIVERS_OWN)
 		return none(moved, "memory of the driver's own stays where it was allocated");
-	if ((kind == MANAGED || any_pageable(hm)) && can_prefetch(hm))
+	if (can_prefetch(hm) && hm_any_platform(hm, kind == MANAGED ?
+						moves_managed : moves_pageable))
 		return by_driver(hm, ptr, size, location, stream, moved);
-	if (HETMEM_LOC_INDEX(location) == HETMEM_NODE_ANY)
+	if (kind == MANAGED && hm_any_platform(hm, is_integrated))
+		return none(moved, one_memory);
+	if (kind == MANAGED)
+		return none(moved, "this machine cannot prefetch managed memory: no concurrent managed access");
+	if (any_node)
 		return none(moved, "no device of this machine can hold this memory: it is on the host");
 	if (!hm_numa_there())
 		return none(moved, "this kernel has no NUMA: there is one node");
@@ -262,12 +293,16 @@ out:
 	return err;
 }
 
-/* The driver's ordinal for the module's id, where it has one. */
+/* The driver's ordinal for the module's id or for a node, where it has one. */
 static uint32_t public_location(const struct hetmem *hm, uint32_t location)
 {
 	unsigned int id = HETMEM_LOC_INDEX(location);
 	int i;
 
+	if (HETMEM_LOC_KIND(location) == HETMEM_HOST) {
+		i = hm_device_of_node(hm, id);
+		return i < 0 ? location : HETMEM_LOC(HETMEM_DEVICE, i);
+	}
 	if (HETMEM_LOC_KIND(location) != HETMEM_DEVICE)
 		return location;
 	for (i = 0; i < hm->nr_devices; i++)
@@ -276,9 +311,58 @@ static uint32_t public_location(const struct hetmem *hm, uint32_t location)
 	return HETMEM_LOC(HETMEM_DEVICE, id | HM_KERNEL_DEVICE);
 }
 
-ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
-			 struct hetmem_run *runs, size_t nr, uintptr_t *next)
+/* Where a prefetch last sent all of @run; HETMEM_UNKNOWN: to no one place. */
+static uint32_t last_request(const struct hetmem *hm, const struct hetmem_run *run)
 {
+	int device = CU_DEVICE_INVALID, i;
+
+	if (hm->driver.cuMemRangeGetAttribute(&device, sizeof(device),
+			CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
+			run->start, run->end - run->start))
+		return HETMEM_LOC(HETMEM_UNKNOWN, 0);
+	if (device == CU_DEVICE_CPU)
+		return HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
+	for (i = 0; i < hm->nr_devices; i++)
+		if (hm->devices[i].handle == device)
+			return HETMEM_LOC(HETMEM_DEVICE, i);
+	return HETMEM_LOC(HETMEM_UNKNOWN, 0);
+}
+
+static bool is_unknown(const struct hetmem_run *run)
+{
+	return HETMEM_LOC_KIND(run->location) == HETMEM_UNKNOWN;
+}
+
+/* Asks the driver about the runs of which @kernel knows nothing. */
+static void find_sources(struct hetmem *hm, struct hetmem_run *runs,
+			 uint8_t *sources, size_t nr, enum hetmem_source kernel)
+{
+	struct hm_context saved;
+	bool asks = false;
+	size_t i;
+
+	for (i = 0; i < nr; i++) {
+		sources[i] = is_unknown(&runs[i]) ? HETMEM_SOURCE_UNKNOWN : kernel;
+		asks = asks || is_unknown(&runs[i]);
+	}
+	if (!asks || !hm->nr_devices || !hm->driver.cuMemRangeGetAttribute ||
+	    hm_context_default(hm, 0, &saved))
+		return;
+	for (i = 0; i < nr; i++) {
+		if (!is_unknown(&runs[i]))
+			continue;
+		runs[i].location = last_request(hm, &runs[i]);
+		if (!is_unknown(&runs[i]))
+			sources[i] = HETMEM_SOURCE_REQUEST;
+	}
+	hm_context_leave(hm, &saved);
+}
+
+ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
+			 struct hetmem_run *runs, uint8_t *sources, size_t nr,
+			 uintptr_t *next)
+{
+	enum hetmem_source kernel = HETMEM_SOURCE_MODULE;
 	uintptr_t start, end;
 	ssize_t n, i;
 	int err;
@@ -292,11 +376,33 @@ ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
 		err = page_range(hm, "residency", ptr, size, &start, &end);
 	if (err)
 		return err;
-	if (!hm_kmod_there(&hm->kmod))
-		return hm_numa_residency(start, end, hm->page_size, runs, nr,
-					 next);
-	n = hm_kmod_residency(&hm->kmod, start, end, runs, nr, next);
+	if (hm_kmod_there(&hm->kmod)) {
+		n = hm_kmod_residency(&hm->kmod, start, end, runs, nr, next);
+	} else {
+		kernel = HETMEM_SOURCE_MOVE_PAGES;
+		n = hm_numa_residency(start, end, hm->page_size, runs, nr, next);
+	}
 	for (i = 0; i < n; i++)
 		runs[i].location = public_location(hm, runs[i].location);
+	if (n > 0 && sources)
+		find_sources(hm, runs, sources, n, kernel);
 	return n;
+}
+
+char *hetmem_location_name(struct hetmem *hm, uint32_t location, char *buf,
+			   size_t len)
+{
+	const uint32_t kind = HETMEM_LOC_KIND(location);
+	int index = HETMEM_LOC_INDEX(location);
+
+	if (hm && kind == HETMEM_HOST)
+		index = hm_device_of_node(hm, index);
+	if (hm && buf && len && (kind == HETMEM_HOST || kind == HETMEM_DEVICE) &&
+	    index >= 0 && index < hm->nr_devices &&
+	    hm->devices[index].platform.node >= 0)
+		snprintf(buf, len, "device %d (node %d)", index,
+			 hm->devices[index].platform.node);
+	else
+		hm_location_name(location, buf, len);
+	return buf;
 }

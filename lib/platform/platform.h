@@ -1,27 +1,119 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
-/* What the machine is: verdicts about its devices, the host's memory nodes. */
+/*
+ * What the machine is: one verdict per device, and the host's memory nodes.
+ *
+ * A verdict is made of facts. The driver, NVML, the kernel's files and hetmem.ko
+ * each fill in those that they know (driver/device.c calls them); detect.c reads
+ * all of them, and nothing else, and judges. A fact that nobody could tell counts
+ * as "no" or "none". Nothing changes after the verdict. No other file tests an
+ * attribute of the driver for what is decided here.
+ */
 #ifndef HETMEM_PLATFORM_PLATFORM_H
 #define HETMEM_PLATFORM_PLATFORM_H
 
 #include "core/core.h"
 
+struct hm_kmod;
+
 /* detect.c */
 
-/**
- * struct hm_evidence - what is known of a device
- * @soft: it is the soft driver's
- * @pageable: it reaches all memory of the process
- * @host_tables: through the CPU's page tables
- * @numa_node: that its own memory is, by its driver's word; -1: none
- */
-struct hm_evidence {
-	bool soft;
-	bool pageable;
-	bool host_tables;
-	int numa_node;
+/* In the order in which they are shown; the row of each is in detect.c. */
+enum hm_fact_id {
+	HM_FACT_INTEGRATED,
+	HM_FACT_PAGEABLE,
+	HM_FACT_HOST_TABLES,
+	HM_FACT_MANAGED,
+	HM_FACT_CONCURRENT,
+	HM_FACT_DIRECT,
+	HM_FACT_REGISTERS,
+	HM_FACT_REGISTERED,
+	HM_FACT_NODE,
+	HM_FACT_HOST_NODE,
+	HM_FACT_NVML,
+	HM_FACT_NVML_MODE,
+	HM_FACT_NVML_NODE,
+	HM_FACT_NODE_ONLINE,
+	HM_FACT_NODE_MEMORY,
+	HM_FACT_NODE_CPUS,
+	HM_FACT_DEVICE_PRIVATE,
+	HM_FACT_MODULE,
+	HM_FACT_MODULE_DEVICE,
+	HM_FACT_NR
 };
 
-enum hetmem_addressing hm_platform_verdict(const struct hm_evidence *e);
+enum hm_fact_type {
+	HM_FACT_BOOL,	/* 0 "no", 1 "yes" */
+	HM_FACT_NUMBER,	/* of a node or a device; -1 "none" */
+	HM_FACT_MODE,	/* enum hm_mode */
+	HM_FACT_SIZE,	/* bytes */
+};
+
+/* Values of HM_FACT_NVML_MODE: NVML's own. */
+enum hm_mode { HM_MODE_NONE, HM_MODE_HMM, HM_MODE_ATS };
+
+/**
+ * struct hm_fact_row - what a fact is
+ * @source: who tells it; @what: one word. Doctor shows both, and a description of
+ *	a machine for the soft driver names a fact "source.what".
+ */
+struct hm_fact_row {
+	const char *source;
+	const char *what;
+	enum hm_fact_type type;
+};
+
+extern const struct hm_fact_row hm_fact_rows[HM_FACT_NR];
+
+/* @text: of the value, or why it is not known */
+struct hm_fact {
+	bool known;
+	int64_t value;
+	char text[56];
+};
+
+#define HM_MAX_CONTRADICTIONS	12
+
+/**
+ * struct hm_platform - the verdict about a device, with its evidence
+ * @contradictions: of @facts, one line each
+ */
+struct hm_platform {
+	struct hetmem_platform verdict;
+	struct hm_fact facts[HM_FACT_NR];
+	unsigned int nr_contradictions;
+	char contradictions[HM_MAX_CONTRADICTIONS][120];
+};
+
+/* All facts are unknown. */
+void hm_platform_init(struct hm_platform *p);
+
+void hm_fact_set(struct hm_platform *p, enum hm_fact_id id, int64_t value);
+__attribute__((format(printf, 3, 4)))
+void hm_fact_unknown(struct hm_platform *p, enum hm_fact_id id,
+		     const char *fmt, ...);
+
+/* "yes", "none", "96G", ... as @id has them. False: it is not one. */
+bool hm_fact_parse(enum hm_fact_id id, const char *text, int64_t *value);
+
+/* Node that somebody says is the device's memory, -1: nobody does. */
+int hm_platform_node(const struct hm_platform *p);
+
+/* Makes the verdict of the facts, and finds what contradicts. */
+void hm_platform_judge(struct hm_platform *p);
+
+/* kernel.c: the kernel's own files, and what hetmem.ko tells. */
+
+void hm_kernel_facts(struct hm_platform *p, int node);
+
+/* @config: what hm_kernel_device_private() returned */
+void hm_module_facts(struct hm_platform *p, const struct hm_kmod *kmod,
+		     int module_id, int config);
+
+/*
+ * Whether the running kernel has CONFIG_DEVICE_PRIVATE, by its configuration as
+ * a plain file: 1, 0, or -1 if there is none that can be read.
+ */
+int hm_kernel_device_private(void);
 
 /* numa.c: host nodes by move_pages(2). */
 

@@ -44,7 +44,7 @@ int hm_managed_provider(struct hetmem *hm, int device,
 
 	if (err)
 		return err;
-	if (!hm->devices[device].managed)
+	if (!hm->devices[device].platform.managed)
 		return hm_error(-EOPNOTSUPP, "device %d has no managed memory",
 				device);
 	p = hm_provider_new(hm, device, &managed_ops,
@@ -52,7 +52,7 @@ int hm_managed_provider(struct hetmem *hm, int device,
 	if (!p)
 		return -ENOMEM;
 	for (i = 0; i < hm->nr_devices; i++)
-		p->devices |= (uint64_t)hm->devices[i].managed << i;
+		p->devices |= (uint64_t)hm->devices[i].platform.managed << i;
 	*out = p;
 	return 0;
 }

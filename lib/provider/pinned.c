@@ -91,12 +91,12 @@ static const struct hm_provider_ops pinned_ops = {
 
 static int can_pin(struct hetmem *hm, int device)
 {
-	const struct hm_device *dev = &hm->devices[device];
+	const struct hetmem_platform *p = &hm->devices[device].platform;
 
-	if (dev->registers && dev->registered)
+	if (p->registers && p->registered)
 		return 0;
 	return hm_error(-EOPNOTSUPP, "pinned: device %d %s", device,
-			dev->registers ?
+			p->registers ?
 			"has another address for registered memory" :
 			"cannot register host memory");
 }
@@ -125,12 +125,12 @@ int hm_pinned_provider(struct hetmem *hm, int device,
 		return -ENOMEM;
 	for (i = 0; i < hm->nr_devices; i++)
 		p->provider.devices |=
-			(uint64_t)hm->devices[i].registered << i;
+			(uint64_t)hm->devices[i].platform.registered << i;
 	p->provider.granularity = hm->page_size;
 	p->provider.total = (uint64_t)sysconf(_SC_PHYS_PAGES) * hm->page_size;
 	p->threads = options->threads;
 	p->node = options->node ? (int)options->node - 1 :
-		hm->devices[device].props.host_node;
+		hm->devices[device].platform.host_node;
 	*out = &p->provider;
 	return 0;
 }

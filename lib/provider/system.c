@@ -345,7 +345,7 @@ static int create_provider(struct hetmem *hm, const struct hm_provider_ops *ops,
 	/* Also @device, only if it reaches them. */
 	p->devices = 0;
 	for (i = 0; i < hm->nr_devices; i++)
-		p->devices |= (uint64_t)hm->devices[i].pageable << i;
+		p->devices |= (uint64_t)hm->devices[i].platform.pageable << i;
 	p->granularity = hm->page_size;
 	p->total = (uint64_t)sysconf(_SC_PHYS_PAGES) * hm->page_size;
 	*out = p;
@@ -358,8 +358,8 @@ int hm_system_provider(struct hetmem *hm, int device,
 	if (device < -1 || device >= hm->nr_devices)
 		return hm_no_device(hm, "system", device);
 	return create_provider(hm, &system_ops, device, device >= 0 &&
-			       hm->devices[device].pageable ? HM_PROVIDER_DEVICE : 0,
-			       out);
+			       hm->devices[device].platform.pageable ?
+			       HM_PROVIDER_DEVICE : 0, out);
 }
 
 int hm_host_provider(struct hetmem *hm, struct hm_provider **out)

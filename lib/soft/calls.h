@@ -28,7 +28,6 @@ X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020, REQUIRED) \
 X(cuMemsetD32Async, cuMemsetD32Async, cuMemsetD32Async, 3020, REQUIRED) \
 X(cuMemAdvise_v1, cuMemAdvise, cuMemAdvise, 8000, OPTIONAL)		\
 X(cuMemAdvise_v2, cuMemAdvise, cuMemAdvise_v2, 12020, OPTIONAL)		\
-X(cuMemRangeGetAttribute, cuMemRangeGetAttribute, cuMemRangeGetAttribute, 8000, OPTIONAL) \
 X(cuMemGetAccess, cuMemGetAccess, cuMemGetAccess, 10020, OPTIONAL)
 
 /* From 13.0 on. */
@@ -120,14 +119,6 @@ struct hm_api {
 	CUresult (*cuMemAdvise_v2)(CUdeviceptr ptr, size_t size,
 				   CUmem_advise advice,
 				   CUmemLocation location);
-
-	/*
-	 * pre:  managed memory; data_size fits the attribute.
-	 * post: what was asked for last, never where the pages are.
-	 */
-	CUresult (*cuMemRangeGetAttribute)(void *data, size_t data_size,
-					   CUmem_range_attribute attribute,
-					   CUdeviceptr ptr, size_t size);
 
 	/*
 	 * pre:  mapped by cuMemMap().

@@ -2,8 +2,11 @@
 /*
  * The soft driver's environment:
  *
- * HETMEM_SOFT_DEVICES	how many devices there are without emulated ones (1)
- * HETMEM_SOFT_MEMORY	bytes of each, with K, M, G (256M, or the emulated one's)
+ * HETMEM_SOFT_MACHINE	what devices there are, see machine.c
+ * HETMEM_SOFT_DEVICES	how many devices there are (as the machine has); emulated
+ *			ones without a machine are all there
+ * HETMEM_SOFT_MEMORY	bytes of each, with K, M, G, unless the machine says so
+ *			(256M, or the emulated one's)
  * HETMEM_SOFT_FAIL	"cuMemCreate:3,cuMemMap:1=CUDA_ERROR_MAP_FAILED": the
  *			nth call of that name fails, "*" is every one;
  *			CUDA_ERROR_UNKNOWN if no error is named, OUT_OF_MEMORY
@@ -23,8 +26,6 @@
 #include <string.h>
 
 #include "soft/soft.h"
-
-#define DEFAULT_MEMORY	((size_t)256 << 20)
 
 static bool is_call(const char *name)
 {
@@ -180,43 +181,30 @@ static int configure_devices(struct soft_world *w, char *reason, size_t len)
 	const char *text = getenv("HETMEM_SOFT_DEVICES");
 	const char *memory = getenv("HETMEM_SOFT_MEMORY");
 	size_t capacity = 0;
+	long count = -1;
 	char *end;
-	long nr;
-	int i;
+	int err, i;
 
 	if (memory && *memory && !hm_soft_parse_size(memory, &capacity)) {
 		snprintf(reason, len, "HETMEM_SOFT_MEMORY=%s: use a size like 256M",
 			 memory);
 		return -EINVAL;
 	}
-	if (!w->nr_devices) {
-		nr = 1;
-		if (text && *text) {
-			nr = strtol(text, &end, 10);
-			if (*end || nr < 0 || nr > SOFT_MAX_DEVICES) {
-				snprintf(reason, len, "HETMEM_SOFT_DEVICES=%s: use 0 to %d",
-					 text, SOFT_MAX_DEVICES);
-				return -EINVAL;
-			}
-		}
-		w->nr_devices = nr;
-		for (i = 0; i < nr; i++) {
-			w->devices[i].emu = -1;
-			w->devices[i].module_id = -1;
-			w->devices[i].capacity = DEFAULT_MEMORY;
-			snprintf(w->devices[i].name,
-				 sizeof(w->devices[i].name),
-				 "hetmem soft device %d", i);
+	if (text && *text) {
+		count = strtol(text, &end, 10);
+		if (*end || count < 0 || count > SOFT_MAX_DEVICES) {
+			snprintf(reason, len, "HETMEM_SOFT_DEVICES=%s: use 0 to %d",
+				 text, SOFT_MAX_DEVICES);
+			return -EINVAL;
 		}
 	}
+	err = hm_soft_machine(w, count, capacity, reason, len);
+	if (err)
+		return err;
 	for (i = 0; i < w->nr_devices; i++) {
-		struct CUctx_st *dev = &w->devices[i];
-
-		dev->ordinal = i;
-		if (capacity)
-			dev->capacity = capacity;
-		dev->pool.live = true;
-		dev->pool.device = i;
+		w->devices[i].ordinal = i;
+		w->devices[i].pool.live = true;
+		w->devices[i].pool.device = i;
 	}
 	return 0;
 }

@@ -145,37 +145,55 @@ static CUresult device_get_uuid(CUuuid *uuid, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
+static CUresult get_fact(int *value, const struct CUctx_st *dev,
+			 enum hm_fact_id id)
+{
+	if (dev->facts[id].fails)
+		return CUDA_ERROR_INVALID_VALUE;
+	*value = (int)dev->facts[id].value;
+	return CUDA_SUCCESS;
+}
+
 static CUresult device_get_attribute(int *value, CUdevice_attribute attribute,
 				     CUdevice device)
 {
 	struct CUctx_st *dev;
+	CUresult res;
 
 	SOFT_ENTER(cuDeviceGetAttribute);
 	dev = device_of(device);
 	if (!dev)
 		return CUDA_ERROR_INVALID_DEVICE;
 	switch ((int)attribute) {
-	case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
-	case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
-	case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
-	case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
 		*value = 1;
 		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+		return get_fact(value, dev, HM_FACT_INTEGRATED);
 	case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
-		/* As a GPU with HMM: only if it can fault. */
-		*value = dev->emu >= 0;
-		return CUDA_SUCCESS;
+		return get_fact(value, dev, HM_FACT_PAGEABLE);
 	case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
-	case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
-		*value = 0;
-		return CUDA_SUCCESS;
+		return get_fact(value, dev, HM_FACT_HOST_TABLES);
+	case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+		return get_fact(value, dev, HM_FACT_MANAGED);
+	case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
+		return get_fact(value, dev, HM_FACT_CONCURRENT);
+	case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
+		return get_fact(value, dev, HM_FACT_DIRECT);
+	case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
+		return get_fact(value, dev, HM_FACT_REGISTERS);
+	case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+		return get_fact(value, dev, HM_FACT_REGISTERED);
 	case CU_DEVICE_ATTRIBUTE_NUMA_ID:
+		return get_fact(value, dev, HM_FACT_NODE);
 	case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
-		*value = -1;
-		return CUDA_SUCCESS;
+		return get_fact(value, dev, HM_FACT_HOST_NODE);
+	case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
+		res = get_fact(value, dev, HM_FACT_NODE);
+		*value = !res && *value >= 0 ? CU_DEVICE_NUMA_CONFIG_NUMA_NODE : 0;
+		return res;
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The soft driver on the emulated device: a soft device for each
+ * The soft driver on the emulated device: a soft device with HMM on each
  * /dev/hetmem_emuN, which reaches the process's memory by that device's
  * faults, moving what it touches as a GPU would.
  */
@@ -18,23 +18,22 @@
 /* A page that keeps changing is tried this often. */
 #define MAX_RETRIES	64
 
-static bool open_one(struct CUctx_st *dev, int nr, size_t page_size)
+static bool open_one(struct soft_emu *emu, int nr, size_t page_size)
 {
 	struct hetmem_emu_cmd_info info = { .size = sizeof(info) };
 	char path[32];
 
 	snprintf(path, sizeof(path), "/dev/hetmem_emu%d", nr);
-	dev->emu = open(path, O_RDWR | O_CLOEXEC);
-	if (dev->emu < 0)
+	emu->fd = open(path, O_RDWR | O_CLOEXEC);
+	if (emu->fd < 0)
 		return false;
-	if (ioctl(dev->emu, HETMEM_EMU_IOC_INFO, &info)) {
-		close(dev->emu);
-		dev->emu = -1;
+	if (ioctl(emu->fd, HETMEM_EMU_IOC_INFO, &info)) {
+		close(emu->fd);
 		return false;
 	}
-	dev->module_id = info.id;
-	dev->capacity = info.capacity * page_size;
-	snprintf(dev->name, sizeof(dev->name), "hetmem_emu%d", nr);
+	emu->module_id = info.id;
+	emu->capacity = info.capacity * page_size;
+	snprintf(emu->name, sizeof(emu->name), "hetmem_emu%d", nr);
 	return true;
 }
 
@@ -46,9 +45,9 @@ void hm_soft_emu_open(struct soft_world *w)
 	if (!hm_kmod_there(&w->kmod))
 		return;
 	for (nr = 0; nr < SOFT_MAX_DEVICES; nr++) {
-		if (!open_one(&w->devices[nr], nr, w->page_size))
+		if (!open_one(&w->emus[nr], nr, w->page_size))
 			break;
-		w->nr_devices++;
+		w->nr_emus++;
 	}
 }
 
@@ -56,11 +55,9 @@ void hm_soft_emu_close(struct soft_world *w)
 {
 	int i;
 
-	for (i = 0; i < w->nr_devices; i++) {
-		if (w->devices[i].emu >= 0)
-			close(w->devices[i].emu);
-		w->devices[i].emu = -1;
-	}
+	for (i = 0; i < w->nr_emus; i++)
+		close(w->emus[i].fd);
+	w->nr_emus = 0;
 }
 
 /*

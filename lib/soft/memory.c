@@ -185,6 +185,8 @@ static CUresult mem_alloc_managed(CUdeviceptr *ptr, size_t size,
 	SOFT_ENTER(cuMemAllocManaged);
 	if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (hm_soft_current() && !hm_soft_says(hm_soft_current(), HM_FACT_MANAGED))
+		return CUDA_ERROR_NOT_SUPPORTED;
 	res = allocate(SOFT_MANAGED, size, &addr);
 	if (!res)
 		*ptr = addr;

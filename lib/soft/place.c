@@ -1,24 +1,70 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The soft driver's prefetch and advice. Prefetch of memory that moves, to
- * or from an emulated device, is the module's MIGRATE, in stream order;
- * where nothing moves it is remembered, for cuMemRangeGetAttribute().
+ * The soft driver's prefetch and advice, as the machine that is played has them:
+ *
+ *	HMM		to an emulated device and back, by the module's MIGRATE;
+ *			without one nothing moves
+ *	ATS		to the node that plays the device's memory, by move_pages(2)
+ *	CDMM		system memory moves to the nearest node of the host
+ *	others		nothing moves
+ *
+ * Pages move in stream order. The last request for managed memory is remembered
+ * for cuMemRangeGetAttribute().
  */
 #include <string.h>
 
 #include "soft/soft.h"
 
-/* Pages that stay are no error, to this API prefetch is a hint. */
+/*
+ * Pages that stay are no error, to this API prefetch is a hint. @task->value: where
+ * the module moves it, or 0; @task->src: the node for move_pages(2) and 1, or 0.
+ */
 static CUresult run_prefetch(struct CUctx_st *ctx, struct soft_task *task)
 {
-	const uintptr_t mask = hm_soft_world->page_size - 1;
+	const size_t page = hm_soft_world->page_size;
+	const uintptr_t start = task->dst & ~(page - 1);
+	const uintptr_t end = (task->dst + task->size + page - 1) & ~(page - 1);
 	struct hetmem_moved moved = { .size = sizeof(moved) };
 
 	(void)ctx;
-	hm_kmod_migrate(&hm_soft_world->kmod, task->dst & ~mask,
-			(task->dst + task->size + mask) & ~mask,
-			task->value, 0, &moved);
+	if (task->value)
+		hm_kmod_migrate(&hm_soft_world->kmod, start, end, task->value, 0,
+				&moved);
+	if (task->src)
+		hm_numa_move(start, end, page, (int)task->src - 1, &moved);
 	return CUDA_SUCCESS;
+}
+
+/* Plans how @task moves its memory to @dev. */
+static void plan_to_device(struct soft_task *task, const struct CUctx_st *dev,
+			   bool managed)
+{
+	const struct soft_fact *node = &dev->facts[HM_FACT_NODE];
+
+	if (dev->emu >= 0)
+		task->value = HETMEM_LOC(HETMEM_DEVICE, dev->module_id);
+	else if (dev->kind == HETMEM_PLATFORM_ATS && node->value >= 0)
+		task->src = node->value + 1;
+	else if (dev->kind == HETMEM_PLATFORM_CDMM && !managed)
+		task->src = hm_soft_host_node(dev) + 1;
+}
+
+/* Plans how it comes to @node of the host, from whichever device. */
+static void plan_to_host(struct soft_task *task, int node)
+{
+	const struct soft_world *w = hm_soft_world;
+	int i;
+
+	for (i = 0; i < w->nr_devices; i++) {
+		const struct CUctx_st *dev = &w->devices[i];
+
+		if (dev->emu >= 0)
+			task->value = HETMEM_LOC(HETMEM_HOST, node);
+		if (dev->kind == HETMEM_PLATFORM_ATS)
+			task->src = hm_soft_host_node(dev) + 1;
+	}
+	if (task->src && node != HETMEM_NODE_ANY)
+		task->src = node + 1;
 }
 
 /* With the lock: all of the range is in one managed allocation, or NULL. */
@@ -31,13 +77,29 @@ static struct soft_memory *find_managed(uintptr_t ptr, size_t size)
 	return m;
 }
 
-/* With the lock: whether devices fault on it and it can move. */
-static bool can_move(uintptr_t ptr, size_t size)
+/* Whether @device, or for CU_DEVICE_CPU any, uses memory that is not the driver's. */
+static bool is_pageable(int device)
 {
-	struct soft_world *w = hm_soft_world;
+	const struct soft_world *w = hm_soft_world;
+	int i;
 
-	return w->nr_devices && w->devices[0].emu >= 0 &&
-	       !hm_soft_find(ptr, size);
+	for (i = 0; i < w->nr_devices; i++)
+		if ((device == CU_DEVICE_CPU || device == i) &&
+		    hm_soft_says(&w->devices[i], HM_FACT_PAGEABLE))
+			return true;
+	return false;
+}
+
+/* With the lock: the result of a prefetch to @device, or of advice. */
+static CUresult can_move(const struct soft_memory *m, uintptr_t ptr, size_t size,
+			 int device)
+{
+	if (!m && (!is_pageable(device) || hm_soft_find(ptr, size)))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (m && device >= 0 && !hm_soft_says(&hm_soft_world->devices[device],
+					      HM_FACT_CONCURRENT))
+		return CUDA_ERROR_INVALID_DEVICE;
+	return CUDA_SUCCESS;
 }
 
 static CUresult prefetch(uintptr_t ptr, size_t size, int device, int node,
@@ -59,24 +121,24 @@ static CUresult prefetch(uintptr_t ptr, size_t size, int device, int node,
 	task->dst = ptr;
 	task->size = size;
 	task->delay = delay;
-	task->value = device == CU_DEVICE_CPU ? HETMEM_LOC(HETMEM_HOST, node) :
-		HETMEM_LOC(HETMEM_DEVICE, w->devices[device].module_id);
-	if (w->nr_devices && w->devices[0].emu >= 0)
-		task->run = run_prefetch;
 	hm_soft_lock();
 	s = hm_soft_stream(stream, &res);
 	m = find_managed(ptr, size);
+	if (device == CU_DEVICE_CPU)
+		plan_to_host(task, node);
+	else
+		plan_to_device(task, &w->devices[device], m);
+	if (task->value || task->src)
+		task->run = run_prefetch;
 	if (s)
 		res = hm_soft_capture_never(s);
-	if (s && res) {
-		hm_soft_task_put(task);
-	} else if (s && (m || can_move(ptr, size))) {
+	if (s && !res)
+		res = can_move(m, ptr, size, device);
+	if (s && !res) {
 		res = hm_soft_submit(s, task, NULL, NULL);
 		if (!res && m)
 			m->advice.prefetched = device;
 	} else {
-		if (s)
-			res = CUDA_ERROR_INVALID_VALUE;
 		hm_soft_task_put(task);
 	}
 	hm_soft_unlock();
@@ -126,7 +188,21 @@ static CUresult mem_prefetch_async_v2(CUdeviceptr ptr, size_t size,
 	return prefetch(ptr, size, device_of(location), node, stream, delay);
 }
 
-/* Whether each range is managed, and each location one. */
+static bool all_say(enum hm_fact_id id)
+{
+	const struct soft_world *w = hm_soft_world;
+	int i;
+
+	for (i = 0; i < w->nr_devices; i++)
+		if (!hm_soft_says(&w->devices[i], id))
+			return false;
+	return true;
+}
+
+/*
+ * Whether each range is managed, or all devices use any memory, and each location
+ * is one.
+ */
 static CUresult check_batch(CUdeviceptr *ptrs, size_t *sizes, size_t count,
 			    CUmemLocation *locations, size_t *first,
 			    size_t nr_locations)
@@ -144,9 +220,13 @@ static CUresult check_batch(CUdeviceptr *ptrs, size_t *sizes, size_t count,
 		if (first[i] >= count || (i && first[i] < first[i - 1]))
 			return CUDA_ERROR_INVALID_VALUE;
 	}
+	if (!all_say(HM_FACT_CONCURRENT))
+		return CUDA_ERROR_NOT_SUPPORTED;
 	hm_soft_lock();
 	for (i = 0; i < count && !res; i++)
-		if (!sizes[i] || !find_managed(ptrs[i], sizes[i]))
+		if (!sizes[i] || (!find_managed(ptrs[i], sizes[i]) &&
+				  (!all_say(HM_FACT_PAGEABLE) ||
+				   hm_soft_find(ptrs[i], sizes[i]))))
 			res = CUDA_ERROR_INVALID_VALUE;
 	hm_soft_unlock();
 	return res;
@@ -256,8 +336,7 @@ static CUresult advise(uintptr_t ptr, size_t size, CUmem_advise advice,
 	m = find_managed(ptr, size);
 	if (!m) {
 		/* Of memory the driver does not own nothing is remembered. */
-		if (!can_move(ptr, size))
-			res = CUDA_ERROR_INVALID_VALUE;
+		res = can_move(NULL, ptr, size, CU_DEVICE_CPU);
 		goto out;
 	}
 	if ((advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION ||

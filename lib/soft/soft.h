@@ -53,6 +53,14 @@ struct soft_name {
 	unsigned int branch;
 };
 
+/* A device of hetmem_emu.ko. */
+struct soft_emu {
+	int fd;
+	int module_id;
+	size_t capacity;
+	char name[64];
+};
+
 struct soft_world {
 	unsigned int generation;
 	unsigned int refs;
@@ -62,6 +70,8 @@ struct soft_world {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	size_t page_size;
+	int nr_emus;
+	struct soft_emu emus[SOFT_MAX_DEVICES];
 	int nr_devices;
 	struct CUctx_st devices[SOFT_MAX_DEVICES];
 	struct CUstream_st *streams;
@@ -125,6 +135,19 @@ int hm_soft_configure(struct soft_world *w, char *reason, size_t len);
 int hm_soft_parse_rules(struct soft_rule *rules, unsigned int *nr,
 			const char *fail, const char *delay);
 bool hm_soft_parse_size(const char *text, size_t *size);
+
+/*
+ * machine.c: the machine that is played. @count: how many devices, -1: as the
+ * machine has. On failure why in @reason.
+ */
+int hm_soft_machine(struct soft_world *w, int count, size_t memory,
+		    char *reason, size_t len);
+bool hm_soft_says(const struct CUctx_st *dev, enum hm_fact_id id);
+/* Nearest node of the host. */
+int hm_soft_host_node(const struct CUctx_st *dev);
+extern const struct hm_nvml hm_soft_nvml;
+/* As in struct hm_soft. */
+bool hm_soft_fact(int ordinal, int id, struct hm_platform *p);
 
 /* device.c */
 void hm_soft_fill_device(struct hm_api *d);

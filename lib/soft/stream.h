@@ -7,9 +7,21 @@
 #define HETMEM_SOFT_STREAM_H
 
 #include "driver/check.h"
+#include "platform/platform.h"
 #include "soft/memory.h"
 
 struct soft_capture;
+
+/**
+ * struct soft_fact - a fact about a device, as it is played
+ * @played: else, of the kernel, it is that of this machine
+ * @fails: whoever is asked does not know
+ */
+struct soft_fact {
+	bool played;
+	bool fails;
+	int64_t value;
+};
 
 /**
  * struct CUctx_st - a device and its primary context
@@ -18,6 +30,7 @@ struct soft_capture;
  * @legacy: the stream that NULL means
  * @gone: clocks of destroyed streams, non-blocking and blocking, for check mode
  * @capacity, @used: bytes of device memory
+ * @kind: enum hetmem_platform_kind that it plays, with @facts, see machine.c
  * @emu: /dev/hetmem_emuN or -1; @module_id: its id in hetmem.ko or -1
  */
 struct CUctx_st {
@@ -28,6 +41,8 @@ struct CUctx_st {
 	struct soft_clock gone[2];
 	size_t capacity;
 	size_t used;
+	int kind;
+	struct soft_fact facts[HM_FACT_NR];
 	int emu;
 	int module_id;
 	char name[64];

@@ -318,15 +318,15 @@ static int expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 			  char *text, size_t len)
 {
 	int device = hm_spec_number(spec, "device");
-	const struct hm_device *dev;
+	const struct hetmem_platform *p;
 
 	if (device >= hm->nr_devices)
 		return hm_no_device(hm, spec->kind->name, device);
-	dev = &hm->devices[device];
-	if (!dev->pageable && !dev->props.managed)
+	p = &hm->devices[device].platform;
+	if (!p->pageable && !p->concurrent)
 		return hm_error(-EOPNOTSUPP, "unified: device %d reaches neither system nor managed memory together with the CPU",
 				device);
-	return expand_pool(spec, dev->pageable ? "system" : "managed", device,
+	return expand_pool(spec, p->pageable ? "system" : "managed", device,
 			   text, len);
 }
 

@@ -40,7 +40,7 @@ static int refused(void *p)
 
 	EXPECT(hetmem_prefetch(hm, p, 4096, HETMEM_LOC(HETMEM_DEVICE, 0),
 			       NULL, &m) == -EOWNERDEAD);
-	EXPECT(hetmem_residency(hm, p, 4096, &run, 1, &next) == -EOWNERDEAD);
+	EXPECT(hetmem_residency(hm, p, 4096, &run, NULL, 1, &next) == -EOWNERDEAD);
 	EXPECT(drv->cuMemAlloc(&d, 4096) == CUDA_ERROR_NOT_INITIALIZED);
 	EXPECT(hetmem_device_count(hm) == 1);
 	return 0;

@@ -61,7 +61,7 @@ int main(int argc, char **argv)
 		row = &one;
 		one.spec = limited(rows[i].spec);
 		/* Here a device reaches system memory only with HMM or ATS. */
-		if (strstr(one.spec, "system") && !hm->devices[0].pageable)
+		if (strstr(one.spec, "system") && !hm->devices[0].platform.pageable)
 			one.flags |= CPU_ONLY;
 		if (argc > 1 && !strstr(one.spec, argv[1]))
 			continue;

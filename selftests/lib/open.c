@@ -112,7 +112,7 @@ static void devices(void)
 	is(hetmem_device_count(hm), 3, "HETMEM_SOFT_DEVICES");
 	is(hetmem_device_props(hm, 2, &props), 0, "properties of the last");
 	is(props.total, 48 << 20, "HETMEM_SOFT_MEMORY");
-	is(props.addressing, HETMEM_ADDRESSING_SOFT, "addressing");
+	is(props.platform, HETMEM_PLATFORM_MANAGED, "platform");
 	is(props.granularity, 2 << 20, "granularity");
 	is(props.module_id, -1, "not one of the module's");
 	ok(props.vmm && props.managed && props.name[0], "the rest: %s",

@@ -31,7 +31,7 @@ static void system_memory(unsigned int seed, unsigned int round)
 	}
 	p[0] = seed;
 	p[size - 1] = seed;
-	expect(hetmem_residency(hm, p, size, runs, 4, &next) > 0);
+	expect(hetmem_residency(hm, p, size, runs, NULL, 4, &next) > 0);
 	expect(!hetmem_prefetch(hm, p, 4096, HETMEM_LOC(HETMEM_HOST, 0), NULL,
 				&moved));
 	expect(moved.already == 1);

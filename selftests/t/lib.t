@@ -22,7 +22,7 @@ for dir in build build/asan build/tsan; do
 		# They count instructions, which are not the library's there.
 		steps|bounded) [ "$dir" = build ] || continue ;;
 		# These have no threads, and compile libraries meanwhile.
-		cuda_*) [ "$dir" != build/tsan ] || continue ;;
+		cuda_*|nvml_*) [ "$dir" != build/tsan ] || continue ;;
 		esac
 		program "$name" limited 600 "$dir/$path"
 	done

@@ -217,6 +217,59 @@ run doctor --sysroot "$root"
 [ "$status" -eq 1 ] && [ "$(wc -l <"$tmp/out")" -ge 12 ]
 judge 'directories and rubbish in the place of files: no crash'
 
+# Machines that the soft driver plays: the verdict, the evidence, what contradicts.
+export HETMEM_DRIVER=soft
+
+# plays NAME DESCRIPTION PATTERN...: a line that matches each.
+plays()
+{
+	local name=$1 pattern good=0
+
+	export HETMEM_SOFT_MACHINE=$2
+	shift 2
+	run doctor
+	[ "$status" -le 1 ] && [ ! -s "$tmp/err" ] || good=1
+	for pattern; do
+		grep -Eq -- "$pattern" "$tmp/out" || good=1
+	done
+	[ $good -eq 0 ]
+	judge "$name"
+}
+
+plays 'a device without shared memory' none '^missing +device 0 .*platform none: it shares no memory' \
+	'^missing +memory moves +no'
+plays 'managed memory only' managed '^missing +device 0 .*platform managed: .*concurrent managed access' \
+	'^note +device 0: driver +integrated no, pageable no, host_tables no, managed yes, concurrent yes,'
+plays 'HMM' 'hmm memory=32M' '^ok +device 0 .*32 MiB; platform HMM: ' '^note +device 0: nvml +library yes, addressing HMM' \
+	'^ok +memory moves +device 0 by cuMemPrefetchAsync'
+plays 'ATS' 'ats node=0 host_node=0' '^ok +device 0 .*platform ATS \(node 0\): .*nearest node 0' \
+	'^note +device 0: driver .*node 0, host_node 0' '^note +device 0: kernel +node_online yes, node_memory .*node_cpus no' \
+	'^note +device 0: module +loaded no, device none'
+plays 'CDMM' cdmm '^ok +device 0 .*platform CDMM: ' '^missing +memory moves +no: .*device 0: CDMM'
+plays 'integrated' integrated '^ok +device 0 .*platform integrated: it and the CPU have one memory'
+! grep -q contradiction "$tmp/out"
+judge 'nothing contradicts'
+plays 'several kinds, and two contradictions' 'hmm nvml.addressing=none; ats node=900' \
+	'^ok +device 0 .*HMM' '^note +device 0: contradiction +NVML says: addressing mode none; ' \
+	'^ok +device 1 .*CDMM' '^note +device 1: contradiction +its memory is said to be node 900, which the kernel does not have'
+[ "$(grep -c contradiction "$tmp/out")" -eq 2 ]
+judge 'no more than two'
+run doctor --json
+cp "$tmp/out" "$tmp/json"
+cat >"$tmp/check.pl" <<'EOP'
+use JSON::PP;
+local $/;
+my $devices = decode_json(<>)->{devices};
+die unless @$devices == 2 && $devices->[1]{device} == 1 && $devices->[0]{platform} eq 'HMM';
+my %value = map { ("$_->{source}.$_->{what}" => $_->{value}) } @{$devices->[1]{evidence}};
+die unless $value{'driver.node'} eq '900' && $value{'kernel.node_online'} eq 'no';
+die unless $value{'nvml.addressing'} eq 'ATS' && keys %value == 19;
+die unless @{$devices->[0]{contradictions}} == 1 && $devices->[1]{contradictions}[0] =~ /node 900/;
+EOP
+check '--json: verdicts, evidence, contradictions' perl "$tmp/check.pl" "$tmp/json"
+plays 'a description that is wrong' 'gh200' '^missing +memory moves +no: .*HETMEM_SOFT_MACHINE, line 1: "gh200": use none'
+unset HETMEM_DRIVER HETMEM_SOFT_MACHINE
+
 run doctor
 [ "$status" -le 1 ] && grep -Eq '^(ok|missing) +memory moves' "$tmp/out" && [ ! -s "$tmp/err" ]
 judge 'this machine'

@@ -158,7 +158,7 @@ static ssize_t on_device(struct pull *b)
 
 	b->order = UINT_MAX;
 	for (; at < end; at = next) {
-		n = hetmem_residency(b->hm, (void *)at, end - at, runs,
+		n = hetmem_residency(b->hm, (void *)at, end - at, runs, NULL,
 				     ARRAY_SIZE(runs), &next);
 		if (n < 0 || next <= at)
 			return n < 0 ? n : -EIO;

@@ -108,7 +108,7 @@ static int walk(struct demo *demo, const void *ptr, size_t size,
 
 	while (at < end) {
 		ssize_t nr = hetmem_residency(demo->hm, (void *)at, end - at,
-					      runs, NR_RUNS, &next), i;
+					      runs, NULL, NR_RUNS, &next), i;
 
 		if (nr < 0)
 			return nr;
@@ -141,7 +141,7 @@ int demo_map(struct demo *demo, const char *title, const void *ptr,
 		const struct tally *tally = &picture.totals.locations[i];
 
 		printf("%s%s: %" PRIu64 " pages (%s)", i ? ", " : "",
-		       hetmem_location_name(tally->key, location,
+		       hetmem_location_name(demo->hm, tally->key, location,
 					    sizeof(location)),
 		       tally->pages, size_text(tally->pages * demo->page));
 	}

@@ -1,25 +1,33 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /* hetmem doctor: devices as the library sees them, and the verdict. */
-#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <hetmem.h>
 
 #include "doctor.h"
 
-static const char *addressing_text(int addressing)
+#ifdef HAVE_JSON_C
+#include "json_text.h"
+#endif
+
+/* What a verdict means for memory that the program has already. */
+static const char *kind_text(int kind)
 {
-	switch (addressing) {
-	case HETMEM_ADDRESSING_HMM:
-		return "HMM";
-	case HETMEM_ADDRESSING_ATS:
-		return "ATS";
-	case HETMEM_ADDRESSING_CDMM:
-		return "ATS with CDMM: device memory is no NUMA node";
-	case HETMEM_ADDRESSING_SOFT:
-		return "by software, in this process";
+	switch (kind) {
+	case HETMEM_PLATFORM_MANAGED:
+		return "memory of cudaMallocManaged moves, malloc's does not";
+	case HETMEM_PLATFORM_HMM:
+		return "it uses all memory, pages move by faults";
+	case HETMEM_PLATFORM_ATS:
+		return "it uses all memory, its own is a NUMA node";
+	case HETMEM_PLATFORM_CDMM:
+		return "it uses all memory, its own is no NUMA node and takes managed memory only";
+	case HETMEM_PLATFORM_INTEGRATED:
+		return "it and the CPU have one memory";
 	default:
-		return "none";
+		return "it shares no memory with the CPU at the same time";
 	}
 }
 
@@ -27,41 +35,135 @@ static const char *addressing_text(int addressing)
 static const char *why_none(const struct doctor *doctor)
 {
 	if (doctor->device_private == 0)
-		return " (HMM needs CONFIG_DEVICE_PRIVATE)";
+		return "HMM needs CONFIG_DEVICE_PRIVATE";
 	if (doctor->gpu && !doctor->gpu_hmm)
-		return " (the NVIDIA driver is proprietary, old, or has HMM disabled, see above)";
-	return " (the driver does not say why)";
+		return "the NVIDIA driver is proprietary, old, or has HMM disabled, see above";
+	return NULL;
+}
+
+/* A line for each source of evidence: what it said, piece by piece. */
+static void report_evidence(struct doctor *doctor, struct hetmem *hm, int device)
+{
+	struct hetmem_evidence e = { .size = sizeof(e) };
+	const char *source = NULL;
+	char *text = NULL, *longer, *name;
+	unsigned int i;
+	int err;
+
+	for (i = 0;; i++) {
+		err = hetmem_evidence(hm, device, i, &e);
+		if (source && (err || strcmp(source, e.source))) {
+			name = xasprintf("device %d: %s", device, source);
+			doctor_report(doctor, CHECK_NOTE, name, NULL, "%s", text);
+			free(name);
+			free(text);
+			text = NULL;
+		}
+		if (err)
+			return;
+		source = e.source;
+		longer = xasprintf("%s%s%s %s", text ? text : "",
+				   text ? ", " : "", e.what, e.value);
+		free(text);
+		text = longer;
+	}
+}
+
+static void report_contradictions(struct doctor *doctor, struct hetmem *hm,
+				  int device)
+{
+	char *name = xasprintf("device %d: contradiction", device);
+	const char *line;
+	unsigned int i;
+
+	for (i = 0; (line = hetmem_contradiction(hm, device, i)); i++)
+		doctor_report(doctor, CHECK_NOTE, name, NULL, "%s", line);
+	free(name);
+}
+
+#ifdef HAVE_JSON_C
+/* The same, so that programs need not take lines apart. */
+static void add_json(struct doctor *doctor, struct hetmem *hm, int device,
+		     const char *platform)
+{
+	struct json_object *object = json_object_new_object();
+	struct json_object *evidence = json_object_new_array();
+	struct json_object *contradictions = json_object_new_array();
+	struct hetmem_evidence e = { .size = sizeof(e) };
+	const char *line;
+	unsigned int i;
+
+	for (i = 0; !hetmem_evidence(hm, device, i, &e); i++) {
+		struct json_object *piece = json_object_new_object();
+
+		json_object_object_add(piece, "source", json_text(e.source));
+		json_object_object_add(piece, "what", json_text(e.what));
+		json_object_object_add(piece, "value", json_text(e.value));
+		json_object_array_add(evidence, piece);
+	}
+	for (i = 0; (line = hetmem_contradiction(hm, device, i)); i++)
+		json_object_array_add(contradictions, json_text(line));
+	json_object_object_add(object, "device", json_object_new_int(device));
+	json_object_object_add(object, "platform", json_text(platform));
+	json_object_object_add(object, "evidence", evidence);
+	json_object_object_add(object, "contradictions", contradictions);
+	if (!doctor->devices)
+		doctor->devices = json_object_new_array();
+	json_object_array_add(doctor->devices, object);
+}
+#else
+static void add_json(struct doctor *doctor, struct hetmem *hm, int device,
+		     const char *platform)
+{
+	(void)doctor;
+	(void)hm;
+	(void)device;
+	(void)platform;
+}
+#endif
+
+static void report_device(struct doctor *doctor, struct hetmem *hm, int device)
+{
+	struct hetmem_device_props props = { .size = sizeof(props) };
+	char name[32], vmm[64] = "no VMM", node[32] = "", host[16] = "unknown";
+	const char *platform, *why;
+	struct hetmem_platform p = { .size = sizeof(p) };
+	bool misses;
+
+	snprintf(name, sizeof(name), "device %d", device);
+	if (hetmem_device_props(hm, device, &props) ||
+	    hetmem_platform(hm, device, &p)) {
+		doctor_report(doctor, CHECK_MISSING, name, NULL, "%s",
+			      hetmem_last_error());
+		return;
+	}
+	platform = hetmem_platform_name(p.kind);
+	misses = p.kind == HETMEM_PLATFORM_NONE ||
+		 p.kind == HETMEM_PLATFORM_MANAGED;
+	why = misses ? why_none(doctor) : NULL;
+	if (props.vmm)
+		snprintf(vmm, sizeof(vmm), "VMM with granularity %s",
+			 size_text(props.granularity));
+	if (p.node >= 0)
+		snprintf(node, sizeof(node), " (node %d)", p.node);
+	if (p.host_node >= 0)
+		snprintf(host, sizeof(host), "%d", p.host_node);
+	doctor_report(doctor, misses ? CHECK_MISSING : CHECK_OK, name, why,
+		      "%s, %s; platform %s%s: %s; %s managed access; %s; nearest node %s",
+		      props.name, size_text(props.total), platform, node,
+		      kind_text(p.kind), p.concurrent ? "concurrent" : "no",
+		      vmm, host);
+	report_evidence(doctor, hm, device);
+	report_contradictions(doctor, hm, device);
+	add_json(doctor, hm, device, platform);
 }
 
 static void report_devices(struct doctor *doctor, struct hetmem *hm)
 {
 	int nr = hetmem_device_count(hm), i;
 
-	for (i = 0; i < nr; i++) {
-		struct hetmem_device_props props = { .size = sizeof(props) };
-		char name[32], vmm[64] = "no VMM";
-		bool none;
-
-		snprintf(name, sizeof(name), "device %d", i);
-		if (hetmem_device_props(hm, i, &props)) {
-			doctor_report(doctor, CHECK_MISSING, name, NULL, "%s",
-				      hetmem_last_error());
-			continue;
-		}
-		none = props.addressing == HETMEM_ADDRESSING_NONE;
-		if (props.vmm)
-			snprintf(vmm, sizeof(vmm), "VMM with granularity %s",
-				 size_text(props.granularity));
-		doctor_report(doctor, none ? CHECK_MISSING : CHECK_OK, name,
-			      none ? "memory of cudaMallocManaged moves, malloc's does not" :
-			      NULL,
-			      "%s, %s; addressing %s%s; %s managed access; %s; nearest node %d",
-			      props.name, size_text(props.total),
-			      addressing_text(props.addressing),
-			      none ? why_none(doctor) : "",
-			      props.managed ? "concurrent" : "no", vmm,
-			      props.host_node);
-	}
+	for (i = 0; i < nr; i++)
+		report_device(doctor, hm, i);
 }
 
 static void check_cuda(struct doctor *doctor)

@@ -99,6 +99,9 @@ static void print_json(const struct doctor *doctor, int missing, bool moves)
 		json_object_array_add(checks, object);
 	}
 	json_object_object_add(all, "checks", checks);
+	json_object_object_add(all, "devices", doctor->devices ?
+			       json_object_get(doctor->devices) :
+			       json_object_new_array());
 	json_object_object_add(all, "missing", json_object_new_int(missing));
 	json_object_object_add(all, "memory_moves",
 			       json_object_new_boolean(moves));
@@ -193,6 +196,9 @@ int cmd_doctor(int argc, char **argv)
 		free(doctor.checks[i].todo);
 	}
 	free(doctor.checks);
+#ifdef HAVE_JSON_C
+	json_object_put(doctor.devices);
+#endif
 	free(doctor.release);
 	return missing || !moves ? EXIT_FAILED : EXIT_OK;
 }

@@ -33,6 +33,7 @@ struct doctor {
 	bool live;		/* this very machine: may be asked, not read */
 	struct check *checks;
 	size_t nr;
+	struct json_object *devices;	/* for --json; NULL: there are none */
 	char *release;
 	int modules;		/* the kernel can load modules at all */
 	int device_private;

@@ -258,7 +258,7 @@ char *location_text(uint32_t location, char *buf, size_t len)
 		snprintf(buf, len, "host");
 		break;
 	default:
-		hetmem_location_name(location, buf, len);
+		hetmem_location_name(NULL, location, buf, len);
 	}
 	return buf;
 }

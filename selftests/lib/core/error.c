@@ -24,6 +24,7 @@ int main(void)
 		{ HETMEM_LOC(HETMEM_DEVICE, 3), "device 3" },
 		{ HETMEM_LOC(HETMEM_DEVICE, 0x8001), "kernel device 1" },
 		{ HETMEM_LOC(HETMEM_FOREIGN, 2), "other driver's device 2" },
+		{ HETMEM_LOC(HETMEM_COHERENT, 2), "other driver's coherent device 2" },
 		{ HETMEM_LOC(77, 2), "location 0x4d0002" },
 	};
 	char buf[512], small[8];
@@ -32,14 +33,14 @@ int main(void)
 	size_t i, bits;
 
 	for (i = 0; i < sizeof(locations) / sizeof(locations[0]); i++)
-		ok(!strcmp(hetmem_location_name(locations[i].location, buf,
+		ok(!strcmp(hetmem_location_name(NULL, locations[i].location, buf,
 						sizeof(buf)),
 			   locations[i].name), "%s", locations[i].name);
 	memset(small, 'x', sizeof(small));
-	ok(hetmem_location_name(HETMEM_LOC(HETMEM_HOST, 12), small, 5) ==
+	ok(hetmem_location_name(NULL, HETMEM_LOC(HETMEM_HOST, 12), small, 5) ==
 	   small && !strcmp(small, "host") && small[5] == 'x',
 	   "a small buffer is not overrun");
-	hetmem_location_name(0, small, 0);
+	hetmem_location_name(NULL, 0, small, 0);
 	ok(small[5] == 'x', "none at all neither");
 
 	ok(!*hetmem_why_names(0, buf, sizeof(buf)), "no reason");

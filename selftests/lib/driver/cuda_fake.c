@@ -246,7 +246,7 @@ static int child(const char *what)
 	return 0;
 }
 
-/* The child: the addressing mode as the fake's attributes make it. */
+/* The child: the verdict as the fake's attributes make it. */
 static int props_child(void)
 {
 	struct hetmem_params params = {
@@ -262,14 +262,15 @@ static int props_child(void)
 	EXPECT(!hetmem_device_props(hm, 0, &props));
 	EXPECT(!strcmp(props.name, "Fake GPU"));
 	EXPECT(props.total == 1 << 30);
-	EXPECT(props.addressing == atoi(getenv("EXPECT_ADDRESSING")));
+	EXPECT(props.platform == atoi(getenv("EXPECT_PLATFORM")));
 	EXPECT(!hetmem_feature(hm, HETMEM_FEATURE_CUDA, &feature));
 	EXPECT(feature.available);
 	EXPECT(!hetmem_feature(hm, HETMEM_FEATURE_PAGEABLE, &feature));
 	EXPECT(feature.available ==
-	       (props.addressing != HETMEM_ADDRESSING_NONE));
+	       (props.platform != HETMEM_PLATFORM_NONE));
 	/* Malloc'd memory: to be refused, or the driver's, which fails. */
-	if (props.addressing == HETMEM_ADDRESSING_NONE) {
+	if (props.platform == HETMEM_PLATFORM_NONE ||
+	    props.platform == HETMEM_PLATFORM_INTEGRATED) {
 		EXPECT(!hetmem_prefetch(hm, page, 1,
 					HETMEM_LOC(HETMEM_DEVICE, 0), NULL,
 					&moved));
@@ -428,9 +429,9 @@ static void fails(const char *self, const char *library, const char *text)
 	is(again(self, library, "fails"), 0, "%s: %s", library, text);
 }
 
-static void addressing(const char *self, int pageable, int host_tables,
-		       int numa_config, int numa_id, int want,
-		       const char *what)
+static void platform(const char *self, int pageable, int host_tables,
+		     int numa_config, int numa_id, int want,
+		     const char *what)
 {
 	char text[16];
 
@@ -442,9 +443,9 @@ static void addressing(const char *self, int pageable, int host_tables,
 	SET("FAKE_ATTRIBUTE_100", host_tables);
 	SET("FAKE_ATTRIBUTE_130", numa_config);
 	SET("FAKE_ATTRIBUTE_131", numa_id);
-	SET("EXPECT_ADDRESSING", want);
+	SET("EXPECT_PLATFORM", want);
 #undef SET
-	is(again(self, "good", "props"), 0, "addressing: %s", what);
+	is(again(self, "good", "props"), 0, "platform: %s", what);
 }
 
 static void run(const char *self)
@@ -509,12 +510,14 @@ static void run(const char *self)
 	fails(self, "good", "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH");
 	unsetenv("FAKE_INIT");
 
-	addressing(self, 0, 0, 0, 0, HETMEM_ADDRESSING_NONE, "none");
-	addressing(self, 1, 0, 0, 0, HETMEM_ADDRESSING_HMM, "HMM");
-	addressing(self, 1, 1, 1, 0, HETMEM_ADDRESSING_ATS, "ATS");
-	addressing(self, 1, 1, 1, 99, HETMEM_ADDRESSING_CDMM,
+	platform(self, 0, 0, 0, 0, HETMEM_PLATFORM_NONE, "none");
+	platform(self, 1, 0, 0, 0, HETMEM_PLATFORM_HMM, "HMM");
+	platform(self, 1, 1, 1, 0, HETMEM_PLATFORM_ATS, "ATS");
+	platform(self, 1, 1, 1, 99, HETMEM_PLATFORM_CDMM,
 		   "ATS, but its node is none");
-	addressing(self, 1, 1, 0, 0, HETMEM_ADDRESSING_CDMM, "CDMM");
+	platform(self, 1, 1, 0, 0, HETMEM_PLATFORM_CDMM, "CDMM");
+	setenv("FAKE_ATTRIBUTE_018", "1", 1);
+	platform(self, 1, 1, 0, 0, HETMEM_PLATFORM_INTEGRATED, "integrated");
 }
 
 int main(int argc, char **argv)

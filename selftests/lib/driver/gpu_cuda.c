@@ -32,8 +32,8 @@ static void features(void)
 	}
 	ok(hetmem_device_count(hm) > 0, "there are devices");
 	is(hetmem_device_props(hm, 0, &props), 0, "properties");
-	printf("# %s, %llu MiB, addressing %d, driver %d\n", props.name,
-	       (unsigned long long)props.total >> 20, props.addressing,
+	printf("# %s, %llu MiB, platform %d, driver %d\n", props.name,
+	       (unsigned long long)props.total >> 20, props.platform,
 	       hm->driver.version);
 	ok(props.total > 0, "it has memory");
 	ok(!props.vmm || props.granularity >= 4096, "VMM has a granularity");

@@ -73,7 +73,7 @@ static void pretend(void)
 		gpus[i] = open(path, O_RDWR | O_CLOEXEC);
 		need(gpus[i] >= 0, "%s: test_hmm is loaded", path);
 		hm->devices[i].module_id = -1;
-		hm->devices[i].pageable = true;
+		hm->devices[i].platform.moves = true;
 	}
 	d->cuMemPrefetchAsync_v2 = prefetch;
 }
@@ -83,7 +83,7 @@ static uint32_t location_of(const char *p)
 	struct hetmem_run run;
 	uintptr_t next;
 
-	if (hetmem_residency(hm, p, 1, &run, 1, &next) != 1)
+	if (hetmem_residency(hm, p, 1, &run, NULL, 1, &next) != 1)
 		return 0;
 	return run.location;
 }

@@ -68,7 +68,7 @@ static uint64_t on_device(void)
 	uintptr_t next;
 	ssize_t n, i;
 
-	n = hetmem_residency(hm, memory, MIB, runs, 64, &next);
+	n = hetmem_residency(hm, memory, MIB, runs, NULL, 64, &next);
 	for (i = 0; i < n; i++)
 		if (runs[i].location == DEVICE)
 			pages += runs[i].end - runs[i].start;

@@ -24,7 +24,7 @@ static unsigned int count(const void *p, size_t size, size_t nr,
 
 	memset(pages, 0, 5 * sizeof(*pages));
 	while (at < end) {
-		n = hetmem_residency(hm, (void *)at, end - at, runs, nr, &next);
+		n = hetmem_residency(hm, (void *)at, end - at, runs, NULL, nr, &next);
 		if (n <= 0 || next <= at || runs[0].start != at ||
 		    runs[n - 1].end != next)
 			return 0;
@@ -61,7 +61,7 @@ static void residency(unsigned char *p)
 	is(pages[HETMEM_UNMAPPED], 5, "a hole is a hole");
 	is(pages[HETMEM_HOST] + pages[HETMEM_UNKNOWN], PAGES - 5,
 	   "everything is counted once");
-	is(hetmem_residency(hm, p + 1, 1, runs, 4, &next), 1,
+	is(hetmem_residency(hm, p + 1, 1, runs, NULL, 4, &next), 1,
 	   "one byte is a page");
 	ok(runs[0].start == (uintptr_t)p && runs[0].end == next &&
 	   next == (uintptr_t)p + page, "widened to it");
@@ -73,14 +73,14 @@ static void bad_residency(unsigned char *p)
 	struct hetmem_run run;
 	uintptr_t next;
 
-	is(hetmem_residency(NULL, p, page, &run, 1, &next), -EINVAL, "no library");
-	is(hetmem_residency(hm, p, 0, &run, 1, &next), -EINVAL, "no bytes");
-	is(hetmem_residency(hm, p, page, NULL, 1, &next), -EINVAL, "no runs");
-	is(hetmem_residency(hm, p, page, &run, 0, &next), -EINVAL, "no room");
-	is(hetmem_residency(hm, p, page, &run, 1, NULL), -EINVAL, "no next");
-	is(hetmem_residency(hm, p, SIZE_MAX, &run, 1, &next), -EINVAL,
+	is(hetmem_residency(NULL, p, page, &run, NULL, 1, &next), -EINVAL, "no library");
+	is(hetmem_residency(hm, p, 0, &run, NULL, 1, &next), -EINVAL, "no bytes");
+	is(hetmem_residency(hm, p, page, NULL, NULL, 1, &next), -EINVAL, "no runs");
+	is(hetmem_residency(hm, p, page, &run, NULL, 0, &next), -EINVAL, "no room");
+	is(hetmem_residency(hm, p, page, &run, NULL, 1, NULL), -EINVAL, "no next");
+	is(hetmem_residency(hm, p, SIZE_MAX, &run, NULL, 1, &next), -EINVAL,
 	   "around the end of the address space");
-	is(hetmem_residency(hm, (void *)-4096L, 4096, &run, 1, &next), -EINVAL,
+	is(hetmem_residency(hm, (void *)-4096L, 4096, &run, NULL, 1, &next), -EINVAL,
 	   "up to its end");
 }
 

@@ -22,7 +22,7 @@ static uint64_t pages_at(const void *p, size_t size, uint32_t kind)
 	ssize_t n, i;
 
 	for (; at < end; at = next) {
-		n = hetmem_residency(hm, (void *)at, end - at, runs, 64, &next);
+		n = hetmem_residency(hm, (void *)at, end - at, runs, NULL, 64, &next);
 		if (n <= 0 || next <= at)
 			return UINT64_MAX;
 		for (i = 0; i < n; i++)
@@ -100,7 +100,7 @@ static void there_and_back(void)
 	need(!hetmem_system_alloc(hm, size, (void **)&p), "memory");
 	write_numbers(p, size, 1);
 	all_to("to the device", p, size, device0);
-	is(hetmem_residency(hm, p, size, &run, 1, &next), 1, "one run");
+	is(hetmem_residency(hm, p, size, &run, NULL, 1, &next), 1, "one run");
 	is(run.location, device0, "by the driver's ordinal");
 	is(wrong_numbers(p, page, 1), 0, "the CPU reads");
 	ok(pages_at(p, size, HETMEM_HOST) > 0, "which brings pages back");

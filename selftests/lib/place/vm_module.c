@@ -87,7 +87,7 @@ static unsigned int count(const void *p, size_t size, size_t nr,
 
 	memset(pages, 0, (HETMEM_ZERO + 1) * sizeof(*pages));
 	for (; at < end; at = next, calls++) {
-		n = hetmem_residency(hm, (void *)at, end - at, runs, nr, &next);
+		n = hetmem_residency(hm, (void *)at, end - at, runs, NULL, nr, &next);
 		if (n <= 0 || next <= at || runs[0].start != at ||
 		    runs[n - 1].end != next) {
 			calls = 0;
@@ -150,7 +150,7 @@ static void to_host(void)
 				   NULL, &m), 0, "to node 1");
 		is(m.moved, 60, "all moved");
 		is(m.already + m.not_moved, 0, "none left");
-		hetmem_residency(hm, p, 60 * page, &run, 1, &next);
+		hetmem_residency(hm, p, 60 * page, &run, NULL, 1, &next);
 		is(run.location, HETMEM_LOC(HETMEM_HOST, 1), "they are there");
 		is(next, (uintptr_t)p + 60 * page, "all of them");
 		ok(p[0] == 5 && p[60 * page - 1] == 5, "as they were");
@@ -177,7 +177,7 @@ static void forked(void)
 	if (!fork()) {
 		void *q;
 
-		_exit(!(hetmem_residency(hm, p, page, &run, 1, &next) ==
+		_exit(!(hetmem_residency(hm, p, page, &run, NULL, 1, &next) ==
 			-EOWNERDEAD &&
 			!hetmem_system_resize(hm, p, 8 * MIB, &q) &&
 			!hetmem_system_free(hm, q)));

@@ -90,7 +90,7 @@ static uint64_t seen_on(char *p, size_t size, int nr)
 	ssize_t n, i;
 
 	for (; at < end; at = next) {
-		n = hetmem_residency(hm, (void *)at, end - at, runs, 64, &next);
+		n = hetmem_residency(hm, (void *)at, end - at, runs, NULL, 64, &next);
 		if (n <= 0 || next <= at)
 			return UINT64_MAX;
 		for (i = 0; i < n; i++)

@@ -28,9 +28,9 @@ static void become(const struct machine *m)
 	int i;
 
 	for (i = 0; i < 3; i++) {
-		hm->devices[i].pageable = m->pageable >> i & 1;
-		hm->devices[i].managed = m->managed >> i & 1;
-		hm->devices[i].registered = m->registered >> i & 1;
+		hm->devices[i].platform.pageable = m->pageable >> i & 1;
+		hm->devices[i].platform.managed = m->managed >> i & 1;
+		hm->devices[i].platform.registered = m->registered >> i & 1;
 	}
 }
 

@@ -350,7 +350,7 @@ static void pinned_pages(void)
 	is(p->ops->free(p, v, size, NULL), 0, "pinned: freed");
 	p->ops->destroy(p);
 	/* Not told, it is the node that the device is at. */
-	hm->devices[0].props.host_node = 0;
+	hm->devices[0].platform.host_node = 0;
 	need(!hm_pinned_provider(hm, 0, NULL, &p) &&
 	     !p->ops->alloc(p, 2 * MIB, NULL, &v), "2 MiB");
 	if (mode >= 0)
