@@ -907,6 +907,41 @@ void hm_pool_make_ready(struct pool *p)
 	hm_pool_settle(p);
 }
 
+/* Small blocks from here on can be taken from the large ones' memory: units. */
+#define LARGER		((256 << 10) >> UNIT_SHIFT)
+/* If more than this part of the pool is free for small ones, and none of it serves. */
+#define PIECES_SHARE	32
+#define PIECES_BYTES	((uint64_t)8 << 20)
+
+/* Memory for small blocks is in pieces: more of it would be, too. */
+static bool is_in_pieces(const struct pool *p, const struct pool_stream *s)
+{
+	const uint64_t free = (s->arenas[0].units + stream_at(p, 0)->arenas[0].units) <<
+		UNIT_SHIFT;
+
+	return free > PIECES_BYTES && free > p->reserved / PIECES_SHARE;
+}
+
+/* Before memory for small blocks is made. May release the lock. */
+static struct block *find_for_small(struct pool *p, struct pool_stream *s,
+				    uint64_t units, bool order)
+{
+	struct block *b = take_cached(p, s, units);
+
+	if (!b)
+		b = take_found(p, cut_caches(p, s, 0, units));
+	if (!b)
+		b = find_free(p, s, 0, units, order);
+	/* A search does not see all streams: what is complete becomes everybody's. */
+	if (!b && p->order.nr > FEW_STREAMS) {
+		hm_pool_settle_all(p);
+		b = find_free(p, s, 0, units, order);
+	}
+	if (!b && units >= LARGER && is_in_pieces(p, s))
+		b = find_free(p, s, 1, units, order);
+	return b;
+}
+
 static struct block *find_or_grow(struct pool *p, struct pool_stream *s,
 				  unsigned int zone, uint64_t units, int *err)
 {
@@ -919,11 +954,7 @@ static struct block *find_or_grow(struct pool *p, struct pool_stream *s,
 	if (b)
 		return b;
 	if (!zone && !p->whole) {
-		b = take_cached(p, s, units);
-		if (!b)
-			b = take_found(p, cut_caches(p, s, zone, units));
-		if (!b)
-			b = find_free(p, s, zone, units, order);
+		b = find_for_small(p, s, units, order);
 		if (!b)
 			b = grow(p, s, zone, units, order, err);
 		if (b)

@@ -111,7 +111,7 @@ static inline unsigned int block_zone(const struct block *b)
 /* Units of a small block that were not requested: its cache had no better. */
 static inline uint32_t block_excess(const struct block *b)
 {
-	return block_zone(b) ? 0 : b->slack >> UNIT_SHIFT;
+	return b->units < NR_BINS ? b->slack >> UNIT_SHIFT : 0;
 }
 
 static inline uint8_t block_state(const struct block *b)

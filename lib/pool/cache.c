@@ -13,8 +13,16 @@
 #include "driver/check.h"
 #include "pool/graph.h"
 
-/* A cached block may be larger than what is asked for by this part of that. */
-#define FIT_SHARE	1
+/* A cached block is at most so many times as large as what is asked for. */
+#define FIT		2
+/* Or, where frees are as many as allocations, see @churn. */
+#define CHURN_FIT	3
+/* Excess that a stream may have there: units. */
+#define CHURN_EXCESS	((4 << 20) >> UNIT_SHIFT)
+/* Frees that are remembered in @churn. */
+#define MAX_CHURN	16
+/* Frees that find the cache full before half of it goes. */
+#define OVERFLOWS	32
 #define CACHE_BYTES	((NR_BINS * sizeof(uint32_t) + 63) & ~(size_t)63)
 /* Remote frees wait up to this part of a full cache; more take the lock. */
 #define REMOTE_SHARE	2
@@ -46,12 +54,26 @@ static uint64_t cache_max(const struct pool *p)
 }
 
 /*
+ * Where frees come with the allocations, excess goes as fast as it came: it may be as
+ * much as what is requested. Blocks that stay share @room.
+ */
+static bool may_exceed(const struct pool_stream *s, uint32_t more)
+{
+	const int64_t excess = s->excess + more;
+
+	return excess <= s->room ||
+	       (s->churn && excess <= CHURN_EXCESS &&
+		excess <= s->requested >> UNIT_SHIFT);
+}
+
+/*
  * The list for @units, or if that is empty the next that may serve: sizes that
  * come once each would find nothing otherwise. 0: none has blocks.
  */
 static uint32_t cache_fit(const struct pool_stream *s, uint32_t units)
 {
-	uint32_t word = units / 64, last = units + units / FIT_SHARE, bin;
+	uint32_t last = units * (s->churn ? CHURN_FIT : FIT), bin;
+	uint32_t word = units / 64;
 	uint64_t bits = s->cache_map[word] >> units % 64;
 
 	if (bits & 1)
@@ -68,9 +90,7 @@ static uint32_t cache_fit(const struct pool_stream *s, uint32_t units)
 		bin = word * 64;
 	}
 	bin += __builtin_ctzll(bits);
-	if (bin > last || s->excess + bin - units > s->room)
-		return 0;
-	return bin;
+	return bin <= last && may_exceed(s, bin - units) ? bin : 0;
 }
 
 /* With the lock, as what follows: the last block of a list that has some. */
@@ -97,6 +117,7 @@ static struct block *cache_pop(struct pool *p, struct pool_stream *s,
 		return NULL;
 	b = cache_take(p, s, bin);
 	s->excess += bin - units;
+	s->churn -= bin != units && s->churn;
 	return b;
 }
 
@@ -126,6 +147,7 @@ static void cache_push(struct pool *p, struct pool_stream *s, struct block *b)
 	stream_set_cached(s, s->cached + bytes);
 	stream_sub_requested(s, bytes - b->slack);
 	stream_count_free(s);
+	s->churn += s->churn < MAX_CHURN;
 	__atomic_store_n(&b->stream, s->s.index, __ATOMIC_RELAXED);
 	block_set_state(b, BLOCK_CACHED);
 }
@@ -375,26 +397,37 @@ static bool cache_push_own(struct pool *p, struct pool_stream *s,
 	bool pushed = false;
 
 	stream_lock(s);
-	if (s->cache && s->cached + block_bytes(b) <= cache_max(p) &&
-	    epoch == pool_epoch(p) && !s->s.retired) {
-		cache_push(p, s, b);
-		pushed = true;
+	if (s->cache && epoch == pool_epoch(p) && !s->s.retired) {
+		pushed = s->cached + block_bytes(b) <= cache_max(p);
+		if (pushed)
+			cache_push(p, s, b);
+		else
+			stream_set_overflows(s, s->overflows + 1);
 	}
 	stream_unlock(s);
 	return pushed;
 }
 
-/* Not on the cached path: there is no cache yet, or it is full. */
-static void cache_make(struct pool *p, struct pool_stream *s)
+/*
+ * Not on the cached path: there is no cache yet, or it is full. Half of it goes only
+ * when it was full for some time: what is in it serves sizes like those that come, and
+ * each block of it that goes is a miss. Returns whether there is room now.
+ */
+static bool cache_make(struct pool *p, struct pool_stream *s)
 {
 	uint32_t *cache;
 
-	if (!cache_max(p))
-		return;
+	if (!cache_max(p) ||
+	    (__atomic_load_n(&s->cache, __ATOMIC_RELAXED) &&
+	     __atomic_load_n(&s->overflows, __ATOMIC_RELAXED) < OVERFLOWS))
+		return false;
 	hm_order_wait_lock(&p->order);
 	p->work = 0;
 	if (s->cache) {
 		hm_stream_flush_piece(p, s, hm_stream_cached(s) / 2);
+		stream_lock(s);
+		stream_set_overflows(s, 0);
+		stream_unlock(s);
 	} else {
 		/* In cache lines of its own. */
 		cache = aligned_alloc(64, CACHE_BYTES);
@@ -405,6 +438,7 @@ static void cache_make(struct pool *p, struct pool_stream *s)
 		stream_unlock(s);
 	}
 	pthread_mutex_unlock(&p->lock);
+	return true;
 }
 
 /* Also where the stream is not what it was; if that has gone, nothing is done. */
@@ -462,11 +496,9 @@ int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size,
 		return free_slow(p, s, epoch, stream, b);
 	if (cache_push_remote(p, s, epoch, b) || cache_push_own(p, s, epoch, b))
 		return 0;
-	if (epoch == pool_epoch(p)) {
-		cache_make(p, s);
-		if (cache_push_own(p, s, epoch, b))
-			return 0;
-	}
+	if (epoch == pool_epoch(p) && cache_make(p, s) &&
+	    cache_push_own(p, s, epoch, b))
+		return 0;
 	return free_slow(p, s, epoch, stream, b);
 }
 

@@ -25,6 +25,8 @@
  * @cached: bytes in the cache; @cache_map: bit: the list has blocks
  * @excess: units of live small blocks that were not requested
  * @room: most of @excess
+ * @churn: frees into the cache that no allocation in excess came after
+ * @overflows: frees that found the cache full since it was emptied
  * @requested, @allocs, @frees: sums of this stream; negative where it frees
  *	what others allocate
  * @high, @low: most and least of @requested since hm_pool_sum()
@@ -49,6 +51,8 @@ struct pool_stream {
 	/* Written by its owner at each allocation and free. */
 	int lock __attribute__((aligned(64)));
 	int32_t room;
+	uint32_t churn;
+	uint32_t overflows;
 	uint64_t cached;
 	int64_t excess;
 	int64_t requested;
@@ -160,6 +164,11 @@ static inline void stream_sub_requested(struct pool_stream *s, uint64_t bytes)
 static inline void stream_set_cached(struct pool_stream *s, uint64_t bytes)
 {
 	__atomic_store_n(&s->cached, bytes, __ATOMIC_RELAXED);
+}
+
+static inline void stream_set_overflows(struct pool_stream *s, uint32_t nr)
+{
+	__atomic_store_n(&s->overflows, nr, __ATOMIC_RELAXED);
 }
 
 static inline void stream_count_free(struct pool_stream *s)

@@ -599,7 +599,7 @@ static int plan_make(struct pool *p, struct vmm_plan *best)
  * A new handle is at most this part of what the pool has, rounded down: by
  * default, and with prefer=time.
  */
-#define HANDLE_SHARE	136
+#define HANDLE_SHARE	135
 #define TIME_HANDLE_SHARE	80
 /*
  * One of small blocks at most that part, once these have such a share of the
