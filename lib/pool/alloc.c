@@ -43,6 +43,8 @@
 #define SMALL_KEPT	((uint64_t)256 << 10)
 /* Or this part of what is requested, if that is more. */
 #define CACHE_SHARE	100
+/* While threads wait for the lock: so many times what is requested. */
+#define CACHE_CONTENDED	4
 /* A rest of a large block that is not worth a descriptor. */
 #define SMALLEST_REST	((4 << 10) >> UNIT_SHIFT)
 
@@ -853,6 +855,9 @@ static struct block *cut_caches(struct pool *p, struct pool_stream *s,
 	uint64_t total = 0;
 	unsigned int i;
 
+	/* With empty caches all of them would miss, and wait for each other. */
+	if (p->requested > 0 && __atomic_load_n(&p->order.waiting, __ATOMIC_RELAXED))
+		keep = p->requested * (uint64_t)CACHE_CONTENDED;
 	if (keep < CACHE_KEPT)
 		keep = CACHE_KEPT;
 	for (i = 0; i < p->order.nr; i++)

@@ -969,7 +969,8 @@ int hm_pool_create_over(struct hm_provider *provider,
 	p->host = provider->caps & HM_PROVIDER_FORK;
 	p->whole = provider->caps & HM_PROVIDER_EXPORT;
 	pool_set_cache(p);
-	pthread_mutex_init(&p->lock, NULL);
+	/* It is held for less than falling asleep and waking up take. */
+	p->lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 	pthread_mutex_init(&p->sleep_lock, NULL);
 	err = init_parts(p);
 	if (!err)
