@@ -600,7 +600,7 @@ static int plan_make(struct pool *p, struct vmm_plan *best)
  * default, and with prefer=time.
  */
 #define HANDLE_SHARE	135
-#define TIME_HANDLE_SHARE	80
+#define TIME_HANDLE_SHARE	70
 /*
  * One of small blocks at most that part, once these have such a share of the
  * pool: a few that stay keep all of their handle. Any SMALL_HANDLE_SHARE from
