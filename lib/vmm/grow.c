@@ -600,7 +600,7 @@ static int plan_make(struct pool *p, struct vmm_plan *best)
  * default, and with prefer=time.
  */
 #define HANDLE_SHARE	135
-#define TIME_HANDLE_SHARE	70
+#define TIME_HANDLE_SHARE	64
 /*
  * One of small blocks at most that part, once these have such a share of the
  * pool: a few that stay keep all of their handle. Any SMALL_HANDLE_SHARE from
@@ -610,7 +610,7 @@ static int plan_make(struct pool *p, struct vmm_plan *best)
 #define SMALL_SHARE	16
 /* Or at most this part of what is missing, up to so many bytes. Likewise. */
 #define BLOCK_SHARE	10
-#define TIME_BLOCK_SHARE	2
+#define TIME_BLOCK_SHARE	3
 #define EARLY_BYTES	((uint64_t)16 << 20)
 /* Up to so many of the largest handles are made whole: others will need it. */
 #define WHOLE_HANDLES	6
