@@ -918,9 +918,6 @@ void hm_pool_make_ready(struct pool *p)
 #define PIECES_SHARE	32
 #define PIECES_BYTES	((uint64_t)8 << 20)
 
-/* Pieces of work that a miss among many streams does for the misses to come. */
-#define SETTLE_PIECES	8
-
 /* Memory for small blocks is in pieces: more of it would be, too. */
 static bool is_in_pieces(const struct pool *p, const struct pool_stream *s)
 {
@@ -935,18 +932,11 @@ static struct block *find_for_small(struct pool *p, struct pool_stream *s,
 				    uint64_t units, bool order)
 {
 	struct block *b = take_cached(p, s, units);
-	unsigned int i;
 
 	if (!b)
 		b = take_found(p, cut_caches(p, s, 0, units));
 	if (!b)
 		b = find_free(p, s, 0, units, order);
-	/* A search does not see all streams: what is complete becomes everybody's. */
-	if (!b && p->order.nr > FEW_STREAMS) {
-		for (i = 0; i < SETTLE_PIECES && hm_pool_settle(p); i++)
-			hm_pool_pause(p);
-		b = find_free(p, s, 0, units, order);
-	}
 	if (!b && units >= LARGER && is_in_pieces(p, s))
 		b = find_free(p, s, 1, units, order);
 	return b;
