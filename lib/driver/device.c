@@ -249,32 +249,16 @@ int hetmem_device_count(struct hetmem *hm)
 	return hm->nr_devices;
 }
 
-int hetmem_device_props(struct hetmem *hm, int device,
-			struct hetmem_device_props *props)
-{
-	size_t size;
-
-	if (!hm || !props)
-		return hm_error(-EINVAL, "device_props: %s is NULL",
-				hm ? "props" : "hm");
-	size = props->size;
-	if (size < sizeof(*props))
-		return hm_error(-EINVAL, "device_props: size is %zu, set it to sizeof(struct hetmem_device_props)",
-				size);
-	if (device < 0 || device >= hm->nr_devices)
-		return hm_no_device(hm, "device_props", device);
-	*props = hm->devices[device].props;
-	props->size = size;
-	return 0;
-}
-
-/* 0, -EINVAL or -ENODEV, with the text. @size: of @out, which needs @need. */
-static int check_ask(const struct hetmem *hm, const char *what, int device,
-		     const void *out, size_t size, size_t need)
+/*
+ * 0, -EINVAL or -ENODEV, with the text. @name: the caller's of @out; @size: of that,
+ * which needs @need.
+ */
+static int check_ask(const struct hetmem *hm, const char *what, const char *name,
+		     int device, const void *out, size_t size, size_t need)
 {
 	if (!hm || !out)
 		return hm_error(-EINVAL, "%s: %s is NULL", what,
-				hm ? what : "hm");
+				hm ? name : "hm");
 	if (size < need)
 		return hm_error(-EINVAL, "%s: size is %zu, set it to sizeof(struct hetmem_%s)",
 				what, size, what);
@@ -283,11 +267,25 @@ static int check_ask(const struct hetmem *hm, const char *what, int device,
 	return 0;
 }
 
+int hetmem_device_props(struct hetmem *hm, int device,
+			struct hetmem_device_props *props)
+{
+	const size_t size = props ? props->size : 0;
+	int err = check_ask(hm, "device_props", "props", device, props, size,
+			    sizeof(*props));
+
+	if (err)
+		return err;
+	*props = hm->devices[device].props;
+	props->size = size;
+	return 0;
+}
+
 int hetmem_platform(struct hetmem *hm, int device,
 		    struct hetmem_platform *platform)
 {
 	const size_t size = platform ? platform->size : 0;
-	int err = check_ask(hm, "platform", device, platform, size,
+	int err = check_ask(hm, "platform", "platform", device, platform, size,
 			    sizeof(*platform));
 
 	if (err)
@@ -301,7 +299,7 @@ int hetmem_evidence(struct hetmem *hm, int device, unsigned int index,
 		    struct hetmem_evidence *evidence)
 {
 	const size_t size = evidence ? evidence->size : 0;
-	int err = check_ask(hm, "evidence", device, evidence, size,
+	int err = check_ask(hm, "evidence", "evidence", device, evidence, size,
 			    sizeof(*evidence));
 
 	if (err)

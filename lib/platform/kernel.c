@@ -16,7 +16,10 @@
 
 #define NODES	"/sys/devices/system/node"
 
-/* The file's first @len - 1 bytes, NUL-terminated. False: not there. */
+/*
+ * The file's first @len - 1 bytes, NUL-terminated. False: not there. A read
+ * of one byte of a node's list returns nothing: the kernel keeps a byte for a NUL.
+ */
 static bool read_file(const char *path, char *text, size_t len)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -819,8 +819,8 @@ static bool cut_cache(struct pool *p, struct pool_stream *of, uint64_t left,
  * Releases the lock, and looks for a block after that.
  */
 static struct block *cut_others(struct pool *p, struct pool_stream *s,
-				unsigned int zone, uint64_t units, uint64_t left,
-				uint64_t keep, uint64_t *total)
+				uint64_t units, uint64_t left, uint64_t keep,
+				uint64_t *total)
 {
 	unsigned int i, index, cut = 0;
 	struct block *b;
@@ -832,7 +832,7 @@ static struct block *cut_others(struct pool *p, struct pool_stream *s,
 		    !cut_cache(p, stream_at(p, index), left, keep, total) ||
 		    ++cut % CUT || p->asleep)
 			continue;
-		b = find_ready(p, s, zone, units);
+		b = find_ready(p, s, 0, units);
 		if (b)
 			return b;
 	}
@@ -840,7 +840,7 @@ static struct block *cut_others(struct pool *p, struct pool_stream *s,
 }
 
 /*
- * Before memory is made. What is cached is worth some memory: a stream whose
+ * Before memory for small blocks is made. What is cached is worth some memory: a stream whose
  * cache is emptied whenever it lacks a size would hardly ever find one. The
  * caches of the others go first, CUT of them at a time, until there is what @s
  * lacks: with many streams a miss does not empty the caches of all. Their large
@@ -848,7 +848,7 @@ static struct block *cut_others(struct pool *p, struct pool_stream *s,
  * Releases the lock; what it returns is found after that.
  */
 static struct block *cut_caches(struct pool *p, struct pool_stream *s,
-				unsigned int zone, uint64_t units)
+				uint64_t units)
 {
 	uint64_t keep = p->requested > 0 ? p->requested / CACHE_SHARE : 0;
 	struct block *b = NULL;
@@ -866,9 +866,9 @@ static struct block *cut_caches(struct pool *p, struct pool_stream *s,
 	if (s->s.index)
 		cut_cache(p, stream_at(p, 0), 0, keep, &total);
 	if (p->order.nr > FEW_STREAMS)
-		b = cut_others(p, s, zone, units, SMALL_KEPT, keep, &total);
+		b = cut_others(p, s, units, SMALL_KEPT, keep, &total);
 	if (!b)
-		b = cut_others(p, s, zone, units, 0, keep, &total);
+		b = cut_others(p, s, units, 0, keep, &total);
 	if (!b && total > keep)
 		hm_stream_flush(p, s, keep);
 	return b;
@@ -934,7 +934,7 @@ static struct block *find_for_small(struct pool *p, struct pool_stream *s,
 	struct block *b = take_cached(p, s, units);
 
 	if (!b)
-		b = take_found(p, cut_caches(p, s, 0, units));
+		b = take_found(p, cut_caches(p, s, units));
 	if (!b)
 		b = find_free(p, s, 0, units, order);
 	if (!b && units >= LARGER && is_in_pieces(p, s))

@@ -66,6 +66,18 @@ static bool may_exceed(const struct pool_stream *s, uint32_t more)
 		excess <= s->requested >> UNIT_SHIFT);
 }
 
+/* The first list from @from to @last that has blocks, or 0. */
+static uint32_t cache_next(const struct pool_stream *s, uint32_t from, uint32_t last)
+{
+	uint32_t word = from / 64, bin;
+	uint64_t bits = s->cache_map[word] & ~0ULL << from % 64;
+
+	while (!bits && ++word <= last / 64)
+		bits = s->cache_map[word];
+	bin = bits ? word * 64 + __builtin_ctzll(bits) : 0;
+	return bin <= last ? bin : 0;
+}
+
 /*
  * The list for @units, or if that is empty the next that may serve: sizes that
  * come once each would find nothing otherwise. 0: none has blocks.
@@ -73,24 +85,11 @@ static bool may_exceed(const struct pool_stream *s, uint32_t more)
 static uint32_t cache_fit(const struct pool_stream *s, uint32_t units)
 {
 	uint32_t last = units * (s->churn ? CHURN_FIT : FIT), bin;
-	uint32_t word = units / 64;
-	uint64_t bits = s->cache_map[word] >> units % 64;
 
-	if (bits & 1)
+	if (s->cache_map[units / 64] >> units % 64 & 1)
 		return units;
-	if (last >= NR_BINS)
-		last = NR_BINS - 1;
-	bin = units;
-	if (!bits) {
-		do {
-			if (++word > last / 64)
-				return 0;
-			bits = s->cache_map[word];
-		} while (!bits);
-		bin = word * 64;
-	}
-	bin += __builtin_ctzll(bits);
-	return bin <= last && may_exceed(s, bin - units) ? bin : 0;
+	bin = cache_next(s, units, last < NR_BINS ? last : NR_BINS - 1);
+	return bin && may_exceed(s, bin - units) ? bin : 0;
 }
 
 /* With the lock, as what follows: the last block of a list that has some. */
@@ -391,6 +390,13 @@ not:
 	return false;
 }
 
+/* For work of its own: what its last holder did does not count. */
+static void pool_wait_lock(struct pool *p)
+{
+	hm_order_wait_lock(&p->order);
+	p->work = 0;
+}
+
 static bool cache_push_own(struct pool *p, struct pool_stream *s,
 			   uint64_t epoch, struct block *b)
 {
@@ -421,8 +427,7 @@ static bool cache_make(struct pool *p, struct pool_stream *s)
 	    (__atomic_load_n(&s->cache, __ATOMIC_RELAXED) &&
 	     __atomic_load_n(&s->overflows, __ATOMIC_RELAXED) < OVERFLOWS))
 		return false;
-	hm_order_wait_lock(&p->order);
-	p->work = 0;
+	pool_wait_lock(p);
 	if (s->cache) {
 		hm_stream_flush_piece(p, s, hm_stream_cached(s) / 2);
 		stream_lock(s);
@@ -451,7 +456,7 @@ int free_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	if (s)
 		err = hm_pool_lock(p, stream, epoch, &s);
 	else
-		hm_order_wait_lock(&p->order);
+		pool_wait_lock(p);
 	if (err) {
 		block_set_state(b, BLOCK_LIVE);
 		return err;
@@ -528,18 +533,6 @@ static uint32_t cache_detach(struct pool *p, struct pool_stream *s,
 	*more = s->cached > keep;
 	stream_unlock(s);
 	return list;
-}
-
-/* The first list from @from to @last that has blocks, or 0. */
-static uint32_t cache_next(const struct pool_stream *s, uint32_t from, uint32_t last)
-{
-	uint32_t word = from / 64, bin;
-	uint64_t bits = s->cache_map[word] & ~0ULL << from % 64;
-
-	while (!bits && ++word <= last / 64)
-		bits = s->cache_map[word];
-	bin = bits ? word * 64 + __builtin_ctzll(bits) : 0;
-	return bin <= last ? bin : 0;
 }
 
 struct block *hm_stream_uncache(struct pool *p, struct pool_stream *s,

@@ -26,7 +26,7 @@
  * @excess: units of live small blocks that were not requested
  * @room: most of @excess
  * @churn: frees into the cache that no allocation in excess came after
- * @overflows: frees that found the cache full since it was emptied
+ * @overflows: frees that found the cache full since half of it went
  * @requested, @allocs, @frees: sums of this stream; negative where it frees
  *	what others allocate
  * @high, @low: most and least of @requested since hm_pool_sum()

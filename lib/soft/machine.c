@@ -13,11 +13,9 @@
  * HMM; where there is none, one device has managed memory only.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "platform/nvml.h"
 #include "soft/soft.h"
@@ -110,26 +108,18 @@ static const struct soft_kind_row *find_kind(const char *name)
 /* A node that this machine has, without CPUs if there is one. */
 static int some_node(void)
 {
-	char path[64], cpus[64];
-	int node, fd, last = 0;
+	struct hm_platform p;
+	const struct hm_fact *cpus = &p.facts[HM_FACT_NODE_CPUS];
+	int node, last = 0;
 
 	for (node = 0; node < 1024; node++) {
 		if (!hm_numa_has_node(node))
 			continue;
 		last = node;
-		snprintf(path, sizeof(path),
-			 "/sys/devices/system/node/node%d/cpulist", node);
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (fd < 0)
-			continue;
-		/* One byte of it reads as none: the kernel keeps one for a NUL. */
-		cpus[0] = '\0';
-		if (read(fd, cpus, sizeof(cpus)) >= 0 &&
-		    (cpus[0] < '0' || cpus[0] > '9'))
-			last = -1;
-		close(fd);
-		if (last < 0)
-			return node;
+		hm_platform_init(&p);
+		hm_kernel_facts(&p, node);
+		if (cpus->known && !cpus->value)
+			break;
 	}
 	return last;
 }

@@ -68,6 +68,17 @@ static void open_gate(void)
 	pthread_mutex_unlock(&lock);
 }
 
+/* For a thread: opens the gate after so many milliseconds. */
+__attribute__((unused))
+static void *open_gate_later(void *ms)
+{
+	const struct timespec nap = { .tv_nsec = (long)(intptr_t)ms * 1000000 };
+
+	nanosleep(&nap, NULL);
+	open_gate();
+	return NULL;
+}
+
 /* Whether work that is given to the stream now gets done within that time. */
 static bool is_done_in(CUstream stream, unsigned int ms)
 {

@@ -88,16 +88,6 @@ static void retired(void)
 	drv->cuStreamDestroy(s);
 }
 
-static void *open_later(void *unused)
-{
-	const struct timespec nap = { .tv_nsec = 50000000 };
-
-	(void)unused;
-	nanosleep(&nap, NULL);
-	open_gate();
-	return NULL;
-}
-
 static void destroyed(void)
 {
 	CUstream s = new_stream();
@@ -109,7 +99,7 @@ static void destroyed(void)
 	close_gate(s);
 	put(p, SIZE, s);
 	is(nr_looks, 1, "a look is under way");
-	need(!pthread_create(&id, NULL, open_later, NULL), "a thread");
+	need(!pthread_create(&id, NULL, open_gate_later, (void *)50), "a thread");
 	is(hetmem_resource_destroy(pool), 0, "destroy");
 	ok(nr_unpinned, "waits for it, and gives back what it looks at");
 	pthread_join(id, NULL);

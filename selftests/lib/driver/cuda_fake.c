@@ -171,6 +171,7 @@ API CUresult cuDeviceGetCount(int *count)
 #include <sys/wait.h>
 
 #include "driver/hetmem.h"
+#include "fake_library.h"
 #include "tap.h"
 
 static char dir[64];
@@ -413,14 +414,10 @@ static int none_child(void)
 
 static bool compile(const char *name, const char *options)
 {
-	const char *cc = getenv("CC");
-	char command[512];
+	char all[128];
 
-	snprintf(command, sizeof(command),
-		 "mkdir -p %s/%s && %s -shared -fPIC -fvisibility=hidden -Ilib -DFAKE_LIBCUDA %s -o %s/%s/libcuda.so.1 %s >&2",
-		 dir, name, cc && *cc ? cc : "cc", options, dir, name,
-		 __FILE__);
-	return !system(command);
+	snprintf(all, sizeof(all), "-DFAKE_LIBCUDA %s", options);
+	return fake_library(dir, name, "libcuda.so.1", __FILE__, all);
 }
 
 static void fails(const char *self, const char *library, const char *text)

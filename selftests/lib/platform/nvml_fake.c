@@ -96,6 +96,7 @@ API int nvmlDeviceGetNumaNodeId(void *device, unsigned int *node)
 #include <dlfcn.h>
 #include <sys/wait.h>
 
+#include "fake_library.h"
 #include "platform/nvml.h"
 #include "tap.h"
 
@@ -146,13 +147,10 @@ static int ask(void)
 
 static bool compile(const char *name, const char *options)
 {
-	const char *cc = getenv("CC");
-	char command[512];
+	char all[128];
 
-	snprintf(command, sizeof(command),
-		 "mkdir -p %s/%s && %s -shared -fPIC -fvisibility=hidden -DFAKE_NVML %s -o %s/%s/libnvidia-ml.so.1 %s >&2",
-		 dir, name, cc && *cc ? cc : "cc", options, dir, name, __FILE__);
-	return !system(command);
+	snprintf(all, sizeof(all), "-DFAKE_NVML %s", options);
+	return fake_library(dir, name, "libnvidia-ml.so.1", __FILE__, all);
 }
 
 int main(int argc, char **argv)

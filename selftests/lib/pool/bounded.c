@@ -236,37 +236,41 @@ static void many_busy(void)
 	spread(3 * MIB, 4);
 }
 
-/* Nobody was told that they are complete. */
-static void many_free(void)
+/* Nobody was told that what was given to the streams is complete. */
+static void complete(void)
 {
-	many_busy();
 	open_gate();
 	drv->cuCtxSynchronize();
 }
 
-/* Likewise, of few blocks: what is counted moves all of them. */
-static void few_free(void)
+static void many_free(void)
+{
+	many_busy();
+	complete();
+}
+
+/* Each stream has a small block, so many of them a large one, and is under way. */
+static void few(unsigned int large)
 {
 	const unsigned int nr = nr_streams;
 
 	make_busy(0);
 	spread(8 << 10, 1);
-	nr_streams = 128;
+	nr_streams = large;
 	spread(3 * MIB, 1);
 	nr_streams = nr;
-	open_gate();
-	drv->cuCtxSynchronize();
+}
+
+/* Few blocks: what is counted moves all of them. */
+static void few_free(void)
+{
+	few(128);
+	complete();
 }
 
 static void few_busy(void)
 {
-	const unsigned int nr = nr_streams;
-
-	make_busy(0);
-	spread(8 << 10, 1);
-	nr_streams = 256;
-	spread(3 * MIB, 1);
-	nr_streams = nr;
+	few(256);
 }
 
 /* A block that all streams have used. */
@@ -338,8 +342,7 @@ static void many_points(void)
 		put(get(2 * MIB, streams[0]), 0, streams[0]);
 		need(!hm_stream_record(o, o->streams[1]), "an event");
 	}
-	open_gate();
-	drv->cuCtxSynchronize();
+	complete();
 }
 
 /* What is counted. */

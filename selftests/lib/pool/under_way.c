@@ -7,16 +7,6 @@
 #include "alloc_with.h"
 #include "pool_gate.h"
 
-static void *open_later(void *unused)
-{
-	const struct timespec nap = { .tv_nsec = 50000000 };
-
-	(void)unused;
-	nanosleep(&nap, NULL);
-	open_gate();
-	return NULL;
-}
-
 /* @a uses @p, and goes on when the gate opens, somewhat later. */
 static pthread_t use_slowly(void *p, size_t size, CUstream a)
 {
@@ -24,7 +14,7 @@ static pthread_t use_slowly(void *p, size_t size, CUstream a)
 
 	close_gate(a);
 	need(!drv->cuMemsetD8Async((CUdeviceptr)p, 0x55, size, a), "work");
-	need(!pthread_create(&id, NULL, open_later, NULL), "a thread");
+	need(!pthread_create(&id, NULL, open_gate_later, (void *)50), "a thread");
 	return id;
 }
 

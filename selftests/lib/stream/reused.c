@@ -186,10 +186,9 @@ static void retired(const char *spec)
 	end(spec, other);
 }
 
-/* The same of a use that was recorded. */
-static void recorded(const char *spec, bool retire)
+/* A block of @own that @handle uses when the gate opens, which is recorded. */
+static void *get_recorded(const char *spec, CUstream own)
 {
-	CUstream other = new_stream(), own = new_stream();
 	void *p;
 
 	make(spec);
@@ -197,6 +196,16 @@ static void recorded(const char *spec, bool retire)
 	is(hetmem_record_stream(pool, p, handle), 0, "%s: recorded", spec);
 	close_gate(handle);
 	use(p, handle);
+	return p;
+}
+
+/* The same of a use that was recorded. */
+static void recorded(const char *spec, bool retire)
+{
+	CUstream other = new_stream(), own = new_stream();
+	void *p;
+
+	p = get_recorded(spec, own);
 	if (retire)
 		is(hetmem_stream_retire(pool, handle), 0, "%s: retired", spec);
 	pass_handle_on(other);
@@ -222,11 +231,7 @@ static void freed_before(const char *spec)
 	CUstream other = new_stream(), own = new_stream();
 	void *p;
 
-	make(spec);
-	p = get(SIZE, own);
-	is(hetmem_record_stream(pool, p, handle), 0, "%s: recorded", spec);
-	close_gate(handle);
-	use(p, handle);
+	p = get_recorded(spec, own);
 	put(p, SIZE, own);
 	pass_handle_on(other);
 	is(hetmem_poll(pool), 0, "%s: poll", spec);

@@ -369,26 +369,10 @@ static void each_call(bool grows, const char *undo)
 	drv->cuStreamDestroy(b);
 }
 
-struct opener {
-	struct hetmem_resource *res;
-	unsigned int ms;
-};
-
-static void *open_later(void *arg)
-{
-	const struct opener *o = arg;
-	const struct timespec nap = { .tv_nsec = o->ms * 1000000 };
-
-	nanosleep(&nap, NULL);
-	open_gate();
-	return NULL;
-}
-
 /* The host cannot be ordered behind a stream: it waits, as an allocation does. */
 static void waits(bool grows)
 {
 	struct hm_pool_options opt = { .max = 64 * MIB, .wait_ms = 20000 };
-	struct opener o = { .ms = 20 };
 	CUstream a = new_stream();
 	char *p = NULL, *q;
 	pthread_t opener;
@@ -400,7 +384,7 @@ static void waits(bool grows)
 					   (void **)&p), "room");
 	close_gate(a);
 	put(q, 0, a);
-	need(!pthread_create(&opener, NULL, open_later, &o), "a thread");
+	need(!pthread_create(&opener, NULL, open_gate_later, (void *)20), "a thread");
 	is(grows ? hetmem_grow(pool, p, 50 * MIB, HETMEM_STREAM_HOST) :
 	   alloc_reserve(pool, 50 * MIB, 64 * MIB, HETMEM_STREAM_HOST, (void **)&p), 0,
 	   "%s: waits for memory in use: %s", grows ? "grow" : "reserve", hetmem_last_error());
