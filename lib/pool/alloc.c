@@ -1339,7 +1339,7 @@ void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
 	s->pins++;
 	let_go(p, s, to, b);
 	s->pins--;
-	hm_pool_record(p, s, bytes);
+	hm_pool_record(p, s, 1, bytes);
 	/* Others may wait for the device when they take memory back. */
 	if (p->provider->caps & HM_PROVIDER_MAPPABLE)
 		hm_pool_decay(p);
@@ -1378,18 +1378,22 @@ int hm_pool_lock_stream(struct pool *p, hetmem_stream stream,
 	return err ? err : hm_pool_lock(p, stream, epoch, s);
 }
 
-void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes)
+void hm_pool_record(struct pool *p, struct pool_stream *s, unsigned int nr,
+		    uint64_t bytes)
 {
 	if (p->order.seen <= 1 || !s->s.index || s->s.retired)
 		return;
+	s->unrecorded += nr;
 	s->unrecorded_bytes += bytes;
-	if (hm_stream_pos(&s->s) - s->s.recorded < RECORD_FREES &&
+	if (s->unrecorded < RECORD_FREES &&
 	    (s->unrecorded_bytes < RECORD_BYTES ||
 	     s->unrecorded_bytes < p->reserved / RECORD_SHARE))
 		return;
 	/* Whoever needs it tries again and says why it failed. */
-	if (!hm_stream_record(&p->order, &s->s))
+	if (!hm_stream_record(&p->order, &s->s)) {
 		s->unrecorded_bytes = 0;
+		s->unrecorded = 0;
+	}
 }
 
 /* A retired stream has an end; behind it, it is nobody. */

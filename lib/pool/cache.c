@@ -570,8 +570,8 @@ bool hm_stream_flush_piece(struct pool *p, struct pool_stream *s, uint64_t keep)
 		hm_block_release(p, b);
 		nr++;
 	}
-	if (bytes)
-		hm_pool_record(p, s, bytes);
+	if (nr)
+		hm_pool_record(p, s, nr, bytes);
 	p->work += 256 + nr * MOVE_WORK;
 	return more;
 }

@@ -171,8 +171,9 @@ int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s);
 void hm_uses_put(struct pool *p, uint32_t list);
 /* A BUSY block without uses: exported memory is not reused, but given back. */
 void hm_block_end_uses(struct pool *p, struct block *b);
-/* Counts freed bytes; enough of them get an event. */
-void hm_pool_record(struct pool *p, struct pool_stream *s, uint64_t bytes);
+/* Counts @nr blocks that went to the arenas of @s; enough of them get an event. */
+void hm_pool_record(struct pool *p, struct pool_stream *s, unsigned int nr,
+		    uint64_t bytes);
 /* @g: the part of a private pool that it is for, or NULL. Releases the lock. */
 int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 		       size_t size, size_t align, void **ptr);

@@ -31,7 +31,7 @@
  *	what others allocate
  * @high, @low: most and least of @requested since hm_pool_sum()
  * @published: part of @requested that the pool's sum has
- * @unrecorded_bytes: freed after the last event
+ * @unrecorded, @unrecorded_bytes: freed into the arenas after the last event
  * @used: @allocs and @frees at the last look for decay=
  * @pins: threads that wait, and go on with this stream afterwards
  * @first_use, @last_use: list of uses of PENDING blocks, in order
@@ -64,6 +64,7 @@ struct pool_stream {
 	/* Under pool->lock. */
 	int64_t published;
 	uint64_t unrecorded_bytes;
+	unsigned int unrecorded;
 	uint64_t used;
 	unsigned int pins;
 	uint32_t first_use;
