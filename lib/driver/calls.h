@@ -11,7 +11,10 @@
 #ifndef HETMEM_DRIVER_CALLS_H
 #define HETMEM_DRIVER_CALLS_H
 
-#define HM_DRIVER_CALLS(X)						\
+#define HM_DRIVER_CALLS(X)	HM_DRIVER_CALLS_12(X) HM_DRIVER_CALLS_13(X)
+
+/* In the toolkit's cuda.h from 12.2 on. */
+#define HM_DRIVER_CALLS_12(X)						\
 X(cuInit, cuInit, cuInit, 2000, REQUIRED)				\
 X(cuGetErrorName, cuGetErrorName, cuGetErrorName, 6000, REQUIRED)	\
 X(cuDeviceGet, cuDeviceGet, cuDeviceGet, 2000, REQUIRED)		\
@@ -53,6 +56,8 @@ X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, 3020, REQUIRED) \
 X(cuMemsetD8Async, cuMemsetD8Async, cuMemsetD8Async, 3020, REQUIRED)	\
 X(cuMemPrefetchAsync_v1, cuMemPrefetchAsync, cuMemPrefetchAsync, 8000, OPTIONAL) \
 X(cuMemPrefetchAsync_v2, cuMemPrefetchAsync, cuMemPrefetchAsync_v2, 12020, OPTIONAL) \
+X(cuMemAdvise_v1, cuMemAdvise, cuMemAdvise, 8000, OPTIONAL)		\
+X(cuMemAdvise_v2, cuMemAdvise, cuMemAdvise_v2, 12020, OPTIONAL)		\
 X(cuMemRangeGetAttribute, cuMemRangeGetAttribute, cuMemRangeGetAttribute, 8000, OPTIONAL) \
 X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, OPTIONAL) \
 X(cuMemAddressReserve, cuMemAddressReserve, cuMemAddressReserve, 10020, OPTIONAL) \
@@ -73,5 +78,10 @@ X(cuMemPoolDestroy, cuMemPoolDestroy, cuMemPoolDestroy, 11020, OPTIONAL) \
 X(cuMemPoolTrimTo, cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, OPTIONAL)	\
 X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, OPTIONAL) \
 X(cuMemPoolGetAttribute, cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, OPTIONAL)
+
+/* From 13.0 on. */
+#define HM_DRIVER_CALLS_13(X)						\
+X(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, 13000, OPTIONAL) \
+X(cuMemDiscardBatchAsync, cuMemDiscardBatchAsync, cuMemDiscardBatchAsync, 13000, OPTIONAL)
 
 #endif /* HETMEM_DRIVER_CALLS_H */

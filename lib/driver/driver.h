@@ -15,6 +15,7 @@
 #define HETMEM_DRIVER_DRIVER_H
 
 #include "driver/cuda_types.h"
+#include "driver/place_calls.h"
 
 struct hm_driver {
 	const char *name;	/* "cuda", "soft", "none" */
@@ -158,19 +159,14 @@ struct hm_driver {
 	CUresult (*cuMemsetD8Async)(CUdeviceptr dst, unsigned char value,
 				    size_t n, CUstream stream);
 
-	/*
-	 * pre:  managed memory, or any where the device is pageable;
-	 *	 else INVALID_VALUE. CU_DEVICE_CPU is the host in v1.
-	 *	 Attribute: managed memory.
-	 * post: moved in stream order; a hint. Attribute: what was asked last.
-	 */
-	CUresult (*cuMemPrefetchAsync_v1)(CUdeviceptr ptr, size_t size,
-					  CUdevice device, CUstream stream);
-	CUresult (*cuMemPrefetchAsync_v2)(CUdeviceptr ptr, size_t size,
-					  CUmemLocation location,
-					  unsigned int flags, CUstream stream);
-	CUresult (*cuMemRangeGetAttribute)(void *data, size_t data_size,
-		CUmem_range_attribute which, CUdeviceptr ptr, size_t size);
+	/* See place_calls.h. */
+	hm_prefetch_v1_fn *cuMemPrefetchAsync_v1;
+	hm_prefetch_v2_fn *cuMemPrefetchAsync_v2;
+	hm_prefetch_batch_fn *cuMemPrefetchBatchAsync;
+	hm_discard_batch_fn *cuMemDiscardBatchAsync;
+	hm_advise_v1_fn *cuMemAdvise_v1;
+	hm_advise_v2_fn *cuMemAdvise_v2;
+	hm_range_attribute_fn *cuMemRangeGetAttribute;
 
 	/*
 	 * pre:  sizes and alignment are multiples of the granularity.

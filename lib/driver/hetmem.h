@@ -29,6 +29,19 @@ struct hm_device {
 	struct hetmem_device_props props;
 };
 
+struct hm_place;
+
+/**
+ * struct hm_memory_ops - what placement does about memory that the library frees
+ * @gone: before the memory at @start is unmapped or freed. @hm->lock may be held.
+ * @moved: after it was resized. No lock is held.
+ */
+struct hm_memory_ops {
+	void (*gone)(struct hetmem *hm, uintptr_t start, size_t size);
+	void (*moved)(struct hetmem *hm, uintptr_t start, size_t size,
+		      uintptr_t new_start, size_t new_size);
+};
+
 /**
  * struct hetmem - the open library
  * @fork: holds @lock
@@ -42,6 +55,7 @@ struct hm_device {
  * @driver: its calls are NULL where there is no device
  * @soft: the soft driver, if that is in use
  * @kept: resources that outlive their destroy, see spec/build.c; with @lock
+ * @place, @memory_ops: see place/place.h
  * @customs: registered providers of the program's own; with @lock
  * The rest does not change after hetmem_open().
  */
@@ -56,6 +70,8 @@ struct hetmem {
 	struct hetmem_resource *own[HM_MAX_DEVICES + 1];
 	struct hm_kept *kept;
 	struct hm_custom *customs;
+	struct hm_place *place;
+	const struct hm_memory_ops *memory_ops;
 	struct hm_driver driver;
 	const struct hm_soft *soft;
 	struct hm_kmod kmod;

@@ -26,14 +26,10 @@ X(cuMemGetAddressRange, cuMemGetAddressRange, cuMemGetAddressRange_v2, 3020, REQ
 X(cuPointerGetAttribute, cuPointerGetAttribute, cuPointerGetAttribute, 4000, REQUIRED) \
 X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020, REQUIRED) \
 X(cuMemsetD32Async, cuMemsetD32Async, cuMemsetD32Async, 3020, REQUIRED) \
-X(cuMemAdvise_v1, cuMemAdvise, cuMemAdvise, 8000, OPTIONAL)		\
-X(cuMemAdvise_v2, cuMemAdvise, cuMemAdvise_v2, 12020, OPTIONAL)		\
 X(cuMemGetAccess, cuMemGetAccess, cuMemGetAccess, 10020, OPTIONAL)
 
 /* From 13.0 on. */
 #define HM_PROGRAM_CALLS_13(X)						\
-X(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, 13000, OPTIONAL) \
-X(cuMemDiscardBatchAsync, cuMemDiscardBatchAsync, cuMemDiscardBatchAsync, 13000, OPTIONAL) \
 X(cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, 13000, OPTIONAL)
 
 struct hm_api {
@@ -110,17 +106,6 @@ struct hm_api {
 				     size_t n, CUstream stream);
 
 	/*
-	 * pre:  managed memory, or any where the device is pageable;
-	 *	 else INVALID_VALUE. CU_DEVICE_CPU is the host in v1.
-	 * post: advised at once; it is a hint.
-	 */
-	CUresult (*cuMemAdvise_v1)(CUdeviceptr ptr, size_t size,
-				   CUmem_advise advice, CUdevice device);
-	CUresult (*cuMemAdvise_v2)(CUdeviceptr ptr, size_t size,
-				   CUmem_advise advice,
-				   CUmemLocation location);
-
-	/*
 	 * pre:  mapped by cuMemMap().
 	 * post: enum CUmemAccess_flags of the location.
 	 */
@@ -128,22 +113,7 @@ struct hm_api {
 				   const CUmemLocation *location,
 				   CUdeviceptr ptr);
 
-	/*
-	 * pre:  managed memory, count ranges; locations[i] is for the ranges
-	 *	 from first[i] on; flags is 0.
-	 * post: as a prefetch of each; Discard: the contents are undefined
-	 *	 and need not be moved.
-	 */
-	CUresult (*cuMemPrefetchBatchAsync)(CUdeviceptr *ptrs, size_t *sizes,
-					    size_t count,
-					    CUmemLocation *locations,
-					    size_t *first, size_t nr_locations,
-					    unsigned long long flags,
-					    CUstream stream);
-	CUresult (*cuMemDiscardBatchAsync)(CUdeviceptr *ptrs, size_t *sizes,
-					   size_t count,
-					   unsigned long long flags,
-					   CUstream stream);
+	/* A discard and a prefetch of each, see driver/place_calls.h. */
 	CUresult (*cuMemDiscardAndPrefetchBatchAsync)(CUdeviceptr *ptrs,
 						      size_t *sizes,
 						      size_t count,

@@ -190,9 +190,10 @@ static int compare(void)
 #define X(member, base, symbol, version, need)				\
 _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol),	\
 	__typeof__(((struct hm_api *)0)->member)), "signature: " #member);
-HM_DRIVER_CALLS(X)
+HM_DRIVER_CALLS_12(X)
 HM_PROGRAM_CALLS_12(X)
 #if CUDA_VERSION >= 13000
+HM_DRIVER_CALLS_13(X)
 HM_PROGRAM_CALLS_13(X)
 #endif
 #undef X
