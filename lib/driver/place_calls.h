@@ -37,7 +37,7 @@ typedef CUresult hm_range_attribute_fn(void *data, size_t data_size,
 
 /*
  * pre:  count ranges; locations[i] is for the ranges from first[i] on; first[0] is 0,
- *	 the others grow; flags is 0; every device has concurrent managed access.
+ *	 the others do not fall; flags is 0; every device has concurrent managed access.
  * post: as a prefetch of each; Discard: the contents are undefined and need not be
  *	 moved.
  */

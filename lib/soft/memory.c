@@ -6,11 +6,18 @@
  * Every allocation is a mapping of its own, so that touching it after it
  * was freed is a fault and not a riddle.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "soft/soft.h"
+
+/* Linux 5.14; older C libraries do not know it. */
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ	22
+#define MADV_POPULATE_WRITE	23
+#endif
 
 static const char *const kinds[] = {
 	[SOFT_DEVICE] = "device memory",
@@ -252,12 +259,23 @@ static CUresult mem_free_host(void *ptr)
 	return free_whole((uintptr_t)ptr, 1U << SOFT_HOST);
 }
 
-static bool is_mapped(uintptr_t start, uintptr_t end)
+/*
+ * Makes the pages be there, as pinning does. False: some are not mapped, or are read
+ * only and not asked for as such. A kernel before 5.14 knows only the first.
+ */
+static bool pin(uintptr_t start, uintptr_t end, bool read_only)
 {
 	const size_t page_size = hm_soft_world->page_size;
 	unsigned char core;
 
-	for (start &= ~(page_size - 1); start < end; start += page_size)
+	start &= ~(page_size - 1);
+	end = (end + page_size - 1) & ~(page_size - 1);
+	if (!madvise((void *)start, end - start, read_only ?
+		     MADV_POPULATE_READ : MADV_POPULATE_WRITE))
+		return true;
+	if (errno != EINVAL)
+		return false;
+	for (; start < end; start += page_size)
 		if (mincore((void *)start, page_size, &core))
 			return false;
 	return true;
@@ -276,7 +294,7 @@ static CUresult mem_host_register(void *ptr, size_t size, unsigned int flags)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!ptr || !size || flags & ~0xfU ||
 	    __builtin_add_overflow(start, size, &end) ||
-	    !is_mapped(start, end))
+	    !pin(start, end, flags & CU_MEMHOSTREGISTER_READ_ONLY))
 		return CUDA_ERROR_INVALID_VALUE;
 	m = calloc(1, sizeof(*m));
 	if (!m)

@@ -346,6 +346,11 @@ static CUresult advise(uintptr_t ptr, size_t size, CUmem_advise advice,
 		res = CUDA_ERROR_INVALID_DEVICE;
 		goto out;
 	}
+	if (advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION ||
+	    advice == CU_MEM_ADVISE_SET_ACCESSED_BY)
+		res = can_move(m, ptr, size, device);
+	if (res)
+		goto out;
 	switch (advice) {
 	case CU_MEM_ADVISE_SET_READ_MOSTLY:
 		m->advice.read_mostly = 1;
