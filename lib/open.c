@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "driver/check.h"
+#include "place/place.h"
 #include "provider/provider.h"
 #include "spec/spec.h"
 
@@ -288,6 +289,9 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 	if (err)
 		goto fail_driver;
 	probe_features(hm, cuda, has_cuda, module);
+	err = hm_place_open(hm);
+	if (err)
+		goto fail_driver;
 
 	hm->fork = (struct hm_fork){
 		.level = HM_FORK_OPEN,
@@ -322,6 +326,7 @@ void hetmem_close(struct hetmem *hm)
 	if (!hm)
 		return;
 	hm_current_close(hm);
+	hm_place_close(hm);
 	hm_fork_remove(&hm->fork);
 	if (hm->generation == hm_generation())
 		close_driver(hm);

@@ -110,11 +110,11 @@ int hetmem_system_resize(struct hetmem *hm, void *ptr, size_t new_size,
 			 void **new_ptr);
 
 /**
- * struct hetmem_moved - what a prefetch did
+ * struct hetmem_moved - what a call did about the place of memory
  * @size: in: sizeof(struct hetmem_moved)
- * @how: what moved it: "module", "driver", "move_pages", "none"; never NULL
- * @reason: if @how is "none": why nothing was done; if @how is "driver": what the
- *	driver does instead of what was asked, "" if it does that
+ * @how: who did it: "module", "driver", "move_pages", "mbind", "none"; never NULL
+ * @reason: if @how is "none": why nothing was done; else what was done instead of
+ *	what was asked, "" if that was done
  * @moved: pages moved, as far as known when the call returns
  * @already: pages that were there
  * @not_moved: pages that stayed where they were
@@ -145,15 +145,144 @@ struct hetmem_moved {
  * - cuMemPrefetchAsync() on @stream, if the driver can move this memory.
  * If none of them can, @moved->how is "none": that is no error. On a CDMM device the
  * driver moves memory that is not managed to the host node nearest to the device;
- * @moved->reason says so. Errors:
- * -EINVAL: bad range or location;
+ * @moved->reason says so. What the driver cannot move counts in @moved->not_moved:
+ * holes and, with HMM, files, shared memory and pages of hugetlbfs. Errors:
+ * -EINVAL: bad range or location; the range begins in one kind of memory and ends in
+ *	another; the driver refuses the range or the stream;
  * -ENODEV: no such device;
+ * -EOWNERDEAD: a forked child's @hm;
  * -EIO: the driver failed;
  * -ENOMEM, -EINTR.
  */
 int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
 		    uint32_t location, hetmem_stream stream,
 		    struct hetmem_moved *moved);
+
+/**
+ * struct hetmem_prefetch_range - one range of a batch
+ * @size: in: sizeof(struct hetmem_prefetch_range)
+ * @ptr: in: first byte
+ * @bytes: in: length
+ * @location: in: where to move it
+ * @result: out: 0 or a negative errno, as of hetmem_prefetch()
+ * @piece: out: number of the range that has the counts of this one in its @moved:
+ *	its own, or that of the first range of the contiguous piece it went with
+ * @moved: out: what was done; may be NULL
+ */
+struct hetmem_prefetch_range {
+	size_t size;
+	const void *ptr;
+	size_t bytes;
+	uint32_t location;
+	int result;
+	size_t piece;
+	struct hetmem_moved *moved;
+};
+
+/*
+ * hetmem_prefetch() of @nr ranges, of any memory to any locations, all on @stream.
+ * Contiguous ranges to one location go as one piece, which is much faster than one by
+ * one; their order does not count. All are tried, and each has its own result.
+ * Returns 0, or the error of the first range that failed, by number, with the number in
+ * hetmem_last_error(). Errors of the call, after which nothing was tried:
+ * -EINVAL: @hm or @ranges is NULL, a size is wrong;
+ * -EOWNERDEAD: a forked child's @hm;
+ * -ENOMEM.
+ */
+int hetmem_prefetch_batch(struct hetmem *hm, struct hetmem_prefetch_range *ranges,
+			  size_t nr, hetmem_stream stream);
+
+/*
+ * The contents of [@ptr, @ptr + @size) are dead from here on in the order of @stream:
+ * they need not be moved, and are undefined until they are written again. Only pages
+ * that are wholly in the range are discarded. @done may be NULL; @done->how is
+ * - "driver": cuMemDiscardBatchAsync(), for managed memory;
+ * - "none", and @done->reason tells why: nothing changes, the contents stay. So it is
+ *   with all memory that the driver did not allocate, and on integrated devices.
+ *
+ * Discard only what a device writes next. A CPU that touches discarded memory takes
+ * faults that are several times slower. Access while the discard runs is undefined.
+ *
+ * Errors, after which nothing has changed:
+ * -EINVAL: bad range; part of it is not mapped; the driver refuses it or the stream;
+ * -EOWNERDEAD: a forked child's @hm;
+ * -EIO: the driver failed;
+ * -ENOMEM.
+ */
+int hetmem_discard(struct hetmem *hm, void *ptr, size_t size, hetmem_stream stream,
+		   struct hetmem_moved *done);
+
+enum hetmem_advice {
+	HETMEM_ADVISE_PREFERRED,	/* the memory should be at the location */
+	HETMEM_ADVISE_NOT_PREFERRED,	/* it may be anywhere */
+	HETMEM_ADVISE_ACCESSED_BY,	/* the location's processor uses it from afar */
+	HETMEM_ADVISE_NOT_ACCESSED_BY,
+	HETMEM_ADVISE_READ_MOSTLY,	/* each processor may have a copy */
+	HETMEM_ADVISE_NOT_READ_MOSTLY,
+};
+
+/*
+ * Gives @advice about all pages that overlap [@ptr, @ptr + @size), any memory of this
+ * process. It moves nothing by itself. @location counts for PREFERRED, ACCESSED_BY and
+ * NOT_ACCESSED_BY: a device of the driver, or the host (ACCESSED_BY: whichever
+ * node). @done may be NULL; @done->how is
+ * - "driver": cuMemAdvise(), for managed memory, and with HMM for all memory;
+ * - "mbind": mbind(2), with ATS and CDMM and between host nodes. It replaces the
+ *   memory policy of the range; NOT_PREFERRED sets the default one;
+ * - "none", and @done->reason tells why: the advice makes no difference here.
+ * @done->reason also tells what is done instead of what was asked. With HMM @done->why
+ * and @done->not_moved tell of mappings whose pages stay on the host all the same.
+ *
+ * Takes effect at once, in no order with streams. Any thread may call.
+ *
+ * Advice in force is remembered: hetmem_advised() reports it. It is forgotten when
+ * the library frees or unmaps the memory. Blocks of a pool: the advice about pages
+ * that are wholly the block's is taken back by hetmem_free(). It is given again by
+ * hetmem_system_resize() and hetmem_grow(); memory added takes the advice of the page
+ * before it. Memory that the program unmaps itself keeps it here: give NOT_ advice
+ * before.
+ *
+ * Errors, after which nothing has changed:
+ * -EINVAL: bad range, advice or location; part of the range is not mapped;
+ * -ENODEV: no such device;
+ * -ENOSPC: 16,384 separate ranges have advice;
+ * -EOWNERDEAD: a forked child's @hm;
+ * -EIO: the driver or the kernel failed;
+ * -ENOMEM.
+ */
+int hetmem_advise(struct hetmem *hm, const void *ptr, size_t size,
+		  enum hetmem_advice advice, uint32_t location,
+		  struct hetmem_moved *done);
+
+#define HETMEM_ADVISED_READ_MOSTLY	(1U << 0)
+#define HETMEM_ADVISED_BY_HOST		(1U << 1)	/* accessed by the CPU */
+
+/**
+ * struct hetmem_advised - a range of pages with the same advice
+ * @start: first byte
+ * @end: first byte after it
+ * @devices: bit of each device that it is accessed by
+ * @preferred: location; of kind HETMEM_UNKNOWN: none
+ * @flags: HETMEM_ADVISED_*
+ */
+struct hetmem_advised {
+	uint64_t start;
+	uint64_t end;
+	uint64_t devices;
+	uint32_t preferred;
+	uint32_t flags;
+};
+
+/*
+ * Reports what was advised about [@ptr, @ptr + @size), as hetmem_residency() reports
+ * where it is: fills @ranges (room for @nr) in order of their addresses and returns
+ * their number, 0 if there is no advice. *@next becomes where to go on: the
+ * page-aligned end once everything is reported. Errors:
+ * -EINVAL: bad range, or no room;
+ * -EOWNERDEAD: a forked child's @hm.
+ */
+ssize_t hetmem_advised(struct hetmem *hm, const void *ptr, size_t size,
+		       struct hetmem_advised *ranges, size_t nr, uintptr_t *next);
 
 /* Who says where the pages of a run are. */
 enum hetmem_source {

@@ -80,6 +80,7 @@ enum hm_fork_level {
 	HM_FORK_POOL,
 	HM_FORK_PROVIDER,
 	HM_FORK_OPEN,		/* struct hetmem */
+	HM_FORK_PLACE,		/* what placement remembers */
 };
 
 /**

@@ -25,6 +25,15 @@ void hm_callback_leave(struct hm_callback *callback)
 	__atomic_sub_fetch(&nr_callbacks, 1, __ATOMIC_RELAXED);
 }
 
+/* Who watches blocks counts as a callback: the cached path asks once for both. */
+static const struct hm_block_ops *block_ops;
+
+void hm_watch_blocks(const struct hm_block_ops *ops, int by)
+{
+	__atomic_store_n(&block_ops, ops, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&nr_callbacks, by, __ATOMIC_RELAXED);
+}
+
 /* Is the calling thread in a callback of a provider that @res is made of? */
 __attribute__((noinline))
 static bool is_reentry(struct hetmem_resource *res)
@@ -88,9 +97,16 @@ __attribute__((noinline))
 static int free_beside_callback(struct hetmem_resource *res, void *ptr,
 				size_t size, hetmem_stream stream)
 {
+	const struct hm_block_ops *ops;
+	struct hm_ctl_owns owns = { .ptr = ptr, .first = true };
 	int err = check_entry(res, "free");
 
-	return err ? err : res->ops->free(res, ptr, &size, stream);
+	if (err)
+		return err;
+	ops = __atomic_load_n(&block_ops, __ATOMIC_RELAXED);
+	if (ops && !res->ops->ctl(res, HM_CTL_OWNS, &owns) && owns.base == ptr)
+		ops->freed(res->hm, (uintptr_t)ptr, owns.size);
+	return res->ops->free(res, ptr, &size, stream);
 }
 
 int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
@@ -180,11 +196,17 @@ int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
 	struct hm_ctl_grow arg = {
 		.ptr = ptr, .size = size, .stream = stream,
 	};
+	const struct hm_block_ops *ops;
+	int err;
 
 	if (!ptr || !size)
 		return hm_error(-EINVAL, "grow: %s", ptr ? "size is 0" :
 				"ptr is NULL");
-	return hm_resource_ctl(res, "grow", HM_CTL_GROW, &arg);
+	err = hm_resource_ctl(res, "grow", HM_CTL_GROW, &arg);
+	ops = __atomic_load_n(&block_ops, __ATOMIC_RELAXED);
+	if (!err && ops && any_callback() && arg.was)
+		ops->grown(res->hm, (uintptr_t)ptr, arg.was, (uintptr_t)ptr, size);
+	return err;
 }
 
 ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,

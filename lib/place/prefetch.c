@@ -11,19 +11,31 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "driver/hetmem.h"
-#include "platform/platform.h"
+#include "place/place.h"
 
-static const struct hetmem_moved nothing_moved = {
-	.size = sizeof(nothing_moved),
+const struct hetmem_moved hm_nothing_moved = {
+	.size = sizeof(hm_nothing_moved),
 	.how = "none",
 	.reason = "",
 };
 
-/* Whole pages that overlap [@ptr, @ptr + @size). */
-static int page_range(const struct hetmem *hm, const char *what,
-		      const void *ptr, size_t size, uintptr_t *start,
-		      uintptr_t *end)
+const char hm_one_memory[] = "the device and the CPU have one memory: it is there";
+const char hm_stays[] = "memory of the driver's own stays where it was allocated";
+const char hm_page_locked[] = "page-locked memory stays where it is";
+
+int hm_place_enter(struct hetmem *hm, const char *what,
+		   const struct hetmem_moved *moved)
+{
+	if (!hm)
+		return hm_error(-EINVAL, "%s: hm is NULL", what);
+	if (moved && moved->size < sizeof(*moved))
+		return hm_error(-EINVAL, "%s: moved->size is %zu, set it to sizeof(struct hetmem_moved)",
+				what, moved->size);
+	return hm_check_owner(hm);
+}
+
+int hm_place_pages(const struct hetmem *hm, const char *what, const void *ptr,
+		   size_t size, struct hm_span *span)
 {
 	const uintptr_t mask = hm->page_size - 1;
 	uintptr_t first = (uintptr_t)ptr, last;
@@ -34,9 +46,49 @@ static int page_range(const struct hetmem *hm, const char *what,
 	    (last | mask) == UINTPTR_MAX)
 		return hm_error(-EINVAL, "%s: [%p, +%zu) leaves the address space",
 				what, ptr, size);
-	*start = first & ~mask;
-	*end = (last | mask) + 1;
+	*span = (struct hm_span){
+		.ptr = ptr, .size = size,
+		.start = first & ~mask, .end = (last | mask) + 1,
+	};
 	return 0;
+}
+
+enum hm_memory hm_memory_of(const struct hetmem *hm, const void *ptr)
+{
+	CUpointer_attribute ask[2] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+				       CU_POINTER_ATTRIBUTE_IS_MANAGED };
+	unsigned int type = 0, managed = 0;
+	void *data[2] = { &type, &managed };
+
+	if (!hm->nr_devices ||
+	    hm->driver.cuPointerGetAttributes(2, ask, data, (uintptr_t)ptr))
+		return HM_PAGEABLE;
+	if (managed)
+		return HM_MANAGED;
+	return type == CU_MEMORYTYPE_HOST ? HM_PINNED :
+		type ? HM_DRIVERS_OWN : HM_PAGEABLE;
+}
+
+int hm_place_span(const struct hetmem *hm, const char *what, const void *ptr,
+		  size_t size, struct hm_span *span)
+{
+	static const char *const names[] = {
+		[HM_PAGEABLE] = "memory of the process",
+		[HM_MANAGED] = "managed memory",
+		[HM_PINNED] = "page-locked memory",
+		[HM_DRIVERS_OWN] = "memory of the driver's own",
+	};
+	enum hm_memory last;
+	int err = hm_place_pages(hm, what, ptr, size, span);
+
+	if (err)
+		return err;
+	span->memory = hm_memory_of(hm, ptr);
+	last = hm_memory_of(hm, (const char *)ptr + size - 1);
+	if (span->memory == last)
+		return 0;
+	return hm_error(-EINVAL, "%s: [%p, +%zu) begins in %s and ends in %s: split it",
+			what, ptr, size, names[span->memory], names[last]);
 }
 
 /* The module's id of @location's device, -1 if there is none. */
@@ -51,7 +103,7 @@ static int module_id(const struct hetmem *hm, uint32_t location)
 	return hm->devices[index].module_id;
 }
 
-static int check_location(struct hetmem *hm, uint32_t location)
+int hm_place_location(struct hetmem *hm, const char *what, uint32_t location)
 {
 	unsigned int index = HETMEM_LOC_INDEX(location), i;
 
@@ -59,22 +111,22 @@ static int check_location(struct hetmem *hm, uint32_t location)
 	case HETMEM_HOST:
 		if (index == HETMEM_NODE_ANY || hm_numa_has_node(index))
 			return 0;
-		return hm_error(-EINVAL, "prefetch: no host node %u", index);
+		return hm_error(-EINVAL, "%s: no host node %u", what, index);
 	case HETMEM_DEVICE:
 		if (!(index & HM_KERNEL_DEVICE)) {
 			if (index < (unsigned int)hm->nr_devices)
 				return 0;
-			return hm_no_device(hm, "prefetch", index);
+			return hm_no_device(hm, what, index);
 		}
 		for (i = 0; i < hm->kmod.nr_devices; i++)
 			if (hm->kmod.devices[i].id ==
 			    (index & ~HM_KERNEL_DEVICE))
 				return 0;
-		return hm_error(-ENODEV, "prefetch: no kernel device %u",
+		return hm_error(-ENODEV, "%s: no kernel device %u", what,
 				index & ~HM_KERNEL_DEVICE);
 	default:
-		return hm_error(-EINVAL, "prefetch: %#x is neither a device nor the host",
-				location);
+		return hm_error(-EINVAL, "%s: %#x is neither a device nor the host",
+				what, location);
 	}
 }
 
@@ -92,76 +144,156 @@ static int public_error(int err)
 	}
 }
 
-static int by_module(const struct hetmem *hm, uintptr_t start, uintptr_t end,
-		     uint32_t location, struct hetmem_moved *moved)
+int hm_place_error(const struct hetmem *hm, const char *call, CUresult res)
 {
-	moved->how = "module";
-	return public_error(hm_kmod_migrate(&hm->kmod, start, end, location, 0,
-					    moved));
+	int err = hm_driver_error(&hm->driver, call, res);
+
+	switch (res) {
+	case CUDA_ERROR_INVALID_VALUE:
+	case CUDA_ERROR_INVALID_CONTEXT:
+	case CUDA_ERROR_INVALID_HANDLE:
+	case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+		return -EINVAL;
+	default:
+		return err;
+	}
 }
 
-static CUresult call_prefetch(const struct hetmem *hm, uintptr_t start,
-			      size_t size, CUmemLocation location,
-			      CUstream stream)
+CUmemLocation hm_driver_location(const struct hetmem *hm, uint32_t location)
 {
-	const struct hm_driver *d = &hm->driver;
+	const unsigned int index = HETMEM_LOC_INDEX(location);
+	CUmemLocation where;
 
-	if (d->cuMemPrefetchAsync_v2)
-		return d->cuMemPrefetchAsync_v2(start, size, location, 0,
-						stream);
-	return d->cuMemPrefetchAsync_v1(start, size,
-			location.type == CU_MEM_LOCATION_TYPE_DEVICE ?
-			location.id : CU_DEVICE_CPU, stream);
-}
-
-static int by_driver(struct hetmem *hm, const void *ptr, size_t size,
-		     uint32_t location, CUstream stream,
-		     struct hetmem_moved *moved)
-{
-	unsigned int index = HETMEM_LOC_INDEX(location);
-	CUmemLocation where = { CU_MEM_LOCATION_TYPE_HOST, 0 };
-	struct hm_context saved;
-	int device = 0, err;
-	CUresult res;
-
+	memset(&where, 0, sizeof(where));
+	where.type = CU_MEM_LOCATION_TYPE_HOST;
 	if (HETMEM_LOC_KIND(location) == HETMEM_DEVICE) {
-		device = index;
 		where.type = CU_MEM_LOCATION_TYPE_DEVICE;
 		where.id = hm->devices[index].handle;
-	} else if (index != HETMEM_NODE_ANY && hm->driver.cuMemPrefetchAsync_v2) {
+	} else if (index != HETMEM_NODE_ANY) {
 		where.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
 		where.id = index;
 	}
+	return where;
+}
+
+static CUresult call_prefetch(const struct hetmem *hm, uintptr_t start,
+			      size_t size, uint32_t location, CUstream stream)
+{
+	const CUmemLocation where = hm_driver_location(hm, location);
+	const struct hm_driver *d = &hm->driver;
+
+	if (d->cuMemPrefetchAsync_v2)
+		return d->cuMemPrefetchAsync_v2(start, size, where, 0, stream);
+	return d->cuMemPrefetchAsync_v1(start, size,
+			where.type == CU_MEM_LOCATION_TYPE_DEVICE ?
+			where.id : CU_DEVICE_CPU, stream);
+}
+
+static void stays(struct hetmem_moved *moved, const struct hetmem *hm,
+		  uintptr_t start, uintptr_t end, uint32_t why)
+{
+	if (start >= end)
+		return;
+	if (!moved->not_moved) {
+		moved->why = why;
+		moved->why_addr = start;
+	}
+	moved->not_moved += (end - start) / hm->page_size;
+}
+
+/*
+ * The process's own memory, mapping by mapping: the driver refuses a range with a
+ * hole, and leaves in silence what it cannot move.
+ */
+static int prefetch_mapped(struct hetmem *hm, const struct hm_span *span,
+			   const struct hm_plan *plan, CUstream stream,
+			   struct hm_maps *maps, struct hetmem_moved *moved)
+{
+	uintptr_t at = span->start, from = 0, to = 0;
+	bool any = false, more = true;
+	struct hm_vma vma;
+	CUresult res;
+
+	while (more) {
+		uintptr_t start, end;
+
+		more = at < span->end && hm_maps_next(maps, at, &vma) &&
+		       vma.start < span->end;
+		start = more && vma.start > at ? vma.start : at;
+		end = !more ? span->end : vma.end < span->end ? vma.end : span->end;
+		if (more && !(vma.why & plan->why) && to == start && from < to) {
+			to = at = end;
+			continue;
+		}
+		if (from < to) {
+			res = call_prefetch(hm, from, to - from, plan->location,
+					    stream);
+			if (res)
+				return hm_place_error(hm, "cuMemPrefetchAsync", res);
+			any = true;
+		}
+		from = to = 0;
+		stays(moved, hm, at, more ? start : end, HETMEM_WHY_UNMAPPED);
+		if (more && vma.why & plan->why) {
+			stays(moved, hm, start, end, vma.why);
+		} else if (more) {
+			from = start;
+			to = end;
+		}
+		at = end;
+	}
+	if (any)
+		return 0;
+	moved->how = "none";
+	moved->reason = moved->why == HETMEM_WHY_UNMAPPED ?
+		"nothing is mapped there" :
+		"HMM: files, shared memory and pages of hugetlbfs stay on the host, where the device uses them";
+	return 0;
+}
+
+static int by_driver(struct hetmem *hm, const struct hm_span *span,
+		     const struct hm_plan *plan, CUstream stream,
+		     struct hetmem_moved *moved)
+{
+	const int device = HETMEM_LOC_KIND(plan->location) == HETMEM_DEVICE ?
+		HETMEM_LOC_INDEX(plan->location) : 0;
+	struct hm_context saved;
+	struct hm_maps maps;
+	CUresult res;
+	int err;
+
+	if (stream == HETMEM_STREAM_HOST || stream == HETMEM_STREAM_UNKNOWN)
+		return hm_error(-EINVAL, "the driver moves memory on a stream of its own: give one, or NULL");
 	moved->how = "driver";
+	moved->reason = plan->reason;
 	err = hm_context_default(hm, device, &saved);
 	if (err)
 		return err;
-	res = call_prefetch(hm, (uintptr_t)ptr, size, where, stream);
+	if (span->memory == HM_PAGEABLE && !hm_maps_open(&maps)) {
+		err = prefetch_mapped(hm, span, plan, stream, &maps, moved);
+		hm_maps_close(&maps);
+	} else {
+		res = call_prefetch(hm, (uintptr_t)span->ptr, span->size,
+				    plan->location, stream);
+		err = res ? hm_place_error(hm, "cuMemPrefetchAsync", res) : 0;
+	}
 	hm_context_leave(hm, &saved);
-	return res ? hm_driver_error(&hm->driver, "cuMemPrefetchAsync", res) :
-		0;
+	return err;
 }
 
-enum memory_kind { PAGEABLE, MANAGED, DRIVERS_OWN };
-
-static enum memory_kind kind_of(const struct hetmem *hm, const void *ptr)
+int hm_place_mapped(const struct hm_span *span, const char *what)
 {
-	CUpointer_attribute ask[2] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-				       CU_POINTER_ATTRIBUTE_IS_MANAGED };
-	unsigned int type = 0, managed = 0;
-	void *data[2] = { &type, &managed };
+	uintptr_t at = span->start;
+	struct hm_maps maps;
+	struct hm_vma vma;
 
-	if (!hm->nr_devices ||
-	    hm->driver.cuPointerGetAttributes(2, ask, data, (uintptr_t)ptr))
-		return PAGEABLE;
-	return managed ? MANAGED : type ? DRIVERS_OWN : PAGEABLE;
-}
-
-static int none(struct hetmem_moved *moved, const char *reason)
-{
-	moved->how = "none";
-	moved->reason = reason;
-	return 0;
+	if (hm_maps_open(&maps))
+		return 0;
+	while (at < span->end && hm_maps_next(&maps, at, &vma) && vma.start <= at)
+		at = vma.end;
+	hm_maps_close(&maps);
+	return at >= span->end ? 0 :
+		hm_error(-EINVAL, "%s: nothing is mapped at %#lx", what, (long)at);
 }
 
 static bool can_prefetch(const struct hetmem *hm)
@@ -170,10 +302,7 @@ static bool can_prefetch(const struct hetmem *hm)
 	       hm->driver.cuMemPrefetchAsync_v1;
 }
 
-static const char one_memory[] = "the device and the CPU have one memory: it is there";
-
-/* Why a device that does not use all memory of the process cannot be given it. */
-static const char *not_pageable(const struct hetmem *hm, int kind)
+const char *hm_not_pageable(const struct hetmem *hm, int kind)
 {
 	if (!hm->available[HETMEM_FEATURE_MIGRATION])
 		return hm->reasons[HETMEM_FEATURE_MIGRATION];
@@ -182,47 +311,24 @@ static const char *not_pageable(const struct hetmem *hm, int kind)
 		"this device shares no memory with the CPU, unlike another of this machine";
 }
 
-static int to_device(struct hetmem *hm, const void *ptr, size_t size,
-		     uintptr_t start, uintptr_t end, uint32_t location,
-		     CUstream stream, struct hetmem_moved *moved)
-{
-	int id = module_id(hm, location);
-	const struct hetmem_platform *p;
-	enum memory_kind kind;
-
-	if (id >= 0)
-		return by_module(hm, start, end,
-				 HETMEM_LOC(HETMEM_DEVICE, id), moved);
-	p = &hm->devices[HETMEM_LOC_INDEX(location)].platform;
-	kind = kind_of(hm, ptr);
-	if (kind == DRIVERS_OWN)
-		return none(moved, "memory of the driver's own stays where it was allocated");
-	if (kind == PAGEABLE && !p->pageable)
-		return none(moved, not_pageable(hm, p->kind));
-	if (p->kind == HETMEM_PLATFORM_INTEGRATED)
-		return none(moved, one_memory);
-	if (kind == MANAGED && !p->concurrent)
-		return none(moved, "this device cannot prefetch managed memory: no concurrent managed access");
-	if (!can_prefetch(hm))
-		return none(moved, "this driver has no cuMemPrefetchAsync");
-	if (kind == PAGEABLE && p->kind == HETMEM_PLATFORM_CDMM)
-		moved->reason = "CDMM: the driver moves this memory to the host node nearest to the device, and not to the device";
-	return by_driver(hm, ptr, size, location, stream, moved);
-}
-
-static bool moves_pageable(const struct hetmem_platform *p)
+bool hm_moves_pageable(const struct hetmem_platform *p)
 {
 	return p->moves;
 }
 
-static bool is_integrated(const struct hetmem_platform *p)
+bool hm_is_integrated(const struct hetmem_platform *p)
 {
 	return p->kind == HETMEM_PLATFORM_INTEGRATED;
 }
 
-static bool moves_managed(const struct hetmem_platform *p)
+bool hm_moves_managed(const struct hetmem_platform *p)
 {
-	return p->concurrent && !is_integrated(p);
+	return p->concurrent && !hm_is_integrated(p);
+}
+
+bool hm_is_not_concurrent(const struct hetmem_platform *p)
+{
+	return !p->concurrent;
 }
 
 static bool is_node(const struct hetmem_platform *p)
@@ -230,62 +336,127 @@ static bool is_node(const struct hetmem_platform *p)
 	return p->node >= 0;
 }
 
-static int to_host(struct hetmem *hm, const void *ptr, size_t size,
-		   uintptr_t start, uintptr_t end, uint32_t location,
-		   CUstream stream, struct hetmem_moved *moved)
+static void plan_none(struct hm_plan *plan, const char *reason)
+{
+	plan->way = HM_WAY_NONE;
+	plan->reason = reason;
+}
+
+static void plan_to_device(struct hetmem *hm, const struct hm_span *span,
+			   uint32_t location, struct hm_plan *plan)
+{
+	const enum hm_memory memory = span->memory;
+	const int id = module_id(hm, location);
+	const struct hetmem_platform *p;
+
+	if (id >= 0) {
+		plan->way = HM_WAY_MODULE;
+		plan->location = HETMEM_LOC(HETMEM_DEVICE, id);
+		return;
+	}
+	p = &hm->devices[HETMEM_LOC_INDEX(location)].platform;
+	plan->way = HM_WAY_DRIVER;
+	if (memory == HM_DRIVERS_OWN)
+		plan_none(plan, hm_stays);
+	else if (memory == HM_PINNED)
+		plan_none(plan, hm_page_locked);
+	else if (memory == HM_PAGEABLE && !p->pageable)
+		plan_none(plan, hm_not_pageable(hm, p->kind));
+	else if (hm_is_integrated(p))
+		plan_none(plan, hm_one_memory);
+	else if (memory == HM_MANAGED && !p->concurrent)
+		plan_none(plan, "this device cannot prefetch managed memory: no concurrent managed access");
+	else if (!can_prefetch(hm))
+		plan_none(plan, "this driver has no cuMemPrefetchAsync");
+	else if (memory == HM_PAGEABLE && p->kind == HETMEM_PLATFORM_CDMM)
+		plan->reason = "CDMM: the driver moves this memory to the host node nearest to the device, and not to the device";
+	else if (memory == HM_PAGEABLE && p->kind == HETMEM_PLATFORM_HMM)
+		plan->why = HETMEM_WHY_FILE | HETMEM_WHY_SHMEM |
+			HETMEM_WHY_HUGETLB | HETMEM_WHY_SPECIAL;
+}
+
+static void plan_to_host(struct hetmem *hm, const struct hm_span *span,
+			 uint32_t location, struct hm_plan *plan)
 {
 	const bool any_node = HETMEM_LOC_INDEX(location) == HETMEM_NODE_ANY;
-	enum memory_kind kind;
+	const enum hm_memory memory = span->memory;
 
 	/* To the module a device's node is as good as any of the host. */
 	if (hm_kmod_there(&hm->kmod) && !(any_node && hm_any_platform(hm, is_node)))
-		return by_module(hm, start, end, location, moved);
-	kind = kind_of(hm, ptr);
-	if (kind == DRIVERS_OWN)
-		return none(moved, "memory of the driver's own stays where it was allocated");
-	if (can_prefetch(hm) && hm_any_platform(hm, kind == MANAGED ?
-						moves_managed : moves_pageable))
-		return by_driver(hm, ptr, size, location, stream, moved);
-	if (kind == MANAGED && hm_any_platform(hm, is_integrated))
-		return none(moved, one_memory);
-	if (kind == MANAGED)
-		return none(moved, "this machine cannot prefetch managed memory: no concurrent managed access");
-	if (any_node)
-		return none(moved, "no device of this machine can hold this memory: it is on the host");
-	if (!hm_numa_there())
-		return none(moved, "this kernel has no NUMA: there is one node");
-	moved->how = "move_pages";
-	return public_error(hm_numa_move(start, end, hm->page_size,
-					 HETMEM_LOC_INDEX(location), moved));
+		plan->way = HM_WAY_MODULE;
+	else if (memory == HM_DRIVERS_OWN)
+		plan_none(plan, hm_stays);
+	else if (memory == HM_PINNED)
+		plan_none(plan, hm_page_locked);
+	else if (can_prefetch(hm) && hm_any_platform(hm, memory == HM_MANAGED ?
+			hm_moves_managed : hm_moves_pageable))
+		plan->way = HM_WAY_DRIVER;
+	else if (memory == HM_MANAGED && hm_any_platform(hm, hm_is_integrated))
+		plan_none(plan, hm_one_memory);
+	else if (memory == HM_MANAGED)
+		plan_none(plan, "this machine cannot prefetch managed memory: no concurrent managed access");
+	else if (any_node)
+		plan_none(plan, "no device of this machine can hold this memory: it is on the host");
+	else if (!hm_numa_there())
+		plan_none(plan, "this kernel has no NUMA: there is one node");
+	else
+		plan->way = HM_WAY_PAGES;
+}
+
+void hm_place_plan(struct hetmem *hm, const struct hm_span *span,
+		   uint32_t location, struct hm_plan *plan)
+{
+	*plan = (struct hm_plan){ .reason = "", .location = location };
+	if (HETMEM_LOC_KIND(location) == HETMEM_DEVICE)
+		plan_to_device(hm, span, location, plan);
+	else
+		plan_to_host(hm, span, location, plan);
+}
+
+int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
+		       const struct hm_plan *plan, hetmem_stream stream,
+		       struct hetmem_moved *moved)
+{
+	switch (plan->way) {
+	case HM_WAY_MODULE:
+		moved->how = "module";
+		return public_error(hm_kmod_migrate(&hm->kmod, span->start,
+						    span->end, plan->location,
+						    0, moved));
+	case HM_WAY_DRIVER:
+		return by_driver(hm, span, plan, stream, moved);
+	case HM_WAY_PAGES:
+		moved->how = "move_pages";
+		return public_error(hm_numa_move(span->start, span->end,
+						 hm->page_size,
+						 HETMEM_LOC_INDEX(plan->location),
+						 moved));
+	default:
+		moved->how = "none";
+		moved->reason = plan->reason;
+		return 0;
+	}
 }
 
 int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
 		    uint32_t location, hetmem_stream stream,
 		    struct hetmem_moved *moved)
 {
-	struct hetmem_moved result = nothing_moved;
-	uintptr_t start, end;
-	int err;
+	struct hetmem_moved result = hm_nothing_moved;
+	struct hm_span span;
+	struct hm_plan plan;
+	int err = hm_place_enter(hm, "prefetch", moved);
 
-	if (!hm)
-		return hm_error(-EINVAL, "prefetch: hm is NULL");
-	if (moved && moved->size < sizeof(*moved))
-		return hm_error(-EINVAL, "prefetch: moved->size is %zu, set it to sizeof(struct hetmem_moved)",
-				moved->size);
-	err = hm_check_owner(hm);
+	if (err && err != -EOWNERDEAD)
+		return err;
 	if (!err)
-		err = page_range(hm, "prefetch", ptr, size, &start, &end);
+		err = hm_place_span(hm, "prefetch", ptr, size, &span);
 	if (!err)
-		err = check_location(hm, location);
-	if (err)
-		goto out;
-	if (HETMEM_LOC_KIND(location) == HETMEM_DEVICE)
-		err = to_device(hm, ptr, size, start, end, location, stream,
-				&result);
-	else
-		err = to_host(hm, ptr, size, start, end, location, stream,
-			      &result);
-out:
+		err = hm_place_location(hm, "prefetch", location);
+	if (!err) {
+		hm_place_plan(hm, &span, location, &plan);
+		err = hm_place_carry_out(hm, &span, &plan, stream, &result);
+	}
 	if (moved) {
 		result.size = moved->size;
 		*moved = result;
@@ -363,7 +534,7 @@ ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
 			 uintptr_t *next)
 {
 	enum hetmem_source kernel = HETMEM_SOURCE_MODULE;
-	uintptr_t start, end;
+	struct hm_span span;
 	ssize_t n, i;
 	int err;
 
@@ -373,14 +544,15 @@ ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
 				!nr ? "nr is 0" : "next is NULL");
 	err = hm_check_owner(hm);
 	if (!err)
-		err = page_range(hm, "residency", ptr, size, &start, &end);
+		err = hm_place_pages(hm, "residency", ptr, size, &span);
 	if (err)
 		return err;
 	if (hm_kmod_there(&hm->kmod)) {
-		n = hm_kmod_residency(&hm->kmod, start, end, runs, nr, next);
+		n = hm_kmod_residency(&hm->kmod, span.start, span.end, runs, nr, next);
 	} else {
 		kernel = HETMEM_SOURCE_MOVE_PAGES;
-		n = hm_numa_residency(start, end, hm->page_size, runs, nr, next);
+		n = hm_numa_residency(span.start, span.end, hm->page_size, runs, nr,
+				      next);
 	}
 	for (i = 0; i < n; i++)
 		runs[i].location = public_location(hm, runs[i].location);

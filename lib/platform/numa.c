@@ -188,3 +188,24 @@ int hm_numa_move(uintptr_t start, uintptr_t end, size_t page_size, int node,
 	}
 	return 0;
 }
+
+int hm_numa_prefer(uintptr_t start, uintptr_t end, int node)
+{
+	struct bitmask *mask;
+	long res;
+
+	if (!hm_numa_there())
+		return -ENOSYS;
+	if (node < 0)
+		return mbind((void *)start, end - start, MPOL_DEFAULT, NULL, 0,
+			     0) ? -errno : 0;
+	mask = numa_allocate_nodemask();
+	if (!mask)
+		return -ENOMEM;
+	numa_bitmask_setbit(mask, node);
+	res = mbind((void *)start, end - start, MPOL_PREFERRED, mask->maskp,
+		    mask->size + 1, 0);
+	res = res ? -errno : 0;
+	numa_bitmask_free(mask);
+	return res;
+}

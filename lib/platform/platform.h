@@ -125,4 +125,37 @@ ssize_t hm_numa_residency(uintptr_t start, uintptr_t end, size_t page_size,
 int hm_numa_move(uintptr_t start, uintptr_t end, size_t page_size, int node,
 		 struct hetmem_moved *moved);
 
+/*
+ * Pages of [@start, @end) that are touched from now on come from @node if it has
+ * any; -1: from where the process's policy says. Nothing moves. -EFAULT: part of it
+ * is not mapped; -ENOSYS: this kernel has no NUMA; -ENOMEM.
+ */
+int hm_numa_prefer(uintptr_t start, uintptr_t end, int node);
+
+/* maps.c: what is mapped. */
+
+/**
+ * struct hm_vma - one mapping
+ * @why: HETMEM_WHY_* of what keeps its pages on the host with HMM, 0: nothing
+ */
+struct hm_vma {
+	uintptr_t start;
+	uintptr_t end;
+	uint32_t why;
+	bool readable;
+	bool writable;
+};
+
+/* A look at the address space of this process: lower addresses first. */
+struct hm_maps {
+	int fd;
+	void *text;		/* NULL: the kernel answers queries */
+};
+
+/* -EIO: there is no /proc, or no memory. */
+int hm_maps_open(struct hm_maps *maps);
+void hm_maps_close(struct hm_maps *maps);
+/* The first mapping that ends after @addr; false: there is none. */
+bool hm_maps_next(struct hm_maps *maps, uintptr_t addr, struct hm_vma *vma);
+
 #endif /* HETMEM_PLATFORM_PLATFORM_H */

@@ -37,11 +37,11 @@ int hm_provider_mem_free(struct hm_provider *self, void *ptr, size_t size,
 	CUresult res;
 	int err;
 
-	(void)size;
 	(void)stream;
 	err = hm_provider_enter(self, &saved);
 	if (err)
 		return err;
+	self->hm->memory_ops->gone(self->hm, (uintptr_t)ptr, size);
 	res = self->hm->driver.cuMemFree((uintptr_t)ptr);
 	hm_context_leave(self->hm, &saved);
 	return res ? hm_driver_error(&self->hm->driver, "cuMemFree", res) : 0;

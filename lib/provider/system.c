@@ -144,6 +144,7 @@ int hetmem_system_free(struct hetmem *hm, void *ptr)
 		return hm_error(-EINVAL, "system_free: %p is not allocated",
 				ptr);
 	}
+	hm->memory_ops->gone(hm, a->range.start, a->range.end - a->range.start);
 	untrack(hm, a);
 	hm_range_erase(&hm->system, &a->range);
 	munmap(ptr, a->range.end - a->range.start);
@@ -225,8 +226,8 @@ fail:
 int hetmem_system_resize(struct hetmem *hm, void *ptr, size_t new_size,
 			 void **new_ptr)
 {
+	size_t len, old_len = 0;
 	struct allocation *a;
-	size_t len;
 	int err;
 
 	if (!hm || !ptr || !new_ptr || !new_size)
@@ -246,6 +247,7 @@ int hetmem_system_resize(struct hetmem *hm, void *ptr, size_t new_size,
 			       ptr);
 		goto out;
 	}
+	old_len = a->range.end - a->range.start;
 	err = resize_here(hm, a, len);
 	if (err)
 		err = resize_elsewhere(hm, &a, len);
@@ -259,6 +261,9 @@ int hetmem_system_resize(struct hetmem *hm, void *ptr, size_t new_size,
 	*new_ptr = (void *)a->range.start;
 out:
 	pthread_mutex_unlock(&hm->lock);
+	if (!err)
+		hm->memory_ops->moved(hm, (uintptr_t)ptr, old_len,
+				      (uintptr_t)*new_ptr, len);
 	return err;
 }
 

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Placement inside the library: what a range is, who can move it, what is remembered
+ * about it.
+ *
+ * A call checks its range and its location, makes a plan (who can do it, and what to
+ * report), and carries the plan out. A plan changes nothing and calls the driver
+ * only to ask about a pointer. Every choice depends on the verdicts of platform/.
+ */
+#ifndef HETMEM_PLACE_PLACE_H
+#define HETMEM_PLACE_PLACE_H
+
+#include "driver/hetmem.h"
+
+enum hm_memory {
+	HM_PAGEABLE,		/* the process's own, also where the driver knows nothing */
+	HM_MANAGED,
+	HM_PINNED,		/* page-locked or registered host memory */
+	HM_DRIVERS_OWN,		/* of a device, VMM mappings too */
+};
+
+/**
+ * struct hm_span - a range that a call is about
+ * @start, @end: the whole pages that overlap [@ptr, @ptr + @size)
+ */
+struct hm_span {
+	const void *ptr;
+	size_t size;
+	uintptr_t start;
+	uintptr_t end;
+	enum hm_memory memory;
+};
+
+enum hm_way { HM_WAY_NONE, HM_WAY_MODULE, HM_WAY_DRIVER, HM_WAY_PAGES };
+
+/**
+ * struct hm_plan - who moves a span
+ * @reason: NONE: why nobody; DRIVER: what it does instead, or ""
+ * @location: in the words of whoever moves it
+ * @why: HETMEM_WHY_* of the mappings that the driver leaves where they are
+ */
+struct hm_plan {
+	enum hm_way way;
+	const char *reason;
+	uint32_t location;
+	uint32_t why;
+};
+
+/* prefetch.c; all return 0 or a negative errno, with "@what: " in its text. */
+
+extern const struct hetmem_moved hm_nothing_moved;
+
+/* Checks @hm, its owner and the size of @moved, which may be NULL. */
+int hm_place_enter(struct hetmem *hm, const char *what,
+		   const struct hetmem_moved *moved);
+/* Without the driver: all of @span except @span->memory. -EINVAL. */
+int hm_place_pages(const struct hetmem *hm, const char *what, const void *ptr,
+		   size_t size, struct hm_span *span);
+/* All of it. -EINVAL: also if its two ends are different kinds of memory. */
+int hm_place_span(const struct hetmem *hm, const char *what, const void *ptr,
+		  size_t size, struct hm_span *span);
+int hm_place_location(struct hetmem *hm, const char *what, uint32_t location);
+enum hm_memory hm_memory_of(const struct hetmem *hm, const void *ptr);
+
+void hm_place_plan(struct hetmem *hm, const struct hm_span *span,
+		   uint32_t location, struct hm_plan *plan);
+int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
+		       const struct hm_plan *plan, hetmem_stream stream,
+		       struct hetmem_moved *moved);
+
+/* The text of hm_driver_error(). -EINVAL if the driver refuses an argument. */
+int hm_place_error(const struct hetmem *hm, const char *call, CUresult res);
+/* What @location is to the driver. */
+CUmemLocation hm_driver_location(const struct hetmem *hm, uint32_t location);
+/* 0: all of @span is mapped; -EINVAL: from @what's address on it is not. */
+int hm_place_mapped(const struct hm_span *span, const char *what);
+/* Why memory of the process is of no use to a device of this kind. */
+const char *hm_not_pageable(const struct hetmem *hm, int kind);
+
+/* Tests for hm_any_platform(). */
+bool hm_moves_pageable(const struct hetmem_platform *p);
+bool hm_moves_managed(const struct hetmem_platform *p);
+bool hm_is_integrated(const struct hetmem_platform *p);
+bool hm_is_not_concurrent(const struct hetmem_platform *p);
+
+extern const char hm_one_memory[];
+extern const char hm_stays[];
+extern const char hm_page_locked[];
+
+/* advise.c */
+
+struct hm_place;
+
+/* -ENOMEM. Sets hm->place and hm->memory_ops. */
+int hm_place_open(struct hetmem *hm);
+/* In a forked child, too. */
+void hm_place_close(struct hetmem *hm);
+
+#endif /* HETMEM_PLACE_PLACE_H */
