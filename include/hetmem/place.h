@@ -158,6 +158,28 @@ int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
 		    uint32_t location, hetmem_stream stream,
 		    struct hetmem_moved *moved);
 
+/* The host does not wait: the move is done in the order of the stream. */
+#define HETMEM_NONBLOCKING	(1U << 0)
+
+/*
+ * hetmem_prefetch() in the order of @stream, without a copy: the address stays. Work
+ * that @stream was given before uses the memory where it was. Returns when all of that
+ * work and the move are over, also if nothing had to be moved; the CPU may use the
+ * memory then. With HETMEM_NONBLOCKING in @flags it returns at once, and work that @stream is
+ * given later sees the move done. The module and move_pages(2) know no stream: with
+ * HETMEM_NONBLOCKING they move at once, and @moved->reason says so. HETMEM_STREAM_HOST:
+ * the caller has no work to wait for.
+ *
+ * Errors, beside those of hetmem_prefetch():
+ * -EINVAL: unknown @flags; @stream is none;
+ * -EBUSY: @stream is captured;
+ * -EIO: work of @stream, or the driver, failed.
+ * After an error of the stream's work the memory may have moved.
+ */
+int hetmem_move(struct hetmem *hm, const void *ptr, size_t size, uint32_t location,
+		hetmem_stream stream, unsigned int flags,
+		struct hetmem_moved *moved);
+
 /**
  * struct hetmem_prefetch_range - one range of a batch
  * @size: in: sizeof(struct hetmem_prefetch_range)

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Moving in order: a prefetch that is over when the call returns. The work that the
+ * stream had before uses the memory where it was, and the CPU may use it afterwards.
+ * An event marks the point in the stream, so that work added to the stream by others
+ * is not waited for.
+ *
+ * The module and move_pages(2) know no stream. The host waits for the stream, then
+ * they move. With HETMEM_NONBLOCKING they move at once: pages move safely under
+ * work that uses them, so only their place depends on it.
+ */
+#include <errno.h>
+
+#include "place/place.h"
+
+/* The context of @stream becomes current. */
+static int enter(struct hetmem *hm, hetmem_stream stream, CUcontext *ctx,
+		 CUcontext *before)
+{
+	const struct hm_driver *d = &hm->driver;
+	CUresult res = d->cuCtxGetCurrent(before);
+	int err;
+
+	if (res)
+		return hm_place_error(hm, "cuCtxGetCurrent", res);
+	*ctx = *before;
+	if (!hm_stream_special(stream) && d->cuStreamGetCtx) {
+		res = d->cuStreamGetCtx(stream, ctx);
+		if (res)
+			return hm_place_error(hm, "cuStreamGetCtx", res);
+	} else if (!*ctx) {
+		err = hm_device_context(hm, 0, ctx);
+		if (err)
+			return err;
+	}
+	res = hm_current_enter(d, *ctx, before);
+	return res ? hm_place_error(hm, "cuCtxSetCurrent", res) : 0;
+}
+
+/* For what the stream has now. */
+static int wait_for(struct hetmem *hm, hetmem_stream stream)
+{
+	const struct hm_driver *d = &hm->driver;
+	CUcontext ctx, before;
+	CUevent event;
+	CUresult res;
+	int err = enter(hm, stream, &ctx, &before);
+
+	if (err)
+		return err;
+	res = d->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+	if (res) {
+		err = hm_place_error(hm, "cuEventCreate", res);
+	} else {
+		res = d->cuEventRecord(event, stream);
+		if (res)
+			err = hm_place_error(hm, "cuEventRecord", res);
+		if (!res)
+			res = d->cuEventSynchronize(event);
+		if (res && !err)
+			err = hm_place_error(hm, "cuEventSynchronize", res);
+		hm_retry_once(d->cuEventDestroy(event));
+	}
+	hm_current_leave(d, ctx, before);
+	return err;
+}
+
+static int check_stream(struct hetmem *hm, hetmem_stream stream)
+{
+	if (stream == HETMEM_STREAM_UNKNOWN)
+		return hm_error(-EINVAL, "move: the stream is not known");
+	if (stream == HETMEM_STREAM_HOST || !hm->nr_devices)
+		return 0;
+	if (hm_capture_active(hm, stream))
+		return hm_error(-EBUSY, "move: the stream is captured: move before the capture");
+	return 0;
+}
+
+static int move(struct hetmem *hm, const struct hm_span *span, uint32_t location,
+		hetmem_stream stream, bool waits, struct hetmem_moved *moved)
+{
+	/* The host is a stream of its own: it has no work to wait for. */
+	const bool on_host = stream == HETMEM_STREAM_HOST;
+	const bool has_stream = hm->nr_devices && !on_host;
+	struct hm_plan plan;
+	int err = 0;
+
+	hm_place_plan(hm, span, location, &plan);
+	if (plan.way != HM_WAY_DRIVER && has_stream && waits)
+		err = wait_for(hm, stream);
+	if (!err)
+		err = hm_place_carry_out(hm, span, &plan, on_host ? NULL : stream,
+					 moved);
+	if (!err && plan.way == HM_WAY_DRIVER && (waits || on_host))
+		err = wait_for(hm, on_host ? NULL : stream);
+	if (!err && !waits && has_stream &&
+	    (plan.way == HM_WAY_MODULE || plan.way == HM_WAY_PAGES))
+		moved->reason = "moved at once, and not in the order of the stream";
+	return err;
+}
+
+int hetmem_move(struct hetmem *hm, const void *ptr, size_t size, uint32_t location,
+		hetmem_stream stream, unsigned int flags, struct hetmem_moved *moved)
+{
+	struct hetmem_moved result = hm_nothing_moved;
+	struct hm_span span;
+	int err = hm_place_enter(hm, "move", moved);
+
+	if (err)
+		return err;
+	if (flags & ~HETMEM_NONBLOCKING)
+		return hm_error(-EINVAL, "move: unknown flags %#x", flags);
+	err = hm_place_span(hm, "move", ptr, size, &span);
+	if (!err)
+		err = hm_place_location(hm, "move", location);
+	if (!err)
+		err = check_stream(hm, stream);
+	if (!err)
+		err = move(hm, &span, location, stream, !(flags & HETMEM_NONBLOCKING),
+			   &result);
+	if (moved) {
+		result.size = moved->size;
+		*moved = result;
+	}
+	return err;
+}
