@@ -290,8 +290,10 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 		goto fail_driver;
 	probe_features(hm, cuda, has_cuda, module);
 	err = hm_place_open(hm);
+	if (!err)
+		err = hm_attach_open(hm);
 	if (err)
-		goto fail_driver;
+		goto fail_place;
 
 	hm->fork = (struct hm_fork){
 		.level = HM_FORK_OPEN,
@@ -301,6 +303,8 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 	*out = hm;
 	return 0;
 
+fail_place:
+	hm_place_close(hm);
 fail_driver:
 	if (hm->soft)
 		hm->soft->close();
@@ -326,6 +330,7 @@ void hetmem_close(struct hetmem *hm)
 	if (!hm)
 		return;
 	hm_current_close(hm);
+	hm_attach_close(hm);
 	hm_place_close(hm);
 	hm_fork_remove(&hm->fork);
 	if (hm->generation == hm_generation())

@@ -306,6 +306,81 @@ struct hetmem_advised {
 ssize_t hetmem_advised(struct hetmem *hm, const void *ptr, size_t size,
 		       struct hetmem_advised *ranges, size_t nr, uintptr_t *next);
 
+/* The program detaches memory before it unmaps it: nobody need watch. */
+#define HETMEM_ATTACH_PROMISE	(1U << 0)
+/* A forked child does not get the pages that are wholly in the range. */
+#define HETMEM_ATTACH_DONTFORK	(1U << 1)
+
+/**
+ * struct hetmem_attach_params - options of hetmem_attach()
+ * @size: sizeof(struct hetmem_attach_params)
+ * @flags: HETMEM_ATTACH_*
+ * @chunk: register pieces of so many bytes, a multiple of the page size; 0: one piece.
+ *	One piece of very large memory can take minutes and hold locks of the driver, and
+ *	Linux 6.11 to 6.13 pin at most 2 GB at once. But a copy across two pieces
+ *	fails: the program then copies piece by piece
+ * @release: called with @owner when the attachment ends, or NULL: the memory stays
+ *	mapped until then. By any thread, the library's own too, without locks
+ * @owner: a reference to whatever keeps the memory alive
+ */
+struct hetmem_attach_params {
+	size_t size;
+	unsigned int flags;
+	size_t chunk;
+	void (*release)(void *owner);
+	void *owner;
+};
+
+/*
+ * Makes host memory that the library did not allocate, [@ptr, @ptr + @size), usable by
+ * the devices in place. @params and @done may be NULL; @done->how is
+ * - "driver": it is registered, which pins it. Read-only memory: the device may only
+ *   read it, and @done->reason says so;
+ * - "none", and @done->reason tells why: the devices use it as it is (HMM, ATS, CDMM,
+ *   integrated; managed and page-locked memory; part of attached memory).
+ * In either case hetmem_detach() with the same @ptr and @size ends it. Memory may be
+ * attached many times, and parts of attached memory too; it stays registered until
+ * the last of them ends. @params->chunk and HETMEM_ATTACH_DONTFORK are those of the first.
+ *
+ * What a device writes to memory that was unmapped meanwhile is lost without an error.
+ * With the module, memory that the program unmaps or remaps, even in part, is detached by
+ * the library, soon after and before the next attachment. Without, @params->release
+ * must be set, so that the owner keeps it mapped, or HETMEM_ATTACH_PROMISE.
+ *
+ * fork() copies pinned memory for the child, at about 1.6 GB/s: the child may use it as
+ * any memory, but its devices may not. HETMEM_ATTACH_DONTFORK spares the copy, and a
+ * child that touches these pages gets SIGSEGV. It is not the default, because a child may
+ * use what it inherits.
+ *
+ * Any thread may call. The memory must not be discarded with madvise(2) while it is
+ * attached. After hetmem_close() nothing is attached, and all owners are released.
+ *
+ * Errors, after which nothing has changed and the owner is not released:
+ * -EINVAL: bad range or @params; part of it is not mapped; memory of a device; nobody
+ *	would notice an unmap;
+ * -EACCES: part of it cannot be read;
+ * -EEXIST: it overlaps attached memory and is not within it, or memory that the
+ *	program has registered;
+ * -EOPNOTSUPP: the device cannot use registered memory, or not this;
+ * -ENODEV: there is no device;
+ * -EOWNERDEAD: a forked child's @hm;
+ * -EIO: the driver failed;
+ * -ENOMEM.
+ */
+int hetmem_attach(struct hetmem *hm, void *ptr, size_t size,
+		  const struct hetmem_attach_params *params,
+		  struct hetmem_moved *done);
+
+/*
+ * Ends one attachment of exactly @ptr and @size. All device work on it must be complete.
+ * Errors, after which nothing has changed:
+ * -ENOENT: it is not attached, or its memory was unmapped, which detached it;
+ * -ENODEV: there is no device;
+ * -EOWNERDEAD: a forked child's @hm;
+ * -EIO: the driver failed: it is still attached.
+ */
+int hetmem_detach(struct hetmem *hm, void *ptr, size_t size);
+
 /* Who says where the pages of a run are. */
 enum hetmem_source {
 	HETMEM_SOURCE_UNKNOWN,		/* nobody; the location is HETMEM_UNKNOWN */

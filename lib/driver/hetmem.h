@@ -30,6 +30,7 @@ struct hm_device {
 };
 
 struct hm_place;
+struct hm_attach;
 
 /**
  * struct hm_memory_ops - what placement does about memory that the library frees
@@ -55,7 +56,7 @@ struct hm_memory_ops {
  * @driver: its calls are NULL where there is no device
  * @soft: the soft driver, if that is in use
  * @kept: resources that outlive their destroy, see spec/build.c; with @lock
- * @place, @memory_ops: see place/place.h
+ * @place, @attach, @memory_ops: see place/place.h
  * @customs: registered providers of the program's own; with @lock
  * The rest does not change after hetmem_open().
  */
@@ -71,6 +72,7 @@ struct hetmem {
 	struct hm_kept *kept;
 	struct hm_custom *customs;
 	struct hm_place *place;
+	struct hm_attach *attach;
 	const struct hm_memory_ops *memory_ops;
 	struct hm_driver driver;
 	const struct hm_soft *soft;

@@ -96,4 +96,8 @@ int hm_place_open(struct hetmem *hm);
 /* In a forked child, too. */
 void hm_place_close(struct hetmem *hm);
 
+/* attach.c: the same; it sets hm->attach. A child only forgets. */
+int hm_attach_open(struct hetmem *hm);
+void hm_attach_close(struct hetmem *hm);
+
 #endif /* HETMEM_PLACE_PLACE_H */
