@@ -228,23 +228,6 @@ struct hm_callback {
 void hm_callback_enter(struct hm_callback *callback, const void *whose);
 void hm_callback_leave(struct hm_callback *callback);
 
-/**
- * struct hm_block_ops - a watcher of blocks
- * @freed: before the block [@start, @start + @size) is freed
- * @grown: after a block has grown at its address, or moved
- */
-struct hm_block_ops {
-	void (*freed)(struct hetmem *hm, uintptr_t start, size_t size);
-	void (*grown)(struct hetmem *hm, uintptr_t start, size_t size,
-		      uintptr_t new_start, size_t new_size);
-};
-
-/*
- * Adds @by, 1 or -1, to the number of those who want @ops called. There is one
- * @ops in the process. The cached path pays for nobody.
- */
-void hm_watch_blocks(const struct hm_block_ops *ops, int by);
-
 /*
  * A public call @what of @res. -EINVAL: it is NULL; -EDEADLK: see above. Sets a
  * text for -EOPNOTSUPP.

@@ -262,6 +262,76 @@ static void oversubscribe(void)
 	hetmem_system_free(hm, p);
 }
 
+/* Malloc'd blocks that touch go as one piece, and are told where they are. */
+static void many_blocks(void)
+{
+	enum { NR = 16 };
+	const size_t size = 64 << 10;
+	struct hetmem_prefetch_range r[NR + 1];
+	struct hetmem_moved m[NR + 1];
+	unsigned char *p = aligned_alloc(2 * MIB, 2 * MIB);
+	unsigned int i, bad = 0, try;
+
+	need(p, "malloc'd memory");
+	write_numbers(p, 2 * MIB, 11);
+	for (try = 0; try < 20; try++) {
+		for (i = 0; i < NR; i++) {
+			m[i].size = sizeof(m[i]);
+			r[i] = (struct hetmem_prefetch_range){
+				.size = sizeof(r[i]), .ptr = p + i * 5 % NR * size,
+				.bytes = size, .location = device0, .moved = &m[i],
+			};
+		}
+		m[NR].size = sizeof(m[NR]);
+		r[NR] = r[0];
+		r[NR].ptr = p + MIB;
+		r[NR].location = host;
+		r[NR].moved = &m[NR];
+		is(hetmem_prefetch_batch(hm, r, NR + 1, NULL), 0, "a batch");
+		if (!m[0].not_moved)
+			break;
+	}
+	for (i = 0; i < NR; i++)
+		bad += r[i].result || r[i].piece || strcmp(m[i].how, "module");
+	is(bad, 0, "16 blocks are one piece");
+	is(m[0].moved + m[0].already, NR * size / page, "all pages of it");
+	is(pages_at(p, NR * size, HETMEM_DEVICE), NR * size / page, "are on the device");
+	is(pages_at(p + MIB, MIB, HETMEM_DEVICE), 0, "the others are not");
+	is(r[NR].piece, NR, "they were another piece");
+	is(wrong_numbers(p, 2 * MIB, 11), 0, "contents");
+	free(p);
+}
+
+/* A move is over when the call returns, and after what the stream did before. */
+static void move(void)
+{
+	struct hetmem_moved m = { .size = sizeof(m) };
+	struct hetmem_advised a;
+	unsigned char *p;
+	uintptr_t next;
+	CUstream s;
+
+	hetmem_system_alloc(hm, 2 * MIB, (void **)&p);
+	memset(p, 1, 2 * MIB);
+	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "a stream");
+	is(hetmem_advise(hm, p, 2 * MIB, HETMEM_ADVISE_PREFERRED, device0, &m), 0,
+	   "advised");
+	is(hetmem_advised(hm, p, 2 * MIB, &a, 1, &next), 1, "is told");
+	ok(a.preferred == device0, "beside where it is");
+	is(pages_at(p, 2 * MIB, HETMEM_HOST), 2 * MIB / page, "which is the host");
+	need(!drv->cuMemsetD8Async((uintptr_t)p, 2, 2 * MIB, s), "work");
+	is(hetmem_move(hm, p, 2 * MIB, host, s, 0, &m), 0, "moved to the host");
+	is(pages_at(p, 2 * MIB, HETMEM_DEVICE), 0, "all of it");
+	ok(all_bytes(p, 2, 2 * MIB), "after the work");
+	is(hetmem_move(hm, p, 2 * MIB, device0, s, HETMEM_NONBLOCKING, &m), 0, "back");
+	ok(!strcmp(m.how, "module") && *m.reason, "%s: %s", m.how, m.reason);
+	is(hetmem_attach(hm, p, 2 * MIB, NULL, &m), 0, "attached");
+	ok(!strcmp(m.how, "none") && *m.reason, "which needs nothing: %s", m.reason);
+	is(hetmem_detach(hm, p, 2 * MIB), 0, "detached");
+	drv->cuStreamDestroy(s);
+	hetmem_system_free(hm, p);
+}
+
 /* Without the module path nothing of it is used. */
 static void without(void)
 {
@@ -308,6 +378,8 @@ int main(void)
 	stream_prefetch();
 	resize();
 	split_page();
+	many_blocks();
+	move();
 	oversubscribe();
 	without();
 	return tap_end();

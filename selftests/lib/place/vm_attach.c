@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Attached memory with the module: what the program unmaps is detached, whole or in
+ * part, by munmap(2) or mremap(2); new memory at the same address finds no old
+ * registration. The driver is the soft one, on a machine that has only managed memory.
+ */
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "api.h"
+
+static struct hetmem *hm;
+static size_t page;
+static unsigned int released;
+
+static void count_release(void *owner)
+{
+	(void)owner;
+	__atomic_add_fetch(&released, 1, __ATOMIC_RELEASE);
+}
+
+static const struct hetmem_attach_params owned = {
+	.size = sizeof(owned), .release = count_release,
+};
+
+static char *pages(unsigned int nr)
+{
+	char *p = mmap(NULL, nr * page, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	need(p != MAP_FAILED, "memory");
+	return p;
+}
+
+static bool is_pinned(const void *p)
+{
+	CUpointer_attribute which = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+	unsigned int type = 0;
+	void *data = &type;
+
+	hm->driver.cuPointerGetAttributes(1, &which, &data, (uintptr_t)p);
+	return type == CU_MEMORYTYPE_HOST;
+}
+
+/* The library's thread has some time for it. */
+static bool soon(unsigned int nr)
+{
+	unsigned int i;
+
+	for (i = 0; i < 6000; i++) {
+		if (__atomic_load_n(&released, __ATOMIC_ACQUIRE) == nr)
+			return true;
+		usleep(10000);
+	}
+	return false;
+}
+
+static void unmapped(void)
+{
+	char *p = pages(8);
+
+	released = 0;
+	is(hetmem_attach(hm, p, 8 * page, NULL, NULL), 0, "no owner is needed: %s",
+	   hetmem_last_error());
+	is(hetmem_attach(hm, p + page, page, &owned, NULL), 0, "a part, with an owner");
+	ok(is_pinned(p + page), "registered");
+	munmap(p, 8 * page);
+	ok(soon(1), "unmapped: the owner is released");
+	ok(!is_pinned(p + page), "and nothing is registered");
+	is(hetmem_detach(hm, p + page, page), -ENOENT, "nor attached: %s",
+	   hetmem_last_error());
+	is(hetmem_detach(hm, p, 8 * page), -ENOENT, "all of it");
+
+	p = pages(8);
+	is(hetmem_attach(hm, p + 10, 7 * page, &owned, NULL), 0, "attached");
+	munmap(p + 3 * page, page);
+	ok(soon(2), "a page in the middle");
+	is(hetmem_detach(hm, p + 10, 7 * page), -ENOENT, "ends it all");
+	munmap(p, 8 * page);
+
+	p = pages(4);
+	is(hetmem_attach(hm, p, 4 * page, &owned, NULL), 0, "attached");
+	p = mremap(p, 4 * page, 8 * page, MREMAP_MAYMOVE | MREMAP_FIXED, pages(8));
+	ok(p != MAP_FAILED && soon(3), "moved away");
+	munmap(p, 8 * page);
+
+	p = pages(4);
+	is(hetmem_attach(hm, p, 4 * page, &owned, NULL), 0, "attached");
+	mprotect(p, page, PROT_READ);
+	mprotect(p, page, PROT_READ | PROT_WRITE);
+	memset(p, 1, 4 * page);
+	is(hetmem_detach(hm, p, 4 * page), 0, "what happens beside is no end");
+	munmap(p, 4 * page);
+	is(released, 4, "each owner once");
+}
+
+/* Without a moment for the thread: the next call finds what has gone. */
+static void again(void)
+{
+	char *p = pages(4), *q;
+	unsigned int i, bad = 0;
+
+	released = 0;
+	for (i = 0; i < 200; i++) {
+		bad |= !!hetmem_attach(hm, p, 4 * page, &owned, NULL);
+		munmap(p, 4 * page);
+		q = mmap(p, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE |
+			 MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+		bad |= q != p;
+		bad |= !!hetmem_attach(hm, p + page, 2 * page, &owned, NULL) << 1;
+		bad |= !!hetmem_detach(hm, p + page, 2 * page) << 2;
+		bad |= (hetmem_detach(hm, p, 4 * page) != -ENOENT) << 3;
+	}
+	ok(!bad, "unmapped, mapped and attached, %u times (%#x)", i, bad);
+	ok(soon(2 * i), "all owners are released");
+	munmap(p, 4 * page);
+}
+
+/* Neighbours share a page, which one of them tracks. */
+static void neighbours(void)
+{
+	char *p = pages(4);
+
+	released = 0;
+	is(hetmem_attach(hm, p, page + 100, &owned, NULL), 0, "attached");
+	is(hetmem_attach(hm, p + page + 100, 2 * page, &owned, NULL), 0, "its neighbour");
+	munmap(p, 4 * page);
+	ok(soon(2), "both end");
+}
+
+/* More invalidations than the ring holds while nobody reads it. */
+static void many(void)
+{
+	char *p = pages(2), *q = pages(2);
+	unsigned int i;
+
+	released = 0;
+	is(hetmem_attach(hm, p, 2 * page, &owned, NULL), 0, "attached");
+	is(hetmem_attach(hm, q, 2 * page, &owned, NULL), 0, "and another");
+	for (i = 0; i < 20000; i++)
+		mprotect(p, page, i & 1 ? PROT_READ | PROT_WRITE : PROT_READ);
+	munmap(q, 2 * page);
+	is(hetmem_attach(hm, p, page, NULL, NULL), 0, "a call that looks");
+	ok(soon(1), "finds what is gone");
+	is(hetmem_detach(hm, p, page) + hetmem_detach(hm, p, 2 * page), 0,
+	   "and what is not");
+	munmap(p, 2 * page);
+}
+
+static void forked(void)
+{
+	char *p = pages(2);
+	int status;
+
+	released = 0;
+	is(hetmem_attach(hm, p, 2 * page, &owned, NULL), 0, "attached");
+	fflush(stdout);
+	if (!fork()) {
+		munmap(p, 2 * page);
+		hetmem_close(hm);
+		_exit(released);
+	}
+	wait(&status);
+	is(status, 0, "a child that unmaps its own");
+	is(hetmem_detach(hm, p, 2 * page), 0, "ends nothing here");
+	munmap(p, 2 * page);
+}
+
+int main(void)
+{
+	struct hetmem_params params = { .size = sizeof(params), .driver = "soft" };
+	char *p;
+
+	page = sysconf(_SC_PAGESIZE);
+	setenv("HETMEM_SOFT_MACHINE", "managed", 1);
+	need(!hetmem_open(&hm, &params), "opens: %s", hetmem_last_error());
+	unmapped();
+	again();
+	neighbours();
+	many();
+	forked();
+	p = pages(1);
+	is(hetmem_attach(hm, p, page, &owned, NULL), 0, "left attached");
+	released = 0;
+	hetmem_close(hm);
+	is(released, 1, "until close");
+	munmap(p, page);
+	return tap_end();
+}
