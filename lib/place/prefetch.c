@@ -201,6 +201,25 @@ static void stays(struct hetmem_moved *moved, const struct hetmem *hm,
 	moved->not_moved += (end - start) / hm->page_size;
 }
 
+/* Neighbouring mappings that the driver can move, for one call of it. */
+struct movable {
+	uintptr_t start;
+	uintptr_t end;
+	unsigned int calls;
+};
+
+static int prefetch_movable(const struct hetmem *hm, const struct hm_plan *plan,
+			    CUstream stream, struct movable *m)
+{
+	CUresult res;
+
+	if (m->start == m->end)
+		return 0;
+	m->calls++;
+	res = call_prefetch(hm, m->start, m->end - m->start, plan->location, stream);
+	return res ? hm_place_error(hm, "cuMemPrefetchAsync", res) : 0;
+}
+
 /*
  * The process's own memory, mapping by mapping: the driver refuses a range with a
  * hole, and leaves in silence what it cannot move.
@@ -209,41 +228,34 @@ static int prefetch_mapped(struct hetmem *hm, const struct hm_span *span,
 			   const struct hm_plan *plan, CUstream stream,
 			   struct hm_maps *maps, struct hetmem_moved *moved)
 {
-	uintptr_t at = span->start, from = 0, to = 0;
-	bool any = false, more = true;
+	struct movable m = { 0 };
+	uintptr_t at = span->start;
 	struct hm_vma vma;
-	CUresult res;
+	int err;
 
-	while (more) {
-		uintptr_t start, end;
+	while (at < span->end && hm_maps_next(maps, at, &vma) &&
+	       vma.start < span->end) {
+		const uintptr_t start = vma.start > at ? vma.start : at;
+		const uintptr_t end = vma.end < span->end ? vma.end : span->end;
 
-		more = at < span->end && hm_maps_next(maps, at, &vma) &&
-		       vma.start < span->end;
-		start = more && vma.start > at ? vma.start : at;
-		end = !more ? span->end : vma.end < span->end ? vma.end : span->end;
-		if (more && !(vma.why & plan->why) && to == start && from < to) {
-			to = at = end;
+		stays(moved, hm, at, start, HETMEM_WHY_UNMAPPED);
+		at = end;
+		if (vma.why & plan->why) {
+			stays(moved, hm, start, end, vma.why);
 			continue;
 		}
-		if (from < to) {
-			res = call_prefetch(hm, from, to - from, plan->location,
-					    stream);
-			if (res)
-				return hm_place_error(hm, "cuMemPrefetchAsync", res);
-			any = true;
+		if (m.end != start) {
+			err = prefetch_movable(hm, plan, stream, &m);
+			if (err)
+				return err;
+			m.start = start;
 		}
-		from = to = 0;
-		stays(moved, hm, at, more ? start : end, HETMEM_WHY_UNMAPPED);
-		if (more && vma.why & plan->why) {
-			stays(moved, hm, start, end, vma.why);
-		} else if (more) {
-			from = start;
-			to = end;
-		}
-		at = end;
+		m.end = end;
 	}
-	if (any)
-		return 0;
+	stays(moved, hm, at, span->end, HETMEM_WHY_UNMAPPED);
+	err = prefetch_movable(hm, plan, stream, &m);
+	if (err || m.calls)
+		return err;
 	moved->how = "none";
 	moved->reason = moved->why == HETMEM_WHY_UNMAPPED ?
 		"nothing is mapped there" :
