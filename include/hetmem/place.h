@@ -404,6 +404,7 @@ enum hetmem_source {
  * is asked about a run of which the kernel knows nothing. Its answer is a request,
  * not the truth: pages may have moved since. It counts only if all of the run was
  * sent to one place. Without @sources such a run stays HETMEM_UNKNOWN.
+ * hetmem_advised() reports what was advised of the same range.
  *
  * Errors:
  * -EINVAL: a bad range;
