@@ -119,12 +119,14 @@ static uint64_t note(struct history *h, enum hetmem_history_kind kind,
 		     int error)
 {
 	struct hetmem_history_event event = {
-		.time = hm_now(), .kind = kind, .ptr = ptr, .bytes = bytes,
-		.stream = stream, .error = error,
+		.kind = kind, .ptr = ptr, .bytes = bytes, .stream = stream,
+		.error = error,
 	};
 
 	find_callers(h, &event);
 	hm_lock(&h->lock);
+	/* Numbers and times are in one order. */
+	event.time = hm_now();
 	event.nr = ++h->last;
 	*slot(h, event.nr) = event;
 	hm_unlock(&h->lock);

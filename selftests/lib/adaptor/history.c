@@ -413,7 +413,8 @@ static void *reads(void *arg)
 		if (nr < 0)
 			bad = "failed";
 		for (i = 0; i < nr; i++)
-			if ((i && mine[i].nr <= mine[i - 1].nr) ||
+			if ((i && (mine[i].nr <= mine[i - 1].nr ||
+				   mine[i].time < mine[i - 1].time)) ||
 			    mine[i].bytes % 1000 || mine[i].bytes > 4000 ||
 			    !mine[i].ptr || mine[i].kind > HETMEM_HISTORY_FREE ||
 			    mine[i].nr_callers > 4)
