@@ -121,6 +121,19 @@ int hetmem_resource_create(struct hetmem *hm, const char *spec,
 			   struct hetmem_resource **res);
 
 /*
+ * Writes what the names in @spec (NULL: as above) stand for on this machine, and why:
+ * one line for each, such as "unified is pool(managed(device=0)): device 0 is managed:
+ * ...", into @text, @len bytes. "": @spec has no name. Makes nothing. Errors:
+ * -EINVAL: @spec is wrong; the text points at the character;
+ * -EOPNOTSUPP: this machine can have no such resource;
+ * -ENODEV: no such device;
+ * -ENOSPC: @len is too small, and @text is "";
+ * -ENOMEM.
+ */
+int hetmem_resource_explain(struct hetmem *hm, const char *spec, char *text,
+			    size_t len);
+
+/*
  * Synchronizes with all work on the memory and releases everything, blocks
  * still allocated included. Returns the number of such blocks;
  * hetmem_last_error() names the first. In check mode, and if the spec has a

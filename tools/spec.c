@@ -26,7 +26,7 @@ static int help(void)
 	     "  arg   = spec | name '=' value\n"
 	     "  value = 64K 1.5GiB 90% 10ms on off ..., or \"text with , ( ) in quotes\"\n"
 	     "K, M, G, T are powers of 1024. A percentage is of the device's memory.\n\n"
-	     "  providers  device vmm managed async pinned system host custom\n"
+	     "  providers  device vmm managed async pinned registered system host custom\n"
 	     "  pool       pool(PROVIDER): what providers have, cut into blocks\n"
 	     "  adaptors   stats limit log history retry fallback binning align guard fixed\n"
 	     "  defaults   device-pool unified\n\n"
@@ -152,17 +152,17 @@ static void show(const struct hm_spec *spec, struct table *table, int depth)
 		show(spec->children[i], table, depth + 1);
 }
 
-/* What names stand for here, until none is left. */
+/* What a name stands for here, and why. */
 static int show_expanded(struct hetmem *hm, const struct hm_spec *spec)
 {
-	char text[HM_SPEC_LEN];
+	struct hm_expansion is;
 
 	if (spec->kind->class != HM_KIND_NAME)
 		return EXIT_OK;
-	if (hm_spec_expand(hm, spec, text, sizeof(text)))
+	if (spec->kind->expand(hm, spec, &is))
 		return complain(EXIT_FAILED, "spec", "%s", hetmem_last_error());
-	printf("\n%s is %s with the %s driver.\n", spec->kind->name, text,
-	       hetmem_driver_name(hm));
+	printf("\n%s is %s with the %s driver.\nWhy: %s.\n", spec->kind->name,
+	       is.text, hetmem_driver_name(hm), is.why);
 	return EXIT_OK;
 }
 

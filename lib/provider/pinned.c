@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The pinned provider: page-locked host memory that every device reaches at
- * the same address. cuMemHostAlloc() makes small pages one by one; here the
- * pages are huge, near the device, made by several threads, and then only
- * registered.
+ * The providers pinned and registered: page-locked host memory that every device
+ * reaches at the same address. cuMemHostAlloc() makes small pages one by one.
+ * Here the pages are huge, near the device and made by several threads; then the
+ * driver registers them. Each region is one registration, because a copy across
+ * two fails.
+ *
+ * fork() copies pinned pages, which takes seconds for some GiB. A forked child
+ * therefore lacks registered memory (MADV_DONTFORK), unless fork=copy. Pinned
+ * memory is in the child.
  */
 #include <errno.h>
 #include <string.h>
@@ -18,7 +23,31 @@ struct pinned {
 	struct hm_provider provider;
 	unsigned int threads;
 	int node;
+	bool keep_from_child;
 };
+
+/* Anonymous pages as @p wants them, or NULL and the error. Not there yet. */
+static void *map_pages(const struct pinned *p, size_t size, int *err)
+{
+	const char *name = p->provider.ops->name;
+	void *pages = hm_pages_map(size, p->provider.hm->page_size);
+
+	*err = 0;
+	if (!pages)
+		*err = hm_error(-ENOMEM, "%s: mmap of %zu bytes: %s", name,
+				size, strerror(errno));
+	else if (p->keep_from_child && madvise(pages, size, MADV_DONTFORK))
+		*err = hm_error(errno == ENOMEM ? -ENOMEM : -EIO,
+				"%s: MADV_DONTFORK of %zu bytes: %s", name,
+				size, strerror(errno));
+	else
+		hm_pages_prefer(pages, size, p->node);
+	if (*err && pages) {
+		munmap(pages, size);
+		pages = NULL;
+	}
+	return pages;
+}
 
 static int pinned_alloc(struct hm_provider *self, size_t size,
 			hetmem_stream stream, void **ptr)
@@ -34,14 +63,13 @@ static int pinned_alloc(struct hm_provider *self, size_t size,
 	err = hm_check_owner(self->hm);
 	if (err)
 		return err;
-	pages = hm_pages_map(size, self->hm->page_size);
+	pages = map_pages(p, size, &err);
 	if (!pages)
-		return hm_error(-ENOMEM, "pinned: mmap of %zu bytes: %s", size,
-				strerror(errno));
-	hm_pages_prefer(pages, size, p->node);
+		return err;
 	err = hm_pages_populate(pages, size, self->hm->page_size, p->threads);
 	if (err) {
-		hm_error(err, "pinned: no pages for %zu bytes", size);
+		hm_error(err, "%s: no pages for %zu bytes", self->ops->name,
+			 size);
 		goto unmap;
 	}
 	err = hm_provider_enter(self, &saved);
@@ -89,21 +117,28 @@ static const struct hm_provider_ops pinned_ops = {
 	.destroy = hm_provider_free,
 };
 
-static int can_pin(struct hetmem *hm, int device)
+static const struct hm_provider_ops registered_ops = {
+	.name = "registered",
+	.alloc = pinned_alloc,
+	.free = pinned_free,
+	.destroy = hm_provider_free,
+};
+
+static int can_pin(struct hetmem *hm, const char *name, int device)
 {
 	const struct hetmem_platform *p = &hm->devices[device].platform;
 
 	if (p->registers && p->registered)
 		return 0;
-	return hm_error(-EOPNOTSUPP, "pinned: device %d %s", device,
+	return hm_error(-EOPNOTSUPP, "%s: device %d %s", name, device,
 			p->registers ?
 			"has another address for registered memory" :
 			"cannot register host memory");
 }
 
-int hm_pinned_provider(struct hetmem *hm, int device,
-		       const struct hm_pinned_options *options,
-		       struct hm_provider **out)
+static int create_provider(struct hetmem *hm, const struct hm_provider_ops *ops,
+			   int device, const struct hm_pinned_options *options,
+			   struct hm_provider **out)
 {
 	static const struct hm_pinned_options none;
 	struct pinned *p;
@@ -112,14 +147,14 @@ int hm_pinned_provider(struct hetmem *hm, int device,
 	if (!options)
 		options = &none;
 	if (options->node && !hm_numa_has_node(options->node - 1))
-		return hm_error(-EINVAL, "pinned: there is no host node %u",
-				options->node - 1);
+		return hm_error(-EINVAL, "%s: there is no host node %u",
+				ops->name, options->node - 1);
 	err = hm_provider_check(hm, device);
 	if (!err)
-		err = can_pin(hm, device);
+		err = can_pin(hm, ops->name, device);
 	if (err)
 		return err;
-	p = hm_provider_new(hm, device, &pinned_ops,
+	p = hm_provider_new(hm, device, ops,
 			    HM_PROVIDER_HOST | HM_PROVIDER_DEVICE, sizeof(*p));
 	if (!p)
 		return -ENOMEM;
@@ -131,6 +166,21 @@ int hm_pinned_provider(struct hetmem *hm, int device,
 	p->threads = options->threads;
 	p->node = options->node ? (int)options->node - 1 :
 		hm->devices[device].platform.host_node;
+	p->keep_from_child = ops == &registered_ops && !options->fork_copies;
 	*out = &p->provider;
 	return 0;
+}
+
+int hm_pinned_provider(struct hetmem *hm, int device,
+		       const struct hm_pinned_options *options,
+		       struct hm_provider **out)
+{
+	return create_provider(hm, &pinned_ops, device, options, out);
+}
+
+int hm_registered_provider(struct hetmem *hm, int device,
+			   const struct hm_pinned_options *options,
+			   struct hm_provider **out)
+{
+	return create_provider(hm, &registered_ops, device, options, out);
 }

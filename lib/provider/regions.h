@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * The providers of whole regions: managed, async, pinned, system, host, and the
- * program's own, custom. The provider device is in vmm.h. All return 0, or:
+ * The providers of whole regions: managed, async, pinned, registered, system,
+ * host, and the program's own, custom. The provider device is in vmm.h. All return 0, or:
  * -ENODEV: no such device;
  * -EOPNOTSUPP: the device or the driver cannot;
  * -EINVAL: an option makes no sense;
@@ -36,10 +36,12 @@ int hm_async_provider(struct hetmem *hm, int device,
  * struct hm_pinned_options - of page-locked memory
  * @threads: that touch its pages first, 0: chosen, at most 64
  * @node: plus 1: host node that it is on; 0: the device's nearest
+ * @fork_copies: of registered memory: a forked child has a copy
  */
 struct hm_pinned_options {
 	unsigned int threads;
 	unsigned int node;
+	bool fork_copies;
 };
 
 /*
@@ -50,6 +52,11 @@ struct hm_pinned_options {
 int hm_pinned_provider(struct hetmem *hm, int device,
 		       const struct hm_pinned_options *options,
 		       struct hm_provider **out);
+
+/* As hm_pinned_provider(). A forked child lacks the memory unless @fork_copies. */
+int hm_registered_provider(struct hetmem *hm, int device,
+			   const struct hm_pinned_options *options,
+			   struct hm_provider **out);
 
 /*
  * hetmem_system_alloc(): the process's own pages, which devices reach where

@@ -16,12 +16,6 @@
 #define DEFAULT_SPEC	"device-pool"
 #define HOST_SPEC	"pool(host)"
 
-int hm_spec_expand(struct hetmem *hm, const struct hm_spec *spec, char *text,
-		   size_t len)
-{
-	return spec->kind->expand(hm, spec, text, len);
-}
-
 /* What only shows when it is made is said of the innermost of @text. */
 static int point_at(int err, const char *text, const struct hm_spec *spec)
 {
@@ -40,12 +34,12 @@ static int build(struct hetmem *hm, const char *text,
 static int build_name(struct hetmem *hm, const struct hm_spec *spec,
 		      struct hetmem_resource **res)
 {
-	char text[HM_SPEC_LEN];
+	struct hm_expansion is;
 	struct hm_spec *real;
-	int err = hm_spec_expand(hm, spec, text, sizeof(text));
+	int err = spec->kind->expand(hm, spec, &is);
 
 	if (!err)
-		err = hm_spec_parse(text, &real);
+		err = hm_spec_parse(is.text, &real);
 	if (err)
 		return err;
 	/* Not what the user wrote: there is nothing to point at. */
@@ -210,6 +204,52 @@ int hetmem_resource_create(struct hetmem *hm, const char *text,
 	err = create(hm, text, 0, &res);
 	if (!err)
 		*out = res;
+	return err;
+}
+
+/* Adds a line for each name in @spec, from the top. -ENOSPC: there is no room. */
+static int explain(struct hetmem *hm, const struct hm_spec *spec, char *text,
+		   size_t len)
+{
+	size_t used = strlen(text);
+	struct hm_expansion is;
+	int err = 0, i;
+
+	if (spec->kind->class == HM_KIND_NAME) {
+		err = spec->kind->expand(hm, spec, &is);
+		if (err)
+			return err;
+		i = snprintf(text + used, len - used, "%s is %s: %s\n",
+			     spec->kind->name, is.text, is.why);
+		if (i < 0 || (size_t)i >= len - used)
+			return hm_error(-ENOSPC, "resource_explain: %zu bytes are too few",
+					len);
+	}
+	for (i = 0; !err && i < spec->nr_children; i++)
+		err = explain(hm, spec->children[i], text, len);
+	return err;
+}
+
+int hetmem_resource_explain(struct hetmem *hm, const char *text, char *buf,
+			    size_t len)
+{
+	struct hm_spec *spec;
+	int err;
+
+	if (!hm || !buf || !len)
+		return hm_error(-EINVAL, "resource_explain: %s", !hm ?
+				"hm is NULL" : !buf ? "buf is NULL" :
+				"len is 0");
+	*buf = '\0';
+	if (!text)
+		text = secure_getenv("HETMEM_RESOURCE");
+	err = hm_spec_parse(text && *text ? text : DEFAULT_SPEC, &spec);
+	if (err)
+		return err;
+	err = explain(hm, spec, buf, len);
+	hm_spec_free(spec);
+	if (err)
+		*buf = '\0';
 	return err;
 }
 

@@ -71,6 +71,20 @@ static int make_pinned(struct hetmem *hm, const struct hm_spec *spec,
 				  &options, provider);
 }
 
+static int make_registered(struct hetmem *hm, const struct hm_spec *spec,
+			   struct hm_provider **provider)
+{
+	struct hm_pinned_options options = {
+		.threads = hm_spec_number(spec, "threads"),
+		.fork_copies = hm_spec_number(spec, "fork"),
+	};
+
+	if (hm_spec_value(spec, "node")->text)
+		options.node = hm_spec_number(spec, "node") + 1;
+	return hm_registered_provider(hm, hm_spec_number(spec, "device"),
+				      &options, provider);
+}
+
 static int make_system(struct hetmem *hm, const struct hm_spec *spec,
 		       struct hm_provider **provider)
 {
@@ -274,63 +288,13 @@ static int make_fixed(const struct hm_spec *spec,
 			       hm_spec_number(spec, "comm"), res);
 }
 
-/*
- * pool(@provider(device=@device)) with the parameters that were given to a
- * name, except device. -EINVAL: longer than @len.
- */
-static int expand_pool(const struct hm_spec *spec, const char *provider,
-		       int device, char *text, size_t len)
-{
-	const struct hm_param *param = spec->kind->params;
-	size_t n;
-	int i;
-
-	n = snprintf(text, len, "pool(%s(device=%d)", provider, device);
-	for (i = 0; param[i].name && n < len; i++) {
-		const char *value = spec->values[i].text, *quote;
-
-		if (!spec->values[i].given || !strcmp(param[i].name, "device"))
-			continue;
-		quote = strchr(value, '"') ? "'" : "\"";
-		n += snprintf(text + n, len - n, ",%s=%s%s%s", param[i].name,
-			      quote, value, quote);
-	}
-	if (n < len)
-		n += snprintf(text + n, len - n, ")");
-	return n < len ? 0 : hm_error(-EINVAL, "%s: its parameters are too long",
-				      spec->kind->name);
-}
-
-/* Memory of the device itself, never what moves away from it. */
-static int expand_device_pool(struct hetmem *hm, const struct hm_spec *spec,
-			      char *text, size_t len)
-{
-	int device = hm_spec_number(spec, "device");
-
-	if (device >= hm->nr_devices)
-		return hm_no_device(hm, spec->kind->name, device);
-	return expand_pool(spec, hm->devices[device].props.vmm ?
-			   "vmm" : "device", device, text, len);
-}
-
-/* Memory that the CPU and the device both use at one address. */
-static int expand_unified(struct hetmem *hm, const struct hm_spec *spec,
-			  char *text, size_t len)
-{
-	int device = hm_spec_number(spec, "device");
-	const struct hetmem_platform *p;
-
-	if (device >= hm->nr_devices)
-		return hm_no_device(hm, spec->kind->name, device);
-	p = &hm->devices[device].platform;
-	if (!p->pageable && !p->concurrent)
-		return hm_error(-EOPNOTSUPP, "unified: device %d reaches neither system nor managed memory together with the CPU",
-				device);
-	return expand_pool(spec, p->pageable ? "system" : "managed", device,
-			   text, len);
-}
-
 #define DEVICE	{ "device", HM_PARAM_NUMBER, "0", NULL, "ordinal of the device" }
+#define NODE	{ "node", HM_PARAM_NUMBER, NULL, NULL,			\
+		  "host node; not given: the device's nearest" }
+#define THREADS	{ "threads", HM_PARAM_NUMBER, NULL, NULL,		\
+		  "that touch its pages; not given: chosen" }
+#define FORK	{ "fork", HM_PARAM_WORD, "none", "none|copy",		\
+		  "registered memory in a forked child" }
 
 #define POOL_PARAMS							\
 	{ "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold",	\
@@ -396,11 +360,9 @@ const struct hm_kind hm_kinds[] = {
 		   "kept when streams synchronize; not given: all" },
 		 { "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold",
 		   .not_zero = true }),
-	PROVIDER(pinned, "page-locked host memory", DEVICE,
-		 { "node", HM_PARAM_NUMBER, NULL, NULL,
-		   "host node; not given: the device's nearest" },
-		 { "threads", HM_PARAM_NUMBER, NULL, NULL,
-		   "that touch its pages; not given: chosen" }),
+	PROVIDER(pinned, "page-locked host memory", DEVICE, NODE, THREADS),
+	PROVIDER(registered, "the same, and a forked child has it not", DEVICE,
+		 NODE, THREADS, FORK),
 	PROVIDER(system, "the process's own pages, also for devices",
 		 { "device", HM_PARAM_NUMBER, NULL, NULL,
 		   "whom it is for; not given: the host" }),
@@ -456,12 +418,19 @@ const struct hm_kind hm_kinds[] = {
 	{
 		.name = "device-pool", .class = HM_KIND_NAME,
 		.help = "pool(vmm), or pool(device) where there is no VMM",
-		.params = { DEVICE, POOL_PARAMS }, .expand = expand_device_pool,
+		.params = { DEVICE, POOL_PARAMS }, .expand = hm_expand_device_pool,
 	},
 	{
 		.name = "unified", .class = HM_KIND_NAME,
-		.help = "pool(system) where the device reaches it, or pool(managed)",
-		.params = { DEVICE, POOL_PARAMS }, .expand = expand_unified,
+		.help = "memory for CPU and device, as the machine can have it",
+		.params = {
+			DEVICE,
+			{ "over", HM_PARAM_WORD, "auto",
+			  "auto|system|managed|registered|host",
+			  "provider; auto: by the platform's verdict" },
+			NODE, FORK, POOL_PARAMS,
+		},
+		.expand = hm_expand_unified,
 	},
 	{ .name = NULL },
 };

@@ -2,8 +2,8 @@
 /*
  * Specs: text such as "stats(pool(vmm(device=0),max=90%))" that names a stack
  * of resources. values.c reads sizes and the like; parse.c reads whole specs and
- * refuses stacks that cannot work; kinds.c is the table of what there is;
- * build.c makes it; set.c changes it.
+ * refuses stacks that cannot work; kinds.c is the table of what there is; names.c
+ * has what the named defaults stand for; build.c makes it; set.c changes it.
  *
  * A parsed spec is a tree of struct hm_spec, each a kind with values for
  * its parameters and with children, the resources or the provider below it.
@@ -15,7 +15,7 @@
 #include "provider/provider.h"
 #include "core/resource.h"
 
-#define HM_SPEC_PARAMS		16
+#define HM_SPEC_PARAMS		24
 #define HM_SPEC_CHILDREN	8
 #define HM_SPEC_DEPTH		16
 #define HM_SPEC_LEN		4096
@@ -67,6 +67,16 @@ enum hm_kind_class {
 struct hm_spec;
 
 /**
+ * struct hm_expansion - what a name stands for on this machine
+ * @text: a spec
+ * @why: one line
+ */
+struct hm_expansion {
+	char text[HM_SPEC_LEN];
+	char why[HM_REASON_LEN + 128];
+};
+
+/**
  * struct hm_kind - a row of the table of kinds
  * @name: as in a spec
  * @class: what it is
@@ -78,7 +88,7 @@ struct hm_spec;
  *	provider or resources, belongs to the new resource if it succeeds
  * @change: reads the live parameters that @spec has into the options of what is
  *	made, at first and by hetmem_resource_set(). 100% is @total.
- * @expand: of a HM_KIND_NAME: writes what it stands for
+ * @expand: of a HM_KIND_NAME: what it stands for, and why
  * All return 0 or a negative errno and set the error's text.
  */
 struct hm_kind {
@@ -99,7 +109,7 @@ struct hm_kind {
 	int (*change)(const struct hm_spec *spec, uint64_t total,
 		      void *options);
 	int (*expand)(struct hetmem *hm, const struct hm_spec *spec,
-		      char *text, size_t len);
+		      struct hm_expansion *out);
 };
 
 /* The table; a NULL name ends it. */
@@ -175,11 +185,14 @@ uint64_t hm_spec_number(const struct hm_spec *spec, const char *name);
 uint64_t hm_spec_bytes(const struct hm_spec *spec, const char *name,
 		       uint64_t total);
 
-/* build.c */
+/* names.c: hm_kind.expand of the names. */
 
-/* What HM_KIND_NAME stands for here, in @text. */
-int hm_spec_expand(struct hetmem *hm, const struct hm_spec *spec, char *text,
-		   size_t len);
+int hm_expand_device_pool(struct hetmem *hm, const struct hm_spec *spec,
+			  struct hm_expansion *out);
+int hm_expand_unified(struct hetmem *hm, const struct hm_spec *spec,
+		      struct hm_expansion *out);
+
+/* build.c */
 
 /* Destroys the current resources that the library made. */
 void hm_current_close(struct hetmem *hm);

@@ -37,6 +37,8 @@ static const struct row rows[] = {
 	{ "managed", UNLIMITED, 0 },
 	{ "async", 0, 0 },
 	{ "pinned", UNLIMITED, 0 },
+	{ "registered", UNLIMITED, 0 },
+	{ "registered(fork=copy)", UNLIMITED, 0 },
 	{ "system(device=0)", UNLIMITED | FORKS, 0 },
 	{ "host", CPU_ONLY | UNLIMITED | FORKS, 0 },
 	{ "custom(name=host)", CPU_ONLY | UNLIMITED | FORKS, 0 },
@@ -52,6 +54,7 @@ static const struct row rows[] = {
 	{ "pool(async)", 0, 0 },
 	{ "pool(managed,max=48M)", 0, 0 },
 	{ "pool(pinned,max=48M)", 0, 0 },
+	{ "pool(registered,max=48M)", 0, 0 },
 	{ "pool(system(device=0),max=48M)", FORKS, 0 },
 	{ "pool(host,max=48M)", CPU_ONLY | FORKS, 0 },
 	{ "pool(custom(name=host),max=48M)", CPU_ONLY | FORKS, 0 },
@@ -79,6 +82,8 @@ static const struct row rows[] = {
 	/* the named ones */
 	{ "device-pool", 0, 0 },
 	{ "unified", UNLIMITED, 0 },
+	{ "unified(over=registered)", UNLIMITED, 0 },
+	{ "unified(over=host,max=48M)", CPU_ONLY | FORKS, 0 },
 };
 
 #define NR_ROWS	(sizeof(rows) / sizeof(rows[0]))

@@ -162,6 +162,8 @@ int main(void)
 		{ "managed", "cuMemFree" },
 		{ "managed", "cuEventDestroy" },
 		{ "pinned", "cuMemHostUnregister" },
+		{ "registered", "cuMemHostRegister" },
+		{ "registered", "cuMemHostUnregister" },
 		{ "async", "cuMemFreeAsync" },
 		{ "pool(device)", "cuMemFree" },
 		{ "pool(vmm)", "cuEventDestroy" },

@@ -370,11 +370,13 @@ static int none_child(void)
 		"retry(pool(host))", "fallback(pool(host),pool(system))",
 		"binning(host,pool(host),at=1M)", "align(pool(host),align=4K)",
 		"fixed(pool(host),size=4M,count=4)", "guard(system)",
+		"unified", "unified(max=1G,wait=0s)",
 	};
 	static const char *const devices[] = {
 		"device", "managed", "async", "pinned", "system(device=0)",
 		"pool(vmm)", "pool(device)", "pool(pinned)", "device-pool",
-		"unified", "fallback(device,host)",
+		"unified(device=1)", "unified(over=managed)",
+		"fallback(device,host)",
 	};
 	struct hetmem_moved moved = { .size = sizeof(moved) };
 	struct hetmem_params params = {

@@ -26,7 +26,7 @@ struct row {
 
 static const struct row rows[] = {
 	{ "none", CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
-	  "none", NULL, "none", NULL, "hetmem.ko", false },
+	  "none", NULL, "none", NULL, "hetmem.ko", true },
 	{ "managed", CUDA_ERROR_INVALID_VALUE, 0,
 	  "none", "driver", "none", "driver", "hetmem.ko", true },
 	{ "hmm", 0, 0, "driver", "driver", "driver", "driver", NULL, true },
@@ -37,7 +37,10 @@ static const struct row rows[] = {
 	  true },
 	{ "managed driver.concurrent=no", CUDA_ERROR_INVALID_VALUE,
 	  CUDA_ERROR_INVALID_DEVICE, "none", "none", "none", "none", "hetmem.ko",
-	  false },
+	  true },
+	{ "managed driver.concurrent=no driver.registered=no",
+	  CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_DEVICE, "none", "none",
+	  "none", "none", "hetmem.ko", false },
 };
 
 static bool how(struct hetmem *hm, const void *p, uint32_t location,
