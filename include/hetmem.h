@@ -122,7 +122,7 @@ int hetmem_resource_create(struct hetmem *hm, const char *spec,
 
 /*
  * Writes what the names in @spec (NULL: as above) stand for on this machine, and why:
- * one line for each, such as "unified is pool(managed(device=0)): device 0 is managed:
+ * one line for each, such as "unified is classes(managed(device=0)): device 0 is managed:
  * ...", into @text, @len bytes. "": @spec has no name. Makes nothing. Errors:
  * -EINVAL: @spec is wrong; the text points at the character;
  * -EOPNOTSUPP: this machine can have no such resource;

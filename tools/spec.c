@@ -28,6 +28,7 @@ static int help(void)
 	     "K, M, G, T are powers of 1024. A percentage is of the device's memory.\n\n"
 	     "  providers  device vmm managed async pinned registered system host custom\n"
 	     "  pool       pool(PROVIDER): what providers have, cut into blocks\n"
+	     "             classes(PROVIDER): the same, by placement class\n"
 	     "  adaptors   stats limit log history retry fallback binning align guard fixed\n"
 	     "  defaults   device-pool unified\n\n"
 	     "  hetmem spec 'stats(pool(vmm(device=0),max=90%))'\n"

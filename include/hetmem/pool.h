@@ -43,6 +43,20 @@ int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed);
 int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
 		hetmem_stream stream);
 
+/*
+ * Who uses a block, and so what it lies beside. unified and classes() keep the blocks
+ * of each class apart from the others by 2 MiB: the CPU and the device then do not
+ * fight over a page, and what moves together lies together.
+ */
+enum hetmem_placement {
+	HETMEM_PLACEMENT_STREAM,	/* host on HETMEM_STREAM_HOST, else device */
+	HETMEM_PLACEMENT_HOST,		/* the CPU, most of the time */
+	HETMEM_PLACEMENT_DEVICE,	/* the device, most of the time */
+	HETMEM_PLACEMENT_BOTH,		/* one after the other, or at one time */
+	HETMEM_PLACEMENT_READ_MOSTLY,	/* both read it, and it seldom changes */
+	HETMEM_PLACEMENT_STREAMING,	/* goes through once, from one to the other */
+};
+
 /**
  * struct hetmem_alloc_params - an allocation with options
  * @size: sizeof(struct hetmem_alloc_params)
@@ -51,6 +65,7 @@ int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
  *	grow the block to. Pools over vmm(); @align is a granule at most.
  * @private_pool: 0, or a private pool that is retained. Not with @reserve.
  * @flags: 0
+ * @placement: enum hetmem_placement. Without effect in a resource without classes.
  *
  * Members that a later version adds are zero for what this one does.
  */
@@ -62,6 +77,7 @@ struct hetmem_alloc_params {
 	size_t reserve;
 	uint64_t private_pool;
 	unsigned int flags;
+	unsigned int placement;
 };
 
 /*

@@ -12,6 +12,7 @@
 
 #include "core/resource.h"
 #include "driver/hetmem.h"
+#include "pool/pool.h"
 
 /* several.c: what adaptors have in common. */
 
@@ -72,6 +73,14 @@ int hm_fallback_create(struct hetmem_resource **upstreams, int nr,
 /* binning.c: the first of @nr whose bound, @nr - 1 ascending, is not less. */
 int hm_binning_create(struct hetmem_resource **upstreams, int nr,
 		      const uint64_t *bounds, struct hetmem_resource **res);
+
+/*
+ * classes.c: a pool for each placement class, over @provider, which belongs to the
+ * resource if it succeeds. @options as of a pool; max is of all together.
+ */
+int hm_classes_create(struct hm_provider *provider,
+		      const struct hm_pool_options *options,
+		      struct hetmem_resource **res);
 
 /* align.c: blocks of @min bytes up at a multiple of @align. */
 int hm_align_create(struct hetmem_resource *upstream, uint64_t align,

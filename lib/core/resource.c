@@ -342,6 +342,9 @@ static int check_params(const struct hetmem_alloc_params *params, void **ptr)
 		return hm_error(-E2BIG, "alloc_with: params has members that this library does not know");
 	if (params->flags)
 		return hm_error(-EINVAL, "alloc_with: flags are 0");
+	if (params->placement > HETMEM_PLACEMENT_STREAMING)
+		return hm_error(-EINVAL, "alloc_with: there is no placement %u",
+				params->placement);
 	if (bad_align(params->align))
 		return hm_error(-EINVAL, "alloc_with: align is not a power of two");
 	if (params->stream == HETMEM_STREAM_UNKNOWN)
@@ -361,7 +364,7 @@ int hetmem_alloc_with(struct hetmem_resource *res,
 
 	if (err)
 		return err;
-	if (!params->reserve && !params->private_pool)
+	if (!params->reserve && !params->private_pool && !params->placement)
 		return hetmem_alloc(res, params->bytes, params->align,
 				    params->stream, ptr);
 	arg = (struct hm_ctl_alloc){
@@ -370,9 +373,13 @@ int hetmem_alloc_with(struct hetmem_resource *res,
 			params->align,
 		.reserve = params->reserve,
 		.private_pool = params->private_pool,
+		.placement = params->placement,
 		.stream = params->stream,
 	};
 	err = hm_resource_ctl(res, "alloc_with", HM_CTL_ALLOC_WITH, &arg);
+	if (err == -EOPNOTSUPP && !params->reserve && !params->private_pool)
+		return hetmem_alloc(res, params->bytes, params->align,
+				    params->stream, ptr);
 	if (!err)
 		*ptr = arg.ptr;
 	return err;

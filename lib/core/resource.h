@@ -87,14 +87,16 @@ struct hm_ctl_segments {
 };
 
 /*
- * As struct hetmem_alloc_params, with a reserve or a private pool, the defaults
- * filled in; @ptr: out.
+ * As struct hetmem_alloc_params, with a reserve, a private pool or a placement, the
+ * defaults filled in; @ptr: out. A resource that has no classes may return
+ * -EOPNOTSUPP for one that has only a placement: it is then a plain allocation.
  */
 struct hm_ctl_alloc {
 	size_t size;
 	size_t align;
 	size_t reserve;
 	uint64_t private_pool;
+	unsigned int placement;
 	hetmem_stream stream;
 	void *ptr;
 };

@@ -58,6 +58,7 @@ struct hm_memory_ops {
  * @kept: resources that outlive their destroy, see spec/build.c; with @lock
  * @place, @attach, @memory_ops: see place/place.h
  * @customs: registered providers of the program's own; with @lock
+ * @arenas: of all resources with placement classes; with @lock
  * The rest does not change after hetmem_open().
  */
 struct hetmem {
@@ -74,6 +75,7 @@ struct hetmem {
 	struct hm_place *place;
 	struct hm_attach *attach;
 	const struct hm_memory_ops *memory_ops;
+	struct hm_arenas *arenas;
 	struct hm_driver driver;
 	const struct hm_soft *soft;
 	struct hm_kmod kmod;

@@ -256,6 +256,79 @@ static int pool_trim(struct pool *p, size_t *arg)
 	return 0;
 }
 
+/* Of more streams, only what is known to be complete is spared: asking takes long. */
+#define SPARE_STREAMS	64
+
+void hm_pool_spare(struct hetmem_resource *res, size_t bytes)
+{
+	struct pool *p = to_pool(res);
+	uint64_t used;
+
+	pthread_mutex_lock(&p->lock);
+	hm_pool_sum(p);
+	used = p->requested > 0 ? p->requested : 0;
+	if (p->reserved > p->opt.min && p->reserved >= used + bytes) {
+		hm_pool_flush(p);
+		if (p->order.seen <= SPARE_STREAMS) {
+			hm_pool_record_all(p);
+			hm_pool_poll(p);
+		}
+		hm_pool_settle_all(p);
+		p->source->trim(p, p->opt.min);
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* Blocks that a search for a gap looks at: it holds the lock. */
+#define GAP_BLOCKS	4096
+
+/*
+ * The last block from @b on, to the right or the left, before a live one or an end of
+ * the region. *@blocks: looked at; from GAP_BLOCKS on it was stopped.
+ */
+static struct block *last_free(struct pool *p, struct block *b, bool right,
+			       unsigned int *blocks)
+{
+	for (;;) {
+		uint32_t id = right ? b->next : b->prev;
+
+		if (!id || block_state(block_at(p, id)) == BLOCK_LIVE ||
+		    ++*blocks >= GAP_BLOCKS)
+			return b;
+		b = block_at(p, id);
+	}
+}
+
+/* Two live blocks of @p: next to each other, but for blocks that are not live. */
+static bool is_gap(struct pool *p, struct block *left, struct block *right)
+{
+	unsigned int blocks = 0;
+	struct block *from, *to;
+
+	from = last_free(p, left, true, &blocks);
+	if (blocks >= GAP_BLOCKS)
+		return false;
+	if (from->next)
+		return block_at(p, from->next) == right;
+	to = last_free(p, right, false, &blocks);
+	return blocks < GAP_BLOCKS && !to->prev && block_end(from) == to->addr;
+}
+
+bool hm_pool_is_gap(struct hetmem_resource *res, uintptr_t left, uintptr_t right)
+{
+	struct pool *p = to_pool(res);
+	struct block *l, *r;
+	bool gap;
+
+	pthread_mutex_lock(&p->lock);
+	l = hm_block_find_locked(p, left);
+	r = hm_block_find_locked(p, right);
+	gap = l && r && left < right && block_state(l) == BLOCK_LIVE &&
+	      block_state(r) == BLOCK_LIVE && is_gap(p, l, r);
+	pthread_mutex_unlock(&p->lock);
+	return gap;
+}
+
 static int pool_stats(struct pool *p, struct hetmem_resource_stats *st)
 {
 	unsigned int i;
@@ -363,6 +436,9 @@ static int pool_alloc_with(struct pool *p, struct hm_ctl_alloc *arg)
 
 	if (arg->private_pool)
 		return hm_private_alloc(p, arg);
+	if (!arg->reserve)
+		return hm_pool_alloc(&p->res, arg->size, arg->align,
+				     arg->stream, &arg->ptr);
 	if (!p->source->reserve || p->whole)
 		return -EOPNOTSUPP;
 	if (arg->align > p->provider->granularity)

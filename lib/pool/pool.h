@@ -64,4 +64,17 @@ int hm_pool_create(struct hm_provider *provider,
 		   const struct hm_pool_options *options,
 		   struct hetmem_resource **out);
 
+/*
+ * Gives regions that are free and complete back to the provider, if there are @bytes
+ * of free memory. Waits for nothing. @res is a pool.
+ */
+void hm_pool_spare(struct hetmem_resource *res, size_t bytes);
+
+/*
+ * Whether live blocks of the pool @res begin at @left and @right, and all memory between
+ * these two is the pool's and free. May return false if there are thousands of free
+ * blocks.
+ */
+bool hm_pool_is_gap(struct hetmem_resource *res, uintptr_t left, uintptr_t right);
+
 #endif /* HETMEM_POOL_POOL_H */

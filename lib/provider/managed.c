@@ -51,6 +51,10 @@ int hm_managed_provider(struct hetmem *hm, int device,
 			    HM_PROVIDER_HOST | HM_PROVIDER_DEVICE, sizeof(*p));
 	if (!p)
 		return -ENOMEM;
+	p->caps |= HM_PROVIDER_LAZY;
+	if (hm->devices[device].platform.concurrent &&
+	    hm->devices[device].platform.kind != HETMEM_PLATFORM_INTEGRATED)
+		p->caps |= HM_PROVIDER_MOVES;
 	for (i = 0; i < hm->nr_devices; i++)
 		p->devices |= (uint64_t)hm->devices[i].platform.managed << i;
 	*out = p;

@@ -27,6 +27,9 @@ struct hm_provider;
 #define HM_PROVIDER_STREAMED	(1U << 3)	/* alloc, free in stream order */
 #define HM_PROVIDER_FORK	(1U << 4)	/* a child has it, copy-on-write */
 #define HM_PROVIDER_EXPORT	(1U << 5)	/* handles can be exported */
+#define HM_PROVIDER_LAZY	(1U << 6)	/* pages are there once touched */
+#define HM_PROVIDER_PAGES	(1U << 7)	/* MADV_DONTNEED gives them back */
+#define HM_PROVIDER_MOVES	(1U << 8)	/* a prefetch moves them */
 
 /**
  * struct hm_provider_ops - what a kind of provider can do

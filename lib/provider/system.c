@@ -343,7 +343,8 @@ static int create_provider(struct hetmem *hm, const struct hm_provider_ops *ops,
 	int i;
 
 	p = hm_provider_new(hm, device, ops,
-			    caps | HM_PROVIDER_HOST | HM_PROVIDER_FORK,
+			    caps | HM_PROVIDER_HOST | HM_PROVIDER_FORK |
+			    HM_PROVIDER_LAZY | HM_PROVIDER_PAGES,
 			    sizeof(*p));
 	if (!p)
 		return -ENOMEM;
@@ -360,11 +361,15 @@ static int create_provider(struct hetmem *hm, const struct hm_provider_ops *ops,
 int hm_system_provider(struct hetmem *hm, int device,
 		       struct hm_provider **out)
 {
+	unsigned int caps = 0;
+
 	if (device < -1 || device >= hm->nr_devices)
 		return hm_no_device(hm, "system", device);
-	return create_provider(hm, &system_ops, device, device >= 0 &&
-			       hm->devices[device].platform.pageable ?
-			       HM_PROVIDER_DEVICE : 0, out);
+	if (device >= 0 && hm->devices[device].platform.pageable)
+		caps |= HM_PROVIDER_DEVICE;
+	if (device >= 0 && hm->devices[device].platform.moves)
+		caps |= HM_PROVIDER_MOVES;
+	return create_provider(hm, &system_ops, device, caps, out);
 }
 
 int hm_host_provider(struct hetmem *hm, struct hm_provider **out)

@@ -150,11 +150,13 @@ static int change_pool(const struct hm_spec *spec, uint64_t total, void *out)
 	return 0;
 }
 
-static int make_pool(const struct hm_spec *spec, struct hm_provider *provider,
-		     struct hetmem_resource **res)
+/* All options of a pool that @spec gives. */
+static int pool_options(const struct hm_spec *spec, uint64_t total,
+			struct hm_pool_options *options)
 {
 	const char *tag = hm_spec_value(spec, "tag")->text;
-	struct hm_pool_options options = {
+
+	*options = (struct hm_pool_options){
 		.handle = hm_spec_number(spec, "handle"),
 		.reserve = hm_spec_number(spec, "reserve"),
 		.comm = hm_spec_number(spec, "comm"),
@@ -163,14 +165,31 @@ static int make_pool(const struct hm_spec *spec, struct hm_provider *provider,
 		.prefer_time = hm_spec_number(spec, "prefer"),
 		.check = hm_spec_number(spec, "check"),
 	};
-	int err = change_pool(spec, provider->total, &options);
+	snprintf(options->tag, sizeof(options->tag), "%s", tag ? tag : "");
+	return change_pool(spec, total, options);
+}
+
+static int make_pool(const struct hm_spec *spec, struct hm_provider *provider,
+		     struct hetmem_resource **res)
+{
+	struct hm_pool_options options;
+	int err = pool_options(spec, provider->total, &options);
 
 	if (err)
 		return err;
-	snprintf(options.tag, sizeof(options.tag), "%s", tag ? tag : "");
 	return provider->caps & HM_PROVIDER_MAPPABLE ?
 		hm_vmm_pool_create(provider, &options, res) :
 		hm_pool_create(provider, &options, res);
+}
+
+static int make_classes(const struct hm_spec *spec,
+			struct hm_provider *provider,
+			struct hetmem_resource **res)
+{
+	struct hm_pool_options options;
+	int err = pool_options(spec, provider->total, &options);
+
+	return err ? err : hm_classes_create(provider, &options, res);
 }
 
 static int make_stats(const struct hm_spec *spec,
@@ -374,6 +393,12 @@ const struct hm_kind hm_kinds[] = {
 		.name = "pool", .class = HM_KIND_POOL, .min_children = 1,
 		.max_children = 1, .pool = make_pool, .change = change_pool,
 		.help = "cuts a provider's memory into blocks, in stream order",
+		.params = { POOL_PARAMS },
+	},
+	{
+		.name = "classes", .class = HM_KIND_POOL, .min_children = 1,
+		.max_children = 1, .pool = make_classes, .change = change_pool,
+		.help = "a pool for each placement class, never in one 2 MiB",
 		.params = { POOL_PARAMS },
 	},
 	ADAPTOR(stats, 1, 1, "counters, which can be pushed and popped"),

@@ -197,18 +197,18 @@ int hm_expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 	if (!hm->nr_devices && !device && over == OVER_AUTO) {
 		snprintf(out->why, sizeof(out->why), "there is no device: %s",
 			 hm->reasons[HETMEM_FEATURE_DEVICE]);
-		return expand_pool(spec, "pool", "host", -1, out);
+		return expand_pool(spec, "classes", "host", -1, out);
 	}
 	if (over == OVER_HOST) {
 		snprintf(out->why, sizeof(out->why), "over=host");
-		return expand_pool(spec, "pool", "host", -1, out);
+		return expand_pool(spec, "classes", "host", -1, out);
 	}
 	if (device >= hm->nr_devices)
 		return hm_no_device(hm, spec->kind->name, device);
 	if (over != OVER_AUTO) {
 		snprintf(out->why, sizeof(out->why), "over=%s",
 			 providers[over]);
-		return expand_pool(spec, "pool", providers[over], device, out);
+		return expand_pool(spec, "classes", providers[over], device, out);
 	}
 	err = choose(hm, device, &over, &reason);
 	if (err)
@@ -216,5 +216,5 @@ int hm_expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 	snprintf(out->why, sizeof(out->why), "device %d is %s: %s", device,
 		 hetmem_platform_name(hm->devices[device].platform.kind),
 		 reason);
-	return expand_pool(spec, "pool", providers[over], device, out);
+	return expand_pool(spec, "classes", providers[over], device, out);
 }

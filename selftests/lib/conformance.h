@@ -60,6 +60,12 @@ static const struct row rows[] = {
 	{ "pool(custom(name=host),max=48M)", CPU_ONLY | FORKS, 0 },
 	{ "pool(custom(name=memfd))", CPU_ONLY, 0 },
 	{ "pool(custom(name=device))", 0, 0 },
+	{ "classes(managed,max=48M)", 0, 0 },
+	{ "classes(device)", 0, 0 },
+	{ "classes(system(device=0),max=48M)", FORKS, 0 },
+	{ "classes(registered,max=48M,streams=retired)", 0, 0 },
+	{ "classes(host,max=48M)", CPU_ONLY | FORKS, 0 },
+	{ "classes(custom(name=host),max=48M)", CPU_ONLY | FORKS, 0 },
 	{ "pool(custom(name=mapped))", 0, 0 },
 	/* adaptors */
 	{ "stats(pool(vmm))", 0, 0 },

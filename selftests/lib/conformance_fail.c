@@ -31,7 +31,7 @@ static bool is_run(const struct row *r)
 struct held {
 	void *p;
 	size_t size;
-	CUstream stream;
+	hetmem_stream stream;
 };
 
 /* What fails once succeeds when it is tried again. */
@@ -47,7 +47,7 @@ static void must_free(struct held *h, hetmem_stream s)
 	h->p = NULL;
 }
 
-static void get(struct held *h, size_t size, CUstream s)
+static void get(struct held *h, size_t size, hetmem_stream s)
 {
 	h->p = NULL;
 	h->size = size;
@@ -83,10 +83,16 @@ static void work_on(void)
 		hetmem_poll(res);
 		for (i = 0; i < 10; i++)
 			must_free(&held[i], i == 3 ? HETMEM_STREAM_UNKNOWN :
-				  (hetmem_stream)held[i].stream);
+				  held[i].stream);
 		drv->cuStreamSynchronize(streams[0]);
 		drv->cuStreamSynchronize(streams[1]);
 		drv->cuStreamSynchronize(streams[2]);
+		/* What devices had goes to the host, and back. */
+		get(&held[0], held[2].size, HETMEM_STREAM_HOST);
+		must_free(&held[0], HETMEM_STREAM_HOST);
+		get(&held[0], held[2].size, streams[0]);
+		must_free(&held[0], streams[0]);
+		drv->cuStreamSynchronize(streams[0]);
 		hetmem_trim(res, 0, &freed);
 	}
 }

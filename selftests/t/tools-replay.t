@@ -390,13 +390,13 @@ run spec 'stats(pool(vmm(device=0),max=90%))'
 [ "$status" -eq 0 ] && grep -q '^    vmm ' "$tmp/out" && grep -q 'max=90%' "$tmp/out"
 judge 'spec shows the stack'
 run spec --create unified
-[ "$status" -eq 0 ] && grep -q '^unified is pool(' "$tmp/out" && grep -q '^It can be made' "$tmp/out"
+[ "$status" -eq 0 ] && grep -q '^unified is classes(' "$tmp/out" && grep -q '^It can be made' "$tmp/out"
 judge 'spec --create makes it'
 HETMEM_SOFT_MACHINE=hmm run spec 'unified(over=system,fork=copy,max=1G)'
 [ "$status" -eq 0 ] && grep -qx 'Why: over=system; fork= has no effect over system.' "$tmp/out"
 judge 'spec tells why, and what has no effect'
 HETMEM_SOFT_MACHINE=none run spec unified
-[ "$status" -eq 0 ] && grep -q '^unified is pool(registered(device=0)) ' "$tmp/out" &&
+[ "$status" -eq 0 ] && grep -q '^unified is classes(registered(device=0)) ' "$tmp/out" &&
 	grep -q '^Why: device 0 is none: .*registered memory' "$tmp/out"
 judge 'spec follows the machine'
 run spec --list

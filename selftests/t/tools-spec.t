@@ -23,7 +23,7 @@ said_of()
 {
 	case $1 in
 	pool) sed -n '/^`pool(PROVIDER)`/,/^$/p' $page ;;
-	device-pool|unified) sed -n '/^`pool(PROVIDER)`/,/^$/p; /They take `device=`/p' $page
+	device-pool|unified|classes) sed -n '/^`pool(PROVIDER)`/,/^$/p; /They take `device=`/p' $page
 		grep "^| \`$1" $page ;;
 	*) grep "^| \`$1[\`(]" $page ;;
 	esac
@@ -51,7 +51,7 @@ empty 'and none that is not there' unknown
 helped()
 {
 	grep -v ' ' "$tmp/kinds" | while read -r kind; do
-		grep -qE "^  (providers|pool|adaptors|defaults) .*\b$kind\b" "$tmp/help" || echo "$kind"
+		grep -qE "^  (providers|pool|adaptors|defaults|  ) .*\b$kind\b" "$tmp/help" || echo "$kind"
 	done
 }
 empty 'every kind is in the help' helped

@@ -25,6 +25,11 @@ static int async(struct hm_provider **p)
 	return hm_async_provider(hm, 0, NULL, p);
 }
 
+static int registered(struct hm_provider **p)
+{
+	return hm_registered_provider(hm, 0, NULL, p);
+}
+
 static int pinned(struct hm_provider **p)
 {
 	return hm_pinned_provider(hm, 0, NULL, p);
@@ -45,11 +50,15 @@ static const struct {
 	int (*make)(struct hm_provider **p);
 	unsigned int caps;
 } kinds[] = {
-	{ "managed", managed, HM_PROVIDER_HOST | HM_PROVIDER_DEVICE },
+	{ "managed", managed, HM_PROVIDER_HOST | HM_PROVIDER_DEVICE |
+	  HM_PROVIDER_LAZY | HM_PROVIDER_MOVES },
 	{ "async", async, HM_PROVIDER_DEVICE | HM_PROVIDER_STREAMED },
 	{ "pinned", pinned, HM_PROVIDER_HOST | HM_PROVIDER_DEVICE },
-	{ "system", system_memory, HM_PROVIDER_HOST | HM_PROVIDER_FORK },
-	{ "host", host, HM_PROVIDER_HOST | HM_PROVIDER_FORK },
+	{ "registered", registered, HM_PROVIDER_HOST | HM_PROVIDER_DEVICE },
+	{ "system", system_memory, HM_PROVIDER_HOST | HM_PROVIDER_FORK |
+	  HM_PROVIDER_LAZY | HM_PROVIDER_PAGES },
+	{ "host", host, HM_PROVIDER_HOST | HM_PROVIDER_FORK |
+	  HM_PROVIDER_LAZY | HM_PROVIDER_PAGES },
 };
 
 #define NR_KINDS	(sizeof(kinds) / sizeof(kinds[0]))

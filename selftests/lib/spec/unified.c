@@ -69,28 +69,28 @@ static void machines(void)
 		const char *is;
 		const char *why;
 	} rows[] = {
-		{ "ats node=0", false, "unified is pool(system(device=0)): ",
+		{ "ats node=0", false, "unified is classes(system(device=0)): ",
 		  "device 0 is ATS" },
-		{ "cdmm", false, "unified is pool(system(device=0)): ",
+		{ "cdmm", false, "unified is classes(system(device=0)): ",
 		  "device 0 is CDMM" },
-		{ "integrated", false, "unified is pool(system(device=0)): ",
+		{ "integrated", false, "unified is classes(system(device=0)): ",
 		  "one memory" },
-		{ "hmm", true, "unified is pool(system(device=0)): ",
+		{ "hmm", true, "unified is classes(system(device=0)): ",
 		  "hetmem.ko knows" },
-		{ "hmm", false, "unified is pool(managed(device=0)): ",
+		{ "hmm", false, "unified is classes(managed(device=0)): ",
 		  "without hetmem.ko" },
 		{ "hmm driver.managed=no driver.concurrent=no", false,
-		  "unified is pool(system(device=0)): ", "no managed memory" },
-		{ "managed", false, "unified is pool(managed(device=0)): ",
+		  "unified is classes(system(device=0)): ", "no managed memory" },
+		{ "managed", false, "unified is classes(managed(device=0)): ",
 		  "device 0 is managed" },
-		{ "managed", true, "unified is pool(managed(device=0)): ",
+		{ "managed", true, "unified is classes(managed(device=0)): ",
 		  "device 0 is managed" },
 		{ "integrated driver.pageable=no", false,
-		  "unified is pool(managed(device=0)): ", "integrated" },
-		{ "none", false, "unified is pool(registered(device=0)): ",
+		  "unified is classes(managed(device=0)): ", "integrated" },
+		{ "none", false, "unified is classes(registered(device=0)): ",
 		  "device 0 is none" },
 		{ "managed driver.concurrent=no", false,
-		  "unified is pool(registered(device=0)): ", "registered" },
+		  "unified is classes(registered(device=0)): ", "registered" },
 	};
 	struct hetmem *hm;
 	size_t i;
@@ -118,20 +118,20 @@ static void over(void)
 
 	need(hm, "opens: %s", hetmem_last_error());
 	stands_for(hm, "unified(over=system)",
-		   "unified is pool(system(device=0)): ", "over=system");
+		   "unified is classes(system(device=0)): ", "over=system");
 	stands_for(hm, "unified(device=1)",
-		   "unified is pool(managed(device=1)): ", "device 1 is managed");
+		   "unified is classes(managed(device=1)): ", "device 1 is managed");
 	stands_for(hm, "unified(device=2)",
-		   "unified is pool(registered(device=2)): ", "device 2 is none");
+		   "unified is classes(registered(device=2)): ", "device 2 is none");
 	stands_for(hm, "unified(device=1,over=registered,fork=copy,max=50%)",
-		   "unified is pool(registered(device=1,fork=\"copy\"),max=\"50%\"): ",
+		   "unified is classes(registered(device=1,fork=\"copy\"),max=\"50%\"): ",
 		   "over=registered\n");
 	stands_for(hm, "unified(over=host,max=1G,node=0)",
-		   "unified is pool(host,max=\"1G\"): ",
+		   "unified is classes(host,max=\"1G\"): ",
 		   "over=host; node= has no effect over host\n");
 	stands_for(hm, "stats(fallback(device-pool,unified(over=managed)))",
 		   "device-pool is pool(vmm(device=0)): device 0 has virtual",
-		   "\nunified is pool(managed(device=0)): over=managed\n");
+		   "\nunified is classes(managed(device=0)): over=managed\n");
 	stands_for(hm, "pool(host)", "", "");
 	is(strlen(text), 0, "a spec without names: nothing");
 	works(hm, "three devices", "unified(over=host)", HOST);

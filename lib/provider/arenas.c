@@ -1,0 +1,923 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Arenas of units, for pools that share a provider: see arenas.h.
+ *
+ * A request takes, in this order: units that are held and free; units that other
+ * pools give back then; units of the class's own arenas that nobody used; a new
+ * arena; any free units. A pool gives units back for another pool, and they stay held;
+ * or of its own accord (trim, decay), and their memory goes back to the system: the
+ * arena if it is wholly free, else the pages if they are the process's own.
+ *
+ * The map has one byte for each unit (its class, and whether it is held) and one for
+ * each grain of 64 KiB (where its pages may be). A grain is shared by small blocks,
+ * so its bits are set and cleared atomically; they are a hint and nothing is wrong
+ * if one is stale: a piece is moved that is there already, or comes by faults.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "driver/check.h"
+#include "provider/arenas.h"
+#include "provider/pages.h"
+
+/* 2^48 bytes of addresses: leaves of 4 GiB. */
+#define ADDR_BITS	48
+#define LEAF_SHIFT	32
+#define NR_LEAVES	(1UL << (ADDR_BITS - LEAF_SHIFT))
+#define UNIT_BITS	21
+
+/* In the byte of a unit: its class, and whether it is held. */
+#define UNIT_CLASS	0x0f
+#define UNIT_BUSY	0x0f	/* class: its pages are being dropped */
+#define UNIT_HELD	0x40
+
+/* A lazy arena has this part of what is held, within bounds. */
+#define ARENA_SHARE	8
+#define MIN_ARENA	((size_t)16 << 20)
+#define MAX_ARENA	((size_t)1 << 30)
+/* Own pages from this size on are dropped and populated, rather than moved. */
+#define MIN_DROP	HM_HUGE_SIZE
+/* What moves together with a block, in grains on each side. */
+#define MAX_MORE	1024
+
+struct leaf {
+	uint8_t units[1U << (LEAF_SHIFT - UNIT_BITS)];
+	uint8_t grains[1U << (LEAF_SHIFT - HM_GRAIN_SHIFT)];
+};
+
+/**
+ * struct arena - a region of the provider
+ * @range: whole aligned units of it
+ * @ptr, @bytes: as the provider knows it
+ * @home: class that it was made for
+ * @free: units without a class
+ * @failed: the trim in which the provider did not take it back
+ */
+struct arena {
+	struct hm_range range;
+	void *ptr;
+	size_t bytes;
+	unsigned int home;
+	size_t free;
+	unsigned int failed;
+};
+
+/**
+ * struct hm_arenas - see arenas.h
+ * @ops: of the providers for pools; the name is the base's
+ * @tree: of struct arena
+ * @map: leaves by address; a leaf is there from its first arena until the end
+ * @nr_leaves, @nr_arenas: for metadata
+ * @held, @peak: bytes
+ * @max: of @held; 0: no bound
+ * @spared: threads that ask other pools for units
+ * @trims: so far
+ * @stream: that brings memory to the host, made when it is first needed
+ */
+struct hm_arenas {
+	struct hm_arenas *next;
+	struct hm_provider_ops ops;
+	struct hm_provider *base;
+	struct hm_arenas_user *user;
+	struct hm_lock lock;
+	void *tree;
+	struct leaf **map;
+	unsigned int nr_leaves, nr_arenas;
+	uint64_t held, peak, max;
+	unsigned int spared, trims;
+	CUstream stream;
+};
+
+/* The provider that a pool has. */
+struct units {
+	struct hm_provider provider;
+	struct hm_arenas *arenas;
+	unsigned int class;
+};
+
+/* The map. */
+
+static struct leaf *leaf_of(const struct hm_arenas *a, uintptr_t addr)
+{
+	return addr >> ADDR_BITS ? NULL :
+		__atomic_load_n(&a->map[addr >> LEAF_SHIFT], __ATOMIC_ACQUIRE);
+}
+
+/* NULL: never an address of an arena. */
+static uint8_t *unit_at(const struct hm_arenas *a, uintptr_t addr)
+{
+	struct leaf *leaf = leaf_of(a, addr);
+
+	return leaf ? &leaf->units[(addr & ((1UL << LEAF_SHIFT) - 1)) >>
+				   UNIT_BITS] : NULL;
+}
+
+static uint8_t *grain_at(const struct hm_arenas *a, uintptr_t addr)
+{
+	struct leaf *leaf = leaf_of(a, addr);
+
+	return leaf ? &leaf->grains[(addr & ((1UL << LEAF_SHIFT) - 1)) >>
+				    HM_GRAIN_SHIFT] : NULL;
+}
+
+static uint8_t unit_get(const struct hm_arenas *a, uintptr_t addr)
+{
+	const uint8_t *unit = unit_at(a, addr);
+
+	return unit ? __atomic_load_n(unit, __ATOMIC_RELAXED) : 0;
+}
+
+/* Lock held. */
+static void unit_set(struct hm_arenas *a, uintptr_t addr, uint8_t value)
+{
+	__atomic_store_n(unit_at(a, addr), value, __ATOMIC_RELAXED);
+}
+
+static uint8_t grain_get(const struct hm_arenas *a, uintptr_t addr)
+{
+	const uint8_t *grain = grain_at(a, addr);
+
+	return grain ? __atomic_load_n(grain, __ATOMIC_RELAXED) : 0;
+}
+
+/* Adds @set and takes @clear away in all grains that overlap. */
+static void grains_change(struct hm_arenas *a, uintptr_t start, uintptr_t end,
+			  uint8_t set, uint8_t clear)
+{
+	const uintptr_t grain = 1UL << HM_GRAIN_SHIFT;
+
+	for (start &= ~(grain - 1); start < end; start += grain) {
+		uint8_t *g = grain_at(a, start), is;
+
+		if (!g)
+			continue;
+		is = __atomic_load_n(g, __ATOMIC_RELAXED);
+		if (set & ~is)
+			__atomic_fetch_or(g, set, __ATOMIC_RELAXED);
+		if (clear & is)
+			__atomic_fetch_and(g, (uint8_t)~clear,
+					   __ATOMIC_RELAXED);
+	}
+}
+
+/* Makes the leaves of [@start, @end). Lock held. */
+static int map_extend(struct hm_arenas *a, uintptr_t start, uintptr_t end)
+{
+	struct leaf *leaf;
+	uintptr_t i;
+
+	if ((end - 1) >> ADDR_BITS)
+		return hm_error(-ENOMEM, "%s: address %#lx is out of reach",
+				a->ops.name, (unsigned long)start);
+	for (i = start >> LEAF_SHIFT; i <= (end - 1) >> LEAF_SHIFT; i++) {
+		if (a->map[i])
+			continue;
+		leaf = calloc(1, sizeof(*leaf));
+		if (!leaf)
+			return hm_error(-ENOMEM, "%s: no host memory",
+					a->ops.name);
+		__atomic_store_n(&a->map[i], leaf, __ATOMIC_RELEASE);
+		a->nr_leaves++;
+	}
+	return 0;
+}
+
+unsigned int hm_arenas_class(const struct hm_arenas *a, const void *ptr)
+{
+	unsigned int class = unit_get(a, (uintptr_t)ptr) & UNIT_CLASS;
+
+	return class <= HM_ARENAS_CLASSES ? class : 0;
+}
+
+/* Units. All with the lock, except where a comment says so. */
+
+static size_t units_of(const struct arena *arena)
+{
+	return (arena->range.end - arena->range.start) / HM_UNIT_SIZE;
+}
+
+/* What is looked for: @held: only units that are; @home: 0, or only there. */
+struct search {
+	const struct hm_arenas *arenas;
+	size_t units;
+	bool held;
+	unsigned int home;
+	struct arena *arena;
+	uintptr_t start;
+};
+
+static void search_arena(struct hm_range *range, void *arg)
+{
+	struct arena *arena = (struct arena *)range;
+	struct search *s = arg;
+	uintptr_t at;
+	size_t n = 0;
+
+	if (s->arena || arena->free < s->units ||
+	    (s->home && s->home != arena->home))
+		return;
+	for (at = range->start; at < range->end && n < s->units;
+	     at += HM_UNIT_SIZE) {
+		uint8_t unit = unit_get(s->arenas, at);
+
+		n = unit & UNIT_CLASS || (s->held && !(unit & UNIT_HELD)) ?
+			0 : n + 1;
+	}
+	if (n < s->units)
+		return;
+	s->arena = arena;
+	s->start = at - n * HM_UNIT_SIZE;
+}
+
+static bool search_units(struct hm_arenas *a, struct search *s)
+{
+	s->arenas = a;
+	s->arena = NULL;
+	hm_range_walk(&a->tree, search_arena, s);
+	return s->arena;
+}
+
+/* -ENOMEM: more than max would be held. */
+static int take_units(struct hm_arenas *a, const struct search *s,
+		      unsigned int class)
+{
+	const uintptr_t end = s->start + s->units * HM_UNIT_SIZE;
+	uint64_t more = 0;
+	uintptr_t at;
+
+	for (at = s->start; at < end; at += HM_UNIT_SIZE)
+		more += unit_get(a, at) & UNIT_HELD ? 0 : HM_UNIT_SIZE;
+	if (more && a->max && (more > a->max || a->held > a->max - more))
+		return hm_error(-ENOMEM, "%s: %llu of at most %llu bytes are held",
+				a->ops.name, (unsigned long long)a->held,
+				(unsigned long long)a->max);
+	for (at = s->start; at < end; at += HM_UNIT_SIZE)
+		unit_set(a, at, class | UNIT_HELD);
+	s->arena->free -= s->units;
+	a->held += more;
+	if (a->held > a->peak)
+		a->peak = a->held;
+	return 0;
+}
+
+/* Free units of [@start, @end) are held no more. Returns the bytes that were. */
+static size_t unhold(struct hm_arenas *a, uintptr_t start, uintptr_t end)
+{
+	size_t bytes = 0;
+	uintptr_t at;
+
+	for (at = start; at < end; at += HM_UNIT_SIZE) {
+		bytes += unit_get(a, at) & UNIT_HELD ? HM_UNIT_SIZE : 0;
+		unit_set(a, at, 0);
+	}
+	grains_change(a, start, end, 0, HM_ON_HOST | HM_ON_DEVICE);
+	a->held -= bytes;
+	return bytes;
+}
+
+/* Arenas. */
+
+static bool is_lazy(const struct hm_arenas *a)
+{
+	return a->base->caps & HM_PROVIDER_LAZY;
+}
+
+static size_t arena_bytes(struct hm_arenas *a, size_t size)
+{
+	size_t bytes = MIN_ARENA;
+
+	if (!is_lazy(a))
+		return size;
+	hm_lock(&a->lock);
+	while (bytes < MAX_ARENA && bytes * 2 <= a->held / ARENA_SHARE)
+		bytes *= 2;
+	hm_unlock(&a->lock);
+	return bytes > size ? bytes : size;
+}
+
+/* A region of @bytes, and of a unit more if that is needed for alignment. */
+static int region_get(struct hm_arenas *a, size_t bytes, hetmem_stream stream,
+		      struct arena *arena)
+{
+	const struct hm_provider_ops *ops = a->base->ops;
+	size_t size = bytes;
+	uintptr_t start;
+	void *ptr;
+	int err = ops->alloc(a->base, size, stream, &ptr);
+
+	if (!err && (uintptr_t)ptr & (HM_UNIT_SIZE - 1)) {
+		hm_retry_once(ops->free(a->base, ptr, size, stream));
+		size += HM_UNIT_SIZE;
+		err = ops->alloc(a->base, size, stream, &ptr);
+	}
+	if (err)
+		return err;
+	start = ((uintptr_t)ptr + HM_UNIT_SIZE - 1) & ~(HM_UNIT_SIZE - 1);
+	*arena = (struct arena){
+		.range = { start, start + bytes },
+		.ptr = ptr,
+		.bytes = size,
+		.free = bytes / HM_UNIT_SIZE,
+	};
+	return 0;
+}
+
+static int region_put(struct hm_arenas *a, const struct arena *arena)
+{
+	return a->base->ops->free(a->base, arena->ptr, arena->bytes,
+				  HETMEM_STREAM_HOST);
+}
+
+/* Lock held. After an error @arena is in no tree. */
+static int add_arena(struct hm_arenas *a, struct arena *arena)
+{
+	const struct hm_range *r = &arena->range;
+	int err = map_extend(a, r->start, r->end);
+
+	if (!err) {
+		err = hm_range_insert(&a->tree, &arena->range);
+		if (err)
+			hm_error(err, "%s: no host memory", a->ops.name);
+	}
+	if (err)
+		return -ENOMEM;
+	a->nr_arenas++;
+	return 0;
+}
+
+/* Whether max has room for @bytes more. */
+static int may_hold(struct hm_arenas *a, uint64_t bytes)
+{
+	int err = 0;
+
+	hm_lock(&a->lock);
+	if (a->max && (bytes > a->max || a->held > a->max - bytes))
+		err = hm_error(-ENOMEM, "%s: %llu of at most %llu bytes are held",
+			       a->ops.name, (unsigned long long)a->held,
+			       (unsigned long long)a->max);
+	hm_unlock(&a->lock);
+	return err;
+}
+
+/* A new arena of @bytes, whose first units are for @class. Without the lock. */
+static int grow(struct hm_arenas *a, unsigned int class, size_t size,
+		size_t bytes, hetmem_stream stream, uintptr_t *start)
+{
+	struct arena *arena = malloc(sizeof(*arena));
+	struct search s = { .units = size / HM_UNIT_SIZE };
+	int err;
+
+	if (!arena)
+		return hm_error(-ENOMEM, "%s: no host memory", a->ops.name);
+	err = region_get(a, bytes, stream, arena);
+	if (err) {
+		free(arena);
+		return err;
+	}
+	arena->home = class;
+	hm_lock(&a->lock);
+	err = add_arena(a, arena);
+	if (!err) {
+		s.arena = arena;
+		s.start = arena->range.start;
+		err = take_units(a, &s, class);
+		if (err) {
+			hm_range_erase(&a->tree, &arena->range);
+			a->nr_arenas--;
+		}
+	}
+	hm_unlock(&a->lock);
+	if (err) {
+		hm_retry_once(region_put(a, arena));
+		free(arena);
+		return err;
+	}
+	*start = s.start;
+	return 0;
+}
+
+/* Lock held. Whether there are such units; then *@err is that of taking them. */
+static bool find_units(struct hm_arenas *a, unsigned int class,
+		       struct search *s, int *err)
+{
+	if (!search_units(a, s))
+		return false;
+	*err = take_units(a, s, class);
+	return true;
+}
+
+/* Lock held. Held ones, the class's own arenas first. */
+static bool find_held(struct hm_arenas *a, unsigned int class,
+		      struct search *s, int *err)
+{
+	s->held = true;
+	s->home = class;
+	if (find_units(a, class, s, err))
+		return true;
+	s->home = 0;
+	return find_units(a, class, s, err);
+}
+
+static int get_units(struct hm_arenas *a, unsigned int class, size_t size,
+		     hetmem_stream stream, uintptr_t *start)
+{
+	struct search s = { .units = size / HM_UNIT_SIZE };
+	size_t bytes;
+	bool found;
+	int err = 0;
+
+	hm_lock(&a->lock);
+	found = find_held(a, class, &s, &err);
+	a->spared += !found;
+	hm_unlock(&a->lock);
+	if (!found) {
+		a->user->spare(a->user, class, size);
+		hm_lock(&a->lock);
+		a->spared--;
+		found = find_held(a, class, &s, &err);
+		s.held = false;
+		s.home = class;
+		if (!found)
+			found = find_units(a, class, &s, &err);
+		hm_unlock(&a->lock);
+	}
+	if (found) {
+		*start = s.start;
+		return err;
+	}
+	err = may_hold(a, size);
+	if (err)
+		return err;
+	bytes = arena_bytes(a, size);
+	err = grow(a, class, size, bytes, stream, start);
+	if (err == -ENOMEM && bytes > size)
+		err = grow(a, class, size, size, stream, start);
+	if (err != -ENOMEM)
+		return err;
+	hm_lock(&a->lock);
+	s.home = 0;
+	if (find_units(a, class, &s, &err))
+		*start = s.start;
+	hm_unlock(&a->lock);
+	return err;
+}
+
+/*
+ * Lock held, and released meanwhile. The free units of [@start, @end) in @arena: their
+ * memory goes back to the system as far as it can. Returns the bytes.
+ */
+static size_t drop_units(struct hm_arenas *a, struct arena *arena,
+			 uintptr_t start, uintptr_t end)
+{
+	const size_t units = (end - start) / HM_UNIT_SIZE;
+	uintptr_t at;
+	int err;
+
+	if (!(a->base->caps & HM_PROVIDER_PAGES))
+		return 0;
+	for (at = start; at < end; at += HM_UNIT_SIZE)
+		unit_set(a, at, UNIT_BUSY | UNIT_HELD);
+	arena->free -= units;
+	hm_unlock(&a->lock);
+	err = madvise((void *)start, end - start, MADV_DONTNEED);
+	hm_lock(&a->lock);
+	arena->free += units;
+	for (at = start; at < end; at += HM_UNIT_SIZE)
+		unit_set(a, at, UNIT_HELD);
+	return err ? 0 : unhold(a, start, end);
+}
+
+/*
+ * Lock held, and released meanwhile. Returns the held bytes given back. The addresses
+ * can be another arena's as soon as the provider has them. So the map forgets them
+ * first. An arena that the provider refuses is held as a whole: nobody knows better.
+ */
+static size_t release_arena(struct hm_arenas *a, struct arena *arena,
+			    unsigned int trim)
+{
+	const struct hm_range *r = &arena->range;
+	size_t bytes = unhold(a, r->start, r->end);
+	uintptr_t at;
+	int err;
+
+	hm_range_erase(&a->tree, &arena->range);
+	a->nr_arenas--;
+	hm_unlock(&a->lock);
+	err = region_put(a, arena);
+	hm_lock(&a->lock);
+	if (!err) {
+		free(arena);
+		return bytes;
+	}
+	arena->failed = trim;
+	hm_retry_once(hm_range_insert(&a->tree, &arena->range));
+	a->nr_arenas++;
+	for (at = r->start; at < r->end; at += HM_UNIT_SIZE)
+		unit_set(a, at, UNIT_HELD);
+	a->held += r->end - r->start;
+	return 0;
+}
+
+/* What a trim looks for: the first arena in which there is something to do. */
+struct victim {
+	const struct hm_arenas *arenas;
+	unsigned int trim;
+	struct arena *arena;
+	uintptr_t start, end;
+};
+
+static void look_at_arena(struct hm_range *range, void *arg)
+{
+	struct arena *arena = (struct arena *)range;
+	struct victim *v = arg;
+	uintptr_t at;
+
+	if (v->arena || arena->failed == v->trim || !arena->free)
+		return;
+	if (arena->free == units_of(arena)) {
+		v->arena = arena;
+		v->start = v->end = 0;
+		return;
+	}
+	if (!(v->arenas->base->caps & HM_PROVIDER_PAGES))
+		return;
+	for (at = range->start; at < range->end; at += HM_UNIT_SIZE) {
+		if (unit_get(v->arenas, at) != UNIT_HELD) {
+			if (v->arena)
+				break;
+			continue;
+		}
+		if (!v->arena)
+			v->start = at;
+		v->arena = arena;
+		v->end = at + HM_UNIT_SIZE;
+	}
+}
+
+size_t hm_arenas_trim(struct hm_arenas *a, uint64_t keep)
+{
+	struct victim v = { .arenas = a };
+	size_t freed = 0;
+
+	hm_lock(&a->lock);
+	v.trim = ++a->trims;
+	while (a->held > keep) {
+		v.arena = NULL;
+		hm_range_walk(&a->tree, look_at_arena, &v);
+		if (!v.arena)
+			break;
+		if (v.end) {
+			size_t dropped = drop_units(a, v.arena, v.start, v.end);
+
+			freed += dropped;
+			if (!dropped)
+				v.arena->failed = v.trim;
+		} else {
+			freed += release_arena(a, v.arena, v.trim);
+		}
+	}
+	hm_unlock(&a->lock);
+	return freed;
+}
+
+void hm_arenas_set_max(struct hm_arenas *a, uint64_t max)
+{
+	hm_lock(&a->lock);
+	a->max = max;
+	hm_unlock(&a->lock);
+}
+
+void hm_arenas_held(struct hm_arenas *a, uint64_t *now, uint64_t *most,
+		    uint64_t *metadata)
+{
+	hm_lock(&a->lock);
+	*now = a->held;
+	*most = a->peak;
+	*metadata = sizeof(*a) + a->nr_leaves * sizeof(struct leaf) +
+		a->nr_arenas * sizeof(struct arena);
+	hm_unlock(&a->lock);
+}
+
+/* The providers of the pools. */
+
+static int units_alloc(struct hm_provider *self, size_t size,
+		       hetmem_stream stream, void **ptr)
+{
+	struct units *u = (struct units *)self;
+	uintptr_t start;
+	int err = get_units(u->arenas, u->class, size, stream, &start);
+
+	if (!err)
+		*ptr = (void *)start;
+	return err;
+}
+
+/* Always taken back: what the base provider refuses stays here, free. */
+static int units_free(struct hm_provider *self, void *ptr, size_t size,
+		      hetmem_stream stream)
+{
+	struct units *u = (struct units *)self;
+	struct hm_arenas *a = u->arenas;
+	uintptr_t start = (uintptr_t)ptr, end = start + size, at;
+	struct arena *arena;
+
+	(void)stream;
+	hm_check_forget(self->hm, ptr, size);
+	hm_lock(&a->lock);
+	arena = (struct arena *)hm_range_find(&a->tree, start, 1);
+	for (at = start; at < end; at += HM_UNIT_SIZE)
+		unit_set(a, at, UNIT_HELD);
+	arena->free += size / HM_UNIT_SIZE;
+	if (!a->spared) {
+		if (arena->free == units_of(arena))
+			release_arena(a, arena, 0);
+		else
+			drop_units(a, arena, start, end);
+	}
+	hm_unlock(&a->lock);
+	return 0;
+}
+
+struct hm_provider *hm_arenas_provider(struct hm_arenas *a, unsigned int class)
+{
+	struct units *u = calloc(1, sizeof(*u));
+
+	if (!u) {
+		hm_error(-ENOMEM, "%s: no host memory", a->ops.name);
+		return NULL;
+	}
+	u->provider = *a->base;
+	u->provider.ops = &a->ops;
+	u->provider.granularity = HM_UNIT_SIZE;
+	u->arenas = a;
+	u->class = class;
+	return &u->provider;
+}
+
+const struct hm_provider *hm_arenas_base(const struct hm_arenas *a)
+{
+	return a->base;
+}
+
+int hm_arenas_create(struct hm_provider *base, uint64_t max,
+		     struct hm_arenas_user *user, struct hm_arenas **out)
+{
+	struct hm_arenas *a;
+
+	if (base->caps & (HM_PROVIDER_MAPPABLE | HM_PROVIDER_STREAMED))
+		return hm_error(-EOPNOTSUPP, "classes: %s gives no regions that any class can use",
+				base->ops->name);
+	a = calloc(1, sizeof(*a));
+	if (a)
+		a->map = calloc(NR_LEAVES, sizeof(*a->map));
+	if (!a || !a->map) {
+		free(a);
+		return hm_error(-ENOMEM, "classes: no host memory");
+	}
+	a->ops = (struct hm_provider_ops){
+		.name = base->ops->name,
+		.alloc = units_alloc,
+		.free = units_free,
+		.destroy = hm_provider_free,
+	};
+	a->base = base;
+	a->user = user;
+	a->max = max;
+	hm_lock_init(&a->lock, HM_FORK_PROVIDER);
+	pthread_mutex_lock(&base->hm->lock);
+	a->next = base->hm->arenas;
+	base->hm->arenas = a;
+	pthread_mutex_unlock(&base->hm->lock);
+	*out = a;
+	return 0;
+}
+
+static void unlist(struct hm_arenas *a)
+{
+	struct hm_arenas **link = &a->base->hm->arenas;
+
+	pthread_mutex_lock(&a->base->hm->lock);
+	while (*link != a)
+		link = &(*link)->next;
+	*link = a->next;
+	pthread_mutex_unlock(&a->base->hm->lock);
+}
+
+struct hm_provider *hm_arenas_destroy(struct hm_arenas *a)
+{
+	struct hm_provider *base = a->base;
+	const bool forget = hm_generation() != base->hm->generation;
+	struct hm_context saved;
+	struct hm_range *r;
+	size_t i;
+
+	unlist(a);
+	if (a->stream && !forget && !hm_provider_enter(base, &saved)) {
+		hm_retry_once(base->hm->driver.cuStreamDestroy(a->stream));
+		hm_context_leave(base->hm, &saved);
+	}
+	while ((r = hm_range_any(&a->tree))) {
+		hm_range_erase(&a->tree, r);
+		if (!forget)
+			hm_retry_once(region_put(a, (struct arena *)r));
+		free(r);
+	}
+	for (i = 0; i < NR_LEAVES; i++)
+		free(a->map[i]);
+	free(a->map);
+	hm_lock_destroy(&a->lock);
+	free(a);
+	return base;
+}
+
+/* Whereabouts. */
+
+static bool can_move(const struct hm_arenas *a)
+{
+	return a->base->caps & HM_PROVIDER_MOVES &&
+	       a->base->hm->generation == hm_generation();
+}
+
+void hm_arenas_used(struct hm_arenas *a, const void *ptr, size_t size,
+		    hetmem_stream stream)
+{
+	const uintptr_t start = (uintptr_t)ptr;
+
+	if (can_move(a))
+		grains_change(a, start, start + size,
+			      stream == HETMEM_STREAM_HOST ? HM_ON_HOST :
+			      HM_ON_DEVICE, 0);
+}
+
+/* Grains [*@start, *@end) of a block become those of them, and around, to move. */
+static bool find_piece(const struct hm_arenas *a, uintptr_t *start,
+		       uintptr_t *end, uint8_t where, bool more)
+{
+	const uintptr_t grain = 1UL << HM_GRAIN_SHIFT;
+	const uint8_t class = unit_get(a, *start);
+	unsigned int i;
+
+	while (*start < *end && !(grain_get(a, *start) & where))
+		*start += grain;
+	while (*end > *start && !(grain_get(a, *end - grain) & where))
+		*end -= grain;
+	if (*start == *end)
+		return false;
+	for (i = 0; more && i < MAX_MORE; i++) {
+		if (unit_get(a, *start - grain) != class ||
+		    !(grain_get(a, *start - grain) & where))
+			break;
+		*start -= grain;
+	}
+	for (i = 0; more && i < MAX_MORE; i++) {
+		if (unit_get(a, *end) != class ||
+		    !(grain_get(a, *end) & where))
+			break;
+		*end += grain;
+	}
+	return true;
+}
+
+/* In the device's context. */
+static CUresult prefetch(const struct hm_arenas *a, uintptr_t start, size_t size,
+			 bool device, CUstream stream)
+{
+	const struct hetmem *hm = a->base->hm;
+	const struct hm_driver *d = &hm->driver;
+	CUdevice handle = hm->devices[a->base->device].handle;
+	CUmemLocation to = { device ? CU_MEM_LOCATION_TYPE_DEVICE :
+			     CU_MEM_LOCATION_TYPE_HOST, device ? handle : 0 };
+
+	if (d->cuMemPrefetchAsync_v2)
+		return d->cuMemPrefetchAsync_v2(start, size, to, 0, stream);
+	if (d->cuMemPrefetchAsync_v1)
+		return d->cuMemPrefetchAsync_v1(start, size, device ? handle :
+						CU_DEVICE_CPU, stream);
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* Lock not held. NULL: none can be made. */
+static CUstream own_stream(struct hm_arenas *a)
+{
+	const struct hm_driver *d = &a->base->hm->driver;
+
+	hm_lock(&a->lock);
+	if (!a->stream && d->cuStreamCreate(&a->stream, CU_STREAM_NON_BLOCKING))
+		a->stream = NULL;
+	hm_unlock(&a->lock);
+	return a->stream;
+}
+
+static bool by_driver(struct hm_arenas *a, uintptr_t start, uintptr_t end,
+		      hetmem_stream stream)
+{
+	const bool device = stream != HETMEM_STREAM_HOST;
+	struct hetmem *hm = a->base->hm;
+	struct hm_context saved;
+	CUresult res = CUDA_ERROR_NOT_SUPPORTED;
+
+	if (device && hm_capture_active(hm, stream))
+		return false;
+	if (device ? hm_context_default(hm, a->base->device, &saved) :
+	    hm_provider_enter(a->base, &saved))
+		return false;
+	if (!device)
+		stream = own_stream(a);
+	if (device || stream)
+		res = prefetch(a, start, end - start, device, stream);
+	if (!res && !device)
+		res = hm->driver.cuStreamSynchronize(stream);
+	hm_context_leave(hm, &saved);
+	return !res;
+}
+
+/* The whole pages of a block whose contents are dead, made on the host again. */
+static bool renew(struct hm_arenas *a, uintptr_t start, uintptr_t end)
+{
+	const size_t page = a->base->hm->page_size;
+
+	start = (start + page - 1) & ~(page - 1);
+	end &= ~(page - 1);
+	return !madvise((void *)start, end - start, MADV_DONTNEED) &&
+	       !hm_pages_populate((void *)start, end - start, page, 0);
+}
+
+void hm_arenas_bring(struct hm_arenas *a, const void *ptr, size_t size,
+		     hetmem_stream stream)
+{
+	const bool host = stream == HETMEM_STREAM_HOST;
+	const uintptr_t grain = 1UL << HM_GRAIN_SHIFT;
+	const uint8_t from = host ? HM_ON_DEVICE : HM_ON_HOST;
+	uintptr_t block = (uintptr_t)ptr, start, end;
+	struct hetmem_moved moved = { 0 };
+	bool done;
+
+	if (!can_move(a))
+		return;
+	start = block & ~(grain - 1);
+	end = (block + size + grain - 1) & ~(grain - 1);
+	if (!find_piece(a, &start, &end, from,
+			hm_arenas_class(a, ptr) == (host ? 1 : 2)))
+		return;
+	if (host && size >= MIN_DROP && a->base->caps & HM_PROVIDER_PAGES) {
+		done = renew(a, block, block + size);
+		start = (block + grain - 1) & ~(grain - 1);
+		end = (block + size) & ~(grain - 1);
+	} else if (host && a->base->caps & HM_PROVIDER_PAGES &&
+		   hm_kmod_there(&a->base->hm->kmod)) {
+		done = !hm_kmod_migrate(&a->base->hm->kmod, start, end,
+					HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
+					0, &moved);
+	} else {
+		done = by_driver(a, start, end, stream);
+	}
+	if (done)
+		grains_change(a, start, end, host ? HM_ON_HOST : HM_ON_DEVICE,
+			      from);
+}
+
+/* For placement. */
+
+/* The arenas that [@start, @end) is in, of one class; or NULL. */
+static struct hm_arenas *find_arenas(struct hetmem *hm, uintptr_t start,
+				     uintptr_t end, unsigned int *class)
+{
+	struct hm_arenas *a;
+	uintptr_t at;
+
+	pthread_mutex_lock(&hm->lock);
+	for (a = hm->arenas; a; a = a->next) {
+		*class = hm_arenas_class(a, (void *)start);
+		if (*class)
+			break;
+	}
+	pthread_mutex_unlock(&hm->lock);
+	for (at = start & ~(HM_UNIT_SIZE - 1); a && at < end; at += HM_UNIT_SIZE)
+		if (hm_arenas_class(a, (void *)at) != *class)
+			return NULL;
+	return a;
+}
+
+bool hm_arenas_gap(struct hetmem *hm, uintptr_t left, uintptr_t right)
+{
+	unsigned int class;
+	struct hm_arenas *a = left < right ?
+		find_arenas(hm, left, right + 1, &class) : NULL;
+
+	return a && a->user->is_gap(a->user, class, left, right);
+}
+
+void hm_arenas_moved(struct hetmem *hm, uintptr_t start, uintptr_t end,
+		     bool device)
+{
+	struct hm_arenas *a;
+
+	pthread_mutex_lock(&hm->lock);
+	for (a = hm->arenas; a; a = a->next)
+		if (hm_arenas_class(a, (void *)start))
+			grains_change(a, start, end, device ? HM_ON_DEVICE :
+				      HM_ON_HOST, 0);
+	pthread_mutex_unlock(&hm->lock);
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Arenas: regions of one provider, shared by several pools. Each pool is one
+ * placement class, and gets whole aligned units of 2 MiB. So two classes never
+ * share 2 MiB, while free units go from one class to another without a call of the
+ * driver.
+ *
+ * A unit is held from the first time it is handed out until its memory goes back to
+ * the system. A provider that makes pages on first touch ("lazy") gets arenas that
+ * are larger than what is held: they cost addresses only, and make the memory of a
+ * class contiguous.
+ *
+ * hm_arenas.lock protects the tree of arenas, the counters and the class of units;
+ * it is not held while the provider is called. Class and whereabouts are read
+ * without it, from a map by address.
+ */
+#ifndef HETMEM_PROVIDER_ARENAS_H
+#define HETMEM_PROVIDER_ARENAS_H
+
+#include "provider/provider.h"
+
+/* Classes are 1 to HM_ARENAS_CLASSES. */
+#define HM_ARENAS_CLASSES	5
+#define HM_UNIT_SIZE		HM_HUGE_SIZE
+/* Whereabouts are known by pieces of this size. */
+#define HM_GRAIN_SHIFT		16
+
+/* Where pages of a grain may be; 0: nobody used them. */
+#define HM_ON_HOST		1
+#define HM_ON_DEVICE		2
+
+struct hm_arenas;
+
+/**
+ * struct hm_arenas_user - whose pools they are
+ * @spare: the pools of other classes than @class give units back that they do not
+ *	use, if there are @bytes of them. Called without a lock.
+ * @is_gap: whether there is only free memory of @class between the live blocks
+ *	that begin at @left and @right
+ */
+struct hm_arenas_user {
+	void (*spare)(struct hm_arenas_user *user, unsigned int class,
+		      size_t bytes);
+	bool (*is_gap)(struct hm_arenas_user *user, unsigned int class,
+		       uintptr_t left, uintptr_t right);
+};
+
+/*
+ * Makes arenas over @base, which belongs to them if that succeeds. At most @max
+ * bytes are held, 0: what there is. Errors:
+ * -EOPNOTSUPP: @base is mappable, or in stream order;
+ * -ENOMEM.
+ */
+int hm_arenas_create(struct hm_provider *base, uint64_t max,
+		     struct hm_arenas_user *user, struct hm_arenas **out);
+
+/*
+ * After the pools. Frees all arenas, except in a forked child. Returns the provider,
+ * which is the caller's again.
+ */
+struct hm_provider *hm_arenas_destroy(struct hm_arenas *a);
+
+/* A provider of units for @class, for a pool. NULL: no host memory. */
+struct hm_provider *hm_arenas_provider(struct hm_arenas *a, unsigned int class);
+
+const struct hm_provider *hm_arenas_base(const struct hm_arenas *a);
+
+/* The class of the unit that @ptr is in; 0: none. Takes no lock. */
+unsigned int hm_arenas_class(const struct hm_arenas *a, const void *ptr);
+
+/* Gives free units back until @keep bytes are held. Returns the bytes. */
+size_t hm_arenas_trim(struct hm_arenas *a, uint64_t keep);
+
+void hm_arenas_set_max(struct hm_arenas *a, uint64_t max);
+void hm_arenas_held(struct hm_arenas *a, uint64_t *now, uint64_t *most,
+		    uint64_t *metadata);
+
+/*
+ * [@ptr, @ptr + @size) was just allocated for @stream, and its contents are dead:
+ * brings what is elsewhere to where it will be used, in one piece. HETMEM_STREAM_HOST:
+ * to the host, before this returns; else to the device, in the order of @stream. What
+ * cannot be brought stays for faults to bring.
+ */
+void hm_arenas_bring(struct hm_arenas *a, const void *ptr, size_t size,
+		     hetmem_stream stream);
+
+/* It was used by @stream, which is known. */
+void hm_arenas_used(struct hm_arenas *a, const void *ptr, size_t size,
+		    hetmem_stream stream);
+
+/*
+ * For placement: what is between the live blocks that begin at @left and @right may
+ * move with them. It is free memory of the class that both have.
+ */
+bool hm_arenas_gap(struct hetmem *hm, uintptr_t left, uintptr_t right);
+
+/* A program's prefetch brought [@start, @end) to the device, or to the host. */
+void hm_arenas_moved(struct hetmem *hm, uintptr_t start, uintptr_t end,
+		     bool device);
+
+#endif /* HETMEM_PROVIDER_ARENAS_H */

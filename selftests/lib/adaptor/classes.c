@@ -1,0 +1,576 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Placement classes: blocks of two classes never share 2 MiB; small programs hold
+ * little; free memory of one class serves another; a bound is one of all classes; what
+ * comes back comes in one piece; gaps; statistics, trim, walk and options are of all.
+ * An argument is the seed of the randomized part.
+ */
+#include <hetmem/snapshot.h>
+#include <sys/wait.h>
+
+#include "provider/arenas.h"
+#include "soft_driver.h"
+
+#define MIB	((size_t)1 << 20)
+#define KIB	((size_t)1 << 10)
+#define UNIT	(2 * MIB)
+#define HOST	HETMEM_STREAM_HOST
+#define NR	5	/* classes */
+
+static CUstream a, b;
+static unsigned int seed = 1;
+
+static struct hetmem_resource *make(const char *spec)
+{
+	struct hetmem_resource *res = NULL;
+
+	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec,
+	     hetmem_last_error());
+	return res;
+}
+
+static unsigned int random_below(unsigned int n)
+{
+	seed = seed * 1103515245 + 12345;
+	return (seed >> 8) % n;
+}
+
+static void *get_in(struct hetmem_resource *res, unsigned int class, size_t size,
+		    hetmem_stream stream)
+{
+	const struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = size, .stream = stream,
+		.placement = class,
+	};
+	void *p = NULL;
+
+	if (hetmem_alloc_with(res, &params, &p))
+		printf("# %s\n", hetmem_last_error());
+	return p;
+}
+
+static struct hetmem_resource_stats stats_of(struct hetmem_resource *res)
+{
+	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+
+	need(!hetmem_resource_stats(res, &stats), "stats");
+	return stats;
+}
+
+/* How often @call was made since calls_begin(). */
+static void calls_begin(const char *call)
+{
+	char rule[80];
+
+	snprintf(rule, sizeof(rule), "%s:1000000", call);
+	need(!soft_rules(rule, NULL), "a rule");
+}
+
+static long calls_end(void)
+{
+	long made = hm->soft->made();
+
+	soft_rules(NULL, NULL);
+	return made;
+}
+
+/* Separation. */
+
+#define NR_BLOCKS	200
+
+struct held {
+	uintptr_t ptr;
+	size_t size;
+	unsigned int class;
+	hetmem_stream stream;
+};
+
+static struct held held[NR_BLOCKS];
+
+/* What a walk checks: each live block is one that is held, where it is. */
+struct walked {
+	unsigned int live, unknown;
+	size_t bytes;
+};
+
+static int see_block(void *data, const struct hetmem_walk_segment *segment,
+		     const struct hetmem_walk_block *block)
+{
+	struct walked *w = data;
+	unsigned int i;
+
+	(void)segment;
+	w->bytes += block->bytes;
+	if (block->state != HETMEM_BLOCK_LIVE)
+		return 0;
+	w->live++;
+	for (i = 0; i < NR_BLOCKS; i++)
+		if (held[i].ptr == (uintptr_t)block->ptr)
+			return 0;
+	w->unknown++;
+	return 0;
+}
+
+static unsigned int shared_units(void)
+{
+	unsigned int i, j, n = 0;
+
+	for (i = 0; i < NR_BLOCKS; i++)
+		for (j = 0; held[i].ptr && j < i; j++)
+			n += held[j].ptr && held[i].class != held[j].class &&
+			     held[i].ptr / UNIT <= (held[j].ptr + held[j].size - 1) / UNIT &&
+			     held[j].ptr / UNIT <= (held[i].ptr + held[i].size - 1) / UNIT;
+	return n;
+}
+
+static void separation(const char *spec, unsigned int steps)
+{
+	struct hetmem_resource *res = make(spec);
+	const hetmem_stream streams[] = { HOST, a, b };
+	struct hetmem_walk walk = { .size = sizeof(walk), .block = see_block };
+	unsigned int i, step, shared = 0, wrong = 0, none = 0;
+	struct hetmem_resource_stats stats;
+	struct walked walked;
+
+	memset(held, 0, sizeof(held));
+	walk.data = &walked;
+	for (step = 0; step < steps; step++) {
+		struct held *h = &held[random_below(NR_BLOCKS)];
+
+		if (h->ptr) {
+			wrong += !!hetmem_free(res, (void *)h->ptr,
+					       random_below(2) ? h->size : 0,
+					       h->stream);
+			h->ptr = 0;
+			continue;
+		}
+		h->class = 1 + random_below(NR);
+		h->size = random_below(4) ? 1 + random_below(100000) :
+			1 + random_below(6 * MIB);
+		h->stream = streams[random_below(3)];
+		h->ptr = (uintptr_t)get_in(res, h->class, h->size, h->stream);
+		none += !h->ptr;
+		if (step % 16 && step < steps - 16)
+			continue;
+		shared += shared_units();
+		walked = (struct walked){ 0 };
+		wrong += !!hetmem_walk(res, &walk);
+		stats = stats_of(res);
+		wrong += walked.unknown || walked.live != stats.live ||
+			walked.bytes > stats.reserved;
+	}
+	is(shared, 0, "%s: no 2 MiB with two classes", spec);
+	is(wrong, 0, "%s: walks and statistics are of all classes", spec);
+	is(none, 0, "%s: there was always memory", spec);
+	for (i = 0; i < NR_BLOCKS; i++)
+		hetmem_free(res, (void *)held[i].ptr, 0, held[i].stream);
+	is(hetmem_trim(res, 0, NULL), 0, "%s: trim", spec);
+	is(stats_of(res).reserved, 0, "%s: gives all back", spec);
+	is(hetmem_resource_destroy(res), 0, "%s: nothing is live", spec);
+}
+
+/* 1 MiB in k classes holds 2k MiB at most, in whatever blocks. */
+static void bound(const char *spec)
+{
+	static const size_t sizes[] = { MIB, 256 * KIB, 4 * KIB, 512 };
+	unsigned int k, i, s;
+	bool good = true;
+	size_t at;
+
+	for (k = 1; k <= NR; k++) {
+		for (s = 0; s < 4; s++) {
+			struct hetmem_resource *res = make(spec);
+			size_t got = 0;
+
+			for (at = 0; at < MIB; at += sizes[s])
+				for (i = 1; i <= k; i++)
+					got += get_in(res, i, sizes[s], a) ?
+						sizes[s] : 0;
+			good = good && got == k * MIB &&
+				stats_of(res).reserved <= 2 * k * MIB &&
+				stats_of(res).reserved_peak <= 2 * k * MIB;
+			hetmem_resource_destroy(res);
+		}
+	}
+	ok(good, "%s: 1 MiB in each of k classes holds 2k MiB at most", spec);
+}
+
+/* What one class freed is the next one's, without the driver. */
+static void handed_over(const char *spec, const char *call)
+{
+	struct hetmem_resource *res = make(spec);
+	void *p[16];
+	unsigned int i, class;
+
+	for (i = 0; i < 16; i++)
+		p[i] = get_in(res, 1, 4 * MIB, HOST);
+	calls_begin(call);
+	for (class = 1; class <= NR; class++) {
+		for (i = 0; i < 16; i++)
+			hetmem_free(res, p[i], 0, HOST);
+		for (i = 0; i < 16; i++)
+			p[i] = get_in(res, 1 + class % NR, 4 * MIB, HOST);
+		ok(p[15], "%s: blocks of class %u", spec, 1 + class % NR);
+	}
+	is(calls_end(), 0, "%s: without a call of %s", spec, call);
+	is(stats_of(res).reserved_peak, 64 * MIB, "%s: no more was held", spec);
+	hetmem_resource_destroy(res);
+}
+
+/* max= is of all classes; what one waits for may be another's. */
+static void one_max(void)
+{
+	struct hetmem_resource *res = make("unified(max=32M)");
+	void *p = get_in(res, 2, 20 * MIB, a), *q = NULL;
+
+	need(p, "a block");
+	is(hetmem_alloc(res, 16 * MIB, 0, HOST, &q), -ENOMEM, "max is of all");
+	ok(strstr(hetmem_last_error(), "of at most 33554432"), "%s",
+	   hetmem_last_error());
+	ok(!q, "and nothing was given");
+	need(!soft_launch(a, "busy", NULL, 0, 20000000), "work");
+	hetmem_free(res, p, 0, a);
+	is(hetmem_alloc(res, 16 * MIB, 0, HOST, &q), 0,
+	   "another class's work was waited for");
+	is(stats_of(res).reserved <= 32 * MIB, 1, "within max");
+	is(hetmem_resource_set(res, "max", "64M"), 0, "a higher max");
+	p = get_in(res, 2, 40 * MIB, a);
+	ok(p, "can be used");
+	hetmem_free(res, p, 0, a);
+	is(hetmem_resource_set(res, "max", "24M"), 0, "a lower one");
+	is(stats_of(res).reserved <= 24 * MIB, 1, "gives memory back");
+	is(hetmem_resource_set(res, "pool.max", "48M"), 0, "by the pool's name");
+	is(hetmem_resource_set(res, "max", "0"), -EINVAL, "a bad one");
+	is(hetmem_resource_set(res, "min", "1G"), -EINVAL, "min above max");
+	is(hetmem_resource_set(res, "wait", "0s"), 0, "wait changes");
+	is(hetmem_resource_set(res, "handle", "4M"), -EOPNOTSUPP, "handle does not");
+	hetmem_resource_destroy(res);
+
+	res = make("unified(min=8M)");
+	is(stats_of(res).reserved, 8 * MIB, "min is there from the start, once");
+	hetmem_trim(res, 0, NULL);
+	is(stats_of(res).reserved, 8 * MIB, "and stays");
+	hetmem_resource_destroy(res);
+}
+
+/* Coming back, and the other way: as few calls as there are pieces. */
+static void in_one_piece(void)
+{
+	struct hetmem_resource *res = make("unified(over=managed)");
+	char *p, *q;
+	unsigned int i;
+	void *small[64];
+
+	/* The same memory, class both: the device, the host, the device. */
+	p = get_in(res, 4, 32 * MIB, a);
+	calls_begin("cuMemPrefetchAsync");
+	hetmem_free(res, p, 0, a);
+	is(calls_end(), 0, "freed memory moves nowhere");
+	drv->cuStreamSynchronize(a);
+	calls_begin("cuMemPrefetchAsync");
+	q = get_in(res, 4, 32 * MIB, HOST);
+	ok(q == p, "the same block");
+	is(calls_end(), 1, "it comes back in one piece");
+	memset(q, 1, 32 * MIB);
+	calls_begin("cuMemPrefetchAsync");
+	hetmem_free(res, q, 0, HOST);
+	q = get_in(res, 4, 32 * MIB, HOST);
+	is(calls_end(), 0, "and stays there");
+	calls_begin("cuStreamSynchronize");
+	hetmem_free(res, q, 0, HOST);
+	q = get_in(res, 4, 32 * MIB, a);
+	is(calls_end(), 0, "to the device nobody waits");
+	calls_begin("cuMemPrefetchAsync");
+	hetmem_free(res, q, 0, a);
+	q = get_in(res, 4, 32 * MIB, a);
+	is(calls_end(), 0, "the device has it");
+	hetmem_free(res, q, 0, HOST);
+	hetmem_trim(res, 0, NULL);
+
+	/* Units of the device's class become the host's: small blocks, one call. */
+	p = get_in(res, 2, 32 * MIB, a);
+	hetmem_free(res, p, 0, a);
+	drv->cuStreamSynchronize(a);
+	calls_begin("cuMemPrefetchAsync");
+	for (i = 0; i < 64; i++)
+		small[i] = get_in(res, 1, 500 * KIB, HOST);
+	is(calls_end(), 16, "small blocks of the host: a piece for each 2 MiB");
+	is(stats_of(res).reserved, 32 * MIB, "of the memory that the device had");
+	for (i = 0; i < 64; i++)
+		hetmem_free(res, small[i], 0, HOST);
+
+	/* A use that was reported, or a free on a stream of the device. */
+	p = get_in(res, 1, 8 * MIB, HOST);
+	is(hetmem_record_stream(res, p, b), 0, "a use");
+	hetmem_free(res, p, 0, HOST);
+	drv->cuStreamSynchronize(b);
+	hetmem_poll(res);
+	calls_begin("cuMemPrefetchAsync");
+	q = get_in(res, 1, 8 * MIB, HOST);
+	is(calls_end(), q == p, "a block that was recorded comes back");
+	hetmem_free(res, q, 8 * MIB, a);
+	drv->cuStreamSynchronize(a);
+	calls_begin("cuMemPrefetchAsync");
+	p = get_in(res, 1, 8 * MIB, HOST);
+	is(calls_end(), p == q, "one that was freed on a stream, too");
+	ok(p == q, "it is the same");
+
+	/* The driver fails: the block is there all the same. */
+	hetmem_free(res, p, 8 * MIB, a);
+	drv->cuStreamSynchronize(a);
+	need(!soft_rules("cuMemPrefetchAsync:1", NULL), "a rule");
+	p = get_in(res, 1, 8 * MIB, HOST);
+	ok(p, "the driver does not bring it");
+	soft_rules(NULL, NULL);
+	hetmem_free(res, p, 0, HOST);
+	calls_begin("cuMemPrefetchAsync");
+	p = get_in(res, 1, 8 * MIB, HOST);
+	is(calls_end(), 1, "the next time it does");
+	hetmem_resource_destroy(res);
+}
+
+/* Own pages are dropped and made anew, without the driver; nothing that is live is. */
+static void dropped(void)
+{
+	struct hetmem_resource *res = make("unified(over=system)");
+	char *p, *before, *after;
+
+	before = get_in(res, 4, 3 * MIB + 512, a);
+	p = get_in(res, 4, 8 * MIB, a);
+	after = get_in(res, 4, 3 * MIB + 512, a);
+	memset(before, 1, 3 * MIB + 512);
+	memset(p, 2, 8 * MIB);
+	memset(after, 3, 3 * MIB + 512);
+	hetmem_free(res, p, 0, a);
+	drv->cuStreamSynchronize(a);
+	calls_begin("cuMemPrefetchAsync");
+	ok(get_in(res, 4, 8 * MIB, HOST) == p, "the same block");
+	is(calls_end(), 0, "without a call of the driver");
+	ok(all_bytes(before, 1, 3 * MIB + 512) &&
+	   all_bytes(after, 3, 3 * MIB + 512), "its neighbours are as they were");
+	is(p[4 * MIB], 0, "its own pages are new");
+	hetmem_resource_destroy(res);
+}
+
+static bool gap(const char *left, const char *right)
+{
+	return hm_arenas_gap(hm, (uintptr_t)left, (uintptr_t)right);
+}
+
+/* What lies between two blocks of a class. */
+static void gaps(void)
+{
+	struct hetmem_resource *res = make("unified(over=managed)");
+	char *p[8], *l[3], *other;
+	int i;
+
+	for (i = 0; i < 8; i++)
+		p[i] = get_in(res, 2, 64 * KIB, a);
+	for (i = 1; i < 8; i++)
+		need(p[i] == p[i - 1] + 64 * KIB, "blocks in a row");
+	ok(gap(p[0], p[1]), "neighbours");
+	ok(!gap(p[0], p[2]), "a live block");
+	hetmem_free(res, p[1], 0, a);
+	hetmem_free(res, p[2], 0, a);
+	ok(gap(p[0], p[3]), "freed ones");
+	ok(!gap(p[0], p[4]), "and one that is not");
+	ok(!gap(p[3], p[3]) && !gap(p[3], p[0]), "no range");
+	ok(!gap(p[0], p[2]) && !gap(p[1], p[3]), "no block");
+	ok(!gap(p[0], p[3] + 512), "not its beginning");
+	ok(!gap((char *)&i, (char *)(&i + 1)), "memory of nobody's");
+	/* Large blocks have regions of their own, in the same arena. */
+	for (i = 0; i < 3; i++)
+		l[i] = get_in(res, 2, 3 * MIB, a);
+	need(l[2] == l[1] + 4 * MIB && l[1] == l[0] + 4 * MIB, "regions");
+	ok(gap(p[7], l[0]), "the ends of two regions");
+	ok(gap(l[0], l[1]), "of large blocks");
+	ok(!gap(l[0], l[2]), "and a block");
+	other = get_in(res, 1, 64 * KIB, a);
+	ok(!gap(p[7], other) && !gap(other, p[7]), "two classes");
+
+	/* The program's own prefetch counts as a use. */
+	hm_arenas_moved(hm, (uintptr_t)p[4], (uintptr_t)p[5], false);
+	hetmem_free(res, p[4], 0, a);
+	calls_begin("cuMemPrefetchAsync");
+	p[4] = get_in(res, 2, 64 * KIB, a);
+	is(calls_end(), 1, "what a prefetch took away is brought");
+	hetmem_resource_destroy(res);
+	ok(!gap(p[0], p[3]), "destroyed");
+}
+
+static void bad_input(void)
+{
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = 1, .stream = HOST,
+		.placement = NR + 1,
+	};
+	static const char *const plain[] = {
+		"device", "pool(vmm)", "fixed(pool(host),size=4K,count=2)",
+		"stats(binning(pool(host),managed,at=1K))", "guard(pool(host))",
+	};
+	struct hetmem_resource *res = make("unified");
+	void *p = NULL;
+	size_t i;
+
+	is(hetmem_alloc_with(res, &params, &p), -EINVAL, "no such class");
+	ok(strstr(hetmem_last_error(), "placement 6") && !p, "%s",
+	   hetmem_last_error());
+	is(hetmem_free(res, &params, 0, HOST), -EINVAL, "memory of nobody's");
+	is(hetmem_record_stream(res, &params, a), -EINVAL, "nor can it be used");
+	hetmem_resource_destroy(res);
+	is(hetmem_resource_create(hm, "classes(async)", &res), -EOPNOTSUPP,
+	   "memory in the order of streams");
+	is(hetmem_resource_create(hm, "classes(vmm)", &res), -EOPNOTSUPP,
+	   "memory that is mapped");
+	is(hetmem_resource_create(hm, "classes(host,max=1M,min=2M)", &res),
+	   -EINVAL, "min above max");
+	is(hetmem_resource_create(hm, "classes(host,comm=on)", &res),
+	   -EOPNOTSUPP, "an option of other pools");
+	is(hetmem_resource_create(hm, "classes(host,handle=1M)", &res), -EINVAL,
+	   "regions below 2 MiB");
+	for (i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
+		res = make(plain[i]);
+		p = get_in(res, 3, 1000, HOST);
+		ok(p && !hetmem_free(res, p, 1000, HOST), "%s: has no classes",
+		   plain[i]);
+		hetmem_resource_destroy(res);
+	}
+}
+
+/* Threads: all classes, all streams, and one that trims. */
+
+#define THREADS		4
+#define ROUNDS		300
+
+struct worker {
+	struct hetmem_resource *res;
+	unsigned int nr;
+	CUstream stream;
+	unsigned int failed;
+};
+
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+	unsigned int i, mine = w->nr * 7919 + 1;
+	unsigned char *p[8] = { NULL };
+
+	for (i = 0; i < ROUNDS; i++) {
+		unsigned int slot = i % 8;
+		size_t size;
+
+		mine = mine * 1103515245 + 12345;
+		size = 1 + (mine >> 8) % (mine & 0x800000 ? 3 * MIB : 60000);
+		if (p[slot]) {
+			w->failed += *p[slot] != w->nr;
+			w->failed += !!hetmem_free(w->res, p[slot], 0,
+					slot & 1 ? HOST : w->stream);
+		}
+		p[slot] = get_in(w->res, 1 + (mine >> 16) % NR, size,
+				 slot & 1 ? HOST : w->stream);
+		if (p[slot])
+			*p[slot] = w->nr;
+		else
+			w->failed++;
+		if (w->nr == 1 && i % 32 == 0)
+			w->failed += !!hetmem_trim(w->res, 0, NULL);
+		if (w->nr == 2 && i % 16 == 0)
+			hm_arenas_gap(hm, (uintptr_t)p[0], (uintptr_t)p[slot]);
+	}
+	for (i = 0; i < 8; i++)
+		w->failed += !!hetmem_free(w->res, p[i], 0, HOST);
+	return NULL;
+}
+
+static void threads(const char *spec)
+{
+	struct hetmem_resource *res = make(spec);
+	struct worker workers[THREADS];
+	pthread_t ids[THREADS];
+	unsigned int i, failed = 0;
+
+	for (i = 0; i < THREADS; i++) {
+		workers[i] = (struct worker){ .res = res, .nr = i + 1 };
+		need(!drv->cuStreamCreate(&workers[i].stream,
+					  CU_STREAM_NON_BLOCKING) &&
+		     !pthread_create(&ids[i], NULL, work, &workers[i]),
+		     "a thread");
+	}
+	for (i = 0; i < THREADS; i++) {
+		pthread_join(ids[i], NULL);
+		failed += workers[i].failed;
+		hetmem_stream_retire(res, workers[i].stream);
+		drv->cuStreamDestroy(workers[i].stream);
+	}
+	is(failed, 0, "%s: %d threads", spec, THREADS);
+	is(hetmem_trim(res, 0, NULL), 0, "%s: trim", spec);
+	is(stats_of(res).reserved, 0, "%s: all is given back", spec);
+	is(hetmem_resource_destroy(res), 0, "%s: nothing is live", spec);
+}
+
+/* A child goes on with its copy; the parent does not notice. */
+static void forked(void)
+{
+	struct hetmem_resource *res = make("unified(over=system)");
+	char *p = get_in(res, 2, 3 * MIB, a), *q;
+	int status;
+	pid_t pid;
+
+	memset(p, 5, 3 * MIB);
+	pid = fork();
+	if (!pid) {
+		q = get_in(res, 1, 20 * MIB, HOST);
+		if (!q)
+			_exit(1);
+		memset(q, 6, 20 * MIB);
+		if (p[MIB] != 5 || hetmem_free(res, p, 0, HOST) ||
+		    hetmem_free(res, q, 0, HOST) ||
+		    hetmem_trim(res, 0, NULL) || stats_of(res).reserved)
+			_exit(2);
+		_exit(hetmem_resource_destroy(res) ? 3 : 0);
+	}
+	waitpid(pid, &status, 0);
+	ok(WIFEXITED(status) && !WEXITSTATUS(status), "a child goes on: %d", status);
+	ok(all_bytes(p, 5, 3 * MIB), "the parent has what it had");
+	is(hetmem_free(res, p, 0, a), 0, "and frees it");
+	is(hetmem_resource_destroy(res), 0, "nothing is live");
+}
+
+int main(int argc, char **argv)
+{
+	size_t available, total;
+
+	if (argc > 1)
+		seed = strtoul(argv[1], NULL, 0);
+	printf("# seed %u\n", seed);
+	setenv("HETMEM_SOFT_DEBUG", "1", 1);
+	setenv("HETMEM_SOFT_MACHINE", "hmm memory=4G", 1);
+	open_soft("");
+	need(!drv->cuStreamCreate(&a, CU_STREAM_NON_BLOCKING) &&
+	     !drv->cuStreamCreate(&b, CU_STREAM_NON_BLOCKING), "streams");
+	separation("classes(managed)", 1500);
+	separation("classes(system(device=0))", 1500);
+	separation("classes(registered)", 600);
+	separation("classes(host)", 600);
+	separation("classes(device)", 600);
+	bound("classes(managed)");
+	bound("classes(system)");
+	bound("classes(registered)");
+	handed_over("classes(managed)", "cuMemAllocManaged");
+	handed_over("classes(registered)", "cuMemHostRegister");
+	one_max();
+	in_one_piece();
+	dropped();
+	gaps();
+	bad_input();
+	threads("unified(over=managed)");
+	threads("unified(over=system,decay=1ms)");
+	threads("unified(over=registered,max=256M)");
+	forked();
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+	drv->cuMemGetInfo(&available, &total);
+	is(available, total, "nothing is left");
+	close_soft();
+	return tap_end();
+}
