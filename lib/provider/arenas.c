@@ -33,6 +33,9 @@
 #define UNIT_BUSY	0x0f	/* class: its pages are being dropped */
 #define UNIT_HELD	0x40
 
+/* Classes that belong to one side: HETMEM_PLACEMENT_*. */
+#define HOST_CLASS	HETMEM_PLACEMENT_HOST
+#define DEVICE_CLASS	HETMEM_PLACEMENT_DEVICE
 /* A lazy arena has this part of what is held, within bounds. */
 #define ARENA_SHARE	8
 #define MIN_ARENA	((size_t)16 << 20)
@@ -74,6 +77,7 @@ struct arena {
  * @max: of @held; 0: no bound
  * @spared: threads that ask other pools for units
  * @trims: so far
+ * @populate: threads, as the base provider had it
  * @stream: that brings memory to the host, made when it is first needed
  */
 struct hm_arenas {
@@ -86,7 +90,7 @@ struct hm_arenas {
 	struct leaf **map;
 	unsigned int nr_leaves, nr_arenas;
 	uint64_t held, peak, max;
-	unsigned int spared, trims;
+	unsigned int spared, trims, populate;
 	CUstream stream;
 };
 
@@ -189,6 +193,13 @@ unsigned int hm_arenas_class(const struct hm_arenas *a, const void *ptr)
 	unsigned int class = unit_get(a, (uintptr_t)ptr) & UNIT_CLASS;
 
 	return class <= HM_ARENAS_CLASSES ? class : 0;
+}
+
+/* Whether memory is brought to where it is used, and this process may do so. */
+static bool can_move(const struct hm_arenas *a)
+{
+	return a->base->caps & HM_PROVIDER_MOVES &&
+	       a->base->hm->generation == hm_generation();
 }
 
 /* Units. All with the lock, except where a comment says so. */
@@ -361,6 +372,25 @@ static int may_hold(struct hm_arenas *a, uint64_t bytes)
 	return err;
 }
 
+/*
+ * The first huge page of an arena that the CPU will touch shows whether others are worth
+ * their time: on a fragmented host one can take the kernel milliseconds.
+ */
+static void probe(struct hm_arenas *a, const struct arena *arena)
+{
+	const uint64_t slow = a->base->slow_ns ? a->base->slow_ns :
+		HM_PAGES_SLOW_NS;
+	void *start = (void *)arena->range.start;
+	const uint64_t began = hm_now();
+
+	if (slow > 1 && (hm_pages_populate(start, HM_UNIT_SIZE,
+					   a->base->hm->page_size, 1, slow) ||
+			 hm_now() - began <= slow))
+		return;
+	/* A kernel without huge pages says -EINVAL: nothing is lost. */
+	madvise(start, arena->range.end - arena->range.start, MADV_NOHUGEPAGE);
+}
+
 /* A new arena of @bytes, whose first units are for @class. Without the lock. */
 static int grow(struct hm_arenas *a, unsigned int class, size_t size,
 		size_t bytes, hetmem_stream stream, uintptr_t *start)
@@ -395,6 +425,8 @@ static int grow(struct hm_arenas *a, unsigned int class, size_t size,
 		return err;
 	}
 	*start = s.start;
+	if (a->base->caps & HM_PROVIDER_PAGES && class != DEVICE_CLASS)
+		probe(a, arena);
 	return 0;
 }
 
@@ -520,6 +552,26 @@ static size_t release_arena(struct hm_arenas *a, struct arena *arena,
 	return 0;
 }
 
+/* Units of a class are free, and their memory can go back to the system. */
+static void put_units(struct hm_arenas *a, uintptr_t start, uintptr_t end)
+{
+	struct arena *arena;
+	uintptr_t at;
+
+	hm_lock(&a->lock);
+	arena = (struct arena *)hm_range_find(&a->tree, start, 1);
+	for (at = start; at < end; at += HM_UNIT_SIZE)
+		unit_set(a, at, UNIT_HELD);
+	arena->free += (end - start) / HM_UNIT_SIZE;
+	if (!a->spared) {
+		if (arena->free == units_of(arena))
+			release_arena(a, arena, 0);
+		else
+			drop_units(a, arena, start, end);
+	}
+	hm_unlock(&a->lock);
+}
+
 /* What a trim looks for: the first arena in which there is something to do. */
 struct victim {
 	const struct hm_arenas *arenas;
@@ -600,18 +652,51 @@ void hm_arenas_held(struct hm_arenas *a, uint64_t *now, uint64_t *most,
 	hm_unlock(&a->lock);
 }
 
+/*
+ * Own pages of dead units that a device has are dropped: the CPU makes new ones, which
+ * takes less than bringing them back.
+ */
+static void renew_units(struct hm_arenas *a, uintptr_t start, uintptr_t end)
+{
+	uintptr_t at;
+
+	if (!can_move(a) || !(a->base->caps & HM_PROVIDER_PAGES))
+		return;
+	for (at = start; at < end; at += 1UL << HM_GRAIN_SHIFT)
+		if (grain_get(a, at) & HM_ON_DEVICE)
+			break;
+	if (at < end && !madvise((void *)start, end - start, MADV_DONTNEED))
+		grains_change(a, start, end, 0, HM_ON_HOST | HM_ON_DEVICE);
+}
+
 /* The providers of the pools. */
 
 static int units_alloc(struct hm_provider *self, size_t size,
 		       hetmem_stream stream, void **ptr)
 {
 	struct units *u = (struct units *)self;
+	struct hm_arenas *a = u->arenas;
 	uintptr_t start;
-	int err = get_units(u->arenas, u->class, size, stream, &start);
+	int err = get_units(a, u->class, size, stream, &start);
 
-	if (!err)
-		*ptr = (void *)start;
-	return err;
+	if (err)
+		return err;
+	if (u->class != DEVICE_CLASS)
+		renew_units(a, start, start + size);
+	/* What the device touches first is better made there. */
+	if (a->populate && u->class != DEVICE_CLASS) {
+		err = hm_pages_populate((void *)start, size,
+					self->hm->page_size, a->populate,
+					a->base->slow_ns);
+		if (err) {
+			put_units(a, start, start + size);
+			return hm_error(err, "%s: no pages for %zu bytes",
+					a->ops.name, size);
+		}
+		hm_arenas_used(a, (void *)start, size, HETMEM_STREAM_HOST);
+	}
+	*ptr = (void *)start;
+	return 0;
 }
 
 /* Always taken back: what the base provider refuses stays here, free. */
@@ -619,24 +704,10 @@ static int units_free(struct hm_provider *self, void *ptr, size_t size,
 		      hetmem_stream stream)
 {
 	struct units *u = (struct units *)self;
-	struct hm_arenas *a = u->arenas;
-	uintptr_t start = (uintptr_t)ptr, end = start + size, at;
-	struct arena *arena;
 
 	(void)stream;
 	hm_check_forget(self->hm, ptr, size);
-	hm_lock(&a->lock);
-	arena = (struct arena *)hm_range_find(&a->tree, start, 1);
-	for (at = start; at < end; at += HM_UNIT_SIZE)
-		unit_set(a, at, UNIT_HELD);
-	arena->free += size / HM_UNIT_SIZE;
-	if (!a->spared) {
-		if (arena->free == units_of(arena))
-			release_arena(a, arena, 0);
-		else
-			drop_units(a, arena, start, end);
-	}
-	hm_unlock(&a->lock);
+	put_units(u->arenas, (uintptr_t)ptr, (uintptr_t)ptr + size);
 	return 0;
 }
 
@@ -684,6 +755,9 @@ int hm_arenas_create(struct hm_provider *base, uint64_t max,
 	};
 	a->base = base;
 	a->user = user;
+	/* Units are populated when they are handed out, not whole arenas. */
+	a->populate = base->populate;
+	base->populate = 0;
 	a->max = max;
 	hm_lock_init(&a->lock, HM_FORK_PROVIDER);
 	pthread_mutex_lock(&base->hm->lock);
@@ -733,12 +807,6 @@ struct hm_provider *hm_arenas_destroy(struct hm_arenas *a)
 }
 
 /* Whereabouts. */
-
-static bool can_move(const struct hm_arenas *a)
-{
-	return a->base->caps & HM_PROVIDER_MOVES &&
-	       a->base->hm->generation == hm_generation();
-}
 
 void hm_arenas_used(struct hm_arenas *a, const void *ptr, size_t size,
 		    hetmem_stream stream)
@@ -841,7 +909,8 @@ static bool renew(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 	start = (start + page - 1) & ~(page - 1);
 	end &= ~(page - 1);
 	return !madvise((void *)start, end - start, MADV_DONTNEED) &&
-	       !hm_pages_populate((void *)start, end - start, page, 0);
+	       !hm_pages_populate((void *)start, end - start, page, 0,
+				  a->base->slow_ns);
 }
 
 void hm_arenas_bring(struct hm_arenas *a, const void *ptr, size_t size,
@@ -859,7 +928,7 @@ void hm_arenas_bring(struct hm_arenas *a, const void *ptr, size_t size,
 	start = block & ~(grain - 1);
 	end = (block + size + grain - 1) & ~(grain - 1);
 	if (!find_piece(a, &start, &end, from,
-			hm_arenas_class(a, ptr) == (host ? 1 : 2)))
+			hm_arenas_class(a, ptr) == (host ? HOST_CLASS : DEVICE_CLASS)))
 		return;
 	if (host && size >= MIN_DROP && a->base->caps & HM_PROVIDER_PAGES) {
 		done = renew(a, block, block + size);

@@ -18,7 +18,6 @@
 #include "platform/platform.h"
 #include "provider/pages.h"
 
-#define MAX_THREADS	64
 #define DEFAULT_THREADS	4
 /* Less than this is not worth a thread. */
 #define MIN_SHARE	((size_t)8 << 20)
@@ -27,10 +26,12 @@
 #define MADV_POPULATE_WRITE	23
 #endif
 
+/* What one thread makes; @slow_ns as of hm_pages_populate(). */
 struct share {
 	char *start;
 	size_t size;
 	size_t page_size;
+	uint64_t slow_ns;
 	int err;
 };
 
@@ -73,21 +74,42 @@ void hm_pages_prefer(void *ptr, size_t size, int node)
 	mbind(ptr, size, MPOL_PREFERRED, mask, 16 * bits, 0);
 }
 
+/* 0 or -ENOMEM. */
+static int populate_range(char *start, size_t size, size_t page_size)
+{
+	size_t at;
+
+	if (!madvise(start, size, MADV_POPULATE_WRITE))
+		return 0;
+	if (errno != EINVAL)
+		return -ENOMEM;
+	/* Kernels before 5.14 */
+	for (at = 0; at < size; at += page_size)
+		*(volatile char *)(start + at) = 0;
+	return 0;
+}
+
+/* By huge pages, until too many of them are slow. */
 static void *populate(void *arg)
 {
 	struct share *s = arg;
-	size_t at;
+	unsigned int slow = 0;
+	size_t at = 0, step;
+	uint64_t began;
 
 	s->err = 0;
-	if (!s->size || !madvise(s->start, s->size, MADV_POPULATE_WRITE))
-		return NULL;
-	if (errno != EINVAL) {
-		s->err = -ENOMEM;
-		return NULL;
+	while (at < s->size && !s->err) {
+		step = slow >= HM_PAGES_SLOW || s->size - at < HM_HUGE_SIZE ?
+			s->size - at : HM_HUGE_SIZE;
+		began = hm_now();
+		s->err = populate_range(s->start + at, step, s->page_size);
+		at += step;
+		if (step != HM_HUGE_SIZE || hm_now() - began <= s->slow_ns)
+			continue;
+		/* A kernel without huge pages says -EINVAL: nothing is lost. */
+		if (++slow == HM_PAGES_SLOW && at < s->size)
+			madvise(s->start + at, s->size - at, MADV_NOHUGEPAGE);
 	}
-	/* Kernels before 5.14 */
-	for (at = 0; at < s->size; at += s->page_size)
-		*(volatile char *)(s->start + at) = 0;
 	return NULL;
 }
 
@@ -105,19 +127,19 @@ static unsigned int choose_threads(size_t size, unsigned int threads)
 		if (threads > DEFAULT_THREADS)
 			threads = DEFAULT_THREADS;
 	}
-	if (threads > MAX_THREADS)
-		threads = MAX_THREADS;
+	if (threads > HM_PAGES_THREADS)
+		threads = HM_PAGES_THREADS;
 	if (threads > size / MIN_SHARE)
 		threads = size / MIN_SHARE;
 	return threads ? threads : 1;
 }
 
 int hm_pages_populate(void *ptr, size_t size, size_t page_size,
-		      unsigned int threads)
+		      unsigned int threads, uint64_t slow_ns)
 {
-	struct share shares[MAX_THREADS];
-	pthread_t workers[MAX_THREADS];
-	bool started[MAX_THREADS];
+	struct share shares[HM_PAGES_THREADS];
+	pthread_t workers[HM_PAGES_THREADS];
+	bool started[HM_PAGES_THREADS];
 	size_t at = 0, each;
 	sigset_t all, old;
 	unsigned int i;
@@ -132,6 +154,7 @@ int hm_pages_populate(void *ptr, size_t size, size_t page_size,
 		shares[i].size = size - at < each || i == threads - 1 ?
 			size - at : each;
 		shares[i].page_size = page_size;
+		shares[i].slow_ns = slow_ns ? slow_ns : HM_PAGES_SLOW_NS;
 		at += shares[i].size;
 		started[i] = i && !pthread_create(&workers[i], NULL, populate,
 						  &shares[i]);

@@ -66,7 +66,8 @@ static int pinned_alloc(struct hm_provider *self, size_t size,
 	pages = map_pages(p, size, &err);
 	if (!pages)
 		return err;
-	err = hm_pages_populate(pages, size, self->hm->page_size, p->threads);
+	err = hm_pages_populate(pages, size, self->hm->page_size, p->threads,
+				0);
 	if (err) {
 		hm_error(err, "%s: no pages for %zu bytes", self->ops->name,
 			 size);

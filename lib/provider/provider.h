@@ -85,6 +85,9 @@ struct hm_provider_ops {
  * @devices: bit N: device N can use its memory
  * @granularity: bytes, a power of two
  * @total: bytes there are of this memory, 0 if that is not known
+ * @populate: threads that make the pages be there before memory is handed out; 0:
+ *	they come on first touch
+ * @slow_ns: a huge page that takes longer is not worth it; 0: HM_PAGES_SLOW_NS
  */
 struct hm_provider {
 	const struct hm_provider_ops *ops;
@@ -94,6 +97,8 @@ struct hm_provider {
 	uint64_t devices;
 	size_t granularity;
 	uint64_t total;
+	unsigned int populate;
+	uint64_t slow_ns;
 };
 
 /*

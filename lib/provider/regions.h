@@ -58,12 +58,26 @@ int hm_registered_provider(struct hetmem *hm, int device,
 			   const struct hm_pinned_options *options,
 			   struct hm_provider **out);
 
+/**
+ * struct hm_system_options - of the process's own pages
+ * @node: plus 1: host node that pages come from if it has any; 0: the one nearest to
+ *	the device
+ * @populate: threads that make pages be there; 0: none
+ * @slow_ns: as of struct hm_provider
+ */
+struct hm_system_options {
+	unsigned int node;
+	unsigned int populate;
+	uint64_t slow_ns;
+};
+
 /*
  * hetmem_system_alloc(): the process's own pages, which devices reach where
  * the hardware or the driver lets them. @device, -1 for none, is whom it is
  * for. Zeroed. A forked child has it.
  */
 int hm_system_provider(struct hetmem *hm, int device,
+		       const struct hm_system_options *options,
 		       struct hm_provider **out);
 
 /* The process's own pages for the CPU alone. A forked child has it. */

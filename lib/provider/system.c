@@ -283,11 +283,32 @@ void hm_system_forget(struct hetmem *hm)
  * on in a forked child, copy-on-write.
  */
 
+/* The provider system: @node that pages come from, -1: any. */
+struct system_memory {
+	struct hm_provider provider;
+	int node;
+};
+
 static int system_alloc(struct hm_provider *self, size_t size,
 			hetmem_stream stream, void **ptr)
 {
+	struct system_memory *s = (struct system_memory *)self;
+	void *pages;
+	int err = hetmem_system_alloc(self->hm, size, &pages);
+
 	(void)stream;
-	return hetmem_system_alloc(self->hm, size, ptr);
+	if (err)
+		return err;
+	hm_pages_prefer(pages, size, s->node);
+	if (self->populate)
+		err = hm_pages_populate(pages, size, self->hm->page_size,
+					self->populate, self->slow_ns);
+	if (err) {
+		hetmem_system_free(self->hm, pages);
+		return hm_error(err, "system: no pages for %zu bytes", size);
+	}
+	*ptr = pages;
+	return 0;
 }
 
 static int system_free(struct hm_provider *self, void *ptr, size_t size,
@@ -337,15 +358,15 @@ static const struct hm_provider_ops host_ops = {
 };
 
 static int create_provider(struct hetmem *hm, const struct hm_provider_ops *ops,
-			   int device, unsigned int caps, struct hm_provider **out)
+			   int device, unsigned int caps, size_t bytes,
+			   struct hm_provider **out)
 {
 	struct hm_provider *p;
 	int i;
 
 	p = hm_provider_new(hm, device, ops,
 			    caps | HM_PROVIDER_HOST | HM_PROVIDER_FORK |
-			    HM_PROVIDER_LAZY | HM_PROVIDER_PAGES,
-			    sizeof(*p));
+			    HM_PROVIDER_LAZY | HM_PROVIDER_PAGES, bytes);
 	if (!p)
 		return -ENOMEM;
 	/* Also @device, only if it reaches them. */
@@ -359,20 +380,38 @@ static int create_provider(struct hetmem *hm, const struct hm_provider_ops *ops,
 }
 
 int hm_system_provider(struct hetmem *hm, int device,
+		       const struct hm_system_options *options,
 		       struct hm_provider **out)
 {
+	static const struct hm_system_options none;
+	struct system_memory *s;
 	unsigned int caps = 0;
+	int err;
 
+	if (!options)
+		options = &none;
 	if (device < -1 || device >= hm->nr_devices)
 		return hm_no_device(hm, "system", device);
+	if (options->node && !hm_numa_has_node(options->node - 1))
+		return hm_error(-EINVAL, "system: there is no host node %u",
+				options->node - 1);
 	if (device >= 0 && hm->devices[device].platform.pageable)
 		caps |= HM_PROVIDER_DEVICE;
 	if (device >= 0 && hm->devices[device].platform.moves)
 		caps |= HM_PROVIDER_MOVES;
-	return create_provider(hm, &system_ops, device, caps, out);
+	err = create_provider(hm, &system_ops, device, caps, sizeof(*s), out);
+	if (err)
+		return err;
+	s = (struct system_memory *)*out;
+	s->node = options->node ? (int)options->node - 1 :
+		device >= 0 ? hm->devices[device].platform.host_node : -1;
+	s->provider.populate = options->populate;
+	s->provider.slow_ns = options->slow_ns;
+	return 0;
 }
 
 int hm_host_provider(struct hetmem *hm, struct hm_provider **out)
 {
-	return create_provider(hm, &host_ops, -1, 0, out);
+	return create_provider(hm, &host_ops, -1, 0,
+			       sizeof(struct hm_provider), out);
 }

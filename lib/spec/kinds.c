@@ -6,14 +6,19 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "provider/pages.h"
 #include "provider/regions.h"
 #include "provider/vmm.h"
 #include "adaptor/adaptor.h"
 #include "pool/pool.h"
 #include "spec/spec.h"
 #include "vmm/vmm.h"
+
+/* Threads of populate=on. */
+#define DEFAULT_POPULATE	4
 
 static int make_device(struct hetmem *hm, const struct hm_spec *spec,
 		       struct hm_provider **provider)
@@ -85,14 +90,41 @@ static int make_registered(struct hetmem *hm, const struct hm_spec *spec,
 				      &options, provider);
 }
 
+/* populate=: on, off or a number of threads. */
+static int populate_threads(const struct hm_spec *spec, unsigned int *threads)
+{
+	const char *text = hm_spec_value(spec, "populate")->text;
+	char *end;
+	long n;
+
+	if (!strcmp(text, "on") || !strcmp(text, "off")) {
+		*threads = text[1] == 'n' ? DEFAULT_POPULATE : 0;
+		return 0;
+	}
+	n = strtol(text, &end, 10);
+	if (end == text || *end || n < 1 || n > HM_PAGES_THREADS)
+		return hm_error(-EINVAL, "%s: populate is on, off or 1 to %d threads",
+				spec->kind->name, HM_PAGES_THREADS);
+	*threads = n;
+	return 0;
+}
+
 static int make_system(struct hetmem *hm, const struct hm_spec *spec,
 		       struct hm_provider **provider)
 {
-	int device = -1;
+	struct hm_system_options options = { 0 };
+	int device = -1, err;
 
 	if (hm_spec_value(spec, "device")->text)
 		device = hm_spec_number(spec, "device");
-	return hm_system_provider(hm, device, provider);
+	if (hm_spec_value(spec, "node")->text)
+		options.node = hm_spec_number(spec, "node") + 1;
+	/* No huge page is made in 1 ns. */
+	options.slow_ns = hm_spec_number(spec, "huge");
+	if (!options.slow_ns)
+		options.slow_ns = 1;
+	err = populate_threads(spec, &options.populate);
+	return err ? err : hm_system_provider(hm, device, &options, provider);
 }
 
 static int make_host(struct hetmem *hm, const struct hm_spec *spec,
@@ -310,6 +342,10 @@ static int make_fixed(const struct hm_spec *spec,
 #define DEVICE	{ "device", HM_PARAM_NUMBER, "0", NULL, "ordinal of the device" }
 #define NODE	{ "node", HM_PARAM_NUMBER, NULL, NULL,			\
 		  "host node; not given: the device's nearest" }
+#define POPULATE { "populate", HM_PARAM_TEXT, "off", NULL,		\
+		  "threads that touch pages in advance; on: 4" }
+#define HUGE_PAGES { "huge", HM_PARAM_TIME, "10ms", NULL,		\
+		  "most that a huge page may take; 0s: none" }
 #define THREADS	{ "threads", HM_PARAM_NUMBER, NULL, NULL,		\
 		  "that touch its pages; not given: chosen" }
 #define FORK	{ "fork", HM_PARAM_WORD, "none", "none|copy",		\
@@ -384,7 +420,8 @@ const struct hm_kind hm_kinds[] = {
 		 NODE, THREADS, FORK),
 	PROVIDER(system, "the process's own pages, also for devices",
 		 { "device", HM_PARAM_NUMBER, NULL, NULL,
-		   "whom it is for; not given: the host" }),
+		   "whom it is for; not given: the host" },
+		 NODE, POPULATE, HUGE_PAGES),
 	PROVIDER(host, "the process's own pages, for the CPU"),
 	PROVIDER(custom, "what the program registered",
 		 { .name = "name", .type = HM_PARAM_TEXT, .required = true,
@@ -453,7 +490,7 @@ const struct hm_kind hm_kinds[] = {
 			{ "over", HM_PARAM_WORD, "auto",
 			  "auto|system|managed|registered|host",
 			  "provider; auto: by the platform's verdict" },
-			NODE, FORK, POOL_PARAMS,
+			NODE, POPULATE, HUGE_PAGES, FORK, POOL_PARAMS,
 		},
 		.expand = hm_expand_unified,
 	},

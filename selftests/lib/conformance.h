@@ -63,6 +63,7 @@ static const struct row rows[] = {
 	{ "classes(managed,max=48M)", 0, 0 },
 	{ "classes(device)", 0, 0 },
 	{ "classes(system(device=0),max=48M)", FORKS, 0 },
+	{ "classes(system(device=0,populate=2),max=48M)", FORKS, 0 },
 	{ "classes(registered,max=48M,streams=retired)", 0, 0 },
 	{ "classes(host,max=48M)", CPU_ONLY | FORKS, 0 },
 	{ "classes(custom(name=host),max=48M)", CPU_ONLY | FORKS, 0 },

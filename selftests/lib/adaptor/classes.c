@@ -6,6 +6,7 @@
  * An argument is the seed of the randomized part.
  */
 #include <hetmem/snapshot.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include "provider/arenas.h"
@@ -352,6 +353,67 @@ static void dropped(void)
 	hetmem_resource_destroy(res);
 }
 
+/* Bytes of pages that are there. */
+static size_t present(const void *p, size_t size)
+{
+	static unsigned char core[16 * 256];
+	size_t i, n = 0;
+
+	need(size <= 16 * MIB && !mincore((void *)p, size, core), "pages");
+	for (i = 0; i < size / 4096; i++)
+		n += (core[i] & 1) * 4096;
+	return n;
+}
+
+/* populate= makes pages for the CPU's classes, unit by unit; huge= bounds its cost. */
+static void populated(void)
+{
+	struct hetmem_resource *res = make("unified(over=system,populate=3)");
+	char *p;
+
+	p = get_in(res, 1, 8 * MIB, HOST);
+	is(present(p, 8 * MIB), 8 * MIB, "populated");
+	ok(present(p + 8 * MIB, 4 * MIB) == 0, "but not all of the arena");
+	p = get_in(res, 2, 8 * MIB, a);
+	is(present(p, 8 * MIB), 0, "what the device touches first is not");
+	hetmem_resource_destroy(res);
+
+	/* Without huge pages each touch makes one small page. */
+	res = make("unified(over=system,huge=0s)");
+	p = get_in(res, 1, 8 * MIB, HOST);
+	p[5 * MIB] = 1;
+	is(present(p, 8 * MIB), 4096, "huge=0s: small pages");
+	hetmem_resource_destroy(res);
+	is(hetmem_resource_create(hm, "unified(over=system,populate=0)", &res),
+	   -EINVAL, "no threads");
+	is(hetmem_resource_create(hm, "unified(over=system,populate=65)", &res),
+	   -EINVAL, "too many");
+	is(hetmem_resource_create(hm, "unified(over=system,populate=4x)", &res),
+	   -EINVAL, "no number");
+	ok(strstr(hetmem_last_error(), "on, off or 1 to 64"), "%s",
+	   hetmem_last_error());
+	is(hetmem_resource_create(hm, "unified(over=system,node=900)", &res),
+	   -EINVAL, "no such node");
+	is(hetmem_resource_create(hm, "unified(over=system,huge=x)", &res),
+	   -EINVAL, "no time");
+}
+
+/* Units that a device had are dropped when they become the host's. */
+static void dropped_units(void)
+{
+	struct hetmem_resource *res = make("unified(over=system)");
+	char *p = get_in(res, 2, 8 * MIB, a);
+
+	memset(p, 1, 8 * MIB);
+	hetmem_free(res, p, 0, a);
+	drv->cuStreamSynchronize(a);
+	calls_begin("cuMemPrefetchAsync");
+	ok(get_in(res, 1, 500 * KIB, HOST) == p, "the host has the units");
+	is(calls_end(), 0, "without a call of the driver");
+	is(p[MIB], 0, "and new pages");
+	hetmem_resource_destroy(res);
+}
+
 static bool gap(const char *left, const char *right)
 {
 	return hm_arenas_gap(hm, (uintptr_t)left, (uintptr_t)right);
@@ -561,6 +623,8 @@ int main(int argc, char **argv)
 	one_max();
 	in_one_piece();
 	dropped();
+	dropped_units();
+	populated();
 	gaps();
 	bad_input();
 	threads("unified(over=managed)");

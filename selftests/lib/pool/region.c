@@ -40,7 +40,7 @@ static int make(int kind, struct hetmem_resource **res)
 		err = hm_pinned_provider(hm, 0, NULL, &p);
 		break;
 	case SYSTEM:
-		err = hm_system_provider(hm, 0, &p);
+		err = hm_system_provider(hm, 0, NULL, &p);
 		break;
 	case HOST:
 		err = hm_host_provider(hm, &p);

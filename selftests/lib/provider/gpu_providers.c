@@ -28,7 +28,7 @@ static int make(int kind, struct hm_provider **p)
 	case PINNED:
 		return hm_pinned_provider(hm, 0, NULL, p);
 	case SYSTEM:
-		return hm_system_provider(hm, 0, p);
+		return hm_system_provider(hm, 0, NULL, p);
 	default:
 		return hm_host_provider(hm, p);
 	}

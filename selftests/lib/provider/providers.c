@@ -37,7 +37,7 @@ static int pinned(struct hm_provider **p)
 
 static int system_memory(struct hm_provider **p)
 {
-	return hm_system_provider(hm, 0, p);
+	return hm_system_provider(hm, 0, NULL, p);
 }
 
 static int host(struct hm_provider **p)
@@ -228,7 +228,7 @@ static void lacking(void)
 	is(hm_managed_provider(hm, 7, &p), -ENODEV, "no such device");
 	is(hm_async_provider(hm, -1, NULL, &p), -ENODEV, "no such device");
 	is(hm_pinned_provider(hm, 7, NULL, &p), -ENODEV, "no such device");
-	is(hm_system_provider(hm, 7, &p), -ENODEV, "no such device");
+	is(hm_system_provider(hm, 7, NULL, &p), -ENODEV, "no such device");
 	is(hm_pinned_provider(hm, 0, &nowhere, &p), -EINVAL, "no such node");
 }
 
@@ -285,7 +285,7 @@ static void pages(void)
 	for (threads = 0; threads < 100; threads += 7) {
 		p = hm_pages_map(size + 4096, 4096);
 		ok(p && !((uintptr_t)p & (2 * MIB - 1)), "aligned to huge pages");
-		is(hm_pages_populate(p, size, 4096, threads), 0, "%u threads",
+		is(hm_pages_populate(p, size, 4096, threads, 0), 0, "%u threads",
 		   threads);
 		is(present(p, size), size, "all pages are there");
 		munmap(p, size + 4096);
@@ -294,7 +294,7 @@ static void pages(void)
 	p = hm_pages_map(3 * 4096, 4096);
 	need(p, "three pages");
 	munmap(p + 4096, 4096);
-	is(hm_pages_populate(p, 3 * 4096, 4096, 1), -ENOMEM,
+	is(hm_pages_populate(p, 3 * 4096, 4096, 1, 0), -ENOMEM,
 	   "pages that cannot be");
 	munmap(p, 3 * 4096);
 }
@@ -370,6 +370,58 @@ static void pinned_pages(void)
 	p->ops->destroy(p);
 }
 
+/* Huge pages that take too long: the rest is small ones, and all is there. */
+static void slow_pages(void)
+{
+	const size_t size = 40 * MIB;
+	unsigned char *p = hm_pages_map(size, 4096);
+
+	need(p, "40 MiB");
+	is(hm_pages_populate(p, size, 4096, 1, 1), 0, "each takes too long");
+	is(present(p, size), size, "all pages are there");
+	if (!access("/sys/kernel/mm/transparent_hugepage", F_OK)) {
+		ok(is_huge(p) && is_huge(p + 7 * MIB), "four were tried");
+		ok(!is_huge(p + 8 * MIB) && !is_huge(p + size - 1),
+		   "the rest is not");
+	}
+	munmap(p, size);
+}
+
+/* The options of system: node, threads, huge pages. */
+static void system_pages(void)
+{
+	const size_t size = 64 * MIB;
+	struct hm_system_options options = { .node = 1, .populate = 4 };
+	struct hm_system_options nowhere = { .node = 1000 };
+	unsigned long mask[16] = { 0 };
+	struct hm_provider *p;
+	long all, mine;
+	int mode = -1;
+	void *v;
+
+	is(hm_system_provider(hm, 0, &nowhere, &p), -EINVAL, "no such node");
+	need(!hm_system_provider(hm, 0, &options, &p), "system, on node 0");
+	all = faults(RUSAGE_SELF);
+	mine = faults(RUSAGE_THREAD);
+	need(!p->ops->alloc(p, size, NULL, &v), "64 MiB");
+	all = faults(RUSAGE_SELF) - all;
+	mine = faults(RUSAGE_THREAD) - mine;
+	is(present(v, size), size, "system: populated");
+	ok(all >= 32 && mine < all * 3 / 4,
+	   "system: others made most of the pages: %ld of %ld", all - mine, all);
+	if (get_mempolicy(&mode, mask, 8 * sizeof(mask), v, MPOL_F_ADDR))
+		printf("# no memory nodes in this kernel\n");
+	else
+		ok(mode == MPOL_PREFERRED && mask[0] == 1, "system: from node 0");
+	is(p->ops->free(p, v, size, NULL), 0, "system: freed");
+	p->ops->destroy(p);
+	need(!hm_system_provider(hm, 0, NULL, &p) &&
+	     !p->ops->alloc(p, size, NULL, &v), "64 MiB");
+	is(present(v, size), 0, "system: not populated unless it is told to be");
+	p->ops->free(p, v, size, NULL);
+	p->ops->destroy(p);
+}
+
 int main(void)
 {
 	size_t i;
@@ -385,6 +437,8 @@ int main(void)
 	lacking();
 	pages();
 	pinned_pages();
+	slow_pages();
+	system_pages();
 	close_soft();
 	return tap_end();
 }
