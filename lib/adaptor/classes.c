@@ -12,7 +12,7 @@
  * in the arenas' map, so a free takes no lock to find its pool.
  *
  * A block that was used on the other side is brought before it is handed out, see
- * hm_arenas_bring(). Free memory moves nowhere.
+ * hm_arenas_given(). Free memory moves nowhere.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -113,21 +113,22 @@ static int classes_alloc_with(struct classes *c, struct hm_ctl_alloc *arg)
 		err = alloc_in(c, class, arg);
 	if (err)
 		return err;
-	hm_arenas_bring(c->arenas, arg->ptr, arg->size, arg->stream);
-	hm_arenas_used(c->arenas, arg->ptr, arg->size, arg->stream);
+	hm_arenas_given(c->arenas, arg->ptr, arg->size, arg->stream);
 	return 0;
 }
 
 static int classes_alloc(struct hetmem_resource *self, size_t size,
 			 size_t align, hetmem_stream stream, void **ptr)
 {
-	struct hm_ctl_alloc arg = {
-		.size = size, .align = align, .stream = stream,
-	};
-	int err = classes_alloc_with((struct classes *)self, &arg);
+	struct classes *c = (struct classes *)self;
+	unsigned int class = class_of(c, HETMEM_PLACEMENT_STREAM, stream);
+	struct hetmem_resource *pool = pool_of(c, class);
+	int err = pool->ops->alloc(pool, size, align, stream, ptr);
 
+	if (hm_unlikely(err == -ENOMEM) && trim_others(c, class))
+		err = pool->ops->alloc(pool, size, align, stream, ptr);
 	if (!err)
-		*ptr = arg.ptr;
+		hm_arenas_given(c->arenas, *ptr, size, stream);
 	return err;
 }
 
@@ -168,6 +169,24 @@ static int classes_record(struct classes *c, struct hm_ctl_stream *arg)
 	    !pool->ops->ctl(pool, HM_CTL_OWNS, &owns))
 		hm_arenas_used(c->arenas, owns.base, owns.size, arg->stream);
 	return err;
+}
+
+/* Also where the program's pointer is an interior one, all of the block is kept. */
+static int classes_pin(struct classes *c, struct hm_ctl_stream *arg)
+{
+	struct hetmem_resource *pool = owner(c, arg->ptr);
+	struct hm_ctl_owns owns = { .ptr = arg->ptr };
+	int err;
+
+	if (!pool)
+		return hm_error(-EINVAL, "%p is not allocated from this classes",
+				arg->ptr);
+	err = pool->ops->ctl(pool, HM_CTL_OWNS, &owns);
+	if (!err)
+		err = pool->ops->ctl(pool, HM_CTL_PIN_COMM, arg);
+	if (!err)
+		hm_arenas_keep(c->arenas, owns.base, owns.size);
+	return err == -ENOENT ? -EINVAL : err;
 }
 
 /* Memory that pools keep is trimmed until all together hold what is kept. */
@@ -318,6 +337,8 @@ static int classes_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return ask_owner(c, ((struct hm_ctl_owns *)arg)->ptr, op, arg);
 	case HM_CTL_RECORD:
 		return classes_record(c, arg);
+	case HM_CTL_PIN_COMM:
+		return classes_pin(c, arg);
 	case HM_CTL_TRIM:
 		return classes_trim(c, arg);
 	case HM_CTL_STATS:

@@ -314,8 +314,9 @@ static int fixed_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return fixed_owns(f, arg);
 	case HM_CTL_RECORD:
 		return fixed_record(f, arg);
-	case HM_CTL_GROW:		/* its buffers are of one size */
 	case HM_CTL_ALLOC_WITH:
+		return hm_alloc_placed(self, arg);
+	case HM_CTL_GROW:		/* its buffers are of one size */
 	case HM_CTL_EXPORT:		/* and are parts of handles */
 	case HM_CTL_CAPTURE_BEGIN:	/* there are too few to set aside */
 	case HM_CTL_CAPTURE_END:

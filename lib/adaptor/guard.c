@@ -465,11 +465,30 @@ static int guard_enter(struct guard *g, hetmem_stream stream,
 	return err;
 }
 
-static int guard_alloc(struct hetmem_resource *self, size_t size,
-		       size_t align, hetmem_stream stream, void **ptr)
+/* @with: where the class of the block is given, else NULL. */
+static int alloc_zones(struct guard *g, const struct hm_ctl_alloc *with,
+		       size_t whole, size_t align, hetmem_stream stream,
+		       void **base)
 {
-	struct guard *g = (struct guard *)self;
-	struct hetmem_resource *up = self->upstream;
+	struct hetmem_resource *up = g->resource.upstream;
+	struct hm_ctl_alloc arg;
+	int err;
+
+	if (!with)
+		return up->ops->alloc(up, whole, align, stream, base);
+	arg = *with;
+	arg.size = whole;
+	err = up->ops->ctl(up, HM_CTL_ALLOC_WITH, &arg);
+	if (!err)
+		*base = arg.ptr;
+	return err;
+}
+
+static int guard_make(struct guard *g, const struct hm_ctl_alloc *with,
+		      size_t size, size_t align, hetmem_stream stream,
+		      void **ptr)
+{
+	struct hetmem_resource *self = &g->resource, *up = self->upstream;
 	size_t front = align > ZONE ? align : ZONE, whole;
 	struct known_block *known;
 	struct hm_context saved;
@@ -483,7 +502,7 @@ static int guard_alloc(struct hetmem_resource *self, size_t size,
 	known = malloc(sizeof(*known));
 	if (!known)
 		return hm_error(-ENOMEM, "guard: no host memory to know a block by");
-	err = up->ops->alloc(up, whole, align, stream, &base);
+	err = alloc_zones(g, with, whole, align, stream, &base);
 	if (err) {
 		free(known);
 		return err;
@@ -507,6 +526,20 @@ static int guard_alloc(struct hetmem_resource *self, size_t size,
 		*ptr = (char *)base + front;
 	}
 	return err;
+}
+
+static int guard_alloc(struct hetmem_resource *self, size_t size,
+		       size_t align, hetmem_stream stream, void **ptr)
+{
+	return guard_make((struct guard *)self, NULL, size, align, stream, ptr);
+}
+
+static int guard_alloc_with(struct guard *g, struct hm_ctl_alloc *arg)
+{
+	if (arg->reserve || arg->private_pool)
+		return -EOPNOTSUPP;
+	return guard_make(g, arg, arg->size, arg->align, arg->stream,
+			  &arg->ptr);
 }
 
 /* Upstream knows of a stream that was retired; ours may be another's handle. */
@@ -652,8 +685,9 @@ static int guard_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return guard_sleep(g, arg);
 	case HM_CTL_STATS:
 		return guard_stats(g, arg);
-	case HM_CTL_GROW:	/* what is behind it is its zone */
 	case HM_CTL_ALLOC_WITH:
+		return guard_alloc_with(g, arg);
+	case HM_CTL_GROW:	/* what is behind it is its zone */
 	case HM_CTL_EXPORT:	/* whole handles have no room for zones */
 		return -EOPNOTSUPP;
 	default:

@@ -151,6 +151,14 @@ int hm_resource_ctl(struct hetmem_resource *res, const char *what,
 	return err;
 }
 
+int hm_alloc_placed(struct hetmem_resource *self, struct hm_ctl_alloc *arg)
+{
+	if (arg->reserve || arg->private_pool)
+		return -EOPNOTSUPP;
+	return self->ops->alloc(self, arg->size, arg->align, arg->stream,
+				&arg->ptr);
+}
+
 int hm_ctl_upstream(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct hetmem_resource *up = self->upstream;
@@ -377,9 +385,6 @@ int hetmem_alloc_with(struct hetmem_resource *res,
 		.stream = params->stream,
 	};
 	err = hm_resource_ctl(res, "alloc_with", HM_CTL_ALLOC_WITH, &arg);
-	if (err == -EOPNOTSUPP && !params->reserve && !params->private_pool)
-		return hetmem_alloc(res, params->bytes, params->align,
-				    params->stream, ptr);
 	if (!err)
 		*ptr = arg.ptr;
 	return err;

@@ -88,8 +88,8 @@ struct hm_ctl_segments {
 
 /*
  * As struct hetmem_alloc_params, with a reserve, a private pool or a placement, the
- * defaults filled in; @ptr: out. A resource that has no classes may return
- * -EOPNOTSUPP for one that has only a placement: it is then a plain allocation.
+ * defaults filled in; @ptr: out. For a resource that has no classes, one with only
+ * a placement is a plain allocation: hm_alloc_placed().
  */
 struct hm_ctl_alloc {
 	size_t size;
@@ -236,6 +236,9 @@ void hm_callback_leave(struct hm_callback *callback);
  */
 int hm_resource_ctl(struct hetmem_resource *res, const char *what,
 		    enum hm_ctl op, void *arg);
+
+/* HM_CTL_ALLOC_WITH of a resource without classes, private pools and reserves. */
+int hm_alloc_placed(struct hetmem_resource *self, struct hm_ctl_alloc *arg);
 
 /* For adaptors: asks the upstream. */
 int hm_ctl_upstream(struct hetmem_resource *self, enum hm_ctl op, void *arg);

@@ -521,6 +521,8 @@ static int region_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return region_owns(r, arg);
 	case HM_CTL_SEGMENTS:
 		return region_segments(r, arg);
+	case HM_CTL_ALLOC_WITH:
+		return hm_alloc_placed(self, arg);
 	case HM_CTL_STATS:
 		region_get_stats(r, arg);
 		return 0;

@@ -283,7 +283,7 @@ static size_t unhold(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 		bytes += unit_get(a, at) & UNIT_HELD ? HM_UNIT_SIZE : 0;
 		unit_set(a, at, 0);
 	}
-	grains_change(a, start, end, 0, HM_ON_HOST | HM_ON_DEVICE);
+	grains_change(a, start, end, 0, HM_ON_HOST | HM_ON_DEVICE | HM_KEPT);
 	a->held -= bytes;
 	return bytes;
 }
@@ -808,15 +808,39 @@ struct hm_provider *hm_arenas_destroy(struct hm_arenas *a)
 
 /* Whereabouts. */
 
+static uint8_t side_of(hetmem_stream stream)
+{
+	return stream == HETMEM_STREAM_HOST ? HM_ON_HOST : HM_ON_DEVICE;
+}
+
+static bool is_one_grain(uintptr_t start, size_t size)
+{
+	return start >> HM_GRAIN_SHIFT == (start + size - 1) >> HM_GRAIN_SHIFT;
+}
+
+void hm_arenas_keep(struct hm_arenas *a, const void *ptr, size_t size)
+{
+	const uintptr_t start = (uintptr_t)ptr;
+
+	grains_change(a, start, start + size, HM_KEPT, 0);
+}
+
 void hm_arenas_used(struct hm_arenas *a, const void *ptr, size_t size,
 		    hetmem_stream stream)
 {
 	const uintptr_t start = (uintptr_t)ptr;
+	const uint8_t side = side_of(stream);
 
+	if (!(a->base->caps & HM_PROVIDER_MOVES) ||
+	    (is_one_grain(start, size) && grain_get(a, start) & side))
+		return;
 	if (can_move(a))
-		grains_change(a, start, start + size,
-			      stream == HETMEM_STREAM_HOST ? HM_ON_HOST :
-			      HM_ON_DEVICE, 0);
+		grains_change(a, start, start + size, side, 0);
+}
+
+static bool is_movable(const struct hm_arenas *a, uintptr_t addr, uint8_t where)
+{
+	return (grain_get(a, addr) & (where | HM_KEPT)) == where;
 }
 
 /* Grains [*@start, *@end) of a block become those of them, and around, to move. */
@@ -826,6 +850,7 @@ static bool find_piece(const struct hm_arenas *a, uintptr_t *start,
 	const uintptr_t grain = 1UL << HM_GRAIN_SHIFT;
 	const uint8_t class = unit_get(a, *start);
 	unsigned int i;
+	uintptr_t at;
 
 	while (*start < *end && !(grain_get(a, *start) & where))
 		*start += grain;
@@ -833,15 +858,17 @@ static bool find_piece(const struct hm_arenas *a, uintptr_t *start,
 		*end -= grain;
 	if (*start == *end)
 		return false;
+	for (at = *start; at < *end; at += grain)
+		if (grain_get(a, at) & HM_KEPT)
+			return false;
 	for (i = 0; more && i < MAX_MORE; i++) {
 		if (unit_get(a, *start - grain) != class ||
-		    !(grain_get(a, *start - grain) & where))
+		    !is_movable(a, *start - grain, where))
 			break;
 		*start -= grain;
 	}
 	for (i = 0; more && i < MAX_MORE; i++) {
-		if (unit_get(a, *end) != class ||
-		    !(grain_get(a, *end) & where))
+		if (unit_get(a, *end) != class || !is_movable(a, *end, where))
 			break;
 		*end += grain;
 	}
@@ -913,18 +940,17 @@ static bool renew(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 				  a->base->slow_ns);
 }
 
-void hm_arenas_bring(struct hm_arenas *a, const void *ptr, size_t size,
-		     hetmem_stream stream)
+/* What is on the other side, or may be. */
+static void bring(struct hm_arenas *a, const void *ptr, size_t size,
+		  hetmem_stream stream)
 {
 	const bool host = stream == HETMEM_STREAM_HOST;
 	const uintptr_t grain = 1UL << HM_GRAIN_SHIFT;
-	const uint8_t from = host ? HM_ON_DEVICE : HM_ON_HOST;
+	const uint8_t from = HM_ON_HOST + HM_ON_DEVICE - side_of(stream);
 	uintptr_t block = (uintptr_t)ptr, start, end;
 	struct hetmem_moved moved = { 0 };
 	bool done;
 
-	if (!can_move(a))
-		return;
 	start = block & ~(grain - 1);
 	end = (block + size + grain - 1) & ~(grain - 1);
 	if (!find_piece(a, &start, &end, from,
@@ -945,6 +971,20 @@ void hm_arenas_bring(struct hm_arenas *a, const void *ptr, size_t size,
 	if (done)
 		grains_change(a, start, end, host ? HM_ON_HOST : HM_ON_DEVICE,
 			      from);
+}
+
+void hm_arenas_given(struct hm_arenas *a, const void *ptr, size_t size,
+		     hetmem_stream stream)
+{
+	const uintptr_t start = (uintptr_t)ptr;
+	const uint8_t side = side_of(stream);
+
+	if (!(a->base->caps & HM_PROVIDER_MOVES) ||
+	    (is_one_grain(start, size) && grain_get(a, start) == side) ||
+	    !can_move(a))
+		return;
+	bring(a, ptr, size, stream);
+	grains_change(a, start, start + size, side, 0);
 }
 
 /* For placement. */

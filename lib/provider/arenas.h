@@ -28,6 +28,8 @@
 /* Where pages of a grain may be; 0: nobody used them. */
 #define HM_ON_HOST		1
 #define HM_ON_DEVICE		2
+/* And its pages must stay: something registered them. */
+#define HM_KEPT			4
 
 struct hm_arenas;
 
@@ -76,13 +78,16 @@ void hm_arenas_held(struct hm_arenas *a, uint64_t *now, uint64_t *most,
 		    uint64_t *metadata);
 
 /*
- * [@ptr, @ptr + @size) was just allocated for @stream, and its contents are dead:
+ * [@ptr, @ptr + @size) was just allocated for use by @stream, and its contents are dead:
  * brings what is elsewhere to where it will be used, in one piece. HETMEM_STREAM_HOST:
  * to the host, before this returns; else to the device, in the order of @stream. What
  * cannot be brought stays for faults to bring.
  */
-void hm_arenas_bring(struct hm_arenas *a, const void *ptr, size_t size,
+void hm_arenas_given(struct hm_arenas *a, const void *ptr, size_t size,
 		     hetmem_stream stream);
+
+/* Its pages are registered by a transport: they are neither moved nor dropped. */
+void hm_arenas_keep(struct hm_arenas *a, const void *ptr, size_t size);
 
 /* It was used by @stream, which is known. */
 void hm_arenas_used(struct hm_arenas *a, const void *ptr, size_t size,

@@ -398,6 +398,27 @@ static void populated(void)
 	   -EINVAL, "no time");
 }
 
+/* What a transport registered keeps its pages, freed or not. */
+static void kept(const char *spec)
+{
+	struct hetmem_resource *res = make(spec);
+	char *p = get_in(res, 4, 8 * MIB, a);
+
+	memset(p, 7, 8 * MIB);
+	is(hetmem_pin_comm(res, p + 5), 0, "%s: pinned", spec);
+	is(hetmem_pin_comm(res, &res), -EINVAL, "%s: not ours", spec);
+	hetmem_free(res, p, 0, a);
+	drv->cuStreamSynchronize(a);
+	calls_begin("cuMemPrefetchAsync");
+	ok(get_in(res, 4, 8 * MIB, HOST) == p, "%s: the same block", spec);
+	is(calls_end(), 0, "%s: is not moved", spec);
+	ok(all_bytes(p, 7, 8 * MIB), "%s: nor are its pages new", spec);
+	hetmem_free(res, p, 0, HOST);
+	hetmem_trim(res, 0, NULL);
+	is(stats_of(res).reserved, 8 * MIB, "%s: nor given back", spec);
+	hetmem_resource_destroy(res);
+}
+
 /* Units that a device had are dropped when they become the host's. */
 static void dropped_units(void)
 {
@@ -460,6 +481,33 @@ static void gaps(void)
 	ok(!gap(p[0], p[3]), "destroyed");
 }
 
+/* A class passes through adaptors. */
+static void through_adaptors(void)
+{
+	static const char *const specs[] = {
+		"stats(unified)", "limit(unified,max=1G)", "guard(unified)",
+		"align(unified,align=4K)", "retry(unified)", "history(unified)",
+		"log(unified,file=/dev/null)",
+	};
+	struct hetmem_resource *res;
+	char *p[1 + NR];
+	unsigned int i, j, same;
+	size_t s;
+
+	for (s = 0; s < sizeof(specs) / sizeof(specs[0]); s++) {
+		res = make(specs[s]);
+		for (i = 1; i <= NR; i++)
+			p[i] = get_in(res, i, 1000, a);
+		for (i = 1, same = 0; i <= NR; i++)
+			for (j = 1; j < i; j++)
+				same += (uintptr_t)p[i] / UNIT == (uintptr_t)p[j] / UNIT;
+		is(same, 0, "%s: classes", specs[s]);
+		for (i = 1; i <= NR; i++)
+			hetmem_free(res, p[i], 1000, a);
+		is(hetmem_resource_destroy(res), 0, "%s: none is live", specs[s]);
+	}
+}
+
 static void bad_input(void)
 {
 	struct hetmem_alloc_params params = {
@@ -469,6 +517,7 @@ static void bad_input(void)
 	static const char *const plain[] = {
 		"device", "pool(vmm)", "fixed(pool(host),size=4K,count=2)",
 		"stats(binning(pool(host),managed,at=1K))", "guard(pool(host))",
+		"fallback(device,unified)", "retry(managed)",
 	};
 	struct hetmem_resource *res = make("unified");
 	void *p = NULL;
@@ -479,7 +528,13 @@ static void bad_input(void)
 	   hetmem_last_error());
 	is(hetmem_free(res, &params, 0, HOST), -EINVAL, "memory of nobody's");
 	is(hetmem_record_stream(res, &params, a), -EINVAL, "nor can it be used");
-	hetmem_resource_destroy(res);
+	p = get_in(res, 2, 1000, a);
+	is(hetmem_grow(res, p, 5000, a), -EOPNOTSUPP, "blocks do not grow");
+	params = (struct hetmem_alloc_params){
+		.size = sizeof(params), .bytes = 1, .stream = a, .reserve = MIB,
+	};
+	is(hetmem_alloc_with(res, &params, &p), -EOPNOTSUPP, "nor have room to");
+	is(hetmem_resource_destroy(res), 1, "one is live");
 	is(hetmem_resource_create(hm, "classes(async)", &res), -EOPNOTSUPP,
 	   "memory in the order of streams");
 	is(hetmem_resource_create(hm, "classes(vmm)", &res), -EOPNOTSUPP,
@@ -493,7 +548,8 @@ static void bad_input(void)
 	for (i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
 		res = make(plain[i]);
 		p = get_in(res, 3, 1000, HOST);
-		ok(p && !hetmem_free(res, p, 1000, HOST), "%s: has no classes",
+		ok(p && !stats_of(res).failed &&
+		   !hetmem_free(res, p, 1000, HOST), "%s: has no classes",
 		   plain[i]);
 		hetmem_resource_destroy(res);
 	}
@@ -624,8 +680,11 @@ int main(int argc, char **argv)
 	in_one_piece();
 	dropped();
 	dropped_units();
+	kept("unified(over=system)");
+	kept("unified(over=managed)");
 	populated();
 	gaps();
+	through_adaptors();
 	bad_input();
 	threads("unified(over=managed)");
 	threads("unified(over=system,decay=1ms)");
