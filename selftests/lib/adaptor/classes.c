@@ -336,9 +336,13 @@ static void dropped(void)
 	struct hetmem_resource *res = make("unified(over=system)");
 	char *p, *before, *after;
 
+	/* They are cut from one region, so none but the first begins a page. */
+	p = get_in(res, 4, 20 * MIB, a);
+	hetmem_free(res, p, 0, a);
 	before = get_in(res, 4, 3 * MIB + 512, a);
 	p = get_in(res, 4, 8 * MIB, a);
 	after = get_in(res, 4, 3 * MIB + 512, a);
+	need(p == before + 3 * MIB + 512 && after == p + 8 * MIB, "in a row");
 	memset(before, 1, 3 * MIB + 512);
 	memset(p, 2, 8 * MIB);
 	memset(after, 3, 3 * MIB + 512);
@@ -363,6 +367,36 @@ static size_t present(const void *p, size_t size)
 	for (i = 0; i < size / 4096; i++)
 		n += (core[i] & 1) * 4096;
 	return n;
+}
+
+/* Single units of own pages go back to the system; of other memory only arenas do. */
+static void given_back(void)
+{
+	struct hetmem_resource *res = make("unified(over=system)");
+	char *p = get_in(res, 1, 4 * MIB, HOST), *q = get_in(res, 1, 4 * MIB, HOST);
+
+	need(q == p + 4 * MIB, "two blocks of one arena");
+	memset(p, 1, 8 * MIB);
+	hetmem_free(res, p, 0, HOST);
+	is(stats_of(res).reserved, 8 * MIB, "a free gives nothing back");
+	hetmem_trim(res, 0, NULL);
+	is(stats_of(res).reserved, 4 * MIB, "trim does");
+	is(present(p, 4 * MIB), 0, "the pages are gone");
+	ok(all_bytes(q, 1, 4 * MIB), "and the others are not");
+	hetmem_resource_destroy(res);
+
+	res = make("unified(over=managed)");
+	p = get_in(res, 1, 4 * MIB, HOST);
+	q = get_in(res, 1, 4 * MIB, HOST);
+	hetmem_free(res, p, 0, HOST);
+	hetmem_trim(res, 0, NULL);
+	is(stats_of(res).reserved, 8 * MIB, "a live block keeps its arena");
+	calls_begin("cuMemFree");
+	hetmem_free(res, q, 0, HOST);
+	hetmem_trim(res, 0, NULL);
+	is(calls_end(), 1, "which is given back as a whole");
+	is(stats_of(res).reserved, 0, "then nothing is held");
+	hetmem_resource_destroy(res);
 }
 
 /* populate= makes pages for the CPU's classes, unit by unit; huge= bounds its cost. */
@@ -396,6 +430,28 @@ static void populated(void)
 	   -EINVAL, "no such node");
 	is(hetmem_resource_create(hm, "unified(over=system,huge=x)", &res),
 	   -EINVAL, "no time");
+}
+
+/* On a stream that is captured nothing moves: the capture stays valid. */
+static void captured(void)
+{
+	struct hetmem_resource *res = make("unified(over=managed)");
+	CUgraph graph;
+	char *p;
+
+	p = get_in(res, 4, 4 * MIB, HOST);
+	hetmem_free(res, p, 0, HOST);
+	is(hetmem_capture_begin(res, a, 7), 0, "begins");
+	need(!drv->cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_GLOBAL),
+	     "a capture");
+	calls_begin("cuMemPrefetchAsync");
+	ok(get_in(res, 4, 4 * MIB, a) == p, "the host's memory");
+	is(calls_end(), 0, "is not moved");
+	is(drv->cuStreamEndCapture(a, &graph), 0, "the capture is valid");
+	drv->cuGraphDestroy(graph);
+	is(hetmem_capture_end(res, a, 7) | hetmem_free(res, p, 0, a) |
+	   hetmem_capture_release(res, a, 7), 0, "released");
+	is(hetmem_resource_destroy(res), 0, "nothing is live");
 }
 
 /* What a transport registered keeps its pages, freed or not. */
@@ -680,9 +736,11 @@ int main(int argc, char **argv)
 	in_one_piece();
 	dropped();
 	dropped_units();
+	captured();
 	kept("unified(over=system)");
 	kept("unified(over=managed)");
 	populated();
+	given_back();
 	gaps();
 	through_adaptors();
 	bad_input();
