@@ -189,45 +189,68 @@ static int classes_pin(struct classes *c, struct hm_ctl_stream *arg)
 	return err == -ENOENT ? -EINVAL : err;
 }
 
-/* Memory that pools keep is trimmed until all together hold what is kept. */
+/* Trims the pools one by one, until all together hold @keep bytes at most. */
 static int classes_trim(struct classes *c, size_t *arg)
 {
-	uint64_t held, most, metadata, first;
+	struct hm_arenas_stats before, now;
+	const size_t keep = *arg;
 	unsigned int i;
 	int err = 0;
 
-	hm_arenas_held(c->arenas, &first, &most, &metadata);
-	hm_arenas_trim(c->arenas, *arg);
+	hm_arenas_get_stats(c->arenas, &before);
+	hm_arenas_trim(c->arenas, keep);
 	for (i = 1; i <= HM_ARENAS_CLASSES && !err; i++) {
 		struct hetmem_resource_stats stats = { .size = sizeof(stats) };
 		struct hetmem_resource *pool = pool_of(c, i);
 		uint64_t others;
-		size_t keep;
+		size_t one;
 
-		hm_arenas_held(c->arenas, &held, &most, &metadata);
-		if (held <= *arg ||
+		hm_arenas_get_stats(c->arenas, &now);
+		if (now.held <= keep ||
 		    pool->ops->ctl(pool, HM_CTL_STATS, &stats))
 			continue;
-		others = held > stats.reserved ? held - stats.reserved : 0;
-		keep = *arg > others ? *arg - others : 0;
-		err = pool->ops->ctl(pool, HM_CTL_TRIM, &keep);
+		others = now.held > stats.reserved ?
+			now.held - stats.reserved : 0;
+		one = keep > others ? keep - others : 0;
+		err = pool->ops->ctl(pool, HM_CTL_TRIM, &one);
 	}
-	hm_arenas_trim(c->arenas, *arg);
-	hm_arenas_held(c->arenas, &held, &most, &metadata);
-	*arg = first > held ? first - held : 0;
+	hm_arenas_trim(c->arenas, keep);
+	hm_arenas_get_stats(c->arenas, &now);
+	*arg = before.held > now.held ? before.held - now.held : 0;
 	return err;
 }
 
+/* Units that one pool gave back for another, and nobody took, decay with the rest. */
+static int classes_poll(struct classes *c)
+{
+	struct hetmem *hm = c->several.resource.hm;
+	bool decays;
+	int err = hm_several_ctl(&c->several.resource, HM_CTL_POLL, NULL);
+
+	pthread_mutex_lock(&hm->lock);
+	decays = c->options.decay_ms;
+	pthread_mutex_unlock(&hm->lock);
+	if (!err && decays)
+		hm_arenas_trim(c->arenas, 0);
+	return err;
+}
+
+/* A pool counts units that it is handed as a call; the arenas know what was one. */
 static int classes_stats(struct classes *c, struct hetmem_resource_stats *stats)
 {
-	uint64_t metadata;
-	int err = hm_several_ctl(&c->several.resource, HM_CTL_STATS, stats);
+	struct hm_arenas_stats arenas;
+	int err;
 
+	hm_arenas_get_stats(c->arenas, &arenas);
+	err = hm_several_ctl(&c->several.resource, HM_CTL_STATS, stats);
 	if (err)
 		return err;
-	hm_arenas_held(c->arenas, &stats->reserved, &stats->reserved_peak,
-		       &metadata);
-	stats->metadata += sizeof(*c) + metadata;
+	stats->reserved = arenas.held;
+	stats->reserved_peak = arenas.peak;
+	stats->metadata += sizeof(*c) + arenas.metadata;
+	stats->driver_calls += arenas.calls;
+	stats->driver_calls -= stats->driver_calls > arenas.asked ?
+		arenas.asked : stats->driver_calls;
 	return 0;
 }
 
@@ -278,13 +301,13 @@ static int set_pools(struct classes *c, const struct hm_ctl_set *set,
 /* A large region can be in the way of keeping @max: then all free memory goes. */
 static int shrink(struct classes *c, uint64_t max)
 {
-	uint64_t held, most, metadata;
+	struct hm_arenas_stats stats;
 	size_t keep = max;
 	int err = classes_trim(c, &keep);
 
-	hm_arenas_held(c->arenas, &held, &most, &metadata);
+	hm_arenas_get_stats(c->arenas, &stats);
 	keep = 0;
-	return err || held <= max ? err : classes_trim(c, &keep);
+	return err || stats.held <= max ? err : classes_trim(c, &keep);
 }
 
 static int classes_set(struct classes *c, struct hm_ctl_set *set)
@@ -337,6 +360,8 @@ static int classes_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return ask_owner(c, ((struct hm_ctl_owns *)arg)->ptr, op, arg);
 	case HM_CTL_RECORD:
 		return classes_record(c, arg);
+	case HM_CTL_POLL:
+		return classes_poll(c);
 	case HM_CTL_PIN_COMM:
 		return classes_pin(c, arg);
 	case HM_CTL_TRIM:

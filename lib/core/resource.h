@@ -86,11 +86,7 @@ struct hm_ctl_segments {
 	size_t nr;		/* in: room; out: filled */
 };
 
-/*
- * As struct hetmem_alloc_params, with a reserve, a private pool or a placement, the
- * defaults filled in; @ptr: out. For a resource that has no classes, one with only
- * a placement is a plain allocation: hm_alloc_placed().
- */
+/* As struct hetmem_alloc_params, the defaults filled in; @ptr: out. */
 struct hm_ctl_alloc {
 	size_t size;
 	size_t align;
@@ -237,7 +233,7 @@ void hm_callback_leave(struct hm_callback *callback);
 int hm_resource_ctl(struct hetmem_resource *res, const char *what,
 		    enum hm_ctl op, void *arg);
 
-/* HM_CTL_ALLOC_WITH of a resource without classes, private pools and reserves. */
+/* HM_CTL_ALLOC_WITH of a resource with no options: a placement alone changes nothing. */
 int hm_alloc_placed(struct hetmem_resource *self, struct hm_ctl_alloc *arg);
 
 /* For adaptors: asks the upstream. */

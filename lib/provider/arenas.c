@@ -78,6 +78,7 @@ struct arena {
  * @spared: threads that ask other pools for units
  * @trims: so far
  * @populate: threads, as the base provider had it
+ * @asked, @calls: as of struct hm_arenas_stats; without the lock
  * @stream: that brings memory to the host, made when it is first needed
  */
 struct hm_arenas {
@@ -91,6 +92,7 @@ struct hm_arenas {
 	unsigned int nr_leaves, nr_arenas;
 	uint64_t held, peak, max;
 	unsigned int spared, trims, populate;
+	uint64_t asked, calls;
 	CUstream stream;
 };
 
@@ -308,6 +310,11 @@ static size_t arena_bytes(struct hm_arenas *a, size_t size)
 	return bytes > size ? bytes : size;
 }
 
+static void count(uint64_t *counter, unsigned int n)
+{
+	__atomic_fetch_add(counter, n, __ATOMIC_RELAXED);
+}
+
 /* A region of @bytes, and of a unit more if that is needed for alignment. */
 static int region_get(struct hm_arenas *a, size_t bytes, hetmem_stream stream,
 		      struct arena *arena)
@@ -318,7 +325,9 @@ static int region_get(struct hm_arenas *a, size_t bytes, hetmem_stream stream,
 	void *ptr;
 	int err = ops->alloc(a->base, size, stream, &ptr);
 
+	count(&a->calls, 1);
 	if (!err && (uintptr_t)ptr & (HM_UNIT_SIZE - 1)) {
+		count(&a->calls, 2);
 		hm_retry_once(ops->free(a->base, ptr, size, stream));
 		size += HM_UNIT_SIZE;
 		err = ops->alloc(a->base, size, stream, &ptr);
@@ -337,6 +346,7 @@ static int region_get(struct hm_arenas *a, size_t bytes, hetmem_stream stream,
 
 static int region_put(struct hm_arenas *a, const struct arena *arena)
 {
+	count(&a->calls, 1);
 	return a->base->ops->free(a->base, arena->ptr, arena->bytes,
 				  HETMEM_STREAM_HOST);
 }
@@ -641,14 +651,17 @@ void hm_arenas_set_max(struct hm_arenas *a, uint64_t max)
 	hm_unlock(&a->lock);
 }
 
-void hm_arenas_held(struct hm_arenas *a, uint64_t *now, uint64_t *most,
-		    uint64_t *metadata)
+void hm_arenas_get_stats(struct hm_arenas *a, struct hm_arenas_stats *stats)
 {
 	hm_lock(&a->lock);
-	*now = a->held;
-	*most = a->peak;
-	*metadata = sizeof(*a) + a->nr_leaves * sizeof(struct leaf) +
-		a->nr_arenas * sizeof(struct arena);
+	*stats = (struct hm_arenas_stats){
+		.held = a->held,
+		.peak = a->peak,
+		.metadata = sizeof(*a) + a->nr_leaves * sizeof(struct leaf) +
+			a->nr_arenas * sizeof(struct arena),
+		.asked = __atomic_load_n(&a->asked, __ATOMIC_RELAXED),
+		.calls = __atomic_load_n(&a->calls, __ATOMIC_RELAXED),
+	};
 	hm_unlock(&a->lock);
 }
 
@@ -679,6 +692,7 @@ static int units_alloc(struct hm_provider *self, size_t size,
 	uintptr_t start;
 	int err = get_units(a, u->class, size, stream, &start);
 
+	count(&a->asked, 1);
 	if (err)
 		return err;
 	if (u->class != DEVICE_CLASS)
@@ -707,6 +721,7 @@ static int units_free(struct hm_provider *self, void *ptr, size_t size,
 
 	(void)stream;
 	hm_check_forget(self->hm, ptr, size);
+	count(&u->arenas->asked, 1);
 	put_units(u->arenas, (uintptr_t)ptr, (uintptr_t)ptr + size);
 	return 0;
 }
@@ -915,9 +930,12 @@ static bool by_driver(struct hm_arenas *a, uintptr_t start, uintptr_t end,
 
 	if (device && hm_capture_active(hm, stream))
 		return false;
-	if (device ? hm_context_default(hm, a->base->device, &saved) :
+	/* A handle that means a stream of the current context means one of the device. */
+	if (device && !hm_stream_special(stream) ?
+	    hm_context_default(hm, a->base->device, &saved) :
 	    hm_provider_enter(a->base, &saved))
 		return false;
+	count(&a->calls, device ? 1 : 2);
 	if (!device)
 		stream = own_stream(a);
 	if (device || stream)
@@ -940,6 +958,15 @@ static bool renew(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 				  a->base->slow_ns);
 }
 
+/* To the module the node of an ATS device is as good as any of the host. */
+static bool by_module(const struct hm_arenas *a)
+{
+	const struct hetmem *hm = a->base->hm;
+
+	return a->base->caps & HM_PROVIDER_PAGES && hm_kmod_there(&hm->kmod) &&
+	       hm->devices[a->base->device].platform.node < 0;
+}
+
 /* What is on the other side, or may be. */
 static void bring(struct hm_arenas *a, const void *ptr, size_t size,
 		  hetmem_stream stream)
@@ -960,8 +987,7 @@ static void bring(struct hm_arenas *a, const void *ptr, size_t size,
 		done = renew(a, block, block + size);
 		start = (block + grain - 1) & ~(grain - 1);
 		end = (block + size) & ~(grain - 1);
-	} else if (host && a->base->caps & HM_PROVIDER_PAGES &&
-		   hm_kmod_there(&a->base->hm->kmod)) {
+	} else if (host && by_module(a)) {
 		done = !hm_kmod_migrate(&a->base->hm->kmod, start, end,
 					HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
 					0, &moved);

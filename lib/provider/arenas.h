@@ -74,8 +74,22 @@ unsigned int hm_arenas_class(const struct hm_arenas *a, const void *ptr);
 size_t hm_arenas_trim(struct hm_arenas *a, uint64_t keep);
 
 void hm_arenas_set_max(struct hm_arenas *a, uint64_t max);
-void hm_arenas_held(struct hm_arenas *a, uint64_t *now, uint64_t *most,
-		    uint64_t *metadata);
+
+/**
+ * struct hm_arenas_stats - what arenas hold and did
+ * @held, @peak: bytes, now and at most
+ * @metadata: bytes of host memory
+ * @asked: calls of the providers of pools, each of which counts as a driver call
+ *	there
+ * @calls: of the base provider, and of the driver to bring memory
+ */
+struct hm_arenas_stats {
+	uint64_t held, peak;
+	uint64_t metadata;
+	uint64_t asked, calls;
+};
+
+void hm_arenas_get_stats(struct hm_arenas *a, struct hm_arenas_stats *stats);
 
 /*
  * [@ptr, @ptr + @size) was just allocated for use by @stream, and its contents are dead:

@@ -214,6 +214,8 @@ static void handed_over(const char *spec, const char *call)
 		ok(p[15], "%s: blocks of class %u", spec, 1 + class % NR);
 	}
 	is(calls_end(), 0, "%s: without a call of %s", spec, call);
+	ok(stats_of(res).driver_calls < 100, "%s: statistics know that: %llu", spec,
+	   (unsigned long long)stats_of(res).driver_calls);
 	is(stats_of(res).reserved_peak, 64 * MIB, "%s: no more was held", spec);
 	hetmem_resource_destroy(res);
 }
