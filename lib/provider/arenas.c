@@ -1015,33 +1015,55 @@ void hm_arenas_given(struct hm_arenas *a, const void *ptr, size_t size,
 
 /* For placement. */
 
-/* The arenas that [@start, @end) is in, of one class; or NULL. */
-static struct hm_arenas *find_arenas(struct hetmem *hm, uintptr_t start,
-				     uintptr_t end, unsigned int *class)
+/* The arenas in which @addr is a class's, *@class; or NULL. */
+static struct hm_arenas *find_arenas(struct hetmem *hm, uintptr_t addr,
+				     unsigned int *class)
 {
 	struct hm_arenas *a;
-	uintptr_t at;
 
 	pthread_mutex_lock(&hm->lock);
 	for (a = hm->arenas; a; a = a->next) {
-		*class = hm_arenas_class(a, (void *)start);
+		*class = hm_arenas_class(a, (void *)addr);
 		if (*class)
 			break;
 	}
 	pthread_mutex_unlock(&hm->lock);
-	for (at = start & ~(HM_UNIT_SIZE - 1); a && at < end; at += HM_UNIT_SIZE)
-		if (hm_arenas_class(a, (void *)at) != *class)
-			return NULL;
 	return a;
+}
+
+/* The addresses of the arena that @addr is in. */
+static struct hm_range arena_at(struct hm_arenas *a, uintptr_t addr)
+{
+	struct hm_range is = { 0 }, *range;
+
+	hm_lock(&a->lock);
+	range = hm_range_find(&a->tree, addr, 1);
+	if (range)
+		is = *range;
+	hm_unlock(&a->lock);
+	return is;
 }
 
 bool hm_arenas_gap(struct hetmem *hm, uintptr_t left, uintptr_t right)
 {
-	unsigned int class;
-	struct hm_arenas *a = left < right ?
-		find_arenas(hm, left, right + 1, &class) : NULL;
+	unsigned int class = 0;
+	struct hm_arenas *a = find_arenas(hm, left, &class);
+	uintptr_t at;
 
-	return a && a->user->is_gap(a->user, class, left, right);
+	if (!a || left >= right || right >= arena_at(a, left).end)
+		return false;
+	for (at = left & ~(HM_UNIT_SIZE - 1); at <= right; at += HM_UNIT_SIZE)
+		if (hm_arenas_class(a, (void *)at) != class)
+			return false;
+	return a->user->is_gap(a->user, class, left, right);
+}
+
+bool hm_arenas_border(struct hetmem *hm, uintptr_t addr)
+{
+	unsigned int class = 0;
+	struct hm_arenas *a = find_arenas(hm, addr, &class);
+
+	return a && arena_at(a, addr).start == addr;
 }
 
 void hm_arenas_moved(struct hetmem *hm, uintptr_t start, uintptr_t end,

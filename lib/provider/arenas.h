@@ -109,9 +109,15 @@ void hm_arenas_used(struct hm_arenas *a, const void *ptr, size_t size,
 
 /*
  * For placement: what is between the live blocks that begin at @left and @right may
- * move with them. It is free memory of the class that both have.
+ * move with them. It is free memory of the class that both have, in one arena.
  */
 bool hm_arenas_gap(struct hetmem *hm, uintptr_t left, uintptr_t right);
+
+/*
+ * Whether an arena begins at @addr. The driver refuses one call for the memory of two
+ * arenas, even if their addresses are contiguous.
+ */
+bool hm_arenas_border(struct hetmem *hm, uintptr_t addr);
 
 /* A program's prefetch brought [@start, @end) to the device, or to the host. */
 void hm_arenas_moved(struct hetmem *hm, uintptr_t start, uintptr_t end,

@@ -498,6 +498,27 @@ static bool gap(const char *left, const char *right)
 	return hm_arenas_gap(hm, (uintptr_t)left, (uintptr_t)right);
 }
 
+/* Two arenas can have contiguous addresses: that is no gap. */
+static void borders(struct hetmem_resource *res)
+{
+	char *p[24];
+	unsigned int i, j, met = 0, wrong = 0;
+
+	for (i = 0; i < 24; i++)
+		p[i] = get_in(res, 3, 3 * MIB, a);
+	for (i = 0; i < 24; i++) {
+		for (j = 0; j < 24; j++) {
+			if (p[j] != p[i] + 4 * MIB ||
+			    !hm_arenas_border(hm, (uintptr_t)p[j]))
+				continue;
+			met++;
+			wrong += gap(p[i], p[j]);
+		}
+	}
+	printf("# %u arenas have contiguous addresses\n", met);
+	is(wrong, 0, "no gap between two arenas");
+}
+
 /* What lies between two blocks of a class. */
 static void gaps(void)
 {
@@ -526,6 +547,12 @@ static void gaps(void)
 	ok(gap(p[7], l[0]), "the ends of two regions");
 	ok(gap(l[0], l[1]), "of large blocks");
 	ok(!gap(l[0], l[2]), "and a block");
+	/* The first block of an arena is the arena's border. */
+	ok(hm_arenas_border(hm, (uintptr_t)p[0]), "an arena begins");
+	ok(!hm_arenas_border(hm, (uintptr_t)p[3]) &&
+	   !hm_arenas_border(hm, (uintptr_t)l[0]), "none does in it");
+	ok(!hm_arenas_border(hm, (uintptr_t)&i / 4096 * 4096), "nor elsewhere");
+	borders(res);
 	other = get_in(res, 1, 64 * KIB, a);
 	ok(!gap(p[7], other) && !gap(other, p[7]), "two classes");
 
