@@ -342,8 +342,8 @@ static int guard_fill(struct guard *g, struct known_block *known)
 	uintptr_t at = known->range.start;
 	const size_t front = known->front, size = known_size(known);
 	unsigned char *base = known_base(known);
+	CUresult res, waited;
 	CUstream on;
-	CUresult res;
 	bool wait;
 	int err;
 
@@ -365,8 +365,10 @@ static int guard_fill(struct guard *g, struct known_block *known)
 		res = d->cuMemsetD8Async(at, FRESH_BYTE, size, on);
 	if (!res)
 		res = d->cuMemsetD8Async(at + size, ZONE_BYTE, ZONE, on);
-	if (!res && wait)
-		res = d->cuStreamSynchronize(on);
+	/* Also after a failure: the block is freed then, and nothing may write to it. */
+	waited = wait ? hm_retry_once(d->cuStreamSynchronize(on)) : 0;
+	if (!res)
+		res = waited;
 	return res ? hm_driver_error(d, "cuMemsetD8Async", res) : 0;
 }
 
@@ -380,7 +382,7 @@ static int guard_check(struct guard *g, const struct known_block *known,
 	struct look *look;
 	CUstream on;
 	CUresult res;
-	bool wait;
+	bool wait, launched = false;
 	int err;
 
 	if (known->flags & SLEPT)
@@ -406,16 +408,19 @@ static int guard_check(struct guard *g, const struct known_block *known,
 					   ZONE, on);
 	if (!res && !(known->flags & RECORDED))
 		res = d->cuMemsetD8Async(at, FREED_BYTE, size, on);
-	if (!res && d->cuLaunchHostFunc)
+	if (!res && d->cuLaunchHostFunc) {
 		res = d->cuLaunchHostFunc(on, look_now, look);
-	else if (!res)
+		launched = !res;
+	} else if (!res) {
 		res = d->cuStreamSynchronize(on);
+	}
 	if (!res && wait)
-		res = d->cuStreamSynchronize(on);
+		res = hm_retry_once(d->cuStreamSynchronize(on));
 	if (res) {
-		/* Copies that were given still come. */
+		/* Copies that were given still come. look_now() puts its look itself. */
 		d->cuStreamSynchronize(on);
-		put_look(look);
+		if (!launched)
+			put_look(look);
 		return hm_driver_error(d, "cuMemcpyDtoHAsync", res);
 	}
 	if (!d->cuLaunchHostFunc) {
