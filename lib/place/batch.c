@@ -13,8 +13,11 @@
 #include <string.h>
 
 #include "place/place.h"
+#include "provider/arenas.h"
 
 #define BATCH_MIN	((size_t)1 << 20)
+/* A call takes as long as 1.6 MiB do: free memory in smaller gaps moves, too. */
+#define GAP_MAX		((size_t)1 << 20)
 
 /**
  * struct item - a range of the caller's that can be moved, or need not
@@ -51,13 +54,27 @@ static int compare(const void *a, const void *b)
 	return x->index < y->index ? -1 : x->index > y->index;
 }
 
-static bool goes_on(const struct hm_span *piece, const struct item *first,
+/* Whether @next is in one piece with the item before it, as far as memory goes. */
+static bool is_near(const struct batch *b, const struct hm_span *piece,
 		    const struct item *next)
+{
+	if (next->span.start < piece->end)
+		return true;
+	/* The driver refuses one call for the memory of two allocations. */
+	if (next->span.start == piece->end)
+		return !hm_arenas_border(b->hm, next->span.start);
+	return next->span.start - piece->end <= GAP_MAX &&
+	       hm_arenas_gap(b->hm, (uintptr_t)next[-1].span.ptr,
+			     (uintptr_t)next->span.ptr);
+}
+
+static bool goes_on(const struct batch *b, const struct hm_span *piece,
+		    const struct item *first, const struct item *next)
 {
 	return next->plan.way == first->plan.way && first->plan.way != HM_WAY_NONE &&
 	       next->plan.location == first->plan.location &&
 	       next->span.memory == first->span.memory &&
-	       next->span.start <= piece->end;
+	       is_near(b, piece, next);
 }
 
 /* The piece that begins with items[@at]: its span, how many items. */
@@ -67,7 +84,7 @@ static size_t make_piece(const struct batch *b, size_t at, struct hm_span *piece
 	size_t nr = 1;
 
 	*piece = first->span;
-	for (; at + nr < b->nr && goes_on(piece, first, first + nr); nr++) {
+	for (; at + nr < b->nr && goes_on(b, piece, first, first + nr); nr++) {
 		const struct hm_span *next = &first[nr].span;
 		const uintptr_t last = (uintptr_t)next->ptr + next->size;
 

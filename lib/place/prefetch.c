@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "place/place.h"
+#include "provider/arenas.h"
 
 const struct hetmem_moved hm_nothing_moved = {
 	.size = sizeof(hm_nothing_moved),
@@ -425,9 +426,9 @@ void hm_place_plan(struct hetmem *hm, const struct hm_span *span,
 		plan_to_host(hm, span, location, plan);
 }
 
-int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
-		       const struct hm_plan *plan, hetmem_stream stream,
-		       struct hetmem_moved *moved)
+static int carry_out(struct hetmem *hm, const struct hm_span *span,
+		     const struct hm_plan *plan, hetmem_stream stream,
+		     struct hetmem_moved *moved)
 {
 	switch (plan->way) {
 	case HM_WAY_MODULE:
@@ -448,6 +449,18 @@ int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
 		moved->reason = plan->reason;
 		return 0;
 	}
+}
+
+int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
+		       const struct hm_plan *plan, hetmem_stream stream,
+		       struct hetmem_moved *moved)
+{
+	int err = carry_out(hm, span, plan, stream, moved);
+
+	if (!err && plan->way != HM_WAY_NONE)
+		hm_arenas_moved(hm, span->start, span->end,
+				HETMEM_LOC_KIND(plan->location) == HETMEM_DEVICE);
+	return err;
 }
 
 int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,

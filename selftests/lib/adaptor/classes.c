@@ -556,7 +556,7 @@ static void gaps(void)
 	other = get_in(res, 1, 64 * KIB, a);
 	ok(!gap(p[7], other) && !gap(other, p[7]), "two classes");
 
-	/* The program's own prefetch counts as a use. */
+	/* A prefetch counts as a use. */
 	hm_arenas_moved(hm, (uintptr_t)p[4], (uintptr_t)p[5], false);
 	hetmem_free(res, p[4], 0, a);
 	calls_begin("cuMemPrefetchAsync");
@@ -638,6 +638,57 @@ static void bad_input(void)
 		   plain[i]);
 		hetmem_resource_destroy(res);
 	}
+}
+
+/* Calls of the driver for a prefetch of @nr blocks of 64 KiB to the device. */
+static long prefetched(char **p, unsigned int nr)
+{
+	static struct hetmem_prefetch_range ranges[256];
+	unsigned int i;
+	int err;
+
+	for (i = 0; i < nr; i++)
+		ranges[i] = (struct hetmem_prefetch_range){
+			.size = sizeof(ranges[i]), .ptr = p[i],
+			.bytes = 64 * KIB,
+			.location = HETMEM_LOC(HETMEM_DEVICE, 0),
+		};
+	calls_begin("cuMemPrefetchAsync");
+	err = hetmem_prefetch_batch(hm, ranges, nr, a);
+	if (err)
+		printf("# %d: %s\n", err, hetmem_last_error());
+	return err ? err : calls_end();
+}
+
+/* Blocks of a class are prefetched as few pieces, across what was freed between them. */
+static void prefetch(void)
+{
+	struct hetmem_resource *res = make("unified(over=managed)");
+	char *p[256], *every[8], *q;
+	unsigned int i;
+
+	for (i = 0; i < 16; i++)
+		p[i] = get_in(res, 2, 64 * KIB, a);
+	for (i = 0; i < 8; i++)
+		every[i] = p[2 * i];
+	is(prefetched(every, 8), 8, "live blocks between them stay where they are");
+	for (i = 0; i < 7; i++)
+		hetmem_free(res, p[2 * i + 1], 0, a);
+	is(prefetched(every, 8), 1, "freed ones are crossed");
+	ok(get_in(res, 2, 64 * KIB, a), "one gap is used again");
+	is(prefetched(every, 8), 2, "and no longer crossed");
+	/* 16 MiB are more than an arena: pieces end where it does. */
+	for (i = 0; i < 256; i++)
+		p[i] = get_in(res, 3, 64 * KIB, a);
+	ok(prefetched(p, 256) <= 8, "blocks of several arenas");
+	/* The host's block that a program sent to the device comes back. */
+	q = get_in(res, 1, 64 * KIB, HOST);
+	is(prefetched(&q, 1), 1, "a block of the host goes to the device");
+	hetmem_free(res, q, 0, HOST);
+	calls_begin("cuMemPrefetchAsync");
+	ok(get_in(res, 1, 64 * KIB, HOST) == q, "it is the host's again");
+	is(calls_end(), 1, "and is brought");
+	hetmem_resource_destroy(res);
 }
 
 /* Threads: all classes, all streams, and one that trims. */
@@ -771,6 +822,7 @@ int main(int argc, char **argv)
 	populated();
 	given_back();
 	gaps();
+	prefetch();
 	through_adaptors();
 	bad_input();
 	threads("unified(over=managed)");
