@@ -13,10 +13,11 @@ ask()
 {
 	cp "$tmp/out" "$tmp/json"
 	perl -MJSON::PP -e '
-		our (@rows, $row);
+		our (@rows, $row, $all);
 		local $/;
 		open(my $in, "<", $ARGV[0]) or die;
-		@rows = @{decode_json(<$in>)};
+		$all = decode_json(<$in>);
+		@rows = @{ref $all eq "HASH" ? $all->{rows} : $all};
 		$row = $rows[0];
 		my $good = eval $ARGV[1];
 		print $@ || JSON::PP->new->pretty->encode(\@rows) unless $good;
@@ -334,6 +335,20 @@ for bench in alloc streams 'threads --threads 1' cached vmm pinned metadata 'wor
 done
 run bench driver --json --threads 2
 ask 'bench driver' '@rows > 10 && !grep { !($_->{ns_pair} > 0) } @rows'
+
+# Memory of both: all that can be measured is, and contents were looked at.
+run bench unified --json --size 8
+[ "$status" -eq 0 ] && ! [ -s "$tmp/err" ]
+judge 'bench unified'
+ask 'it has a row for each way' '@rows == 12 && !grep { !($_->{ours} > 0 && $_->{peer} > 0) } @rows'
+ask 'and no goal of a GPU' '!grep { exists $_->{goal} } @rows'
+ask 'registered memory moves nowhere' '@{$all->{not_measured}} == 1 && $all->{not_measured}[0]{why} =~ /where it is$/'
+run bench unified --size 1
+[ "$status" -eq 2 ] && grep -q "'1' is not a size" "$tmp/err"
+judge 'bench unified: a size that is none'
+run bench alloc --size 8
+[ "$status" -eq 2 ] && grep -q 'alloc: no --size here' "$tmp/err"
+judge 'bench alloc has no size'
 
 # The cached path: what it calls is counted by a process that traces this one. A thread
 # remembers as many streams as there are here, wherever their handles lie.

@@ -68,6 +68,16 @@ also 'none' grep -q '^| streams-8 | w | 1,000 | 100 ns | - | 90 ns | - | 9.000 |
 also 'one that was stopped' grep -q '^| merge | .* | stopped |$' "$tmp/out"
 : >"$tmp/m/bench-worst.out"
 
+# Memory of both: a goal that is missed, and a row without.
+both() { echo "{ \"name\":\"$1\", \"what\":\"$1\", \"unit\":\"ms\", \"ours\":2.5, \"peer\":2, \"peer_name\":\"copies\",
+	\"ratio\":1.25 $2 }"; }
+echo "{ \"bench\":\"unified\", \"rows\":[ $(both small ', "goal":"at most", "limit":1.1, "met":false'), $(both back '') ] }" \
+	>"$tmp/m/bench-unified.out"
+check 'memory of both' "$report" "$tmp/m"
+also 'what missed its goal' grep -q '^| small | 2.50 | copies | 2.00 | 1.250 | 1.100 | no, by 1.14 times |$' "$tmp/out"
+also 'what has none' grep -q '^| back | 2.50 | copies | 2.00 | 1.250 | - |  |$' "$tmp/out"
+: >"$tmp/m/bench-unified.out"
+
 # Of threads only the spec with streams=retired was taken: it is not the other one.
 echo '[ { "what":"own streams", "spec":"device-pool(streams=retired)", "threads":16, "ns_pair":41.0,
 	"peer_ns_pair":900, "driver_calls":{}, "system_calls":0 } ]' >"$tmp/m/bench-threads.out"

@@ -22,6 +22,9 @@
  * @max_threads: the most threads
  * @takes_work: --work is an option; @busy_us: each allocation's stream works so
  *	long with it, 0: not at all
+ * @takes_size: --size is an option; @size: bytes, 0: not given
+ * @runs_kernels: @busy is there in any case
+ * @uses_module: the library is opened with the kernel module
  */
 struct bench_options {
 	const char *name;
@@ -32,6 +35,10 @@ struct bench_options {
 	int max_threads;
 	bool takes_work;
 	unsigned int busy_us;
+	bool takes_size;
+	uint64_t size;
+	bool runs_kernels;
+	bool uses_module;
 	struct busy *busy;
 	double seconds;
 	struct hetmem *hm;
@@ -78,6 +85,8 @@ int bench_begin(struct bench_options *o, int argc, char **argv,
 struct bench_pairs *bench_pairs_new(void);
 /* One that was not measured is a line on stderr instead. */
 void bench_pairs_add(struct bench_pairs *pairs, const struct bench_pair *row);
+/* Closes the library. */
+void bench_close(struct bench_options *o);
 /* Prints the rows, frees them and closes the library. The exit status. */
 int bench_end(struct bench_options *o, struct bench_pairs *pairs);
 

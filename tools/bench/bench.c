@@ -20,6 +20,7 @@ static const struct bench {
 	{ "pinned", bench_pinned, "page-locked memory, beside cuMemHostAlloc" },
 	{ "driver", bench_driver, "what calls of the driver take by themselves" },
 	{ "metadata", bench_metadata, "resident memory that a pool of small blocks needs" },
+	{ "unified", bench_unified, "memory of both CPU and device, in turns" },
 	{ "worst", bench_worst, "programs that are written against an allocator" },
 };
 

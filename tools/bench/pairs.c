@@ -105,6 +105,18 @@ static int parse_work(struct bench_options *o, const char *text)
 	return 0;
 }
 
+static int parse_bytes(struct bench_options *o, const char *text)
+{
+	long mib = 0;
+
+	if (!o->takes_size)
+		return usage_error("bench", "%s: no --size here", o->name);
+	if (!parse_number(text, 2, 65536, &mib))
+		return usage_error("bench", "'%s' is not a size, 2 to 65536 MiB", text);
+	o->size = (uint64_t)mib << 20;
+	return 0;
+}
+
 static int parse(struct bench_options *o, int argc, char **argv)
 {
 	static const struct option longs[] = {
@@ -112,6 +124,7 @@ static int parse(struct bench_options *o, int argc, char **argv)
 		{ "driver", required_argument, NULL, 'd' },
 		{ "threads", required_argument, NULL, 't' },
 		{ "work", required_argument, NULL, 'w' },
+		{ "size", required_argument, NULL, 'b' },
 		{ "json", no_argument, NULL, 'j' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
@@ -141,6 +154,11 @@ static int parse(struct bench_options *o, int argc, char **argv)
 			break;
 		case 'w':
 			status = parse_work(o, optarg);
+			if (status)
+				return status;
+			break;
+		case 'b':
+			status = parse_bytes(o, optarg);
 			if (status)
 				return status;
 			break;
@@ -183,6 +201,8 @@ int bench_begin(struct bench_options *o, int argc, char **argv,
 			o->specs[o->nr_specs++] = *presets++;
 	setenv("HETMEM_SOFT_MEMORY", "140G", 0);
 	params.driver = o->driver;
+	if (o->uses_module)
+		params.module_path = NULL;
 	if (hetmem_open(&o->hm, &params))
 		return complain(EXIT_FAILED, "bench", "%s",
 				hetmem_last_error());
@@ -192,7 +212,7 @@ int bench_begin(struct bench_options *o, int argc, char **argv,
 		return complain(EXIT_FAILED, "bench", "%s",
 				hetmem_last_error());
 	}
-	if (o->busy_us) {
+	if (o->busy_us || o->runs_kernels) {
 		o->busy = busy_open(o->hm, "bench");
 		if (!o->busy) {
 			hetmem_close(o->hm);
@@ -536,6 +556,13 @@ static void print_table(const struct bench_options *o,
 	       hetmem_driver_name(o->hm), BENCH_COUNTED);
 }
 
+void bench_close(struct bench_options *o)
+{
+	busy_close(o->busy);
+	o->drv->cuCtxSetCurrent(NULL);
+	hetmem_close(o->hm);
+}
+
 int bench_end(struct bench_options *o, struct bench_pairs *pairs)
 {
 	int status = EXIT_OK;
@@ -550,8 +577,6 @@ int bench_end(struct bench_options *o, struct bench_pairs *pairs)
 		print_table(o, pairs);
 	free(pairs->rows);
 	free(pairs);
-	busy_close(o->busy);
-	o->drv->cuCtxSetCurrent(NULL);
-	hetmem_close(o->hm);
+	bench_close(o);
 	return status;
 }

@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * hetmem bench unified: memory of `unified` beside what a program would do without it:
+ * blocks that are prefetched together beside managed memory block by block; and a
+ * program whose CPU and kernels use the same memory in turns, beside managed memory
+ * that nobody places, the driver's own prefetches, and copies by hand.
+ *
+ * The CPU touches one word of a page, so that it is the moves that are measured.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <hetmem/place.h>
+#include <hetmem/pool.h>
+
+#include "alloc.h"
+#include "bench.h"
+
+#define MIB		((size_t)1 << 20)
+#define PAGE		((size_t)4096)
+#define ROUNDS		5
+/* Turns of a round, after one that is not measured. */
+#define TURNS		4
+/* What is allocated and freed before blocks are prefetched together. */
+#define MIXED		100000
+#define MIXED_LIVE	512
+#define BLOCKS		1024
+#define BLOCK		((size_t)64 << 10)
+/* What goes back and forth where results are small. */
+#define RESULTS		MIB
+
+static const char *const presets[] = {
+	"unified", "unified(over=registered)", NULL,
+};
+
+static int by_value(const void *a, const void *b)
+{
+	const double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Of ROUNDS times in ms; < 0 if one was not taken. */
+static double median(double *ms)
+{
+	qsort(ms, ROUNDS, sizeof(*ms), by_value);
+	return ms[0] < 0 ? -1 : ms[ROUNDS / 2];
+}
+
+/*
+ * struct place - where this is measured
+ * @failed: what did not work, "": all did
+ */
+struct place {
+	struct bench_options *o;
+	CUstream stream;
+	uint32_t device;
+	char failed[256];
+};
+
+static bool good(struct place *at, bool worked, const char *what)
+{
+	if (!worked && !*at->failed)
+		snprintf(at->failed, sizeof(at->failed), "%s", what);
+	return worked;
+}
+
+static bool sync(struct place *at)
+{
+	return good(at, !at->o->drv->cuStreamSynchronize(at->stream), "cuStreamSynchronize");
+}
+
+static bool prefetch_bare(struct place *at, const void *ptr, size_t size, bool to_device)
+{
+	const struct hm_driver *d = at->o->drv;
+	CUmemLocation where = { CU_MEM_LOCATION_TYPE_HOST, 0 };
+	CUresult res;
+
+	if (to_device)
+		where = (CUmemLocation){ CU_MEM_LOCATION_TYPE_DEVICE,
+					 at->o->hm->devices[0].handle };
+	if (d->cuMemPrefetchAsync_v2)
+		res = d->cuMemPrefetchAsync_v2((uintptr_t)ptr, size, where, 0, at->stream);
+	else
+		res = d->cuMemPrefetchAsync_v1((uintptr_t)ptr, size, to_device ?
+					       where.id : CU_DEVICE_CPU, at->stream);
+	return good(at, !res, "cuMemPrefetchAsync");
+}
+
+static void *alloc_managed(struct place *at, size_t size)
+{
+	CUdeviceptr p = 0;
+
+	good(at, !at->o->drv->cuMemAllocManaged(&p, size, CU_MEM_ATTACH_GLOBAL),
+	     "cuMemAllocManaged");
+	return (void *)(uintptr_t)p;
+}
+
+static void free_managed(struct place *at, void *p)
+{
+	if (p)
+		at->o->drv->cuMemFree((uintptr_t)p);
+}
+
+static void *alloc_ours(struct place *at, struct hetmem_resource *res, size_t size,
+			enum hetmem_placement placement)
+{
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = size, .stream = at->stream,
+		.placement = placement,
+	};
+	void *p = NULL;
+
+	good(at, !hetmem_alloc_with(res, &params, &p), hetmem_last_error());
+	return p;
+}
+
+/* By the CPU: one word of each page. */
+static void write_pages(void *p, size_t size, uint32_t value)
+{
+	size_t i;
+
+	for (i = 0; i < size; i += PAGE)
+		*(volatile uint32_t *)((char *)p + i) = value;
+}
+
+static bool read_pages(struct place *at, const void *p, size_t size, uint32_t value)
+{
+	size_t i;
+
+	for (i = 0; i < size; i += PAGE)
+		if (*(const volatile uint32_t *)((const char *)p + i) != value)
+			return good(at, false, "the contents are wrong");
+	return true;
+}
+
+/* Prefetches. */
+
+/*
+ * struct blocks - blocks that are prefetched
+ * @res: NULL: each is managed memory of its own
+ */
+struct blocks {
+	struct hetmem_resource *res;
+	void *p[BLOCKS];
+	unsigned int nr;
+	size_t size;
+};
+
+static void prefetch_ours(struct place *at, struct blocks *b, bool to_device)
+{
+	static struct hetmem_prefetch_range ranges[BLOCKS];
+	unsigned int i;
+
+	for (i = 0; i < b->nr; i++)
+		ranges[i] = (struct hetmem_prefetch_range){
+			.size = sizeof(ranges[i]), .ptr = b->p[i], .bytes = b->size,
+			.location = to_device ? at->device :
+				HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
+		};
+	good(at, !hetmem_prefetch_batch(at->o->hm, ranges, b->nr, at->stream),
+	     hetmem_last_error());
+}
+
+static void prefetch_all(struct place *at, struct blocks *b, bool to_device)
+{
+	unsigned int i;
+
+	if (b->res) {
+		prefetch_ours(at, b, to_device);
+		return;
+	}
+	for (i = 0; i < b->nr && !*at->failed; i++)
+		prefetch_bare(at, b->p[i], b->size, to_device);
+}
+
+/* In ms, of memory that the CPU has written; *@back: then to the host. < 0: failed. */
+static double prefetch_round(struct place *at, struct blocks *b, double *back)
+{
+	uint64_t start, there, end;
+	unsigned int i;
+
+	*back = -1;
+	for (i = 0; i < b->nr; i++)
+		write_pages(b->p[i], b->size, i + 1);
+	start = bench_now();
+	prefetch_all(at, b, true);
+	sync(at);
+	there = bench_now();
+	prefetch_all(at, b, false);
+	sync(at);
+	end = bench_now();
+	for (i = 0; i < b->nr && !*at->failed; i++)
+		read_pages(at, b->p[i], b->size, i + 1);
+	if (*at->failed)
+		return -1;
+	*back = (double)(end - there) / 1e6;
+	return (double)(there - start) / 1e6;
+}
+
+/* Leaves a resource as a program does that has run for some time: with holes. */
+static void mix(struct place *at, struct hetmem_resource *res)
+{
+	static void *live[MIXED_LIVE];
+	static size_t sizes[MIXED_LIVE];
+	unsigned int i, slot;
+
+	for (i = 0; i < MIXED && !*at->failed; i++) {
+		slot = i % MIXED_LIVE;
+		hetmem_free(res, live[slot], sizes[slot], at->stream);
+		sizes[slot] = bench_sizes[i % BENCH_SIZES];
+		live[slot] = alloc_ours(at, res, sizes[slot], HETMEM_PLACEMENT_STREAM);
+	}
+	/* Some stay until the resource is destroyed. */
+	for (i = 0; i < MIXED_LIVE; i++)
+		if (i % 8)
+			hetmem_free(res, live[i], sizes[i], at->stream);
+}
+
+static void blocks_make(struct place *at, struct blocks *b, struct hetmem_resource *res,
+			unsigned int nr, size_t size)
+{
+	*b = (struct blocks){ .res = res, .size = size };
+	for (; b->nr < nr && !*at->failed; b->nr++)
+		b->p[b->nr] = res ? alloc_ours(at, res, size, HETMEM_PLACEMENT_STREAM) :
+			alloc_managed(at, size);
+}
+
+static void blocks_free(struct place *at, struct blocks *b)
+{
+	unsigned int i;
+
+	for (i = 0; i < b->nr; i++)
+		if (b->res)
+			hetmem_free(b->res, b->p[i], b->size, at->stream);
+		else
+			free_managed(at, b->p[i]);
+}
+
+/* Of the spec, for programs: letters, digits and dashes. */
+static const char *row_name(const char *spec, const char *what)
+{
+	char *name = xasprintf("%s-%s", spec, what), *c;
+
+	for (c = name; *c; c++)
+		if (strchr("()=,\"' ", *c))
+			*c = '-';
+	return name;
+}
+
+/* The goal is a GPU's: in the soft driver nothing moves anywhere. */
+static void add_row(const struct place *at, struct bench_report *report, const char *spec,
+		    const char *name, const char *what, double ours, double peer,
+		    const char *peer_name, double limit)
+{
+	const bool has_goal = limit > 0 && !at->o->hm->soft;
+	struct bench_row row = {
+		.name = row_name(spec, name), .what = xasprintf("%s: %s", spec, what),
+		.unit = "ms", .ours = ours, .peer = peer, .peer_name = peer_name,
+		.goal = has_goal ? BENCH_GOAL_AT_MOST : BENCH_GOAL_NONE, .limit = limit,
+	};
+
+	bench_report_add(report, &row);
+}
+
+/* Memory that moves nowhere is used by the device where it is. */
+static bool moves(struct place *at, struct hetmem_resource *res)
+{
+	struct hetmem_moved moved = { .size = sizeof(moved) };
+	void *p = alloc_ours(at, res, BLOCK, HETMEM_PLACEMENT_STREAM);
+	bool does = false;
+
+	if (p) {
+		write_pages(p, BLOCK, 0);
+		does = !hetmem_prefetch(at->o->hm, p, BLOCK, at->device, at->stream, &moved) &&
+			strcmp(moved.how, "none");
+		sync(at);
+	}
+	hetmem_free(res, p, BLOCK, at->stream);
+	return does;
+}
+
+/* @nr blocks of @size, of @res and each of its own, in turns. */
+static void compare_prefetches(struct place *at, struct bench_report *report,
+			       const char *spec, struct hetmem_resource *res,
+			       unsigned int nr, size_t size, double limit)
+{
+	static struct blocks ours, theirs;
+	double there[2][ROUNDS], back[2][ROUNDS];
+	int i;
+
+	blocks_make(at, &ours, res, nr, size);
+	blocks_make(at, &theirs, NULL, nr, size);
+	for (i = 0; i < ROUNDS; i++) {
+		there[0][i] = prefetch_round(at, &ours, &back[0][i]);
+		there[1][i] = prefetch_round(at, &theirs, &back[1][i]);
+	}
+	blocks_free(at, &ours);
+	blocks_free(at, &theirs);
+	add_row(at, report, spec, nr > 1 ? "blocks-there" : "one-there",
+		nr > 1 ? "1,024 blocks of 64 KiB to the device" : "one block to the device",
+		median(there[0]), median(there[1]), "cuMemPrefetchAsync", limit);
+	add_row(at, report, spec, nr > 1 ? "blocks-back" : "one-back",
+		nr > 1 ? "and back" : "one block back",
+		median(back[0]), median(back[1]), "cuMemPrefetchAsync", 0);
+}
+
+static void run_prefetches(struct place *at, struct bench_report *report, const char *spec,
+			   size_t size)
+{
+	struct hetmem_resource *res = bench_make(at->o, spec);
+
+	if (!res)
+		return;
+	if (!moves(at, res)) {
+		bench_report_skip(report, row_name(spec, "prefetch"),
+				  "the device uses this memory where it is");
+	} else {
+		mix(at, res);
+		compare_prefetches(at, report, spec, res, BLOCKS, BLOCK, 0.1);
+		compare_prefetches(at, report, spec, res, 1, size, 1 / 0.97);
+	}
+	hetmem_resource_destroy(res);
+}
+
+/* Turns. */
+
+enum way { OURS, FAULTS, PREFETCHES, COPIES, NR_WAYS };
+
+static const char *const way_names[] = {
+	[FAULTS] = "managed, not placed", [PREFETCHES] = "cuMemPrefetchAsync",
+	[COPIES] = "pinned copies",
+};
+
+/**
+ * struct turns - a program that takes turns
+ * @res: of OURS
+ * @shared, @size: what both use in each turn; of COPIES the host's
+ * @copy: of COPIES the device's
+ * @data, @data_size: what the device alone uses in each turn
+ * @value: that the CPU writes next
+ */
+struct turns {
+	enum way way;
+	struct hetmem_resource *res;
+	void *shared;
+	size_t size;
+	CUdeviceptr copy;
+	void *data;
+	size_t data_size;
+	uint32_t value;
+};
+
+/* Small results are the CPU's, and the device reaches them there. */
+static bool stays(const struct turns *t)
+{
+	return t->data_size;
+}
+
+static void advise_results(struct place *at, struct turns *t)
+{
+	struct hetmem *hm = at->o->hm;
+
+	good(at, !hetmem_advise(hm, t->shared, t->size, HETMEM_ADVISE_PREFERRED,
+				HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY), NULL) &&
+	     !hetmem_advise(hm, t->shared, t->size, HETMEM_ADVISE_ACCESSED_BY, at->device,
+			    NULL), hetmem_last_error());
+}
+
+static void turns_alloc_ours(struct place *at, struct turns *t)
+{
+	t->shared = alloc_ours(at, t->res, t->size, stays(t) ? HETMEM_PLACEMENT_HOST :
+			       HETMEM_PLACEMENT_BOTH);
+	if (t->shared && stays(t))
+		advise_results(at, t);
+	if (!t->data_size || *at->failed)
+		return;
+	t->data = alloc_ours(at, t->res, t->data_size, HETMEM_PLACEMENT_DEVICE);
+	if (t->data)
+		good(at, !hetmem_prefetch(at->o->hm, t->data, t->data_size, at->device,
+					  at->stream, NULL), hetmem_last_error());
+}
+
+static void turns_make(struct place *at, struct turns *t)
+{
+	const struct hm_driver *d = at->o->drv;
+	CUdeviceptr p = 0;
+
+	switch (t->way) {
+	case OURS:
+		turns_alloc_ours(at, t);
+		break;
+	case COPIES:
+		good(at, !d->cuMemHostAlloc(&t->shared, t->size, CU_MEMHOSTALLOC_PORTABLE) &&
+		     !d->cuMemAlloc(&t->copy, t->size), "cuMemHostAlloc or cuMemAlloc");
+		if (t->data_size)
+			good(at, !d->cuMemAlloc(&p, t->data_size), "cuMemAlloc");
+		t->data = (void *)(uintptr_t)p;
+		break;
+	default:
+		t->shared = alloc_managed(at, t->size);
+		if (t->data_size)
+			t->data = alloc_managed(at, t->data_size);
+	}
+}
+
+static void turns_free(struct place *at, struct turns *t)
+{
+	const struct hm_driver *d = at->o->drv;
+
+	sync(at);
+	switch (t->way) {
+	case OURS:
+		hetmem_free(t->res, t->shared, t->size, at->stream);
+		hetmem_free(t->res, t->data, t->data_size, at->stream);
+		break;
+	case COPIES:
+		d->cuMemFreeHost(t->shared);
+		if (t->copy)
+			d->cuMemFree(t->copy);
+		free_managed(at, t->data);
+		break;
+	default:
+		free_managed(at, t->shared);
+		free_managed(at, t->data);
+	}
+}
+
+/* What the device is to use, before and after it does. */
+static const void *to_device(struct place *at, struct turns *t)
+{
+	const struct hm_driver *d = at->o->drv;
+
+	if (t->way == COPIES) {
+		good(at, !d->cuMemcpyAsync(t->copy, (uintptr_t)t->shared, t->size, at->stream),
+		     "cuMemcpyAsync");
+		return (void *)(uintptr_t)t->copy;
+	}
+	if (t->way == PREFETCHES)
+		prefetch_bare(at, t->shared, t->size, true);
+	else if (t->way == OURS && !stays(t))
+		good(at, !hetmem_prefetch(at->o->hm, t->shared, t->size, at->device,
+					  at->stream, NULL), hetmem_last_error());
+	return t->shared;
+}
+
+static void to_host(struct place *at, struct turns *t)
+{
+	const uint32_t host = HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
+	const struct hm_driver *d = at->o->drv;
+
+	if (t->way == COPIES)
+		good(at, !d->cuMemcpyAsync((uintptr_t)t->shared, t->copy, t->size, at->stream),
+		     "cuMemcpyAsync");
+	else if (t->way == PREFETCHES)
+		prefetch_bare(at, t->shared, t->size, false);
+	else if (t->way == OURS && !stays(t))
+		good(at, !hetmem_move(at->o->hm, t->shared, t->size, host, at->stream, 0,
+				      NULL), hetmem_last_error());
+	sync(at);
+}
+
+static void turn(struct place *at, struct turns *t)
+{
+	unsigned int adds = 0;
+	const void *p;
+
+	write_pages(t->shared, t->size, ++t->value);
+	p = to_device(at, t);
+	if (t->data_size)
+		good(at, busy_count_up(at->o->busy, at->stream, t->data, t->data_size, &adds),
+		     "a kernel");
+	good(at, busy_count_up(at->o->busy, at->stream, p, t->size, &adds), "a kernel");
+	to_host(at, t);
+	if (!*at->failed)
+		read_pages(at, t->shared, t->size, t->value + adds);
+}
+
+/* A turn in ms, the mean of TURNS; < 0: it failed. */
+static double turns_round(struct place *at, struct turns *t)
+{
+	uint64_t start;
+	int i;
+
+	turn(at, t);
+	start = bench_now();
+	for (i = 0; i < TURNS && !*at->failed; i++)
+		turn(at, t);
+	return *at->failed ? -1 : (double)(bench_now() - start) / TURNS / 1e6;
+}
+
+/* @size bytes that both use, and @data_size that only the device does. */
+static void compare_turns(struct place *at, struct bench_report *report, const char *spec,
+			  size_t size, size_t data_size)
+{
+	struct hetmem_resource *res = bench_make(at->o, spec);
+	struct turns t[NR_WAYS];
+	double ms[NR_WAYS][ROUNDS], all[NR_WAYS];
+	int i, way;
+
+	if (!res)
+		return;
+	for (way = 0; way < NR_WAYS; way++) {
+		t[way] = (struct turns){ .way = way, .res = res, .size = size,
+					 .data_size = data_size };
+		turns_make(at, &t[way]);
+	}
+	for (i = 0; i < ROUNDS; i++)
+		for (way = 0; way < NR_WAYS; way++)
+			ms[way][i] = *at->failed ? -1 : turns_round(at, &t[way]);
+	for (way = 0; way < NR_WAYS; way++) {
+		turns_free(at, &t[way]);
+		all[way] = median(ms[way]);
+	}
+	hetmem_resource_destroy(res);
+	if (data_size) {
+		add_row(at, report, spec, "small-copies", "a turn with small results", all[OURS],
+			all[COPIES], way_names[COPIES], 1.1);
+		return;
+	}
+	add_row(at, report, spec, "all-prefetches", "a turn, everything goes back and forth",
+		all[OURS], all[PREFETCHES], way_names[PREFETCHES], 1.05);
+	add_row(at, report, spec, "all-faults", "the same", all[OURS], all[FAULTS],
+		way_names[FAULTS], 1 / 3.0);
+	add_row(at, report, spec, "all-copies", "the same", all[OURS], all[COPIES],
+		way_names[COPIES], 0);
+}
+
+/* As much as the host and the device can spare. */
+static size_t choose_size(const struct bench_options *o)
+{
+	const size_t total = o->hm->devices[0].props.total;
+	size_t size = 1024 * MIB;
+
+	while (size > 2 * MIB && (size * 8 > available_memory() || size * 8 > total))
+		size /= 2;
+	return size;
+}
+
+static void run_spec(struct place *at, struct bench_report *report, const char *spec,
+		     size_t size)
+{
+	*at->failed = '\0';
+	run_prefetches(at, report, spec, size);
+	if (!*at->failed)
+		compare_turns(at, report, spec, size, 0);
+	if (!*at->failed)
+		compare_turns(at, report, spec, RESULTS, size);
+	if (*at->failed)
+		bench_report_skip(report, row_name(spec, "rest"), "%s", at->failed);
+}
+
+int bench_unified(int argc, char **argv)
+{
+	struct bench_options o = {
+		.takes_size = true, .runs_kernels = true, .uses_module = true,
+	};
+	struct place at = { .o = &o, .device = HETMEM_LOC(HETMEM_DEVICE, 0) };
+	struct bench_report *report;
+	int i, status = bench_begin(&o, argc, argv,
+		"Usage: hetmem bench unified [--spec SPEC]... [--size MIB] [--driver DRIVER]\n"
+		"                            [--json]\n"
+		"Blocks that are prefetched together, and a program whose CPU and kernels use\n"
+		"MIB (1024) in turns, beside managed memory and pinned copies. On a\n"
+		"machine with HMM, compare --spec 'unified(over=system)' with\n"
+		"--spec 'unified(over=managed)'.", presets);
+
+	if (status >= 0)
+		return status;
+	if (o.drv->cuStreamCreate(&at.stream, CU_STREAM_NON_BLOCKING)) {
+		bench_close(&o);
+		return complain(EXIT_FAILED, "bench", "cuStreamCreate failed");
+	}
+	report = bench_report_new("unified", o.json);
+	for (i = 0; i < o.nr_specs; i++)
+		run_spec(&at, report, o.specs[i], o.size ? o.size : choose_size(&o));
+	o.drv->cuStreamDestroy(at.stream);
+	bench_close(&o);
+	return bench_report_end(report);
+}
