@@ -53,8 +53,8 @@ enum hetmem_placement {
 	HETMEM_PLACEMENT_HOST,		/* the CPU, most of the time */
 	HETMEM_PLACEMENT_DEVICE,	/* the device, most of the time */
 	HETMEM_PLACEMENT_BOTH,		/* one after the other, or at one time */
-	HETMEM_PLACEMENT_READ_MOSTLY,	/* both read it, and it seldom changes */
-	HETMEM_PLACEMENT_STREAMING,	/* goes through once, from one to the other */
+	HETMEM_PLACEMENT_READ_MOSTLY,	/* both read it, and it seldom changes: copied */
+	HETMEM_PLACEMENT_STREAMING,	/* goes through once: used on the host by both */
 };
 
 /**

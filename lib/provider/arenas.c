@@ -32,6 +32,10 @@
 #define UNIT_CLASS	0x0f
 #define UNIT_BUSY	0x0f	/* class: its pages are being dropped */
 #define UNIT_HELD	0x40
+/* What the driver was told: the device reaches it on the host; each may have a copy. */
+#define UNIT_REACHED	0x10
+#define UNIT_COPIED	0x20
+#define UNIT_ADVICE	(UNIT_REACHED | UNIT_COPIED)
 
 /* Classes that belong to one side: HETMEM_PLACEMENT_*. */
 #define HOST_CLASS	HETMEM_PLACEMENT_HOST
@@ -135,9 +139,10 @@ static uint8_t unit_get(const struct hm_arenas *a, uintptr_t addr)
 	return unit ? __atomic_load_n(unit, __ATOMIC_RELAXED) : 0;
 }
 
-/* Lock held. */
+/* Lock held. What was advised stays. */
 static void unit_set(struct hm_arenas *a, uintptr_t addr, uint8_t value)
 {
+	value |= unit_get(a, addr) & UNIT_ADVICE;
 	__atomic_store_n(unit_at(a, addr), value, __ATOMIC_RELAXED);
 }
 
@@ -356,8 +361,12 @@ static int add_arena(struct hm_arenas *a, struct arena *arena)
 {
 	const struct hm_range *r = &arena->range;
 	int err = map_extend(a, r->start, r->end);
+	uintptr_t at;
 
 	if (!err) {
+		/* Nothing was advised about new memory. */
+		for (at = r->start; at < r->end; at += HM_UNIT_SIZE)
+			__atomic_store_n(unit_at(a, at), 0, __ATOMIC_RELAXED);
 		err = hm_range_insert(&a->tree, &arena->range);
 		if (err)
 			hm_error(err, "%s: no host memory", a->ops.name);
@@ -606,7 +615,7 @@ static void look_at_arena(struct hm_range *range, void *arg)
 	if (!(v->arenas->base->caps & HM_PROVIDER_PAGES))
 		return;
 	for (at = range->start; at < range->end; at += HM_UNIT_SIZE) {
-		if (unit_get(v->arenas, at) != UNIT_HELD) {
+		if ((unit_get(v->arenas, at) & ~UNIT_ADVICE) != UNIT_HELD) {
 			if (v->arena)
 				break;
 			continue;
@@ -682,6 +691,103 @@ static void renew_units(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 		grains_change(a, start, end, 0, HM_ON_HOST | HM_ON_DEVICE);
 }
 
+/* Advice by class. */
+
+/*
+ * Only for what a program asks for by name: what is allocated for the CPU, a device may
+ * use again and again, and it is faster there.
+ */
+static uint8_t wanted_advice(unsigned int class)
+{
+	switch (class) {
+	case HETMEM_PLACEMENT_STREAMING:
+		return UNIT_REACHED;
+	case HETMEM_PLACEMENT_READ_MOSTLY:
+		return UNIT_COPIED;
+	default:
+		return 0;
+	}
+}
+
+/* Whether the driver places this memory: all that is managed, own pages with HMM. */
+static bool can_advise(const struct hm_arenas *a)
+{
+	const struct hetmem *hm = a->base->hm;
+
+	return can_move(a) && (hm->driver.cuMemAdvise_v2 || hm->driver.cuMemAdvise_v1) &&
+		(!(a->base->caps & HM_PROVIDER_PAGES) ||
+		 hm->devices[a->base->device].platform.kind == HETMEM_PLATFORM_HMM);
+}
+
+/* In the device's context. */
+static CUresult advise(struct hm_arenas *a, uintptr_t start, uintptr_t end,
+		       CUmem_advise what, bool device)
+{
+	const struct hetmem *hm = a->base->hm;
+	const struct hm_driver *d = &hm->driver;
+	CUdevice handle = hm->devices[a->base->device].handle;
+	CUmemLocation where = { device ? CU_MEM_LOCATION_TYPE_DEVICE :
+				CU_MEM_LOCATION_TYPE_HOST, device ? handle : 0 };
+
+	count(&a->calls, 1);
+	if (d->cuMemAdvise_v2)
+		return d->cuMemAdvise_v2(start, end - start, what, where);
+	return d->cuMemAdvise_v1(start, end - start, what, device ? handle : CU_DEVICE_CPU);
+}
+
+/* Likewise: from advice @is to @wanted. */
+static CUresult change_advice(struct hm_arenas *a, uintptr_t start, uintptr_t end,
+			      uint8_t is, uint8_t wanted)
+{
+	const uint8_t set = wanted & ~is, unset = is & ~wanted;
+	CUresult res = CUDA_SUCCESS;
+
+	if (unset & UNIT_REACHED)
+		res = advise(a, start, end, CU_MEM_ADVISE_UNSET_ACCESSED_BY, true);
+	if (!res && unset & UNIT_REACHED)
+		res = advise(a, start, end, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, false);
+	if (!res && unset & UNIT_COPIED)
+		res = advise(a, start, end, CU_MEM_ADVISE_UNSET_READ_MOSTLY, true);
+	if (!res && set & UNIT_REACHED)
+		res = advise(a, start, end, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, false);
+	if (!res && set & UNIT_REACHED)
+		res = advise(a, start, end, CU_MEM_ADVISE_SET_ACCESSED_BY, true);
+	if (!res && set & UNIT_COPIED)
+		res = advise(a, start, end, CU_MEM_ADVISE_SET_READ_MOSTLY, true);
+	return res;
+}
+
+/*
+ * The driver is told what @class means for its units, which are the caller's, in runs
+ * of the same advice. It is a hint: what is refused is tried again when the units go
+ * to another class.
+ */
+static void advise_units(struct hm_arenas *a, uintptr_t start, uintptr_t end,
+			 unsigned int class)
+{
+	const uint8_t wanted = wanted_advice(class);
+	struct hm_context saved;
+	uintptr_t at, stop;
+	uint8_t is;
+
+	for (at = start; at < end && (unit_get(a, at) & UNIT_ADVICE) == wanted;)
+		at += HM_UNIT_SIZE;
+	if (at == end || !can_advise(a) || hm_provider_enter(a->base, &saved))
+		return;
+	for (; at < end; at = stop) {
+		is = unit_get(a, at) & UNIT_ADVICE;
+		for (stop = at + HM_UNIT_SIZE;
+		     stop < end && (unit_get(a, stop) & UNIT_ADVICE) == is;)
+			stop += HM_UNIT_SIZE;
+		if (is == wanted || change_advice(a, at, stop, is, wanted))
+			continue;
+		for (; at < stop; at += HM_UNIT_SIZE)
+			__atomic_store_n(unit_at(a, at), (unit_get(a, at) & ~UNIT_ADVICE) |
+					 wanted, __ATOMIC_RELAXED);
+	}
+	hm_context_leave(a->base->hm, &saved);
+}
+
 /* The providers of the pools. */
 
 static int units_alloc(struct hm_provider *self, size_t size,
@@ -697,6 +803,7 @@ static int units_alloc(struct hm_provider *self, size_t size,
 		return err;
 	if (u->class != DEVICE_CLASS)
 		renew_units(a, start, start + size);
+	advise_units(a, start, start + size, u->class);
 	/* What the device touches first is better made there. */
 	if (a->populate && u->class != DEVICE_CLASS) {
 		err = hm_pages_populate((void *)start, size,
@@ -828,6 +935,12 @@ static uint8_t side_of(hetmem_stream stream)
 	return stream == HETMEM_STREAM_HOST ? HM_ON_HOST : HM_ON_DEVICE;
 }
 
+/* A device uses memory on the host that it was told to reach there. */
+static uint8_t used_at(const struct hm_arenas *a, uintptr_t addr, hetmem_stream stream)
+{
+	return unit_get(a, addr) & UNIT_REACHED ? HM_ON_HOST : side_of(stream);
+}
+
 static bool is_one_grain(uintptr_t start, size_t size)
 {
 	return start >> HM_GRAIN_SHIFT == (start + size - 1) >> HM_GRAIN_SHIFT;
@@ -844,7 +957,7 @@ void hm_arenas_used(struct hm_arenas *a, const void *ptr, size_t size,
 		    hetmem_stream stream)
 {
 	const uintptr_t start = (uintptr_t)ptr;
-	const uint8_t side = side_of(stream);
+	const uint8_t side = used_at(a, start, stream);
 
 	if (!(a->base->caps & HM_PROVIDER_MOVES) ||
 	    (is_one_grain(start, size) && grain_get(a, start) & side))
@@ -1003,9 +1116,9 @@ void hm_arenas_given(struct hm_arenas *a, const void *ptr, size_t size,
 		     hetmem_stream stream)
 {
 	const uintptr_t start = (uintptr_t)ptr;
-	const uint8_t side = side_of(stream);
+	const uint8_t side = used_at(a, start, stream);
 
-	if (!(a->base->caps & HM_PROVIDER_MOVES) ||
+	if (!(a->base->caps & HM_PROVIDER_MOVES) || side != side_of(stream) ||
 	    (is_one_grain(start, size) && grain_get(a, start) == side) ||
 	    !can_move(a))
 		return;

@@ -370,8 +370,7 @@ static void turns_alloc_ours(struct place *at, struct turns *t)
 	enum hetmem_placement placement = HETMEM_PLACEMENT_BOTH;
 
 	if (t->way == PLACED)
-		placement = t->data_size ? HETMEM_PLACEMENT_HOST :
-			HETMEM_PLACEMENT_STREAMING;
+		placement = HETMEM_PLACEMENT_STREAMING;
 	t->shared = alloc_ours(at, t->res, t->size, placement);
 	if (!t->data_size || *at->failed)
 		return;
