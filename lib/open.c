@@ -278,6 +278,11 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 	pthread_mutex_init(&hm->making, NULL);
 	hm->generation = hm_generation();
 	hm->page_size = sysconf(_SC_PAGESIZE);
+	hm->root = "";
+	hm->kmod.fd = -1;
+	err = hm_read_reserve(&hm->reserve);
+	if (err)
+		goto fail;
 	if (params)
 		module_path = params->module_path;
 

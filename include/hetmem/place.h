@@ -425,6 +425,87 @@ char *hetmem_location_name(struct hetmem *hm, uint32_t location, char *buf,
 /* "file, mlocked", ... for HETMEM_WHY_*; "" for 0. Returns @buf. */
 char *hetmem_why_names(uint32_t why, char *buf, size_t len);
 
+/*
+ * How much memory is left. No single figure can be trusted: the driver of an integrated
+ * device leaves out what the page cache would give back, the kernel's figure knows no
+ * cgroup, and a full host hangs. So hetmem_memory_info() takes the least of several,
+ * less a reserve, and shows each one.
+ */
+
+/* A figure that nobody told, or a limit that does not exist. */
+#define HETMEM_MEMORY_UNKNOWN	UINT64_MAX
+
+/* For struct hetmem_memory_info.reserve: keep nothing back. */
+#define HETMEM_RESERVE_NONE	UINT64_MAX
+
+enum hetmem_memory_figure_id {
+	HETMEM_MEMORY_DRIVER,	/* free, as the driver tells (cuMemGetInfo) */
+	HETMEM_MEMORY_MODULE,	/* not used by device pages, as hetmem.ko tells */
+	HETMEM_MEMORY_NODE,	/* free in the node that is the device's memory */
+	HETMEM_MEMORY_HOST,	/* available on the host */
+	HETMEM_MEMORY_CGROUP,	/* that the process's cgroups allow in addition */
+	HETMEM_MEMORY_CACHE,	/* page cache that the kernel can drop */
+	HETMEM_MEMORY_NR
+};
+
+/**
+ * struct hetmem_memory_figure - one figure
+ * @bytes: HETMEM_MEMORY_UNKNOWN: not known, @source tells why
+ * @counts: 1: @usable depends on it
+ * @reserved: 0
+ * @source: who tells it, and from what
+ */
+struct hetmem_memory_figure {
+	uint64_t bytes;
+	int counts;
+	int reserved;
+	char source[112];
+};
+
+/**
+ * struct hetmem_memory_info - how much memory a device, or the host, has left
+ * @size: in: sizeof(struct hetmem_memory_info)
+ * @reserve: in: bytes to keep back; 0: HETMEM_RESERVE of the environment, else the
+ *	default; HETMEM_RESERVE_NONE: none. out: bytes that are kept back
+ * @total: of the device, or of the host
+ * @usable: least of the figures that count, less @reserve, or 0;
+ *	HETMEM_MEMORY_UNKNOWN: nobody told one
+ * @least: enum hetmem_memory_figure_id of the least, -1 if there is none
+ * @reserved: 0
+ * @figures: by enum hetmem_memory_figure_id
+ *
+ * These count: for a device with memory of its own DRIVER, MODULE and NODE; for an
+ * integrated device the sum of DRIVER and CACHE, and MODULE, HOST and CGROUP; for the
+ * host HOST and CGROUP. MODULE is known for devices that are registered with hetmem.ko.
+ *
+ * The default reserve is 1/32 of @total, and at most 1 GiB for a device with memory of
+ * its own. HETMEM_RESERVE is "512M", "4G", bytes or "5%"; hetmem_open() reads it.
+ */
+struct hetmem_memory_info {
+	size_t size;
+	uint64_t reserve;
+	uint64_t total;
+	uint64_t usable;
+	int least;
+	int reserved;
+	struct hetmem_memory_figure figures[HETMEM_MEMORY_NR];
+};
+
+/*
+ * Asks how much memory @device has left; -1: the host. Any thread may ask, at any
+ * time; it takes about 100 us, and creates the device's primary context if need be. What is
+ * free can be gone when the call returns. Errors:
+ * -EINVAL: a NULL pointer or a short struct;
+ * -ENODEV: no such device;
+ * -EOWNERDEAD: a device, in a forked child.
+ * A figure that cannot be told, because of the driver's error for example, is no error.
+ */
+int hetmem_memory_info(struct hetmem *hm, int device,
+		       struct hetmem_memory_info *info);
+
+/* "driver", "module", ... for enum hetmem_memory_figure_id; never NULL. */
+const char *hetmem_memory_figure_name(int id);
+
 #ifdef __cplusplus
 }
 #endif

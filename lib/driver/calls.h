@@ -23,6 +23,7 @@ X(cuDeviceGetName, cuDeviceGetName, cuDeviceGetName, 2000, REQUIRED)	\
 X(cuDeviceGetUuid, cuDeviceGetUuid, cuDeviceGetUuid_v2, 11040, OPTIONAL) \
 X(cuDeviceGetAttribute, cuDeviceGetAttribute, cuDeviceGetAttribute, 2000, REQUIRED) \
 X(cuDeviceTotalMem, cuDeviceTotalMem, cuDeviceTotalMem_v2, 3020, REQUIRED) \
+X(cuMemGetInfo, cuMemGetInfo, cuMemGetInfo_v2, 3020, REQUIRED)		\
 X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000, REQUIRED) \
 X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, 11000, REQUIRED) \
 X(cuCtxSetCurrent, cuCtxSetCurrent, cuCtxSetCurrent, 4000, REQUIRED)	\

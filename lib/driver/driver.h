@@ -47,6 +47,13 @@ struct hm_driver {
 	CUresult (*cuDeviceTotalMem)(size_t *bytes, CUdevice device);
 
 	/*
+	 * pre:  a context is current.
+	 * post: bytes of its device. On integrated devices free memory of the
+	 *	 host, without what its page cache would give back.
+	 */
+	CUresult (*cuMemGetInfo)(size_t *available, size_t *total);
+
+	/*
 	 * pre:  a release for each retain.
 	 * post: the context all users of the device in this process share.
 	 *	 Retaining does not make it current.

@@ -44,6 +44,17 @@ struct hm_memory_ops {
 };
 
 /**
+ * struct hm_reserve - memory that HETMEM_RESERVE keeps back
+ * @given: it is set
+ * @percent: @value is a percentage, else bytes
+ */
+struct hm_reserve {
+	bool given;
+	bool percent;
+	uint64_t value;
+};
+
+/**
  * struct hetmem - the open library
  * @fork: holds @lock
  * @generation: hm_generation() at open; different in a forked child
@@ -59,6 +70,8 @@ struct hm_memory_ops {
  * @place, @attach, @memory_ops: see place/place.h
  * @customs: registered providers of the program's own; with @lock
  * @arenas: of all resources with placement classes; with @lock
+ * @root: before the path of each file that memory.c reads, "" except in tests
+ * @reserve: of HETMEM_RESERVE
  * The rest does not change after hetmem_open().
  */
 struct hetmem {
@@ -80,6 +93,8 @@ struct hetmem {
 	const struct hm_soft *soft;
 	struct hm_kmod kmod;
 	size_t page_size;
+	const char *root;
+	struct hm_reserve reserve;
 	int nr_devices;
 	struct hm_device devices[HM_MAX_DEVICES];
 	int available[HETMEM_FEATURE_NR];
@@ -119,6 +134,11 @@ int hm_device_of_node(const struct hetmem *hm, int node);
 /* Whether there is a device for whose verdict @test holds. */
 bool hm_any_platform(const struct hetmem *hm,
 		     bool (*test)(const struct hetmem_platform *p));
+
+/* memory.c */
+
+/* Reads HETMEM_RESERVE. -EINVAL, with a text: it is wrong. */
+int hm_read_reserve(struct hm_reserve *reserve);
 
 /* context.c */
 

@@ -134,7 +134,7 @@ static bool parse_number(const char *text, int64_t *value)
 	return !*end && !errno && *value <= INT32_MAX;
 }
 
-static bool parse_size(const char *text, int64_t *value)
+bool hm_parse_size(const char *text, int64_t *value)
 {
 	static const char units[] = "KMGT";
 	const char *unit;
@@ -169,7 +169,7 @@ bool hm_fact_parse(enum hm_fact_id id, const char *text, int64_t *value)
 				return true;
 		return false;
 	case HM_FACT_SIZE:
-		return parse_size(text, value);
+		return hm_parse_size(text, value);
 	}
 	return false;
 }

@@ -73,6 +73,28 @@ static int ask_devices(const struct hm_kmod *kmod,
 	return 0;
 }
 
+int hm_kmod_device_memory(const struct hm_kmod *kmod, unsigned int id,
+			  uint64_t *capacity, uint64_t *used)
+{
+	struct hetmem_device_info *list;
+	unsigned int nr, i;
+	int err;
+
+	err = ask_devices(kmod, &list, &nr);
+	if (err)
+		return err;
+	err = -ENODEV;
+	for (i = 0; i < nr; i++) {
+		if (list[i].id != id)
+			continue;
+		*capacity = list[i].capacity;
+		*used = list[i].used;
+		err = 0;
+	}
+	free(list);
+	return err ? hm_error(err, "INFO: device %u is gone", id) : 0;
+}
+
 static const char *what_to_do(int err)
 {
 	switch (err) {

@@ -51,6 +51,13 @@ int hm_kmod_migrate(const struct hm_kmod *kmod, uintptr_t start,
 		    uintptr_t end, uint32_t location, uint32_t flags,
 		    struct hetmem_moved *moved);
 
+/*
+ * Bytes that the registered device @id has for pages, and that are in use now.
+ * -ENODEV: it is gone.
+ */
+int hm_kmod_device_memory(const struct hm_kmod *kmod, unsigned int id,
+			  uint64_t *capacity, uint64_t *used);
+
 /* @addr: in a tracked range, or NULL for the whole context. */
 int hm_kmod_stats(const struct hm_kmod *kmod, const void *addr,
 		  struct hetmem_cmd_stats *stats);

@@ -95,6 +95,9 @@ void hm_fact_unknown(struct hm_platform *p, enum hm_fact_id id,
 /* "yes", "none", "96G", ... as @id has them. False: it is not one. */
 bool hm_fact_parse(enum hm_fact_id id, const char *text, int64_t *value);
 
+/* "64M", "1G", bytes. False: it is none. */
+bool hm_parse_size(const char *text, int64_t *value);
+
 /* Node that somebody says is the device's memory, -1: nobody does. */
 int hm_platform_node(const struct hm_platform *p);
 
@@ -114,6 +117,31 @@ void hm_module_facts(struct hm_platform *p, const struct hm_kmod *kmod,
  * a plain file: 1, 0, or -1 if there is none that can be read.
  */
 int hm_kernel_device_private(void);
+
+/* memory.c: what the host has left. */
+
+/**
+ * struct hm_host_memory - in bytes; HETMEM_MEMORY_UNKNOWN: the kernel does not tell
+ * @available: MemAvailable
+ * @cache: clean pages of files
+ * @cgroup: that the process may still take; unknown: there is no limit
+ * @cgroup_limit: of the cgroup that leaves the least
+ * @cgroup_name: its path below the mount
+ */
+struct hm_host_memory {
+	uint64_t total;
+	uint64_t available;
+	uint64_t cache;
+	uint64_t cgroup;
+	uint64_t cgroup_limit;
+	char cgroup_name[48];
+};
+
+/* @root: before the path of each file, "" except in tests. */
+void hm_host_memory(const char *root, struct hm_host_memory *m);
+
+/* Free memory of a node and clean pages of files there, or unknown. */
+uint64_t hm_node_free(const char *root, int node);
 
 /* numa.c: host nodes by move_pages(2). */
 

@@ -21,7 +21,6 @@ X(cuGraphLaunch, cuGraphLaunch, cuGraphLaunch, 10000, OPTIONAL)		\
 X(cuGraphExecDestroy, cuGraphExecDestroy, cuGraphExecDestroy, 10000, OPTIONAL) \
 X(cuGraphDestroy, cuGraphDestroy, cuGraphDestroy, 10000, OPTIONAL)	\
 X(cuEventElapsedTime, cuEventElapsedTime, cuEventElapsedTime, 2000, REQUIRED) \
-X(cuMemGetInfo, cuMemGetInfo, cuMemGetInfo_v2, 3020, REQUIRED)		\
 X(cuMemGetAddressRange, cuMemGetAddressRange, cuMemGetAddressRange_v2, 3020, REQUIRED) \
 X(cuPointerGetAttribute, cuPointerGetAttribute, cuPointerGetAttribute, 4000, REQUIRED) \
 X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020, REQUIRED) \
@@ -81,10 +80,9 @@ struct hm_api {
 	CUresult (*cuEventElapsedTime)(float *ms, CUevent start, CUevent end);
 
 	/*
-	 * pre:  a context is current; memory that the driver knows.
-	 * post: bytes of the device; the allocation or mapping around ptr.
+	 * pre:  memory that the driver knows.
+	 * post: the allocation or mapping around ptr.
 	 */
-	CUresult (*cuMemGetInfo)(size_t *available, size_t *total);
 	CUresult (*cuMemGetAddressRange)(CUdeviceptr *base, size_t *size,
 					 CUdeviceptr ptr);
 

@@ -81,7 +81,73 @@ static void report_contradictions(struct doctor *doctor, struct hetmem *hm,
 	free(name);
 }
 
+/* What is left of the memory of @device, -1 the host's: the least, and each figure. */
+static void report_memory(struct doctor *doctor, struct hetmem *hm, int device)
+{
+	struct hetmem_memory_info info = { .size = sizeof(info) };
+	char *name = device < 0 ? xstrdup("host: memory") :
+		xasprintf("device %d: memory", device);
+	char *text, *longer;
+	int i, err;
+
+	err = hetmem_memory_info(hm, device, &info);
+	if (err || info.least < 0) {
+		doctor_report(doctor, CHECK_NOTE, name, NULL, "%s", err ?
+			      hetmem_last_error() : "nobody tells how much is left");
+		free(name);
+		return;
+	}
+	text = xasprintf("%s usable", size_text(info.usable));
+	longer = xasprintf("%s of %s, by %s", text, size_text(info.total),
+			   hetmem_memory_figure_name(info.least));
+	free(text);
+	text = xasprintf("%s less a reserve of %s", longer, size_text(info.reserve));
+	free(longer);
+	for (i = 0; i < HETMEM_MEMORY_NR; i++) {
+		const struct hetmem_memory_figure *f = &info.figures[i];
+
+		if (f->bytes == HETMEM_MEMORY_UNKNOWN)
+			continue;
+		longer = xasprintf("%s; %s%s: %s (%s)", text,
+				   hetmem_memory_figure_name(i),
+				   f->counts ? "" : ", does not count",
+				   size_text(f->bytes), f->source);
+		free(text);
+		text = longer;
+	}
+	doctor_report(doctor, CHECK_NOTE, name, NULL, "%s", text);
+	free(text);
+	free(name);
+}
+
 #ifdef HAVE_JSON_C
+static struct json_object *memory_json(struct hetmem *hm, int device)
+{
+	struct json_object *memory = json_object_new_object(), *object;
+	struct hetmem_memory_info info = { .size = sizeof(info) };
+	int i;
+
+	if (hetmem_memory_info(hm, device, &info) || info.least < 0)
+		return memory;
+	json_object_object_add(memory, "usable", json_object_new_int64(info.usable));
+	json_object_object_add(memory, "reserve", json_object_new_int64(info.reserve));
+	json_object_object_add(memory, "least",
+			       json_text(hetmem_memory_figure_name(info.least)));
+	for (i = 0; i < HETMEM_MEMORY_NR; i++) {
+		const struct hetmem_memory_figure *f = &info.figures[i];
+
+		object = json_object_new_object();
+		if (f->bytes != HETMEM_MEMORY_UNKNOWN)
+			json_object_object_add(object, "bytes",
+					       json_object_new_int64(f->bytes));
+		json_object_object_add(object, "counts",
+				       json_object_new_boolean(f->counts));
+		json_object_object_add(object, "source", json_text(f->source));
+		json_object_object_add(memory, hetmem_memory_figure_name(i), object);
+	}
+	return memory;
+}
+
 /* The same, so that programs need not take lines apart. */
 static void add_json(struct doctor *doctor, struct hetmem *hm, int device,
 		     const char *platform)
@@ -107,6 +173,7 @@ static void add_json(struct doctor *doctor, struct hetmem *hm, int device,
 	json_object_object_add(object, "platform", json_text(platform));
 	json_object_object_add(object, "evidence", evidence);
 	json_object_object_add(object, "contradictions", contradictions);
+	json_object_object_add(object, "memory", memory_json(hm, device));
 	if (!doctor->devices)
 		doctor->devices = json_object_new_array();
 	json_object_array_add(doctor->devices, object);
@@ -155,6 +222,7 @@ static void report_device(struct doctor *doctor, struct hetmem *hm, int device)
 		      vmm, host);
 	report_evidence(doctor, hm, device);
 	report_contradictions(doctor, hm, device);
+	report_memory(doctor, hm, device);
 	add_json(doctor, hm, device, platform);
 }
 
@@ -164,6 +232,7 @@ static void report_devices(struct doctor *doctor, struct hetmem *hm)
 
 	for (i = 0; i < nr; i++)
 		report_device(doctor, hm, i);
+	report_memory(doctor, hm, -1);
 }
 
 static void check_cuda(struct doctor *doctor)
