@@ -46,6 +46,16 @@ int hm_limit_create(struct hetmem_resource *upstream, uint64_t max,
 		    struct hetmem_resource **res);
 
 /*
+ * headroom.c: an allocation leaves at least @bytes usable where @upstream's memory is,
+ * and a prefetch @on_device bytes on its device. hm_headroom_where() tells the total,
+ * 0: not known, of which @bytes may be a share. -EINVAL: only some of @upstream's
+ * memory is the host's.
+ */
+int hm_headroom_where(struct hetmem_resource *upstream, uint64_t *total);
+int hm_headroom_create(struct hetmem_resource *upstream, uint64_t bytes,
+		       uint64_t on_device, struct hetmem_resource **res);
+
+/*
  * log.c: every call a line of @file, in which %p is the process's id and %n
  * the log's number in it; @full: also what orders streams. -EBUSY: another log
  * of this process writes that file.

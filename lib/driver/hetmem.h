@@ -70,6 +70,7 @@ struct hm_reserve {
  * @place, @attach, @memory_ops: see place/place.h
  * @customs: registered providers of the program's own; with @lock
  * @arenas: of all resources with placement classes; with @lock
+ * @keeps: of every headroom() of a device; with @lock
  * @root: before the path of each file that memory.c reads, "" except in tests
  * @reserve: of HETMEM_RESERVE
  * The rest does not change after hetmem_open().
@@ -89,6 +90,7 @@ struct hetmem {
 	struct hm_attach *attach;
 	const struct hm_memory_ops *memory_ops;
 	struct hm_arenas *arenas;
+	struct hm_keep *keeps;
 	struct hm_driver driver;
 	const struct hm_soft *soft;
 	struct hm_kmod kmod;
@@ -136,6 +138,25 @@ bool hm_any_platform(const struct hetmem *hm,
 		     bool (*test)(const struct hetmem_platform *p));
 
 /* memory.c */
+
+/*
+ * Bytes that a headroom() keeps usable on a device. In the list from add to remove,
+ * which take hm->lock.
+ */
+struct hm_keep {
+	struct hm_keep *next;
+	int device;
+	uint64_t bytes;
+};
+
+void hm_keep_add(struct hetmem *hm, struct hm_keep *keep);
+void hm_keep_remove(struct hetmem *hm, struct hm_keep *keep);
+
+/*
+ * Bytes that may go to @device: what is usable there beyond what is kept. UINT64_MAX:
+ * nothing is kept there, or nobody tells what is usable.
+ */
+uint64_t hm_headroom_fit(struct hetmem *hm, int device);
 
 /* Reads HETMEM_RESERVE. -EINVAL, with a text: it is wrong. */
 int hm_read_reserve(struct hm_reserve *reserve);

@@ -260,3 +260,48 @@ int hetmem_memory_info(struct hetmem *hm, int device,
 	*out = info;
 	return 0;
 }
+
+void hm_keep_add(struct hetmem *hm, struct hm_keep *keep)
+{
+	pthread_mutex_lock(&hm->lock);
+	keep->next = hm->keeps;
+	__atomic_store_n(&hm->keeps, keep, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&hm->lock);
+}
+
+void hm_keep_remove(struct hetmem *hm, struct hm_keep *keep)
+{
+	struct hm_keep **at;
+
+	pthread_mutex_lock(&hm->lock);
+	for (at = &hm->keeps; *at && *at != keep; at = &(*at)->next)
+		;
+	if (*at)
+		__atomic_store_n(at, keep->next, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&hm->lock);
+}
+
+uint64_t hm_headroom_fit(struct hetmem *hm, int device)
+{
+	struct hetmem_memory_info info = { .size = sizeof(info) };
+	const struct hm_keep *keep;
+	uint64_t most = 0;
+	bool any = false;
+
+	/* Most programs have none. */
+	if (!__atomic_load_n(&hm->keeps, __ATOMIC_ACQUIRE))
+		return UINT64_MAX;
+	pthread_mutex_lock(&hm->lock);
+	for (keep = hm->keeps; keep; keep = keep->next) {
+		if (keep->device != device)
+			continue;
+		any = true;
+		if (keep->bytes > most)
+			most = keep->bytes;
+	}
+	pthread_mutex_unlock(&hm->lock);
+	if (!any || hetmem_memory_info(hm, device, &info) ||
+	    info.usable == HETMEM_MEMORY_UNKNOWN)
+		return UINT64_MAX;
+	return info.usable > most ? info.usable - most : 0;
+}

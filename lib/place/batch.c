@@ -181,7 +181,9 @@ static bool for_driver_batch(const struct batch *b, const struct item *first,
 {
 	const struct hetmem *hm = b->hm;
 
-	return first->plan.way == HM_WAY_DRIVER && span->size >= BATCH_MIN &&
+	/* A headroom looks at each piece. */
+	return !__atomic_load_n(&hm->keeps, __ATOMIC_ACQUIRE) &&
+	       first->plan.way == HM_WAY_DRIVER && span->size >= BATCH_MIN &&
 	       HETMEM_LOC_KIND(first->plan.location) == HETMEM_DEVICE &&
 	       /* What the driver leaves in silence is found mapping by mapping. */
 	       !first->plan.why && hm->driver.cuMemPrefetchBatchAsync &&

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "place/headroom.h"
 #include "place/place.h"
 #include "provider/arenas.h"
 
@@ -455,11 +456,16 @@ int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
 		       const struct hm_plan *plan, hetmem_stream stream,
 		       struct hetmem_moved *moved)
 {
-	int err = carry_out(hm, span, plan, stream, moved);
+	struct hm_span part = *span;
+	int err = hm_headroom_cut(hm, plan, &part);
 
+	if (!err)
+		err = carry_out(hm, &part, plan, stream, moved);
 	if (!err && plan->way != HM_WAY_NONE)
-		hm_arenas_moved(hm, span->start, span->end,
+		hm_arenas_moved(hm, part.start, part.end,
 				HETMEM_LOC_KIND(plan->location) == HETMEM_DEVICE);
+	if (!err && part.end < span->end)
+		hm_headroom_left(hm, span, &part, moved);
 	return err;
 }
 

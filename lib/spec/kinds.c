@@ -252,6 +252,23 @@ static int make_limit(const struct hm_spec *spec,
 	return err ? err : hm_limit_create(children[0], max, res);
 }
 
+static int make_headroom(const struct hm_spec *spec,
+			 struct hetmem_resource **children, int nr,
+			 struct hetmem_resource **res)
+{
+	const uint64_t device = hm_adaptor_total(children[0]);
+	uint64_t total;
+	int err = hm_headroom_where(children[0], &total);
+
+	(void)nr;
+	if (err)
+		return err;
+	if (hm_spec_value(spec, "keep")->percent && !total)
+		return hm_error(-EINVAL, "headroom: keep is a percentage, and the total is not known");
+	return hm_headroom_create(children[0], hm_spec_bytes(spec, "keep", total),
+				  hm_spec_bytes(spec, "keep", device), res);
+}
+
 static int make_log(const struct hm_spec *spec,
 		    struct hetmem_resource **children, int nr,
 		    struct hetmem_resource **res)
@@ -443,6 +460,9 @@ const struct hm_kind hm_kinds[] = {
 		{ .name = "max", .type = HM_PARAM_SHARE, .required = true,
 		  .help = "of all live blocks, as they were asked for",
 		  .live = true }),
+	ADAPTOR(headroom, 1, 1, "leaves memory usable, on the device too",
+		{ "keep", HM_PARAM_SHARE, "0", NULL,
+		  "usable at all times, beside the reserve" }),
 	ADAPTOR(log, 1, 1, "writes every call down",
 		{ .name = "file", .type = HM_PARAM_TEXT, .required = true,
 		  .help = "to write; %p: the process's id; %n: the log's number in it" },

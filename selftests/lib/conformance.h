@@ -71,6 +71,9 @@ static const struct row rows[] = {
 	/* adaptors */
 	{ "stats(pool(vmm))", 0, 0 },
 	{ "limit(pool(vmm),max=32M)", 0, 0 },
+	{ "headroom(pool(vmm),keep=1M)", 0, 0 },
+	{ "headroom(device)", 0, 0 },
+	{ "headroom(pool(system(device=0),max=48M))", FORKS, 0 },
 	{ "log(pool(vmm),file=/dev/null,full=on)", 0, 0 },
 	{ "history(pool(vmm),events=100)", 0, 0 },
 	{ "history(pool(host,max=48M),events=1,callers=0)", CPU_ONLY | FORKS, 0 },

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * headroom(): what it lets through, what it trims and refuses, and with which number;
+ * on device memory, on the host's (files that look like another host), through pools,
+ * from threads; and prefetches to the device.
+ */
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "platform/machine.h"
+
+#define MIB	((size_t)1 << 20)
+#define KIB	((size_t)1 << 10)
+
+static struct hetmem *hm;
+static char root[] = "/tmp/hetmem-headroom-XXXXXX";
+
+static struct hetmem_resource *make(const char *spec)
+{
+	struct hetmem_resource *res = NULL;
+
+	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec,
+	     hetmem_last_error());
+	return res;
+}
+
+static void *get(struct hetmem_resource *res, size_t size)
+{
+	void *p = NULL;
+
+	return hetmem_alloc(res, size, 0, HETMEM_STREAM_HOST, &p) ? NULL : p;
+}
+
+static void put(struct hetmem_resource *res, void *p)
+{
+	is(hetmem_free(res, p, 0, HETMEM_STREAM_HOST), 0, "free");
+}
+
+static uint64_t usable(int device)
+{
+	struct hetmem_memory_info info = { .size = sizeof(info) };
+
+	need(!hetmem_memory_info(hm, device, &info), "%s", hetmem_last_error());
+	return info.usable;
+}
+
+/* 64 MiB, of which 2 MiB are the reserve. */
+static void open_device(const char *machine)
+{
+	hm = open_machine(machine);
+	need(hm, "opens: %s", hetmem_last_error());
+}
+
+static void bare_device(void)
+{
+	struct hetmem_resource *res;
+	void *a, *b;
+
+	open_device("hmm memory=64M");
+	res = make("headroom(device,keep=10M)");
+	is(usable(0), 62 * MIB, "usable");
+	a = get(res, 52 * MIB + 1);
+	ok(!a, "a byte too many");
+	ok(strstr(hetmem_last_error(), "at most 54525952 fit") &&
+	   strstr(hetmem_last_error(), "device 0"), "the number: %s",
+	   hetmem_last_error());
+	a = get(res, 40 * MIB);
+	ok(a, "40 MiB: %s", hetmem_last_error());
+	b = get(res, 13 * MIB);
+	ok(!b && strstr(hetmem_last_error(), "at most 12582912 fit"),
+	   "13 more do not fit: %s", b ? "" : hetmem_last_error());
+	b = get(res, 12 * MIB);
+	ok(b, "12 do");
+	is(usable(0), 10 * MIB, "what is kept is left");
+	put(res, a);
+	a = get(res, 40 * MIB);
+	ok(a, "freed, it can be had again");
+	put(res, a);
+	put(res, b);
+	is(hetmem_resource_destroy(res), 0, "nothing is left");
+	res = make("headroom(device,keep=50%)");
+	ok(!get(res, 31 * MIB), "a share");
+	a = get(res, 30 * MIB);
+	ok(a, "of the device");
+	hetmem_resource_destroy(res);
+	hetmem_close(hm);
+}
+
+/* Others take memory while it is in use. */
+static void others(void)
+{
+	struct hetmem_resource *res, *other;
+	void *a, *b;
+
+	open_device("hmm memory=64M");
+	res = make("headroom(device)");
+	other = make("device");
+	a = get(res, MIB);
+	b = get(other, 60 * MIB);
+	need(a && b, "memory");
+	/* An answer may serve for a while. */
+	usleep(300000);
+	ok(!get(res, 2 * MIB), "what others took is not usable: %s",
+	   hetmem_last_error());
+	put(other, b);
+	hetmem_trim(other, 0, NULL);
+	b = get(res, 40 * MIB);
+	ok(b, "when they freed it, it is: %s", hetmem_last_error());
+	hetmem_resource_destroy(res);
+	hetmem_resource_destroy(other);
+	hetmem_close(hm);
+}
+
+/* What a pool has cached serves before anything is refused, and goes when it must. */
+static void pools(void)
+{
+	static const char *const specs[] = {
+		"headroom(pool(vmm),keep=10M)", "headroom(pool(device),keep=10M)",
+	};
+	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+	struct hetmem_resource *res;
+	void *p[25], *big;
+	size_t i, k;
+
+	for (k = 0; k < 2; k++) {
+		open_device("hmm memory=64M");
+		res = make(specs[k]);
+		for (i = 0; i < 25; i++)
+			need((p[i] = get(res, 2 * MIB)), "2 MiB: %s",
+			     hetmem_last_error());
+		hetmem_resource_stats(res, &stats);
+		ok(usable(0) >= 10 * MIB, "%s: %llu bytes are left", specs[k],
+		   (long long)usable(0));
+		for (i = 0; i < 25; i += 2)
+			put(res, p[i]);
+		/* Nothing is to be had from the device, half is cached. */
+		usleep(150000);
+		for (i = 0; i < 25; i += 2) {
+			p[i] = get(res, 2 * MIB);
+			ok(p[i], "from the cache: %s", p[i] ? "" : hetmem_last_error());
+		}
+		hetmem_resource_stats(res, &stats);
+		ok(stats.reserved <= 52 * MIB, "no more is held: %llu",
+		   (long long)stats.reserved);
+		for (i = 0; i < 25; i++)
+			put(res, p[i]);
+		usleep(150000);
+		big = get(res, 50 * MIB);
+		ok(big, "small ones are given back for a large one: %s",
+		   big ? "" : hetmem_last_error());
+		ok(usable(0) >= 10 * MIB, "still %llu bytes are left",
+		   (long long)usable(0));
+		ok(!get(res, 8 * MIB), "and no more: %s", hetmem_last_error());
+		hetmem_resource_stats(res, &stats);
+		ok(stats.failed >= 1, "refusals are counted");
+		hetmem_resource_destroy(res);
+		hetmem_close(hm);
+	}
+}
+
+static void put_host(size_t total, size_t available)
+{
+	char path[128];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/proc", root);
+	mkdir(path, 0700);
+	snprintf(path, sizeof(path), "%s/proc/meminfo", root);
+	file = fopen(path, "w");
+	need(file, "%s", path);
+	fprintf(file, "MemTotal: %zu kB\nMemAvailable: %zu kB\n", total / KIB,
+		available / KIB);
+	fclose(file);
+}
+
+/* Memory that the CPU uses is the host's; untouched pages are not missing there yet. */
+static void the_hosts(void)
+{
+	static const char *const specs[] = {
+		"headroom(pool(system(device=0)),keep=10M)",
+		"headroom(pool(host),keep=10M)",
+	};
+	struct hetmem_resource *res;
+	size_t k;
+	void *a;
+
+	for (k = 0; k < 2; k++) {
+		open_device("hmm memory=8M");
+		hm->root = root;
+		put_host(320 * MIB, 320 * MIB);
+		res = make(specs[k]);
+		ok(!get(res, 301 * MIB) && strstr(hetmem_last_error(), "the host"),
+		   "%s: beyond the host's: %s", specs[k], hetmem_last_error());
+		a = get(res, 200 * MIB);
+		ok(a, "more than the device has: %s", hetmem_last_error());
+		usleep(150000);
+		ok(!get(res, 101 * MIB), "nobody touched it, but it is promised: %s",
+		   hetmem_last_error());
+		/* Now it is missing on the host, and is not taken off twice. */
+		memset(a, 1, 200 * MIB);
+		put_host(320 * MIB, 120 * MIB);
+		usleep(150000);
+		a = get(res, 80 * MIB);
+		ok(a, "what was touched counts once: %s", hetmem_last_error());
+		ok(!get(res, 30 * MIB), "and no more");
+		hetmem_resource_destroy(res);
+		hetmem_close(hm);
+	}
+	open_device("integrated memory=64M");
+	hm->root = root;
+	put_host(64 * MIB, 20 * MIB);
+	res = make("headroom(device,keep=1M)");
+	ok(!get(res, 18 * MIB) && strstr(hetmem_last_error(), "by host"),
+	   "one memory: the host's figure counts: %s", hetmem_last_error());
+	ok(get(res, 17 * MIB - 512), "up to that");
+	hetmem_resource_destroy(res);
+	hetmem_close(hm);
+}
+
+static void growth(void)
+{
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = 10 * MIB, .reserve = 64 * MIB,
+		.stream = HETMEM_STREAM_HOST,
+	};
+	struct hetmem_resource *res;
+	void *p;
+
+	open_device("hmm memory=64M");
+	res = make("headroom(pool(vmm),keep=10M)");
+	need(!hetmem_alloc_with(res, &params, &p), "a block that can grow: %s",
+	     hetmem_last_error());
+	is(hetmem_grow(res, p, 40 * MIB, HETMEM_STREAM_HOST), 0, "grows: %s",
+	   hetmem_last_error());
+	is(hetmem_grow(res, p, 60 * MIB, HETMEM_STREAM_HOST), -ENOMEM,
+	   "no further: %s", hetmem_last_error());
+	ok(strstr(hetmem_last_error(), "fit"), "with the number");
+	is(hetmem_grow(res, (char *)p + 512, 60 * MIB, HETMEM_STREAM_HOST), -EINVAL,
+	   "not a block");
+	params.bytes = 20 * MIB;
+	params.reserve = 20 * MIB;
+	is(hetmem_alloc_with(res, &params, &p), -ENOMEM, "with options, too: %s",
+	   hetmem_last_error());
+	hetmem_resource_destroy(res);
+	hetmem_close(hm);
+}
+
+static void failures(void)
+{
+	struct hetmem_resource *res = NULL;
+	void *p;
+
+	open_device("hmm memory=64M");
+	is(hetmem_resource_create(hm, "headroom(fallback(pool(vmm),pool(managed)))", &res),
+	   -EINVAL, "two memories: %s", hetmem_last_error());
+	is(hetmem_resource_create(hm, "headroom(device,keep=x)", &res), -EINVAL,
+	   "no size");
+	res = make("headroom(device,keep=10M)");
+	need(!hm->soft->rules("cuMemAlloc:1=CUDA_ERROR_UNKNOWN", NULL), "a rule");
+	ok(!get(res, 50 * MIB), "upstream fails: %s", hetmem_last_error());
+	hm->soft->rules(NULL, NULL);
+	p = get(res, 50 * MIB);
+	ok(p, "nothing was taken: %s", hetmem_last_error());
+	put(res, p);
+	/* Nobody tells how much there is: it is not the headroom that refuses. */
+	usleep(150000);
+	need(!hm->soft->rules("cuMemGetInfo:*=CUDA_ERROR_UNKNOWN", NULL), "a rule");
+	p = get(res, 60 * MIB);
+	ok(p, "what is not known does not count: %s", hetmem_last_error());
+	hm->soft->rules(NULL, NULL);
+	hetmem_resource_destroy(res);
+	hetmem_close(hm);
+}
+
+struct worker {
+	pthread_t thread;
+	struct hetmem_resource *res;
+	unsigned int got, refused, other;
+};
+
+/* 8 at a time of up to 2 MiB: together more than there is. */
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+	unsigned int seed = (uintptr_t)w, i, k;
+	void *held[8] = { NULL };
+	int err;
+
+	for (i = 0; i < 2000; i++) {
+		seed = seed * 1103515245 + 12345;
+		k = seed >> 16 & 7;
+		if (held[k]) {
+			w->other += !!hetmem_free(w->res, held[k], 0,
+						  HETMEM_STREAM_HOST);
+			held[k] = NULL;
+			continue;
+		}
+		err = hetmem_alloc(w->res, (seed >> 8) % (2 * MIB) + 1, 0,
+				   HETMEM_STREAM_HOST, &held[k]);
+		if (!err)
+			w->got++;
+		else if (err == -ENOMEM)
+			w->refused++;
+		else
+			w->other++;
+	}
+	for (k = 0; k < 8; k++)
+		if (held[k])
+			hetmem_free(w->res, held[k], 0, HETMEM_STREAM_HOST);
+	return NULL;
+}
+
+static void threads(const char *spec)
+{
+	struct worker w[4] = { 0 };
+	struct hetmem_resource *res;
+	unsigned int got = 0, refused = 0;
+	size_t i;
+	void *p;
+
+	open_device("hmm memory=32M");
+	res = make(spec);
+	for (i = 0; i < 4; i++) {
+		w[i].res = res;
+		need(!pthread_create(&w[i].thread, NULL, work, &w[i]), "a thread");
+	}
+	for (i = 0; i < 4; i++) {
+		pthread_join(w[i].thread, NULL);
+		got += w[i].got;
+		refused += w[i].refused;
+		is(w[i].other, 0, "%s: no other errors", spec);
+	}
+	ok(got > 0, "%u allocations, %u refused", got, refused);
+	usleep(150000);
+	p = get(res, 20 * MIB);
+	ok(p, "all is there again: %s", p ? "" : hetmem_last_error());
+	hetmem_resource_destroy(res);
+	hetmem_close(hm);
+}
+
+/* Without the module nobody knows what is on the device: each page counts. */
+static void prefetches(void)
+{
+	const uint32_t device = HETMEM_LOC(HETMEM_DEVICE, 0);
+	struct hetmem_moved moved = { .size = sizeof(moved) };
+	struct hetmem_resource *res, *held;
+	const size_t size = 64 * MIB;
+	char *p;
+
+	open_device("hmm memory=64M");
+	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	need(p != MAP_FAILED, "memory");
+	is(hetmem_prefetch(hm, p, size, device, NULL, &moved), 0, "no headroom");
+	is(moved.not_moved, 0, "all of it: %s", moved.reason);
+	res = make("headroom(pool(system(device=0)),keep=2M)");
+	is(hetmem_prefetch(hm, p, 60 * MIB, device, NULL, &moved), 0, "what fits");
+	is(moved.not_moved, 0, "goes: %s", moved.reason);
+	is(hetmem_prefetch(hm, p, size, device, NULL, &moved), 0, "more");
+	is(moved.not_moved, 4 * MIB / hm->page_size, "is trimmed");
+	is(moved.why, HETMEM_WHY_NO_MEMORY, "for want of room");
+	is(moved.why_addr, (uintptr_t)p + 60 * MIB, "from there on");
+	ok(!strcmp(moved.how, "driver") && strstr(moved.reason, "62914560 fit"),
+	   "with the number: %s", moved.reason);
+	is(hetmem_prefetch(hm, p, size, HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY), NULL,
+			   &moved), 0, "to the host");
+	is(moved.not_moved, 0, "all of it");
+	held = make("device");
+	need(get(held, 60 * MIB), "the device is full");
+	is(hetmem_prefetch(hm, p, size, device, NULL, &moved), -ENOMEM,
+	   "refused: %s", hetmem_last_error());
+	ok(strstr(hetmem_last_error(), "at most 0 fit"), "with the number");
+	hetmem_resource_destroy(res);
+	is(hetmem_prefetch(hm, p, size, device, NULL, &moved), 0,
+	   "without the headroom the driver sees to it");
+	hetmem_resource_destroy(held);
+	munmap(p, size);
+	hetmem_close(hm);
+}
+
+int main(void)
+{
+	char command[64];
+
+	need(mkdtemp(root), "a directory");
+	bare_device();
+	others();
+	pools();
+	the_hosts();
+	growth();
+	failures();
+	threads("headroom(pool(vmm),keep=2M)");
+	threads("headroom(device,keep=2M)");
+	prefetches();
+	snprintf(command, sizeof(command), "rm -rf %s", root);
+	need(!system(command), "clean");
+	return tap_end();
+}
