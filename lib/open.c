@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "driver/check.h"
+#include "hint/agent.h"
 #include "place/place.h"
 #include "provider/provider.h"
 #include "spec/spec.h"
@@ -280,6 +281,7 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 	hm->page_size = sysconf(_SC_PAGESIZE);
 	hm->root = "";
 	hm->kmod.fd = -1;
+	hm->watching.fd = -1;
 	err = hm_read_reserve(&hm->reserve);
 	if (err)
 		goto fail;
@@ -305,6 +307,11 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 		.hold = hold_hetmem, .let_go = let_go_hetmem,
 	};
 	hm_fork_add(&hm->fork);
+	err = hm_agent_open(hm);
+	if (err) {
+		hetmem_close(hm);
+		return err;
+	}
 	*out = hm;
 	return 0;
 
@@ -334,6 +341,7 @@ void hetmem_close(struct hetmem *hm)
 {
 	if (!hm)
 		return;
+	hm_agent_close(hm);
 	hm_current_close(hm);
 	hm_attach_close(hm);
 	hm_place_close(hm);

@@ -163,6 +163,109 @@ int hetmem_hint(struct hetmem_peer *peer, uint64_t start, uint64_t size,
 ssize_t hetmem_list(struct hetmem *hm, struct hetmem_list_entry *entries,
 		    size_t nr);
 
+/*
+ * The agent: one thread that watches system memory of hetmem_system_alloc(), and so of
+ * system() in a spec. Where CPU and device fight over a block, it acts by its policy; it carries
+ * out hints of other processes, too. It needs the module. A program that does not start
+ * it has none.
+ */
+enum hetmem_agent_policy {
+	HETMEM_AGENT_OFF,		/* only counts, and carries out hints */
+	HETMEM_AGENT_CONSERVATIVE,	/* holds a block for a short time first */
+	HETMEM_AGENT_AGGRESSIVE,	/* longer, and its neighbours */
+};
+
+/* Do not carry out hints. */
+#define HETMEM_AGENT_NO_HINTS	(1U << 0)
+/* A holder of this process's file may ask without CAP_SYS_NICE. */
+#define HETMEM_AGENT_ALLOW	(1U << 1)
+/* Writes a line for each decision on stderr, if @log is NULL. */
+#define HETMEM_AGENT_LOG	(1U << 2)
+
+/**
+ * struct hetmem_agent_params - how the agent works
+ * @size: sizeof(struct hetmem_agent_params)
+ * @policy: enum hetmem_agent_policy
+ * @flags: HETMEM_AGENT_*
+ * @log: called on the agent's thread for each decision, with its reason: one line
+ *	without a newline. It must not call hetmem_agent_*(). NULL: none.
+ * @arg: passed to @log
+ */
+struct hetmem_agent_params {
+	size_t size;
+	int policy;
+	unsigned int flags;
+	void (*log)(void *arg, const char *line);
+	void *arg;
+};
+
+/*
+ * Starts the agent of @hm. @params NULL: conservative, without a log. If the program
+ * has an executor, or no device, the agent carries out no hints.
+ * HETMEM_AGENT of the environment ("off", "conservative", "aggressive", ",log" behind it
+ * for the log) has hetmem_open() start it; ignored in a set-user-ID program.
+ * Errors:
+ * -EINVAL: a short struct, an unknown policy or flag;
+ * -EOPNOTSUPP: no module;
+ * -EBUSY: it runs;
+ * -EDQUOT: a limit of the administrator;
+ * -EOWNERDEAD: a forked child, which has no agent;
+ * -ENOMEM, -EAGAIN: no memory, no thread.
+ */
+int hetmem_agent_start(struct hetmem *hm,
+		       const struct hetmem_agent_params *params);
+
+/*
+ * Stops it and waits for its thread. What it held is let go, what it advised is taken
+ * back. hetmem_close() does the same. Errors:
+ * -ENOENT: it does not run;
+ * -EOWNERDEAD: a forked child.
+ */
+int hetmem_agent_stop(struct hetmem *hm);
+
+/**
+ * struct hetmem_agent_stats - what the agent saw and did
+ * @size: in: sizeof(struct hetmem_agent_stats)
+ * @running: 1: it runs
+ * @wakeups: of its thread
+ * @thrash: events of blocks that go back and forth
+ * @dropped: events lost, because it did not keep up
+ * @pins: blocks held on the host for a while
+ * @pinned: pages held
+ * @pulled: pages that came back from a device for that
+ * @advised: blocks for which the driver was given a preferred location and accessed-by
+ * @released: blocks that were let go when their time was over
+ * @left: decisions to do nothing: the policy is off, or the block is held already
+ * @failed: actions that failed
+ * @hints: carried out for other processes
+ *
+ * Each event of @thrash leads to one of @pins, @advised, @left and @failed. Both
+ * @pins and @advised can count it. A block that is held again counts again.
+ */
+struct hetmem_agent_stats {
+	size_t size;
+	uint64_t running;
+	uint64_t wakeups;
+	uint64_t thrash;
+	uint64_t dropped;
+	uint64_t pins;
+	uint64_t pinned;
+	uint64_t pulled;
+	uint64_t advised;
+	uint64_t released;
+	uint64_t left;
+	uint64_t failed;
+	uint64_t hints;
+};
+
+/*
+ * Counters since the last start; they stay after a stop. Errors:
+ * -EINVAL: a short struct;
+ * -ENOENT: it was never started;
+ * -EOWNERDEAD: a forked child.
+ */
+int hetmem_agent_stats(struct hetmem *hm, struct hetmem_agent_stats *stats);
+
 #ifdef __cplusplus
 }
 #endif

@@ -63,7 +63,11 @@ struct hm_reserve {
  * @system: tree of struct hm_range: live allocations of system memory
  * @current: resource that the program set for each device, from 1; 0: the
  *	host's; @own: that the library made; with @lock
- * @making: held while one of @own is made, outside of @lock and all others
+ * @making: held while one of @own is made and while the agent starts or stops, outside
+ *	of @lock and all others
+ * @agent: see hint/agent.h; with @making
+ * @watching: a second context that tracks what @system has; its fd is -1 if there
+ *	is no agent. With @lock
  * @driver: its calls are NULL where there is no device
  * @soft: the soft driver, if that is in use
  * @kept: resources that outlive their destroy, see spec/build.c; with @lock
@@ -91,6 +95,8 @@ struct hetmem {
 	const struct hm_memory_ops *memory_ops;
 	struct hm_arenas *arenas;
 	struct hm_keep *keeps;
+	struct hm_agent *agent;
+	struct hm_kmod watching;
 	struct hm_driver driver;
 	const struct hm_soft *soft;
 	struct hm_kmod kmod;

@@ -146,6 +146,45 @@ int hm_kmod_complete(int fd, uint64_t id, int result, uint64_t moved)
 	return command(fd, HETMEM_IOC_COMPLETE, &cmd);
 }
 
+int hm_kmod_pin(int fd, uintptr_t start, uintptr_t end, unsigned int ms,
+		struct hm_pinned *pinned)
+{
+	int err;
+
+	*pinned = (struct hm_pinned){ 0 };
+	while (start < end) {
+		struct hetmem_cmd_migrate cmd = {
+			.size = sizeof(cmd),
+			.flags = HETMEM_MIGRATE_PIN,
+			.start = start,
+			.end = end,
+			.location = HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
+			.timeout_ms = ms,
+		};
+
+		err = command(fd, HETMEM_IOC_MIGRATE, &cmd);
+		pinned->pages += cmd.pinned;
+		pinned->moved += cmd.moved;
+		if (err)
+			return err;
+		if (cmd.walk_end <= start || cmd.walk_end > end)
+			return -EIO;
+		start = cmd.walk_end;
+	}
+	return 0;
+}
+
+int hm_kmod_unpin(int fd, uintptr_t start, uintptr_t end)
+{
+	struct hetmem_cmd_unpin cmd = {
+		.size = sizeof(cmd),
+		.start = start,
+		.end = end,
+	};
+
+	return command(fd, HETMEM_IOC_UNPIN, &cmd);
+}
+
 int64_t hm_kmod_list(int fd, struct hetmem_list_entry *entries, size_t nr)
 {
 	struct hetmem_cmd_list cmd = {

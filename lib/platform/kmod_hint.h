@@ -60,6 +60,20 @@ int hm_kmod_hint(int fd, uintptr_t start, uintptr_t end, uint32_t location,
 		 struct hm_answer *answer);
 int hm_kmod_complete(int fd, uint64_t id, int result, uint64_t moved);
 
+/* Pages that a pin holds, and those of them that came from elsewhere for it. */
+struct hm_pinned {
+	uint64_t pages;
+	uint64_t moved;
+};
+
+/*
+ * Brings [@start, @end) to the host and holds it there for @ms, by the context @fd;
+ * hm_kmod_unpin() ends that. Fewer pages than there are is no error.
+ */
+int hm_kmod_pin(int fd, uintptr_t start, uintptr_t end, unsigned int ms,
+		struct hm_pinned *pinned);
+int hm_kmod_unpin(int fd, uintptr_t start, uintptr_t end);
+
 /* Number of contexts there are for the caller to see; fills at most @nr. */
 int64_t hm_kmod_list(int fd, struct hetmem_list_entry *entries, size_t nr);
 

@@ -65,12 +65,18 @@ static void track(const struct hetmem *hm, struct allocation *a)
 {
 	a->tracked = may_track(hm) &&
 		     !hm_kmod_track(&hm->kmod, a->range.start, a->range.end);
+	if (a->tracked && hm_kmod_there(&hm->watching))
+		hm_kmod_track(&hm->watching, a->range.start, a->range.end);
 }
 
 static void untrack(const struct hetmem *hm, struct allocation *a)
 {
-	if (a->tracked && may_track(hm))
+	if (a->tracked && may_track(hm)) {
 		hm_kmod_untrack(&hm->kmod, a->range.start, a->range.end);
+		if (hm_kmod_there(&hm->watching))
+			hm_kmod_untrack(&hm->watching, a->range.start,
+					a->range.end);
+	}
 	a->tracked = false;
 }
 

@@ -1,0 +1,662 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The agent: a thread that waits for events of thrash, and for hints.
+ *
+ * It has a context of the module of its own, hm->watching, in which provider/system.c
+ * tracks all system memory a second time: a context has one ring, and closing it ends
+ * all pins. Hints come through an executor, which has a context of its own, too.
+ *
+ * When a block thrashes, the agent holds it on the host for a while. Devices that are
+ * registered with the module then use it there, and so do others, whose drivers are
+ * told by advice (preferred location, accessed-by). A hold is longer than the 150 ms for
+ * which UVM pins by itself. When it is over, the block is free to move: if the device alone uses
+ * it then, it goes there once and stays. If it thrashes again soon, the next hold is
+ * twice as long, up to a bound. So a phase of thrashing that is over costs one hold, and
+ * one that goes on costs less and less. A block that cannot be held is left alone for
+ * as long as it would have been held.
+ *
+ * The thread alone uses the ring and the table of blocks. hm->making is held by who
+ * starts, stops or asks; the thread never takes it. Counters are atomic. The thread can
+ * end by itself, if the module goes or somebody kills it: it says so once, and the
+ * library goes on without it.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "hint/agent.h"
+
+/* Events that can wait unread; less if the administrator allows less. */
+#define ENTRIES		256
+
+#define PIN_TRIES	4
+
+#define NS_PER_MS	1000000ULL
+
+static const struct hm_policy policies[] = {
+	[HETMEM_AGENT_OFF] = { "off", 0, 0, 0, 0 },
+	[HETMEM_AGENT_CONSERVATIVE] = { "conservative", 300, 4800, 4, 0 },
+	[HETMEM_AGENT_AGGRESSIVE] = { "aggressive", 1200, 19200, 8, 1 },
+};
+
+#define NR_POLICIES	(int)(sizeof(policies) / sizeof(policies[0]))
+
+static void count(uint64_t *counter, uint64_t n)
+{
+	__atomic_add_fetch(counter, n, __ATOMIC_RELAXED);
+}
+
+static bool logs(const struct hm_agent *a)
+{
+	return a->log || a->flags & HETMEM_AGENT_LOG;
+}
+
+/* A decision about a block, with its reason. */
+__attribute__((format(printf, 4, 5)))
+static void decided(struct hm_agent *a, uintptr_t start, uintptr_t end,
+		    const char *fmt, ...)
+{
+	char line[256];
+	va_list args;
+	int n;
+
+	if (!logs(a))
+		return;
+	n = snprintf(line, sizeof(line), "%#lx-%#lx: ", (long)start, (long)end);
+	va_start(args, fmt);
+	vsnprintf(line + n, sizeof(line) - n, fmt, args);
+	va_end(args);
+	if (a->log)
+		a->log(a->arg, line);
+	else
+		fprintf(stderr, "hetmem: agent: %s\n", line);
+}
+
+/* Once in the life of a thread. */
+static void say_ended(struct hm_agent *a, const char *why)
+{
+	if (!__atomic_exchange_n(&a->told, true, __ATOMIC_ACQ_REL))
+		fprintf(stderr, "hetmem: agent: its thread ended: %s; memory is no longer watched\n",
+			why);
+}
+
+static CUresult call_advise(const struct hm_driver *d, const struct hm_block *b,
+			    CUmem_advise advice, CUmemLocation where)
+{
+	if (d->cuMemAdvise_v2)
+		return d->cuMemAdvise_v2(b->from, b->to - b->from, advice, where);
+	if (d->cuMemAdvise_v1)
+		return d->cuMemAdvise_v1(b->from, b->to - b->from, advice,
+				where.type == CU_MEM_LOCATION_TYPE_DEVICE ?
+				where.id : CU_DEVICE_CPU);
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/*
+ * The driver's devices reach the block on the host; not @set: they do as they did.
+ * False: there is none, or the driver refused.
+ */
+static bool advise(struct hm_agent *a, const struct hm_block *b, bool set)
+{
+	const CUmemLocation cpu = { CU_MEM_LOCATION_TYPE_HOST, 0 };
+	struct hetmem *hm = a->hm;
+	struct hm_context saved;
+	bool done = false;
+	CUresult res;
+	int i;
+
+	for (i = 0; i < hm->nr_devices; i++) {
+		CUmemLocation device = { CU_MEM_LOCATION_TYPE_DEVICE,
+					 hm->devices[i].handle };
+
+		if (hm->devices[i].module_id >= 0 ||
+		    !hm->devices[i].platform.moves ||
+		    hm_context_enter(hm, i, &saved))
+			continue;
+		res = call_advise(&hm->driver, b, set ?
+				  CU_MEM_ADVISE_SET_PREFERRED_LOCATION :
+				  CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, cpu);
+		if (!res)
+			res = call_advise(&hm->driver, b, set ?
+					  CU_MEM_ADVISE_SET_ACCESSED_BY :
+					  CU_MEM_ADVISE_UNSET_ACCESSED_BY, device);
+		hm_context_leave(hm, &saved);
+		done = done || !res;
+	}
+	return done;
+}
+
+/* The block is free to move. Pins whose time is over have ended by themselves. */
+static void release(struct hm_agent *a, struct hm_block *b, bool early)
+{
+	if (b->pinned && early)
+		hm_kmod_unpin(a->fd, b->from, b->to);
+	if (b->advised)
+		advise(a, b, false);
+	if (b->pinned || b->advised)
+		count(&a->stats.released, 1);
+	b->pinned = false;
+	b->advised = false;
+	b->holding = false;
+}
+
+static struct hm_block *find_block(struct hm_agent *a, uintptr_t start)
+{
+	struct hm_block *oldest = NULL;
+	int i;
+
+	for (i = 0; i < HM_AGENT_BLOCKS; i++) {
+		struct hm_block *b = &a->blocks[i];
+
+		if (b->start == start)
+			return b;
+		if (!oldest || (oldest->start && (!b->start ||
+						  b->until < oldest->until)))
+			oldest = b;
+	}
+	if (oldest->start)
+		release(a, oldest, true);
+	*oldest = (struct hm_block){ .start = start };
+	return oldest;
+}
+
+/* How long @b is to be held now: longer if it was not calm since the last time. */
+static unsigned int next_hold(const struct hm_policy *policy, const struct hm_block *b,
+			      uint64_t now)
+{
+	if (!b->ms || now > b->until + policy->calm * b->ms * NS_PER_MS)
+		return policy->first_ms;
+	return 2 * b->ms < policy->most_ms ? 2 * b->ms : policy->most_ms;
+}
+
+/*
+ * Pages that are just moving cannot be held: the next try finds them. Pages that nobody
+ * touched cannot be held either, so trying ends.
+ */
+static int pin(struct hm_agent *a, const struct hm_block *b, unsigned int ms,
+	       struct hm_pinned *pinned)
+{
+	const uint64_t all = (b->to - b->from) / a->hm->page_size;
+	uint64_t moved = 0;
+	int err, i;
+
+	for (i = 0; i < PIN_TRIES; i++) {
+		err = hm_kmod_pin(a->fd, b->from, b->to, ms, pinned);
+		moved += pinned->moved;
+		if (err || pinned->pages == all)
+			break;
+	}
+	pinned->moved = moved;
+	return err;
+}
+
+/* The block and its neighbours, as far as they are of one allocation. */
+static void find_held(struct hm_agent *a, struct hm_block *b)
+{
+	const uintptr_t more = a->policy->neighbours * HM_HUGE_SIZE;
+	const struct hm_range *r;
+
+	b->from = b->start;
+	b->to = b->end;
+	pthread_mutex_lock(&a->hm->lock);
+	r = hm_range_find(&a->hm->system, b->start, 1);
+	if (r && r->end >= b->end) {
+		b->from = b->start - r->start > more ? b->start - more : r->start;
+		b->to = r->end - b->end > more ? b->end + more : r->end;
+	}
+	pthread_mutex_unlock(&a->hm->lock);
+}
+
+/* Drivers that are not registered with the module are told; it pins for the others. */
+static void hold(struct hm_agent *a, struct hm_block *b, const struct hetmem_event *event,
+		 uint64_t now)
+{
+	const char *again = b->ms ? "again, " : "";
+	struct hm_pinned pinned = { 0 };
+	int err = -EOPNOTSUPP;
+
+	b->ms = next_hold(a->policy, b, now);
+	b->until = now + b->ms * NS_PER_MS;
+	b->holding = true;
+	find_held(a, b);
+	b->advised = !event->location && advise(a, b, true);
+	if (!b->advised || a->policy->neighbours)
+		err = pin(a, b, b->ms, &pinned);
+	b->pinned = pinned.pages;
+	count(&a->stats.pulled, pinned.moved);
+	count(&a->stats.pinned, pinned.pages);
+	if (b->pinned)
+		count(&a->stats.pins, 1);
+	if (b->advised)
+		count(&a->stats.advised, 1);
+	if (b->pinned || b->advised) {
+		decided(a, b->from, b->to, "%sheld on the host for %u ms%s: it went back and forth %u times; %llu pages came back",
+			again, b->ms, b->advised ? ", and its driver advised" : "",
+			event->count, (unsigned long long)pinned.moved);
+		return;
+	}
+	count(&a->stats.failed, 1);
+	decided(a, b->start, b->end, "%sleft alone for %u ms: it went back and forth %u times, but cannot be held: %s",
+		again, b->ms, event->count, err ? strerror(-err) : "no page of it can be pinned");
+}
+
+/*
+ * A block that is held thrashes: the event is an old one, or some of its pages got away.
+ * They are held as long as the others.
+ */
+static void hold_rest(struct hm_agent *a, struct hm_block *b,
+		      const struct hetmem_event *event, uint64_t now)
+{
+	struct hm_pinned pinned = { 0 };
+
+	count(&a->stats.left, 1);
+	if (b->pinned && !pin(a, b, (b->until - now) / NS_PER_MS + 1, &pinned) &&
+	    pinned.moved) {
+		count(&a->stats.pulled, pinned.moved);
+		decided(a, b->from, b->to, "held as before: %llu more pages came back",
+			(unsigned long long)pinned.moved);
+		return;
+	}
+	decided(a, event->start, event->end, "left: it is held, or was tried, already");
+}
+
+static void on_thrash(struct hm_agent *a, const struct hetmem_event *event)
+{
+	const uint64_t now = hm_now();
+	struct hm_block *b;
+
+	count(&a->stats.thrash, 1);
+	if (!a->policy->first_ms) {
+		count(&a->stats.left, 1);
+		decided(a, event->start, event->end, "left: the policy is off; it went back and forth %u times",
+			event->count);
+		return;
+	}
+	b = find_block(a, event->start);
+	if (b->holding && now < b->until) {
+		hold_rest(a, b, event, now);
+		return;
+	}
+	release(a, b, false);
+	b->end = event->end;
+	hold(a, b, event, now);
+}
+
+static void on_events(struct hm_agent *a)
+{
+	struct hetmem_event event;
+
+	while (!__atomic_load_n(&a->stop, __ATOMIC_ACQUIRE) &&
+	       hm_ring_next(&a->ring, &event))
+		if (event.type == HETMEM_EVENT_THRASH)
+			on_thrash(a, &event);
+	__atomic_store_n(&a->stats.dropped,
+			 a->ring.header->dropped[HETMEM_EVENT_THRASH],
+			 __ATOMIC_RELAXED);
+}
+
+/* Lets go what is over; milliseconds to the next, or -1. */
+static int on_time(struct hm_agent *a)
+{
+	const uint64_t now = hm_now();
+	uint64_t next = UINT64_MAX;
+	int i;
+
+	for (i = 0; i < HM_AGENT_BLOCKS; i++) {
+		struct hm_block *b = &a->blocks[i];
+
+		if (!b->holding)
+			continue;
+		if (b->until > now) {
+			next = b->until < next ? b->until : next;
+			continue;
+		}
+		if (b->pinned || b->advised)
+			decided(a, b->from, b->to, "let go after %u ms", b->ms);
+		release(a, b, false);
+	}
+	return next == UINT64_MAX ? -1 : (int)((next - now) / NS_PER_MS + 1);
+}
+
+static void on_hints(struct hm_agent *a)
+{
+	ssize_t n = hetmem_executor_run(a->hints);
+
+	if (n > 0) {
+		count(&a->stats.hints, n);
+		decided(a, 0, 0, "%zd hints carried out: another process asked", n);
+	}
+}
+
+static bool is_gone(const struct pollfd *fd)
+{
+	return fd->revents & (POLLERR | POLLHUP | POLLNVAL);
+}
+
+static void *run(void *arg)
+{
+	struct hm_agent *a = arg;
+	struct pollfd fds[3] = {
+		{ .fd = a->stop_fd, .events = POLLIN },
+		{ .fd = a->fd, .events = POLLIN },
+		{ .fd = a->hints ? hetmem_executor_fd(a->hints) : -1,
+		  .events = POLLIN },
+	};
+	int state;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	while (!__atomic_load_n(&a->stop, __ATOMIC_ACQUIRE)) {
+		if (poll(fds, 3, on_time(a)) < 0 && errno != EINTR) {
+			say_ended(a, strerror(errno));
+			break;
+		}
+		count(&a->stats.wakeups, 1);
+		if (is_gone(&fds[1])) {
+			say_ended(a, "the module does not answer");
+			break;
+		}
+		on_events(a);
+		if (a->hints && is_gone(&fds[2]))
+			fds[2].fd = -1;
+		else if (a->hints && fds[2].revents)
+			on_hints(a);
+	}
+	__atomic_store_n(&a->stats.running, 0, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* Signals are the program's: none is delivered to our thread. */
+static int start_thread(struct hm_agent *a)
+{
+	sigset_t all, before;
+	int err;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	__atomic_store_n(&a->stats.running, 1, __ATOMIC_RELEASE);
+	err = pthread_create(&a->thread, NULL, run, a);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (err) {
+		a->stats.running = 0;
+		return hm_error(-err, "agent: a thread: %s", strerror(err));
+	}
+	a->alive = true;
+	pthread_setname_np(a->thread, "hetmem-agent");
+	return 0;
+}
+
+static void track(struct hm_range *range, void *arg)
+{
+	hm_kmod_track(arg, range->start, range->end);
+}
+
+/* The context, its ring, and in it all system memory that there is. */
+static int open_context(struct hm_agent *a)
+{
+	struct hetmem *hm = a->hm;
+	unsigned int entries = ENTRIES;
+	int err;
+
+	a->fd = hm_kmod_context(&hm->kmod);
+	if (a->fd < 0)
+		return hm_error(a->fd, "agent: a context of the module: %s",
+				strerror(-a->fd));
+	do {
+		err = hm_ring_open(&a->ring, a->fd, entries,
+				   1ULL << HETMEM_EVENT_THRASH);
+		entries /= 2;
+	} while (err == -EDQUOT && entries >= HETMEM_RING_MIN);
+	if (err)
+		return hm_error(err, "agent: its ring: %s", strerror(-err));
+	a->stop_fd = eventfd(0, EFD_CLOEXEC);
+	if (a->stop_fd < 0)
+		return hm_error(-errno, "agent: eventfd: %s", strerror(errno));
+	pthread_mutex_lock(&hm->lock);
+	hm->watching = (struct hm_kmod){ .fd = a->fd };
+	hm_range_walk(&hm->system, track, &hm->watching);
+	pthread_mutex_unlock(&hm->lock);
+	return 0;
+}
+
+static void open_hints(struct hm_agent *a)
+{
+	struct hetmem_executor_params params = {
+		.size = sizeof(params),
+		.flags = a->flags & HETMEM_AGENT_ALLOW ? HETMEM_EXECUTOR_ALLOW : 0,
+	};
+
+	if (a->flags & HETMEM_AGENT_NO_HINTS)
+		return;
+	if (hetmem_executor_open(a->hm, &params, &a->hints)) {
+		a->hints = NULL;
+		decided(a, 0, 0, "hints are not carried out: %s", hetmem_last_error());
+	}
+}
+
+/* With hm->making: finds out that somebody ended the thread, and says so. */
+static void check_thread(struct hm_agent *a)
+{
+	if (!a->alive || pthread_tryjoin_np(a->thread, NULL))
+		return;
+	a->alive = false;
+	__atomic_store_n(&a->stats.running, 0, __ATOMIC_RELEASE);
+	say_ended(a, "somebody ended it");
+}
+
+/* All that the agent has, except its counters. */
+static void end(struct hm_agent *a)
+{
+	const uint64_t one = 1;
+	struct hetmem *hm = a->hm;
+	int i;
+
+	check_thread(a);
+	__atomic_store_n(&a->stop, true, __ATOMIC_RELEASE);
+	/* An eventfd takes a one whole, unless it is full of them. */
+	while (a->alive && write(a->stop_fd, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+	if (a->alive)
+		pthread_join(a->thread, NULL);
+	a->alive = false;
+	__atomic_store_n(&a->stats.running, 0, __ATOMIC_RELEASE);
+	for (i = 0; i < HM_AGENT_BLOCKS; i++)
+		if (a->blocks[i].start)
+			release(a, &a->blocks[i], true);
+	hetmem_executor_close(a->hints);
+	a->hints = NULL;
+	pthread_mutex_lock(&hm->lock);
+	hm->watching.fd = -1;
+	pthread_mutex_unlock(&hm->lock);
+	hm_ring_close(&a->ring);
+	if (a->stop_fd >= 0)
+		close(a->stop_fd);
+	if (a->fd >= 0)
+		close(a->fd);
+	a->stop_fd = -1;
+	a->fd = -1;
+}
+
+static int check_params(const struct hetmem *hm,
+			const struct hetmem_agent_params *params)
+{
+	if (!hm)
+		return hm_error(-EINVAL, "agent_start: hm is NULL");
+	if (params && params->size < sizeof(*params))
+		return hm_error(-EINVAL, "agent_start: params->size is %zu, set it to sizeof(struct hetmem_agent_params)",
+				params->size);
+	if (params && (params->policy < 0 || params->policy >= NR_POLICIES))
+		return hm_error(-EINVAL, "agent_start: no policy %d", params->policy);
+	if (params && params->flags & ~(HETMEM_AGENT_NO_HINTS | HETMEM_AGENT_ALLOW |
+					HETMEM_AGENT_LOG))
+		return hm_error(-EINVAL, "agent_start: unknown flags %#x",
+				params->flags);
+	return 0;
+}
+
+/* With hm->making. */
+static int start(struct hetmem *hm, const struct hetmem_agent_params *params)
+{
+	const int policy = params ? params->policy : HETMEM_AGENT_CONSERVATIVE;
+	struct hm_agent *a;
+	int err;
+
+	if (hm->agent)
+		check_thread(hm->agent);
+	if (hm->agent && hm->agent->fd >= 0 &&
+	    __atomic_load_n(&hm->agent->stats.running, __ATOMIC_ACQUIRE))
+		return hm_error(-EBUSY, "agent_start: it runs: stop it first");
+	a = calloc(1, sizeof(*a));
+	if (!a)
+		return hm_error(-ENOMEM, "agent: no memory");
+	a->hm = hm;
+	a->generation = hm_generation();
+	a->policy = &policies[policy];
+	a->fd = -1;
+	a->stop_fd = -1;
+	if (params) {
+		a->flags = params->flags;
+		a->log = params->log;
+		a->arg = params->arg;
+	}
+	if (hm->agent)
+		end(hm->agent);
+	err = open_context(a);
+	if (!err) {
+		open_hints(a);
+		err = start_thread(a);
+	}
+	if (err) {
+		end(a);
+		free(a);
+		return err;
+	}
+	free(hm->agent);
+	hm->agent = a;
+	return 0;
+}
+
+int hetmem_agent_start(struct hetmem *hm,
+		       const struct hetmem_agent_params *params)
+{
+	int err = check_params(hm, params);
+
+	if (!err)
+		err = hm_check_owner(hm);
+	if (err)
+		return err;
+	if (!hm_kmod_there(&hm->kmod))
+		return hm_error(-EOPNOTSUPP, "agent: %s",
+				hm->reasons[HETMEM_FEATURE_MODULE]);
+	pthread_mutex_lock(&hm->making);
+	err = start(hm, params);
+	pthread_mutex_unlock(&hm->making);
+	return err;
+}
+
+int hetmem_agent_stop(struct hetmem *hm)
+{
+	int err;
+
+	if (!hm)
+		return hm_error(-EINVAL, "agent_stop: hm is NULL");
+	err = hm_check_owner(hm);
+	if (err)
+		return err;
+	pthread_mutex_lock(&hm->making);
+	if (hm->agent && hm->agent->fd >= 0)
+		end(hm->agent);
+	else
+		err = hm_error(-ENOENT, "agent_stop: it does not run");
+	pthread_mutex_unlock(&hm->making);
+	return err;
+}
+
+int hetmem_agent_stats(struct hetmem *hm, struct hetmem_agent_stats *stats)
+{
+	const uint64_t *from;
+	uint64_t *to;
+	size_t i, nr;
+	int err;
+
+	if (!hm || !stats)
+		return hm_error(-EINVAL, "agent_stats: %s is NULL", hm ? "stats" : "hm");
+	if (stats->size < sizeof(*stats))
+		return hm_error(-EINVAL, "agent_stats: size is %zu, set it to sizeof(struct hetmem_agent_stats)",
+				stats->size);
+	err = hm_check_owner(hm);
+	if (err)
+		return err;
+	pthread_mutex_lock(&hm->making);
+	if (!hm->agent) {
+		err = hm_error(-ENOENT, "agent_stats: it was never started");
+	} else {
+		check_thread(hm->agent);
+		from = &hm->agent->stats.running;
+		to = &stats->running;
+		nr = &stats->hints - to + 1;
+		for (i = 0; i < nr; i++)
+			to[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE);
+	}
+	pthread_mutex_unlock(&hm->making);
+	return err;
+}
+
+/* "aggressive", "conservative,log". False: neither. */
+static bool parse(const char *text, struct hetmem_agent_params *params)
+{
+	const size_t len = strcspn(text, ",");
+	int i;
+
+	if (text[len] && strcmp(text + len, ",log"))
+		return false;
+	params->flags = text[len] ? HETMEM_AGENT_LOG : 0;
+	for (i = 0; i < NR_POLICIES; i++) {
+		if (strlen(policies[i].name) != len ||
+		    strncmp(policies[i].name, text, len))
+			continue;
+		params->policy = i;
+		return true;
+	}
+	return false;
+}
+
+int hm_agent_open(struct hetmem *hm)
+{
+	const char *text = secure_getenv("HETMEM_AGENT");
+	struct hetmem_agent_params params = { .size = sizeof(params) };
+
+	if (!text || !*text)
+		return 0;
+	if (!parse(text, &params))
+		return hm_error(-EINVAL, "HETMEM_AGENT is \"%s\": use off, conservative or aggressive, and \",log\" behind it for a log",
+				text);
+	if (hetmem_agent_start(hm, &params))
+		fprintf(stderr, "hetmem: HETMEM_AGENT=%s: %s\n", text,
+			hetmem_last_error());
+	return 0;
+}
+
+void hm_agent_close(struct hetmem *hm)
+{
+	struct hm_agent *a = hm->agent;
+
+	if (!a)
+		return;
+	if (a->generation == hm_generation()) {
+		end(a);
+	} else {
+		hetmem_executor_close(a->hints);
+		if (a->stop_fd >= 0)
+			close(a->stop_fd);
+		if (a->fd >= 0)
+			close(a->fd);
+	}
+	free(a);
+	hm->agent = NULL;
+}
