@@ -328,10 +328,8 @@ static void on_hints(struct hm_agent *a)
 {
 	ssize_t n = hetmem_executor_run(a->hints);
 
-	if (n > 0) {
-		count(&a->stats.hints, n);
+	if (n > 0)
 		decided(a, 0, 0, "%zd hints carried out: another process asked", n);
-	}
 }
 
 static bool is_gone(const struct pollfd *fd)
@@ -449,6 +447,15 @@ static void check_thread(struct hm_agent *a)
 	say_ended(a, "somebody ended it");
 }
 
+/* The executor counts before it answers: who is answered may ask at once. */
+static void copy_hints(struct hm_agent *a)
+{
+	struct hetmem_executor_stats stats = { .size = sizeof(stats) };
+
+	if (a->hints && !hetmem_executor_stats(a->hints, &stats))
+		a->stats.hints = stats.hints;
+}
+
 /* All that the agent has, except its counters. */
 static void end(struct hm_agent *a)
 {
@@ -468,6 +475,7 @@ static void end(struct hm_agent *a)
 	for (i = 0; i < HM_AGENT_BLOCKS; i++)
 		if (a->blocks[i].start)
 			release(a, &a->blocks[i], true);
+	copy_hints(a);
 	hetmem_executor_close(a->hints);
 	a->hints = NULL;
 	pthread_mutex_lock(&hm->lock);
@@ -597,6 +605,7 @@ int hetmem_agent_stats(struct hetmem *hm, struct hetmem_agent_stats *stats)
 		err = hm_error(-ENOENT, "agent_stats: it was never started");
 	} else {
 		check_thread(hm->agent);
+		copy_hints(hm->agent);
 		from = &hm->agent->stats.running;
 		to = &stats->running;
 		nr = &stats->hints - to + 1;

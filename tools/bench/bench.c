@@ -11,6 +11,7 @@ static const struct bench {
 	const char *help;
 } benches[] = {
 	{ "kernel", bench_kernel, "hetmem.ko beside what the kernel has" },
+	{ "agent", bench_agent, "what the agent saves where CPU and device fight, and costs" },
 	{ "pullback", bench_pullback, "bringing memory back from a device" },
 	{ "alloc", bench_alloc, "an allocation and a free, beside cuMemAllocAsync" },
 	{ "threads", bench_threads, "the same in 1 to 16 threads" },

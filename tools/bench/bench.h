@@ -15,6 +15,7 @@
 /* The subcommands of `hetmem bench`; argv[0] is the name. */
 int bench_kernel(int argc, char **argv);
 int bench_pullback(int argc, char **argv);
+int bench_agent(int argc, char **argv);
 int bench_alloc(int argc, char **argv);
 int bench_threads(int argc, char **argv);
 int bench_streams(int argc, char **argv);
