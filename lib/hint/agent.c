@@ -132,6 +132,16 @@ static bool advise(struct hm_agent *a, const struct hm_block *b, bool set)
 	return done;
 }
 
+/* The program has said where the block is to be: the agent's advice would replace that. */
+static bool is_advised(const struct hm_agent *a, const struct hm_block *b)
+{
+	struct hetmem_advised range;
+	uintptr_t next;
+
+	return hetmem_advised(a->hm, (void *)b->from, b->to - b->from, &range, 1,
+			      &next) != 0;
+}
+
 /* The block is free to move. Pins whose time is over have ended by themselves. */
 static void release(struct hm_agent *a, struct hm_block *b, bool early)
 {
@@ -225,7 +235,7 @@ static void hold(struct hm_agent *a, struct hm_block *b, const struct hetmem_eve
 	b->until = now + b->ms * NS_PER_MS;
 	b->holding = true;
 	find_held(a, b);
-	b->advised = !event->location && advise(a, b, true);
+	b->advised = !event->location && !is_advised(a, b) && advise(a, b, true);
 	if (!b->advised || a->policy->neighbours)
 		err = pin(a, b, b->ms, &pinned);
 	b->pinned = pinned.pages;
