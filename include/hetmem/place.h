@@ -146,13 +146,16 @@ struct hetmem_moved {
  * If none of them can, @moved->how is "none": that is no error. On a CDMM device the
  * driver moves memory that is not managed to the host node nearest to the device;
  * @moved->reason says so. What the driver cannot move counts in @moved->not_moved:
- * holes and, with HMM, files, shared memory and pages of hugetlbfs. Errors:
+ * holes and, with HMM, files, shared memory and pages of hugetlbfs. Where a
+ * headroom() of a spec keeps memory of the device free, so does the end that does not fit;
+ * @moved->reason has the number that fits, until the thread's next prefetch. Errors:
  * -EINVAL: bad range or location; the range begins in one kind of memory and ends in
  *	another; the driver refuses the range or the stream;
  * -ENODEV: no such device;
  * -EOWNERDEAD: a forked child's @hm;
  * -EIO: the driver failed;
- * -ENOMEM, -EINTR.
+ * -ENOMEM: also if a headroom() leaves no room at all; the text has the number that fits;
+ * -EINTR.
  */
 int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
 		    uint32_t location, hetmem_stream stream,

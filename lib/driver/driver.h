@@ -45,12 +45,7 @@ struct hm_driver {
 	CUresult (*cuDeviceGetAttribute)(int *value, CUdevice_attribute which,
 					 CUdevice device);
 	CUresult (*cuDeviceTotalMem)(size_t *bytes, CUdevice device);
-
-	/*
-	 * pre:  a context is current.
-	 * post: bytes of its device. On integrated devices free memory of the
-	 *	 host, without what its page cache would give back.
-	 */
+	/* Of the current context's device; integrated: without the page cache. */
 	CUresult (*cuMemGetInfo)(size_t *available, size_t *total);
 
 	/*

@@ -8,6 +8,7 @@
 #define HETMEM_DRIVER_HETMEM_H
 
 #include "driver/driver.h"
+#include "driver/memory.h"
 #include "platform/kmod.h"
 #include "platform/platform.h"
 
@@ -41,17 +42,6 @@ struct hm_memory_ops {
 	void (*gone)(struct hetmem *hm, uintptr_t start, size_t size);
 	void (*moved)(struct hetmem *hm, uintptr_t start, size_t size,
 		      uintptr_t new_start, size_t new_size);
-};
-
-/**
- * struct hm_reserve - memory that HETMEM_RESERVE keeps back
- * @given: it is set
- * @percent: @value is a percentage, else bytes
- */
-struct hm_reserve {
-	bool given;
-	bool percent;
-	uint64_t value;
 };
 
 /**
@@ -142,30 +132,6 @@ int hm_device_of_node(const struct hetmem *hm, int node);
 /* Whether there is a device for whose verdict @test holds. */
 bool hm_any_platform(const struct hetmem *hm,
 		     bool (*test)(const struct hetmem_platform *p));
-
-/* memory.c */
-
-/*
- * Bytes that a headroom() keeps usable on a device. In the list from add to remove,
- * which take hm->lock.
- */
-struct hm_keep {
-	struct hm_keep *next;
-	int device;
-	uint64_t bytes;
-};
-
-void hm_keep_add(struct hetmem *hm, struct hm_keep *keep);
-void hm_keep_remove(struct hetmem *hm, struct hm_keep *keep);
-
-/*
- * Bytes that may go to @device: what is usable there beyond what is kept. UINT64_MAX:
- * nothing is kept there, or nobody tells what is usable.
- */
-uint64_t hm_headroom_fit(struct hetmem *hm, int device);
-
-/* Reads HETMEM_RESERVE. -EINVAL, with a text: it is wrong. */
-int hm_read_reserve(struct hm_reserve *reserve);
 
 /* context.c */
 
