@@ -165,8 +165,8 @@ static int help(void)
 	     "  --rounds N  in which CPU and device write the same pages (default 1000)\n"
 	     "  --json      one JSON object\n"
 	     "  --help      this text\n\n"
-	     "HETMEM_BENCH=agent make bench-kernel starts a virtual machine for it, where figures are\n"
-	     "instructions.");
+	     "HETMEM_BENCH=agent make bench-kernel starts a virtual machine for it, where\n"
+	     "figures are instructions.");
 	return EXIT_OK;
 }
 
