@@ -56,6 +56,7 @@ struct hm_memory_ops {
  * @making: held while one of @own is made and while the agent starts or stops, outside
  *	of @lock and all others
  * @agent: see hint/agent.h; with @making
+ * @start_agent: its start, for specs; @agent_wanted: policy that one asked for, 0: none
  * @watching: a second context that tracks what @system has; its fd is -1 if there
  *	is no agent. With @lock
  * @driver: its calls are NULL where there is no device
@@ -86,6 +87,8 @@ struct hetmem {
 	struct hm_arenas *arenas;
 	struct hm_keep *keeps;
 	struct hm_agent *agent;
+	void (*start_agent)(struct hetmem *hm, int policy);
+	int agent_wanted;
 	struct hm_kmod watching;
 	struct hm_driver driver;
 	const struct hm_soft *soft;

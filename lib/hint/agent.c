@@ -645,11 +645,24 @@ static bool parse(const char *text, struct hetmem_agent_params *params)
 	return false;
 }
 
+/* A spec asked for it. One that runs is as good; what fails otherwise is said. */
+static void start_for_spec(struct hetmem *hm, int policy)
+{
+	const struct hetmem_agent_params params = { .size = sizeof(params),
+						    .policy = policy };
+	int err = hetmem_agent_start(hm, &params);
+
+	if (err && err != -EBUSY)
+		fprintf(stderr, "hetmem: agent=%s: %s\n", policies[policy].name,
+			hetmem_last_error());
+}
+
 int hm_agent_open(struct hetmem *hm)
 {
 	const char *text = secure_getenv("HETMEM_AGENT");
 	struct hetmem_agent_params params = { .size = sizeof(params) };
 
+	hm->start_agent = start_for_spec;
 	if (!text || !*text)
 		return 0;
 	if (!parse(text, &params))

@@ -45,7 +45,18 @@ static int build_name(struct hetmem *hm, const struct hm_spec *spec,
 	/* Not what the user wrote: there is nothing to point at. */
 	err = build(hm, NULL, real, res);
 	hm_spec_free(real);
+	if (!err && is.agent)
+		__atomic_store_n(&hm->agent_wanted, is.agent, __ATOMIC_RELAXED);
 	return err;
+}
+
+/* The agent that a spec asks for: it does not start while a lock is held. */
+static void start_agent(struct hetmem *hm)
+{
+	const int policy = __atomic_exchange_n(&hm->agent_wanted, 0, __ATOMIC_RELAXED);
+
+	if (policy && hm->start_agent)
+		hm->start_agent(hm, policy);
 }
 
 /* A pool, or a provider by itself. */
@@ -202,9 +213,11 @@ int hetmem_resource_create(struct hetmem *hm, const char *text,
 		return hm_error(-EINVAL, "resource_create: %s is NULL",
 				hm ? "res" : "hm");
 	err = create(hm, text, 0, &res);
-	if (!err)
-		*out = res;
-	return err;
+	if (err)
+		return err;
+	start_agent(hm);
+	*out = res;
+	return 0;
 }
 
 /* Adds a line for each name in @spec, from the top. -ENOSPC: there is no room. */
@@ -303,6 +316,7 @@ int hetmem_resource_current(struct hetmem *hm, int device,
 	*out = look(hm, device);
 	while (!err && !*out) {
 		err = make_own(hm, device);
+		start_agent(hm);
 		*out = look(hm, device);
 	}
 	return *out ? 0 : err;

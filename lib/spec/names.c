@@ -18,6 +18,9 @@
 /* Words of over=, in the order of its row in kinds.c. */
 enum over { OVER_AUTO, OVER_SYSTEM, OVER_MANAGED, OVER_REGISTERED, OVER_HOST };
 
+/* Likewise of headroom=. */
+enum headroom { HEADROOM_AUTO, HEADROOM_OFF, HEADROOM_ON };
+
 static const char *const providers[] = {
 	[OVER_SYSTEM] = "system",
 	[OVER_MANAGED] = "managed",
@@ -69,18 +72,22 @@ static void append_param(struct text *t, const char *between, const char *name,
 /* Whether @spec was given parameter @i, and it goes on to other kinds. */
 static bool goes_on(const struct hm_spec *spec, int i)
 {
-	const char *name = spec->kind->params[i].name;
+	static const char *const own[] = { "device", "over", "headroom", "keep", "agent" };
+	size_t j;
 
-	return spec->values[i].given && strcmp(name, "device") &&
-	       strcmp(name, "over");
+	for (j = 0; j < sizeof(own) / sizeof(own[0]); j++)
+		if (!strcmp(spec->kind->params[i].name, own[j]))
+			return false;
+	return spec->values[i].given;
 }
 
 /*
- * Writes @pool(@provider(...),...) with the parameters that @spec was given. @device
- * -1: none. Adds to @out->why the parameters that neither kind has. -EINVAL: too long.
+ * Writes @pool(@provider(...),...) with the parameters that @spec was given, in a
+ * headroom() with @keep (may be "") if that is not NULL. @device -1: none. Adds to @out->why the
+ * parameters that neither kind has. -EINVAL: too long.
  */
 static int expand_pool(const struct hm_spec *spec, const char *pool,
-		       const char *provider, int device,
+		       const char *provider, int device, const char *keep,
 		       struct hm_expansion *out)
 {
 	const struct hm_kind *over = hm_kind_find(provider, strlen(provider));
@@ -93,7 +100,7 @@ static int expand_pool(const struct hm_spec *spec, const char *pool,
 
 	why.at += strlen(out->why);
 	why.room -= strlen(out->why);
-	append(&t, "%s(%s", pool, provider);
+	append(&t, "%s%s(%s", keep ? "headroom(" : "", pool, provider);
 	if (device >= 0 && has_param(over, "device")) {
 		append(&t, "(device=%d", device);
 		between = ",";
@@ -116,6 +123,10 @@ static int expand_pool(const struct hm_spec *spec, const char *pool,
 			       param[i].name, provider);
 	}
 	append(&t, ")");
+	if (keep && *keep)
+		append_param(&t, ",", "keep", keep);
+	if (keep)
+		append(&t, ")");
 	return t.full ? hm_error(-EINVAL, "%s: its parameters are too long",
 				 spec->kind->name) : 0;
 }
@@ -132,7 +143,8 @@ int hm_expand_device_pool(struct hetmem *hm, const struct hm_spec *spec,
 	vmm = hm->devices[device].props.vmm;
 	snprintf(out->why, sizeof(out->why), "device %d has %s", device, vmm ?
 		 "virtual memory management" : "no virtual memory management");
-	return expand_pool(spec, "pool", vmm ? "vmm" : "device", device, out);
+	out->agent = 0;
+	return expand_pool(spec, "pool", vmm ? "vmm" : "device", device, NULL, out);
 }
 
 /* All memory of the process is the device's: @moves is what @p->kind means. */
@@ -186,6 +198,39 @@ static int choose(const struct hetmem *hm, int device, enum over *over,
 	return 0;
 }
 
+/*
+ * What headroom() keeps beside the reserve, "": nothing; NULL: there is none. With HMM it is on:
+ * too much memory can hang the driver, and not only fail.
+ */
+static const char *keep_of(const struct hm_spec *spec, const struct hetmem_platform *p)
+{
+	const char *keep = hm_spec_value(spec, "keep")->text;
+	const enum headroom headroom = hm_spec_number(spec, "headroom");
+
+	if (headroom == HEADROOM_OFF ||
+	    (headroom == HEADROOM_AUTO && !keep && p->kind != HETMEM_PLATFORM_HMM))
+		return NULL;
+	return keep ? keep : "";
+}
+
+/* Over @over, on a device that there is. */
+static int expand_over(struct hetmem *hm, const struct hm_spec *spec, enum over over,
+		       int device, struct hm_expansion *out)
+{
+	const char *keep = keep_of(spec, &hm->devices[device].platform);
+	const size_t used = strlen(out->why);
+
+	out->agent = hm_spec_number(spec, "agent");
+	if (keep)
+		snprintf(out->why + used, sizeof(out->why) - used, "; with headroom");
+	if (out->agent && !hm_kmod_there(&hm->kmod)) {
+		snprintf(out->why + strlen(out->why), sizeof(out->why) - strlen(out->why),
+			 "; agent= has no effect without hetmem.ko");
+		out->agent = 0;
+	}
+	return expand_pool(spec, "classes", providers[over], device, keep, out);
+}
+
 int hm_expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 		      struct hm_expansion *out)
 {
@@ -193,22 +238,23 @@ int hm_expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 	int device = hm_spec_number(spec, "device"), err;
 	const char *reason = "";
 
+	out->agent = 0;
 	/* Without any device there is the host's memory. */
 	if (!hm->nr_devices && !device && over == OVER_AUTO) {
 		snprintf(out->why, sizeof(out->why), "there is no device: %s",
 			 hm->reasons[HETMEM_FEATURE_DEVICE]);
-		return expand_pool(spec, "classes", "host", -1, out);
+		return expand_pool(spec, "classes", "host", -1, NULL, out);
 	}
 	if (over == OVER_HOST) {
 		snprintf(out->why, sizeof(out->why), "over=host");
-		return expand_pool(spec, "classes", "host", -1, out);
+		return expand_pool(spec, "classes", "host", -1, NULL, out);
 	}
 	if (device >= hm->nr_devices)
 		return hm_no_device(hm, spec->kind->name, device);
 	if (over != OVER_AUTO) {
 		snprintf(out->why, sizeof(out->why), "over=%s",
 			 providers[over]);
-		return expand_pool(spec, "classes", providers[over], device, out);
+		return expand_over(hm, spec, over, device, out);
 	}
 	err = choose(hm, device, &over, &reason);
 	if (err)
@@ -216,5 +262,5 @@ int hm_expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 	snprintf(out->why, sizeof(out->why), "device %d is %s: %s", device,
 		 hetmem_platform_name(hm->devices[device].platform.kind),
 		 reason);
-	return expand_pool(spec, "classes", providers[over], device, out);
+	return expand_over(hm, spec, over, device, out);
 }

@@ -70,8 +70,10 @@ struct hm_spec;
  * struct hm_expansion - what a name stands for on this machine
  * @text: a spec
  * @why: one line
+ * @agent: policy of the agent that comes with it, 0: none
  */
 struct hm_expansion {
+	int agent;
 	char text[HM_SPEC_LEN];
 	char why[HM_REASON_LEN + 128];
 };

@@ -420,6 +420,22 @@ static void killed(void)
 	close(fd);
 }
 
+/* A spec starts it, once. */
+static void by_spec(void)
+{
+	struct hetmem_agent_stats stats = { .size = sizeof(stats) };
+	struct hetmem_resource *res, *second;
+
+	need(!hetmem_resource_create(hm, "unified(agent=aggressive)", &res), "unified: %s",
+	     hetmem_last_error());
+	ok(!hetmem_agent_stats(hm, &stats) && stats.running, "agent= of a spec starts it");
+	is(hetmem_resource_create(hm, "unified(agent=conservative)", &second), 0,
+	   "a second one has the agent that runs");
+	is(hetmem_resource_destroy(second), 0, "nothing is live");
+	is(hetmem_resource_destroy(res), 0, "nor here");
+	is(hetmem_agent_stop(hm), 0, "it runs until it is stopped");
+}
+
 int main(void)
 {
 	page = sysconf(_SC_PAGESIZE);
@@ -435,6 +451,7 @@ int main(void)
 	child();
 	hints();
 	environment();
+	by_spec();
 	killed();
 	start(HETMEM_AGENT_CONSERVATIVE, 0);
 	drv->cuStreamDestroy(stream);

@@ -75,12 +75,12 @@ static void machines(void)
 		  "device 0 is CDMM" },
 		{ "integrated", false, "unified is classes(system(device=0)): ",
 		  "one memory" },
-		{ "hmm", true, "unified is classes(system(device=0)): ",
+		{ "hmm", true, "unified is headroom(classes(system(device=0))): ",
 		  "hetmem.ko knows" },
-		{ "hmm", false, "unified is classes(managed(device=0)): ",
+		{ "hmm", false, "unified is headroom(classes(managed(device=0))): ",
 		  "without hetmem.ko" },
 		{ "hmm driver.managed=no driver.concurrent=no", false,
-		  "unified is classes(system(device=0)): ", "no managed memory" },
+		  "unified is headroom(classes(system(device=0))): ", "no managed memory" },
 		{ "managed", false, "unified is classes(managed(device=0)): ",
 		  "device 0 is managed" },
 		{ "managed", true, "unified is classes(managed(device=0)): ",
@@ -118,7 +118,21 @@ static void over(void)
 
 	need(hm, "opens: %s", hetmem_last_error());
 	stands_for(hm, "unified(over=system)",
-		   "unified is classes(system(device=0)): ", "over=system");
+		   "unified is headroom(classes(system(device=0))): ",
+		   "over=system; with headroom\n");
+	stands_for(hm, "unified(over=system,headroom=off,keep=1G)",
+		   "unified is classes(system(device=0)): ", "over=system\n");
+	stands_for(hm, "unified(keep=5%,max=1G)",
+		   "unified is headroom(classes(managed(device=0),max=\"1G\"),keep=\"5%\"): ",
+		   "; with headroom\n");
+	stands_for(hm, "unified(device=1,headroom=on)",
+		   "unified is headroom(classes(managed(device=1))): ", "; with headroom\n");
+	stands_for(hm, "unified(device=1,keep=64M)",
+		   "unified is headroom(classes(managed(device=1)),keep=\"64M\"): ",
+		   "; with headroom\n");
+	stands_for(hm, "unified(device=1,agent=aggressive)",
+		   "unified is classes(managed(device=1)): ",
+		   "; agent= has no effect without hetmem.ko\n");
 	stands_for(hm, "unified(device=1)",
 		   "unified is classes(managed(device=1)): ", "device 1 is managed");
 	stands_for(hm, "unified(device=2)",
@@ -131,10 +145,14 @@ static void over(void)
 		   "over=host; node= has no effect over host\n");
 	stands_for(hm, "stats(fallback(device-pool,unified(over=managed)))",
 		   "device-pool is pool(vmm(device=0)): device 0 has virtual",
-		   "\nunified is classes(managed(device=0)): over=managed\n");
+		   "\nunified is headroom(classes(managed(device=0))): over=managed; with headroom\n");
 	stands_for(hm, "pool(host)", "", "");
 	is(strlen(text), 0, "a spec without names: nothing");
 	works(hm, "three devices", "unified(over=host)", HOST);
+	works(hm, "three devices", "unified(device=1,keep=1%,agent=conservative)", HOST);
+	is(hetmem_agent_stats(hm, &(struct hetmem_agent_stats){
+		.size = sizeof(struct hetmem_agent_stats) }), -ENOENT,
+	   "no agent without hetmem.ko");
 	works(hm, "three devices", "unified(over=registered,fork=copy,node=0)",
 	      HOST);
 	works(hm, "three devices", "unified(device=1,over=registered)", HOST);
@@ -142,6 +160,9 @@ static void over(void)
 	refused(hm, "unified(device=3,over=managed)", -ENODEV, "there are 3");
 	refused(hm, "unified(over=pinned)", -EINVAL, "over");
 	refused(hm, "unified(fork=yes)", -EINVAL, "fork");
+	refused(hm, "unified(agent=yes)", -EINVAL, "agent");
+	refused(hm, "unified(headroom=1G)", -EINVAL, "headroom");
+	refused(hm, "unified(keep=-1)", -EINVAL, "keep");
 	refused(hm, "unified(node=x)", -EINVAL, "node");
 	is(hetmem_resource_create(hm, "unified(over=registered,node=900)",
 				  &(struct hetmem_resource *){ NULL }),
