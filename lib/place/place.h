@@ -57,10 +57,10 @@ int hm_place_enter(struct hetmem *hm, const char *what,
 int hm_place_pages(const struct hetmem *hm, const char *what, const void *ptr,
 		   size_t size, struct hm_span *span);
 /* All of it. -EINVAL: also if its two ends are different kinds of memory. */
-int hm_place_span(const struct hetmem *hm, const char *what, const void *ptr,
+int hm_place_span(struct hetmem *hm, const char *what, const void *ptr,
 		  size_t size, struct hm_span *span);
 int hm_place_location(struct hetmem *hm, const char *what, uint32_t location);
-enum hm_memory hm_memory_of(const struct hetmem *hm, const void *ptr);
+enum hm_memory hm_memory_of(struct hetmem *hm, const void *ptr);
 
 void hm_place_plan(struct hetmem *hm, const struct hm_span *span,
 		   uint32_t location, struct hm_plan *plan);

@@ -55,7 +55,7 @@ int hm_place_pages(const struct hetmem *hm, const char *what, const void *ptr,
 	return 0;
 }
 
-enum hm_memory hm_memory_of(const struct hetmem *hm, const void *ptr)
+static enum hm_memory ask_memory_of(const struct hetmem *hm, const void *ptr)
 {
 	CUpointer_attribute ask[2] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
 				       CU_POINTER_ATTRIBUTE_IS_MANAGED };
@@ -71,7 +71,20 @@ enum hm_memory hm_memory_of(const struct hetmem *hm, const void *ptr)
 		type ? HM_DRIVERS_OWN : HM_PAGEABLE;
 }
 
-int hm_place_span(const struct hetmem *hm, const char *what, const void *ptr,
+/* The driver takes a microsecond to tell: all arenas of a resource are of one kind. */
+enum hm_memory hm_memory_of(struct hetmem *hm, const void *ptr)
+{
+	const int known = hm_arenas_kind(hm, (uintptr_t)ptr);
+	enum hm_memory memory;
+
+	if (known)
+		return known - 1;
+	memory = ask_memory_of(hm, ptr);
+	hm_arenas_set_kind(hm, (uintptr_t)ptr, memory + 1);
+	return memory;
+}
+
+int hm_place_span(struct hetmem *hm, const char *what, const void *ptr,
 		  size_t size, struct hm_span *span)
 {
 	static const char *const names[] = {

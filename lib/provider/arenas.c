@@ -84,6 +84,7 @@ struct arena {
  * @populate: threads, as the base provider had it
  * @asked, @calls: as of struct hm_arenas_stats; without the lock
  * @stream: that brings memory to the host, made when it is first needed
+ * @kind: see hm_arenas_kind()
  */
 struct hm_arenas {
 	struct hm_arenas *next;
@@ -98,6 +99,7 @@ struct hm_arenas {
 	unsigned int spared, trims, populate;
 	uint64_t asked, calls;
 	CUstream stream;
+	int kind;
 };
 
 /* The provider that a pool has. */
@@ -1142,6 +1144,23 @@ static struct hm_arenas *find_arenas(struct hetmem *hm, uintptr_t addr,
 	}
 	pthread_mutex_unlock(&hm->lock);
 	return a;
+}
+
+int hm_arenas_kind(struct hetmem *hm, uintptr_t addr)
+{
+	unsigned int class;
+	struct hm_arenas *a = find_arenas(hm, addr, &class);
+
+	return a ? __atomic_load_n(&a->kind, __ATOMIC_RELAXED) : 0;
+}
+
+void hm_arenas_set_kind(struct hetmem *hm, uintptr_t addr, int kind)
+{
+	unsigned int class;
+	struct hm_arenas *a = find_arenas(hm, addr, &class);
+
+	if (a)
+		__atomic_store_n(&a->kind, kind, __ATOMIC_RELAXED);
 }
 
 /* The addresses of the arena that @addr is in. */

@@ -119,6 +119,13 @@ bool hm_arenas_gap(struct hetmem *hm, uintptr_t left, uintptr_t right);
  */
 bool hm_arenas_border(struct hetmem *hm, uintptr_t addr);
 
+/*
+ * What kind of memory the arenas have that @addr is in, as hm_arenas_set_kind() was told
+ * once: all of it is of one kind. 0: not told, or @addr is in none.
+ */
+int hm_arenas_kind(struct hetmem *hm, uintptr_t addr);
+void hm_arenas_set_kind(struct hetmem *hm, uintptr_t addr, int kind);
+
 /* A program's prefetch brought [@start, @end) to the device, or to the host. */
 void hm_arenas_moved(struct hetmem *hm, uintptr_t start, uintptr_t end,
 		     bool device);

@@ -340,7 +340,7 @@ ask 'bench driver' '@rows > 10 && !grep { !($_->{ns_pair} > 0) } @rows'
 run bench unified --json --size 8
 [ "$status" -eq 0 ] && ! [ -s "$tmp/err" ]
 judge 'bench unified'
-ask 'it has a row for each way' '@rows == 14 && !grep { !($_->{ours} > 0 && $_->{peer} > 0) } @rows'
+ask 'it has a row for each way' '@rows == 16 && !grep { !($_->{ours} > 0 && $_->{peer} > 0) } @rows'
 ask 'and no goal of a GPU' '!grep { exists $_->{goal} } @rows'
 ask 'registered memory moves nowhere' '@{$all->{not_measured}} == 1 && $all->{not_measured}[0]{why} =~ /where it is$/'
 run bench unified --size 1

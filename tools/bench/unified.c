@@ -201,11 +201,14 @@ static double prefetch_round(struct place *at, struct blocks *b, double *back)
 	return (double)(there - start) / 1e6;
 }
 
-/* Leaves a resource as a program does that has run for some time: with holes. */
-static void mix(struct place *at, struct hetmem_resource *res)
+/*
+ * Leaves a resource as a program does that has run for some time. @stay: every eighth
+ * block stays until the resource is destroyed.
+ */
+static void mix(struct place *at, struct hetmem_resource *res, bool stay)
 {
-	static void *live[MIXED_LIVE];
-	static size_t sizes[MIXED_LIVE];
+	void *live[MIXED_LIVE] = { NULL };
+	size_t sizes[MIXED_LIVE] = { 0 };
 	unsigned int i, slot;
 
 	for (i = 0; i < MIXED && !*at->failed; i++) {
@@ -214,9 +217,8 @@ static void mix(struct place *at, struct hetmem_resource *res)
 		sizes[slot] = bench_sizes[i % BENCH_SIZES];
 		live[slot] = alloc_ours(at, res, sizes[slot], HETMEM_PLACEMENT_STREAM);
 	}
-	/* Some stay until the resource is destroyed. */
 	for (i = 0; i < MIXED_LIVE; i++)
-		if (i % 8)
+		if (!stay || i % 8)
 			hetmem_free(res, live[i], sizes[i], at->stream);
 }
 
@@ -289,6 +291,7 @@ static bool can_move(struct place *at, struct hetmem_resource *res)
 /* @nr blocks of @size, of @res and each of its own, in turns. */
 static void compare_prefetches(struct place *at, struct bench_report *report,
 			       const char *spec, struct hetmem_resource *res,
+			       const char *name, const char *what,
 			       unsigned int nr, size_t size, double limit)
 {
 	static struct blocks ours, theirs;
@@ -303,12 +306,10 @@ static void compare_prefetches(struct place *at, struct bench_report *report,
 	}
 	blocks_free(at, &ours);
 	blocks_free(at, &theirs);
-	add_row(at, report, spec, nr > 1 ? "blocks-there" : "one-there",
-		nr > 1 ? "1,024 blocks of 64 KiB to the device" : "one block to the device",
-		median(there[0]), median(there[1]), "cuMemPrefetchAsync", limit);
-	add_row(at, report, spec, nr > 1 ? "blocks-back" : "one-back",
-		nr > 1 ? "and back" : "one block back",
-		median(back[0]), median(back[1]), "cuMemPrefetchAsync", 0);
+	add_row(at, report, spec, name, what, median(there[0]), median(there[1]),
+		"cuMemPrefetchAsync", limit);
+	add_row(at, report, spec, xasprintf("%s-back", name), "and back", median(back[0]),
+		median(back[1]), "cuMemPrefetchAsync", 0);
 }
 
 static void run_prefetches(struct place *at, struct bench_report *report, const char *spec,
@@ -323,9 +324,14 @@ static void run_prefetches(struct place *at, struct bench_report *report, const 
 		bench_report_skip(report, row_name(spec, "prefetch"),
 				  "the device uses this memory where it is");
 	} else {
-		mix(at, res);
-		compare_prefetches(at, report, spec, res, BLOCKS, BLOCK, 0.1);
-		compare_prefetches(at, report, spec, res, 1, size, 1 / 0.97);
+		mix(at, res, false);
+		compare_prefetches(at, report, spec, res, "blocks",
+				   "1,024 blocks of 64 KiB to the device", BLOCKS, BLOCK, 0.1);
+		mix(at, res, true);
+		compare_prefetches(at, report, spec, res, "blocks-between",
+				   "the same, among 64 others", BLOCKS, BLOCK, 0);
+		compare_prefetches(at, report, spec, res, "one", "one block to the device",
+				   1, size, 1 / 0.97);
 	}
 	hetmem_resource_destroy(res);
 }

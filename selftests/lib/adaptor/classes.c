@@ -681,6 +681,11 @@ static void prefetch(void)
 	for (i = 0; i < 256; i++)
 		p[i] = get_in(res, 3, 64 * KIB, a);
 	ok(prefetched(p, 256) <= 8, "blocks of several arenas");
+	calls_begin("cuPointerGetAttributes");
+	for (i = 0; i < 256; i++)
+		need(!hetmem_prefetch(hm, p[i], 64 * KIB, HETMEM_LOC(HETMEM_DEVICE, 0), a,
+				      NULL), "a prefetch");
+	is(calls_end(), 0, "what memory it is was asked once for all");
 	/* The host's block that a program sent to the device comes back. */
 	q = get_in(res, 1, 64 * KIB, HOST);
 	is(prefetched(&q, 1), 1, "a block of the host goes to the device");
