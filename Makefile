@@ -46,7 +46,7 @@ lib_obj	 := $(lib_src:%.c=$(B)/obj/%.o)
 # The soft driver has a core and the module's calls of its own.
 soft_obj := $(soft_src:%.c=$(B)/obj/%.o) \
 	$(patsubst %,$(B)/obj/lib/%.o,core/error core/fork core/range platform/detect \
-		platform/kernel platform/kmod platform/numa)
+		platform/kernel platform/kmod platform/maps platform/numa)
 tool_obj := $(tool_src:%.c=$(B)/obj/%.o)
 lib_tests := $(test_src:selftests/%.c=$(B)/selftests/%)
 named	 = $(foreach t,$(lib_tests),$(if $(filter $(1)_%,$(notdir $t)),$t))

@@ -433,7 +433,10 @@ static int put_in_force(const struct hetmem *hm, uintptr_t start, uintptr_t end,
 	err = hm_numa_prefer(start, end, a->node);
 	if (err)
 		hm_error(err, "mbind: %s", strerror(-err));
-	return err == -EFAULT ? -EINVAL : err && err != -ENOMEM ? -EIO : err;
+	if (err == -EINVAL)
+		hm_error(err, "mbind: the range begins or ends within a mapping that cannot be split: advise all of the mapping");
+	return err == -EFAULT ? -EINVAL :
+		err && err != -ENOMEM && err != -EINVAL ? -EIO : err;
 }
 
 /* What HMM leaves on the host. False: that is all of @span. */
@@ -691,12 +694,22 @@ static void transfer(struct hetmem *hm, uintptr_t from, uintptr_t from_end,
 		hm_context_leave(hm, &saved);
 }
 
+static bool has_advice(struct hm_place *p)
+{
+	bool has;
+
+	hm_lock(&p->lock);
+	has = p->nr;
+	hm_unlock(&p->lock);
+	return has;
+}
+
 static void memory_moved(struct hetmem *hm, uintptr_t from, size_t size,
 			 uintptr_t to, size_t new_size)
 {
 	const uintptr_t mask = hm->page_size - 1;
 
-	if (!is_forked(hm) && __atomic_load_n(&hm->place->nr, __ATOMIC_RELAXED))
+	if (!is_forked(hm) && has_advice(hm->place))
 		transfer(hm, from & ~mask, (from + size + mask) & ~mask,
 			 to & ~mask, (to + new_size + mask) & ~mask, false);
 }

@@ -6,7 +6,8 @@
  *
  * move_pages(2) cannot tell a page that was never touched from one that is
  * swapped out or on a device, and calls the zero page and a hole in the
- * address space the same: mincore(2) tells the hole.
+ * address space the same: mincore(2) tells the hole. A range may be mostly holes:
+ * beyond one batch they are skipped by a look at the mappings.
  */
 #include <errno.h>
 #include <numa.h>
@@ -77,8 +78,41 @@ static uint32_t location_of(uintptr_t addr, size_t page_size, int status)
 	return HETMEM_LOC(HETMEM_UNKNOWN, 0);
 }
 
-ssize_t hm_numa_residency(uintptr_t start, uintptr_t end, size_t page_size,
-			  struct hetmem_run *runs, size_t nr, uintptr_t *next)
+/**
+ * struct walk - over a range that may have holes
+ * @looks: @maps is open, @vma the mapping that was found last
+ */
+struct walk {
+	bool looks;
+	struct hm_maps maps;
+	struct hm_vma vma;
+};
+
+static void walk_begin(struct walk *w, uintptr_t start, uintptr_t end, size_t page_size)
+{
+	w->vma.end = 0;
+	w->looks = end - start > BATCH * page_size && !hm_maps_open(&w->maps);
+}
+
+static void walk_end(struct walk *w)
+{
+	if (w->looks)
+		hm_maps_close(&w->maps);
+}
+
+/* End of the hole that begins at @at; @at: there is none, as far as is known. */
+static uintptr_t hole_end(struct walk *w, uintptr_t at, uintptr_t end)
+{
+	if (!w->looks)
+		return at;
+	if (w->vma.end <= at && !hm_maps_next(&w->maps, at, &w->vma))
+		w->vma = (struct hm_vma){ .start = end, .end = end };
+	return w->vma.start <= at ? at : w->vma.start < end ? w->vma.start : end;
+}
+
+static ssize_t find_residency(struct walk *w, uintptr_t start, uintptr_t end,
+			      size_t page_size, struct hetmem_run *runs, size_t nr,
+			      uintptr_t *next)
 {
 	const bool there = hm_numa_there();
 	void *pages[BATCH];
@@ -87,10 +121,17 @@ ssize_t hm_numa_residency(uintptr_t start, uintptr_t end, size_t page_size,
 	unsigned int i, n;
 	int err;
 
-	*next = start;
 	for (; start < end; start += n * page_size) {
+		struct hetmem_run hole = {
+			.start = start, .end = hole_end(w, start, end),
+			.location = HETMEM_LOC(HETMEM_UNMAPPED, 0),
+		};
+
+		if (hole.end > start && !hm_run_add(runs, nr, &filled, &hole))
+			return filled;
+		*next = start = hole.end;
 		n = fill(pages, start, end, page_size);
-		err = there ? query(pages, status, n) : 0;
+		err = there && n ? query(pages, status, n) : 0;
 		if (err)
 			return hm_error(err, "move_pages: %s", strerror(-err));
 		for (i = 0; i < n; i++) {
@@ -110,6 +151,19 @@ ssize_t hm_numa_residency(uintptr_t start, uintptr_t end, size_t page_size,
 		}
 	}
 	return filled;
+}
+
+ssize_t hm_numa_residency(uintptr_t start, uintptr_t end, size_t page_size,
+			  struct hetmem_run *runs, size_t nr, uintptr_t *next)
+{
+	struct walk w;
+	ssize_t n;
+
+	*next = start;
+	walk_begin(&w, start, end, page_size);
+	n = find_residency(&w, start, end, page_size, runs, nr, next);
+	walk_end(&w);
+	return n;
 }
 
 static uint32_t why_of(uintptr_t addr, size_t page_size, int status)
@@ -181,31 +235,89 @@ int hm_numa_move(uintptr_t start, uintptr_t end, size_t page_size, int node,
 {
 	void *pages[BATCH];
 	unsigned int n;
+	uintptr_t hole;
+	struct walk w;
 
+	walk_begin(&w, start, end, page_size);
 	for (; start < end; start += n * page_size) {
+		hole = hole_end(&w, start, end);
+		if (hole > start) {
+			if (!moved->not_moved) {
+				moved->why = HETMEM_WHY_UNMAPPED;
+				moved->why_addr = start;
+			}
+			moved->not_moved += (hole - start) / page_size;
+			start = hole;
+		}
 		n = fill(pages, start, end, page_size);
 		move_batch(pages, n, page_size, node, moved);
 	}
+	walk_end(&w);
 	return 0;
+}
+
+/* The start of the mapping that has the last page of [@start, @end), if it has less. */
+static uintptr_t last_mapping(uintptr_t start, uintptr_t end)
+{
+	struct hm_maps maps;
+	struct hm_vma vma;
+
+	if (hm_maps_open(&maps))
+		return start;
+	if (!hm_maps_next(&maps, end - 1, &vma) || vma.start >= end || vma.start < start)
+		vma.start = start;
+	hm_maps_close(&maps);
+	return vma.start;
+}
+
+static int set_policy(uintptr_t start, uintptr_t end, int mode, const struct bitmask *nodes)
+{
+	return mbind((void *)start, end - start, mode, nodes->maskp, nodes->size + 1, 0) ?
+		-errno : 0;
+}
+
+/*
+ * mbind(2) goes from mapping to mapping, and fails where one cannot be split: at the
+ * first or the last. What it has done before stays. So the last mapping comes first,
+ * and gets its policy back if the rest fails.
+ */
+static int set_whole_policy(uintptr_t start, uintptr_t end, int mode,
+			    const struct bitmask *nodes, struct bitmask *before)
+{
+	const uintptr_t last = last_mapping(start, end);
+	int old = MPOL_DEFAULT, err;
+
+	if (last == start)
+		return set_policy(start, end, mode, nodes);
+	if (get_mempolicy(&old, before->maskp, before->size + 1, (void *)last, MPOL_F_ADDR))
+		return -errno;
+	err = set_policy(last, end, mode, nodes);
+	if (err)
+		return err;
+	err = set_policy(start, last, mode, nodes);
+	if (err)
+		set_policy(last, end, old, before);
+	return err;
 }
 
 int hm_numa_prefer(uintptr_t start, uintptr_t end, int node)
 {
-	struct bitmask *mask;
-	long res;
+	struct bitmask *nodes, *before;
+	int err = -ENOMEM;
 
 	if (!hm_numa_there())
 		return -ENOSYS;
-	if (node < 0)
-		return mbind((void *)start, end - start, MPOL_DEFAULT, NULL, 0,
-			     0) ? -errno : 0;
-	mask = numa_allocate_nodemask();
-	if (!mask)
-		return -ENOMEM;
-	numa_bitmask_setbit(mask, node);
-	res = mbind((void *)start, end - start, MPOL_PREFERRED, mask->maskp,
-		    mask->size + 1, 0);
-	res = res ? -errno : 0;
-	numa_bitmask_free(mask);
-	return res;
+	nodes = numa_allocate_nodemask();
+	before = numa_allocate_nodemask();
+	if (nodes && before) {
+		if (node >= 0)
+			numa_bitmask_setbit(nodes, node);
+		err = set_whole_policy(start, end, node < 0 ? MPOL_DEFAULT :
+				       MPOL_PREFERRED, nodes, before);
+	}
+	if (nodes)
+		numa_bitmask_free(nodes);
+	if (before)
+		numa_bitmask_free(before);
+	return err;
 }

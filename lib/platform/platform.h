@@ -155,8 +155,9 @@ int hm_numa_move(uintptr_t start, uintptr_t end, size_t page_size, int node,
 
 /*
  * Pages of [@start, @end) that are touched from now on come from @node if it has
- * any; -1: from where the process's policy says. Nothing moves. -EFAULT: part of it
- * is not mapped; -ENOSYS: this kernel has no NUMA; -ENOMEM.
+ * any; -1: from where the process's policy says. Nothing moves, and after an error
+ * all policies are as before. -EFAULT: part of it is not mapped; -EINVAL: a mapping
+ * cannot be split there; -ENOSYS: this kernel has no NUMA; -ENOMEM.
  */
 int hm_numa_prefer(uintptr_t start, uintptr_t end, int node);
 

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Placement for a caller that makes mistakes: ranges that are mostly holes, mappings that
+ * the kernel does not split, owners that call back, memory that is not there, failures
+ * half way. What is reported is what happened.
+ */
+#include <numa.h>
+#include <numaif.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "platform/machine.h"
+
+#define NODE0	HETMEM_LOC(HETMEM_HOST, 0)
+#define DEVICE(i)	HETMEM_LOC(HETMEM_DEVICE, i)
+#define FAR	((size_t)1 << 36)
+
+static struct hetmem *hm;
+static size_t page;
+
+static void open_as(const char *machine)
+{
+	hm = open_machine(machine);
+	need(hm, "%s: %s", machine, hetmem_last_error());
+}
+
+/* In place of libnuma's: how often the kernel is asked. */
+static unsigned int asked;
+
+int numa_move_pages(int pid, unsigned long nr, void **addrs, const int *nodes, int *status,
+		    int flags)
+{
+	asked++;
+	return syscall(SYS_move_pages, pid, nr, addrs, nodes, status, flags);
+}
+
+/* Hundreds of gigabytes without a page in them are not looked at page by page. */
+static void holes(void)
+{
+	struct hetmem_moved m = { .size = sizeof(m) };
+	struct hetmem_run runs[4];
+	uintptr_t next = 0;
+	char *first;
+	ssize_t n;
+
+	open_as("managed");
+	first = mmap(NULL, 4 * FAR, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		     -1, 0);
+	need(first != MAP_FAILED, "addresses");
+	munmap(first, 4 * FAR);
+	need(mmap(first, page, PROT_READ | PROT_WRITE,
+		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == first &&
+	     mmap(first + 2 * FAR, page, PROT_READ | PROT_WRITE,
+		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == first + 2 * FAR,
+	     "two pages far apart");
+	first[0] = first[2 * FAR] = 1;
+	asked = 0;
+	is(hetmem_prefetch(hm, first, 3 * FAR, NODE0, NULL, &m), 0, "holes of 192 GiB");
+	ok(asked < 8, "in %u calls", asked);
+	ok(m.already == 2 && m.not_moved == 3 * FAR / page - 2 &&
+	   m.why == HETMEM_WHY_UNMAPPED && m.why_addr == (uintptr_t)first + page,
+	   "%llu pages are there, %llu are holes", (unsigned long long)m.already,
+	   (unsigned long long)m.not_moved);
+	n = hetmem_residency(hm, first, 3 * FAR, runs, NULL, 4, &next);
+	ok(n == 4 && next == (uintptr_t)first + 3 * FAR &&
+	   runs[1].location == HETMEM_LOC(HETMEM_UNMAPPED, 0) &&
+	   runs[1].end == (uintptr_t)first + 2 * FAR && runs[2].location == NODE0,
+	   "residency: %zd runs, up to %#lx", n, (long)next);
+	n = hetmem_residency(hm, first, 3 * FAR, runs, NULL, 2, &next);
+	ok(n == 2 && next == (uintptr_t)first + 2 * FAR, "goes on after a hole: %zd", n);
+	munmap(first, page);
+	munmap(first + 2 * FAR, page);
+	hetmem_close(hm);
+}
+
+static int policy_at(const void *p)
+{
+	unsigned long nodes[16];
+	int mode = -1;
+
+	return get_mempolicy(&mode, nodes, sizeof(nodes) * 8, (void *)p, MPOL_F_ADDR) ?
+		-errno : mode;
+}
+
+/* A mapping of hugetlbfs cannot be split at a small page, so mbind(2) fails at the end. */
+static void half_a_policy(void)
+{
+	const size_t huge = (size_t)2 << 20;
+	unsigned long node0 = 1;
+	char *p, *q;
+
+	open_as("ats node=0");
+	p = mmap(NULL, 3 * huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	need(p != MAP_FAILED, "memory");
+	p = (char *)(((uintptr_t)p + huge - 1) & ~(huge - 1));
+	q = mmap(p + huge, huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS |
+		 MAP_HUGETLB | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	if (q == MAP_FAILED) {
+		ok(true, "no hugetlbfs here # SKIP");
+		hetmem_close(hm);
+		return;
+	}
+	need(!mbind(p, page, MPOL_BIND, &node0, 2, 0), "a policy of the program");
+	is(hetmem_advise(hm, p, huge + page, HETMEM_ADVISE_PREFERRED, DEVICE(0), NULL),
+	   -EINVAL, "half a huge page: %s", hetmem_last_error());
+	ok(policy_at(p) == MPOL_BIND && policy_at(p + page) == MPOL_DEFAULT,
+	   "nothing has changed: %d, %d", policy_at(p), policy_at(p + page));
+	is(hetmem_advise(hm, p + huge + page, huge, HETMEM_ADVISE_PREFERRED, DEVICE(0),
+			 NULL), -EINVAL, "the other half");
+	is(policy_at(p + 2 * huge), MPOL_DEFAULT, "nothing has changed");
+	is(hetmem_advise(hm, p, 2 * huge + page, HETMEM_ADVISE_PREFERRED, DEVICE(0), NULL),
+	   0, "all of it");
+	ok(policy_at(p) == MPOL_PREFERRED && policy_at(p + huge) == MPOL_PREFERRED &&
+	   policy_at(p + 2 * huge) == MPOL_PREFERRED &&
+	   policy_at(p + 2 * huge + page) == MPOL_DEFAULT, "everywhere");
+	munmap(p, 3 * huge - page);
+	hetmem_close(hm);
+}
+
+/* Advice and resize at once, for ThreadSanitizer. */
+static void *resizes(void *arg)
+{
+	void *p;
+	int i;
+
+	(void)arg;
+	if (hetmem_system_alloc(hm, 4 * page, &p))
+		return hm;
+	for (i = 0; i < 50; i++)
+		if (hetmem_advise(hm, p, page, HETMEM_ADVISE_PREFERRED, DEVICE(0), NULL) ||
+		    hetmem_system_resize(hm, p, (4 + i % 3) * page, &p))
+			return p;
+	return hetmem_system_free(hm, p) ? p : NULL;
+}
+
+static void threads(void)
+{
+	void *bad = NULL, *ret;
+	pthread_t t[4];
+	int i;
+
+	open_as("hmm");
+	for (i = 0; i < 4; i++)
+		pthread_create(&t[i], NULL, resizes, NULL);
+	for (i = 0; i < 4; i++) {
+		pthread_join(t[i], &ret);
+		bad = bad ? bad : ret;
+	}
+	ok(!bad, "threads resize what has advice");
+	hetmem_close(hm);
+}
+
+int main(void)
+{
+	page = sysconf(_SC_PAGESIZE);
+	alarm(120);
+	half_a_policy();
+	threads();
+	holes();
+	return tap_end();
+}
