@@ -13,13 +13,12 @@
 
 #include "place/place.h"
 
-/* The context of @stream becomes current. */
+/* The context of @stream becomes current. One is, which the driver's own streams use. */
 static int enter(struct hetmem *hm, hetmem_stream stream, CUcontext *ctx,
 		 CUcontext *before)
 {
 	const struct hm_driver *d = &hm->driver;
 	CUresult res = d->cuCtxGetCurrent(before);
-	int err;
 
 	if (res)
 		return hm_place_error(hm, "cuCtxGetCurrent", res);
@@ -28,10 +27,6 @@ static int enter(struct hetmem *hm, hetmem_stream stream, CUcontext *ctx,
 		res = d->cuStreamGetCtx(stream, ctx);
 		if (res)
 			return hm_place_error(hm, "cuStreamGetCtx", res);
-	} else if (!*ctx) {
-		err = hm_device_context(hm, 0, ctx);
-		if (err)
-			return err;
 	}
 	res = hm_current_enter(d, *ctx, before);
 	return res ? hm_place_error(hm, "cuCtxSetCurrent", res) : 0;
@@ -76,8 +71,10 @@ static int check_stream(struct hetmem *hm, hetmem_stream stream)
 	return 0;
 }
 
-static int move(struct hetmem *hm, const struct hm_span *span, uint32_t location,
-		hetmem_stream stream, bool waits, struct hetmem_moved *moved)
+/* A context is current, unless there is no device. */
+static int move_in_context(struct hetmem *hm, const struct hm_span *span,
+			   uint32_t location, hetmem_stream stream, bool waits,
+			   struct hetmem_moved *moved)
 {
 	/* The host is a stream of its own: it has no work to wait for. */
 	const bool on_host = stream == HETMEM_STREAM_HOST;
@@ -96,6 +93,29 @@ static int move(struct hetmem *hm, const struct hm_span *span, uint32_t location
 	if (!err && !waits && has_stream &&
 	    (plan.way == HM_WAY_MODULE || plan.way == HM_WAY_PAGES))
 		moved->reason = "moved at once, and not in the order of the stream";
+	return err;
+}
+
+/*
+ * A thread without a context gets that of the device that it moves to, for the move and
+ * for the wait: the driver's own streams are another one in each context.
+ */
+static int move(struct hetmem *hm, const struct hm_span *span, uint32_t location,
+		hetmem_stream stream, bool waits, struct hetmem_moved *moved)
+{
+	const unsigned int index = HETMEM_LOC_INDEX(location);
+	struct hm_context saved;
+	int device = 0, err;
+
+	if (HETMEM_LOC_KIND(location) == HETMEM_DEVICE && !(index & HM_KERNEL_DEVICE))
+		device = index;
+	if (!hm->nr_devices)
+		return move_in_context(hm, span, location, stream, waits, moved);
+	err = hm_context_default(hm, device, &saved);
+	if (err)
+		return err;
+	err = move_in_context(hm, span, location, stream, waits, moved);
+	hm_context_leave(hm, &saved);
 	return err;
 }
 

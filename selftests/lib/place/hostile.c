@@ -118,6 +118,39 @@ static void half_a_policy(void)
 	hetmem_close(hm);
 }
 
+/* A thread without a context: the move is waited for in the context that it is made in. */
+static void other_device(void)
+{
+	static const hetmem_stream streams[] = {
+		NULL, HETMEM_STREAM_HOST, HETMEM_STREAM_LEGACY, HETMEM_STREAM_PER_THREAD,
+	};
+	const struct hm_api *d;
+	CUdeviceptr p;
+	CUcontext ctx;
+	size_t i;
+
+	open_as("managed; managed");
+	d = api_of(hm);
+	need(!d->cuDevicePrimaryCtxRetain(&ctx, 1) && !d->cuCtxSetCurrent(ctx) &&
+	     !d->cuMemAllocManaged(&p, 16 * page, CU_MEM_ATTACH_GLOBAL), "managed memory");
+	soft_rules(NULL, "cuMemPrefetchAsync:200ms");
+	for (i = 0; i < sizeof(streams) / sizeof(streams[0]); i++) {
+		const hetmem_stream s = streams[i] == HETMEM_STREAM_HOST ? NULL : streams[i];
+
+		d->cuCtxSetCurrent(NULL);
+		is(hetmem_move(hm, (void *)(uintptr_t)p, 16 * page, DEVICE(1), streams[i], 0,
+			       NULL), 0, "moved to device 1");
+		d->cuCtxSetCurrent(ctx);
+		is(d->cuStreamQuery(s), CUDA_SUCCESS, "and that is over (stream %zu)", i);
+		d->cuStreamSynchronize(s);
+	}
+	soft_rules(NULL, NULL);
+	d->cuMemFree(p);
+	d->cuCtxSetCurrent(NULL);
+	d->cuDevicePrimaryCtxRelease(1);
+	hetmem_close(hm);
+}
+
 /* Advice and resize at once, for ThreadSanitizer. */
 static void *resizes(void *arg)
 {
@@ -156,6 +189,7 @@ int main(void)
 	page = sysconf(_SC_PAGESIZE);
 	alarm(120);
 	half_a_policy();
+	other_device();
 	threads();
 	holes();
 	return tap_end();
