@@ -31,10 +31,15 @@
 
 #define ENTRIES	1024
 
+/* Lists of attachments: a program may attach each of its buffers. */
+#define LIST_BITS	12
+#define LISTS		(1U << LIST_BITS)
+
 /**
  * struct registration - memory that is registered with the driver
  * @range: bytes, in attach->registered
  * @chunk: of which it is made; 0: one
+ * @flags: CU_MEMHOSTREGISTER_*
  * @nr: attachments that use it
  * @start, @end: pages that the module tracks; equal: none
  * @fork_start, @fork_end: pages that a child does not get
@@ -42,6 +47,7 @@
 struct registration {
 	struct hm_range range;
 	size_t chunk;
+	unsigned int flags;
 	unsigned long nr;
 	uintptr_t start;
 	uintptr_t end;
@@ -51,6 +57,7 @@ struct registration {
 
 /**
  * struct attachment - one successful hetmem_attach()
+ * @next: in the list of its address
  * @reg: NULL: the devices need none
  */
 struct attachment {
@@ -74,7 +81,7 @@ struct hm_attach {
 	struct hm_lock lock;
 	int device;
 	void *registered;
-	struct attachment *attachments;
+	struct attachment *lists[LISTS];
 	int fd;
 	int stop_fd;
 	bool stop;
@@ -82,6 +89,12 @@ struct hm_attach {
 	struct hm_ring ring;
 	pthread_t thread;
 };
+
+static struct attachment **list_of(struct hm_attach *at, uintptr_t ptr)
+{
+	/* The top bits of a product depend on all bits of the address. */
+	return &at->lists[ptr * 0x9e3779b97f4a7c15ULL >> (64 - LIST_BITS)];
+}
 
 /* Owners of attachments that ended, to be released without the lock. */
 static void release(struct attachment *a)
@@ -104,33 +117,47 @@ static size_t chunk_end(const struct hetmem *hm, uintptr_t at, uintptr_t end,
 	return chunk && next > at && next < end ? next : end;
 }
 
-/* From @start to @to. Returns the last error: nothing can be done about it later. */
-static CUresult unregister(struct hetmem *hm, uintptr_t start, uintptr_t to,
-			   uintptr_t end, size_t chunk)
+/* All chunks, whatever fails: nothing can be done about it later. */
+static void unregister(struct hetmem *hm, const struct registration *reg, uintptr_t to)
 {
-	CUresult res, last = CUDA_SUCCESS;
+	uintptr_t at = reg->range.start;
 
-	for (; start < to; start = chunk_end(hm, start, end, chunk)) {
-		res = hm_retry_once(hm->driver.cuMemHostUnregister((void *)start));
-		if (res)
-			last = res;
-	}
-	return last;
+	for (; at < to; at = chunk_end(hm, at, reg->range.end, reg->chunk))
+		hm_retry_once(hm->driver.cuMemHostUnregister((void *)at));
 }
 
+/* The chunks before @to, or none. */
 static CUresult register_chunks(struct hetmem *hm, const struct registration *reg,
-				unsigned int flags)
+				uintptr_t to)
 {
-	const uintptr_t end = reg->range.end;
 	uintptr_t at = reg->range.start, next;
 	CUresult res;
 
-	for (; at < end; at = next) {
-		next = chunk_end(hm, at, end, reg->chunk);
-		res = hm->driver.cuMemHostRegister((void *)at, next - at, flags);
+	for (; at < to; at = next) {
+		next = chunk_end(hm, at, reg->range.end, reg->chunk);
+		res = hm->driver.cuMemHostRegister((void *)at, next - at, reg->flags);
 		if (!res)
 			continue;
-		unregister(hm, reg->range.start, at, end, reg->chunk);
+		unregister(hm, reg, at);
+		return res;
+	}
+	return CUDA_SUCCESS;
+}
+
+/*
+ * All chunks, or none: if one fails, those before it are registered again. If that
+ * fails too, they are not: then the next try finds them so.
+ */
+static CUresult unregister_chunks(struct hetmem *hm, const struct registration *reg)
+{
+	uintptr_t at = reg->range.start;
+	CUresult res;
+
+	for (; at < reg->range.end; at = chunk_end(hm, at, reg->range.end, reg->chunk)) {
+		res = hm->driver.cuMemHostUnregister((void *)at);
+		if (!res || res == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
+			continue;
+		register_chunks(hm, reg, at);
 		return res;
 	}
 	return CUDA_SUCCESS;
@@ -150,20 +177,34 @@ static void untrack(const struct hm_attach *at, struct registration *reg)
 	reg->start = reg->end = 0;
 }
 
-/* With the lock. The attachments of @reg, off the list; it is gone. */
-static struct attachment *take_all(struct hm_attach *at, struct registration *reg)
+/* Those of @reg, or all if it is NULL, come before @taken. Returns how many. */
+static unsigned long take_from(struct attachment **link, const struct registration *reg,
+			       struct attachment **taken)
 {
-	struct attachment **link = &at->attachments, *taken = NULL, *a;
+	unsigned long nr = 0;
+	struct attachment *a;
 
 	while ((a = *link)) {
-		if (a->reg != reg) {
+		if (reg && a->reg != reg) {
 			link = &a->next;
 			continue;
 		}
 		*link = a->next;
-		a->next = taken;
-		taken = a;
+		a->next = *taken;
+		*taken = a;
+		nr++;
 	}
+	return nr;
+}
+
+/* With the lock. The attachments of @reg, off the lists; it is gone. */
+static struct attachment *take_all(struct hm_attach *at, struct registration *reg)
+{
+	struct attachment *taken = NULL;
+	size_t i;
+
+	for (i = 0; i < LISTS && reg->nr; i++)
+		reg->nr -= take_from(&at->lists[i], reg, &taken);
 	untrack(at, reg);
 	hm_range_erase(&at->registered, &reg->range);
 	free(reg);
@@ -184,8 +225,7 @@ static void end_unmapped(struct hm_attach *at, uintptr_t start, uintptr_t end,
 	struct registration *reg;
 
 	while ((reg = (void *)hm_range_find(&at->registered, start, end - start))) {
-		unregister(at->hm, reg->range.start, reg->range.end, reg->range.end,
-			   reg->chunk);
+		unregister(at->hm, reg, reg->range.end);
 		join(ended, take_all(at, reg));
 	}
 }
@@ -369,18 +409,6 @@ static int register_error(struct hetmem *hm, CUresult res, bool read_only, uint3
 			": files cannot be pinned everywhere: copy it to memory" : "");
 }
 
-static void keep_from_children(const struct hetmem *hm, struct registration *reg)
-{
-	const uintptr_t mask = hm->page_size - 1;
-	const uintptr_t start = (reg->range.start + mask) & ~mask;
-	const uintptr_t end = reg->range.end & ~mask;
-
-	if (start >= end || madvise((void *)start, end - start, MADV_DONTFORK))
-		return;
-	reg->fork_start = start;
-	reg->fork_end = end;
-}
-
 static void let_children_have(const struct registration *reg)
 {
 	if (reg->fork_start < reg->fork_end)
@@ -388,12 +416,29 @@ static void let_children_have(const struct registration *reg)
 			MADV_DOFORK);
 }
 
+static int keep_from_children(const struct hetmem *hm, struct registration *reg)
+{
+	const uintptr_t mask = hm->page_size - 1;
+	int err;
+
+	reg->fork_start = (reg->range.start + mask) & ~mask;
+	reg->fork_end = reg->range.end & ~mask;
+	if (reg->fork_start >= reg->fork_end ||
+	    !madvise((void *)reg->fork_start, reg->fork_end - reg->fork_start,
+		     MADV_DONTFORK))
+		return 0;
+	/* Some mappings may have it. */
+	err = errno == ENOMEM ? -ENOMEM : -EINVAL;
+	let_children_have(reg);
+	return hm_error(err, "attach: HETMEM_ATTACH_DONTFORK: madvise: %s: begin and end with whole mappings, or without it",
+			strerror(-err));
+}
+
 /* With the lock. */
 static int make_registration(struct hm_attach *at, const struct hm_span *span,
 			     const struct hetmem_attach_params *params,
 			     struct registration **out, struct hetmem_moved *done)
 {
-	unsigned int flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
 	struct registration *reg;
 	bool read_only = false;
 	uint32_t why = 0;
@@ -408,6 +453,7 @@ static int make_registration(struct hm_attach *at, const struct hm_span *span,
 	reg->range.start = (uintptr_t)span->ptr;
 	reg->range.end = (uintptr_t)span->ptr + span->size;
 	reg->chunk = params->chunk;
+	reg->flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
 	/* Before it is registered, so that no munmap(2) is missed. */
 	err = track(at, reg, span);
 	if (err && !params->release && !(params->flags & HETMEM_ATTACH_PROMISE)) {
@@ -420,21 +466,26 @@ static int make_registration(struct hm_attach *at, const struct hm_span *span,
 		hm_error(err, "attach: no memory");
 		goto fail_track;
 	}
+	if (params->flags & HETMEM_ATTACH_DONTFORK) {
+		err = keep_from_children(at->hm, reg);
+		if (err)
+			goto fail_insert;
+	}
 	if (read_only)
-		flags |= CU_MEMHOSTREGISTER_READ_ONLY;
-	res = register_chunks(at->hm, reg, flags);
+		reg->flags |= CU_MEMHOSTREGISTER_READ_ONLY;
+	res = register_chunks(at->hm, reg, reg->range.end);
 	if (res) {
 		err = register_error(at->hm, res, read_only, why);
-		goto fail_insert;
+		goto fail_fork;
 	}
-	if (params->flags & HETMEM_ATTACH_DONTFORK)
-		keep_from_children(at->hm, reg);
 	done->how = "driver";
 	if (read_only)
 		done->reason = "part of it is read-only: the device may only read all of it";
 	*out = reg;
 	return 0;
 
+fail_fork:
+	let_children_have(reg);
 fail_insert:
 	hm_range_erase(&at->registered, &reg->range);
 fail_track:
@@ -451,6 +502,8 @@ static int find_or_register(struct hm_attach *at, const struct hm_span *span,
 {
 	const uintptr_t start = (uintptr_t)span->ptr, end = start + span->size;
 	struct registration *reg;
+	bool read_only = false;
+	uint32_t why = 0;
 
 	*out = NULL;
 	reg = (void *)hm_range_find(&at->registered, start, span->size);
@@ -467,6 +520,7 @@ static int find_or_register(struct hm_attach *at, const struct hm_span *span,
 		done->reason = "page-locked memory: the devices use it as it is";
 	} else if (at->device < 0) {
 		done->reason = "the devices use all memory of the process";
+		return look(span, &read_only, &why);
 	} else {
 		return make_registration(at, span, params, out, done);
 	}
@@ -507,11 +561,36 @@ static int check_attach(struct hetmem *hm, const struct hetmem_attach_params *pa
 			hm->attach->device);
 }
 
+/* Whether all of @span is of the kind that its first byte is, block by block. */
+static bool is_all(struct hetmem *hm, const struct hm_span *span)
+{
+	CUpointer_attribute ask[2] = { CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+				       CU_POINTER_ATTRIBUTE_RANGE_SIZE };
+	const uintptr_t end = (uintptr_t)span->ptr + span->size;
+	uintptr_t at = (uintptr_t)span->ptr;
+	CUdeviceptr start;
+	size_t size;
+	void *data[2] = { &start, &size };
+
+	if (span->memory == HM_PAGEABLE || span->memory == HM_DRIVERS_OWN)
+		return hm_memory_of(hm, (void *)(end - 1)) == span->memory;
+	for (; at < end; at = start + size) {
+		if (hm_memory_of(hm, (void *)at) != span->memory)
+			return false;
+		start = size = 0;
+		if (hm->driver.cuPointerGetAttributes(2, ask, data, at) || start > at ||
+		    start + size <= at)
+			/* The driver does not know the block: the two ends must do. */
+			return hm_memory_of(hm, (void *)(end - 1)) == span->memory;
+	}
+	return true;
+}
+
 static int attach(struct hetmem *hm, const struct hm_span *span,
 		  const struct hetmem_attach_params *params, struct hetmem_moved *done)
 {
 	struct hm_attach *at = hm->attach;
-	struct attachment *a, *ended = NULL;
+	struct attachment *a, **list = list_of(at, (uintptr_t)span->ptr), *ended = NULL;
 	struct hm_context saved;
 	int err;
 
@@ -534,8 +613,8 @@ static int attach(struct hetmem *hm, const struct hm_span *span,
 	if (!err) {
 		if (a->reg)
 			a->reg->nr++;
-		a->next = at->attachments;
-		at->attachments = a;
+		a->next = *list;
+		*list = a;
 	}
 	hm_unlock(&at->lock);
 	hm_context_leave(hm, &saved);
@@ -560,7 +639,7 @@ int hetmem_attach(struct hetmem *hm, void *ptr, size_t size,
 	if (!err) {
 		/* Mixed memory is for the tree and the driver to refuse. */
 		span.memory = hm_memory_of(hm, ptr);
-		if (span.memory != hm_memory_of(hm, (char *)ptr + size - 1))
+		if (!is_all(hm, &span))
 			span.memory = HM_PAGEABLE;
 		err = check_attach(hm, params, &span);
 	}
@@ -577,9 +656,9 @@ int hetmem_attach(struct hetmem *hm, void *ptr, size_t size,
 static struct attachment **find_attachment(struct hm_attach *at, const void *ptr,
 					   size_t size)
 {
-	struct attachment **link;
+	struct attachment **link = list_of(at, (uintptr_t)ptr);
 
-	for (link = &at->attachments; *link; link = &(*link)->next)
+	for (; *link; link = &(*link)->next)
 		if ((*link)->ptr == (uintptr_t)ptr && (*link)->size == size)
 			return link;
 	return NULL;
@@ -592,15 +671,10 @@ static int end_one(struct hm_attach *at, struct attachment **link)
 	struct registration *reg = a->reg;
 	CUresult res = CUDA_SUCCESS;
 
-	if (reg && reg->nr == 1 && !reg->chunk) {
-		res = at->hm->driver.cuMemHostUnregister((void *)reg->range.start);
-		if (res)
-			return hm_driver_error(&at->hm->driver, "cuMemHostUnregister",
-					       res);
-	} else if (reg && reg->nr == 1) {
-		unregister(at->hm, reg->range.start, reg->range.end, reg->range.end,
-			   reg->chunk);
-	}
+	if (reg && reg->nr == 1)
+		res = unregister_chunks(at->hm, reg);
+	if (res)
+		return hm_driver_error(&at->hm->driver, "cuMemHostUnregister", res);
 	*link = a->next;
 	a->next = NULL;
 	if (reg && !--reg->nr) {
@@ -677,16 +751,19 @@ static void stop_thread(struct hm_attach *at)
 static void end_all(struct hm_attach *at)
 {
 	const bool is_owner = at->hm->generation == hm_generation();
-	struct attachment *a = at->attachments, *next;
+	struct attachment *a = NULL, *next;
 	struct registration *reg;
 	struct hm_context saved;
 	bool entered = is_owner && at->registered &&
 		       !hm_context_enter(at->hm, at->device, &saved);
+	size_t i;
 
+	/* An owner may ask to detach others: nothing is attached any more. */
+	for (i = 0; i < LISTS; i++)
+		take_from(&at->lists[i], NULL, &a);
 	while ((reg = (void *)hm_range_any(&at->registered))) {
 		if (entered) {
-			unregister(at->hm, reg->range.start, reg->range.end,
-				   reg->range.end, reg->chunk);
+			unregister(at->hm, reg, reg->range.end);
 			let_children_have(reg);
 		}
 		hm_range_erase(&at->registered, &reg->range);

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "platform/machine.h"
 
@@ -18,11 +19,40 @@
 
 static struct hetmem *hm;
 static size_t page;
+static unsigned int released;
+
+static void count_release(void *owner)
+{
+	__atomic_add_fetch((unsigned int *)owner, 1, __ATOMIC_RELAXED);
+}
+
+static const struct hetmem_attach_params owned = {
+	.size = sizeof(owned), .release = count_release, .owner = &released,
+};
+
+static char *pages(size_t nr)
+{
+	char *p = mmap(NULL, nr * page, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	need(p != MAP_FAILED, "memory");
+	return p;
+}
 
 static void open_as(const char *machine)
 {
 	hm = open_machine(machine);
 	need(hm, "%s: %s", machine, hetmem_last_error());
+}
+
+static bool is_pinned(const void *p)
+{
+	CUpointer_attribute which = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+	unsigned int type = 0;
+	void *data = &type;
+
+	hm->driver.cuPointerGetAttributes(1, &which, &data, (uintptr_t)p);
+	return type == CU_MEMORYTYPE_HOST;
 }
 
 /* In place of libnuma's: how often the kernel is asked. */
@@ -151,6 +181,153 @@ static void other_device(void)
 	hetmem_close(hm);
 }
 
+/* Where devices use all memory there is nothing to do; but memory must be there. */
+static void attach_nothing(void)
+{
+	static const char *const machines[] = {
+		"managed", "hmm", "ats node=0", "cdmm", "integrated",
+	};
+	char *p = pages(4);
+	size_t i;
+
+	munmap(p + page, page);
+	mprotect(p + 3 * page, page, PROT_NONE);
+	for (i = 0; i < sizeof(machines) / sizeof(machines[0]); i++) {
+		open_as(machines[i]);
+		is(hetmem_attach(hm, p, 3 * page, &owned, NULL), -EINVAL, "%s: a hole",
+		   machines[i]);
+		is(hetmem_attach(hm, NULL, page, &owned, NULL), -EINVAL, "nothing");
+		is(hetmem_attach(hm, p + 2 * page, 2 * page, &owned, NULL), -EACCES,
+		   "not readable");
+		hetmem_close(hm);
+	}
+	munmap(p, 4 * page);
+}
+
+/* A chunk that the driver does not unregister: all is as it was. */
+static void chunk_stays(void)
+{
+	struct hetmem_attach_params params = owned;
+	char *p = pages(8);
+	unsigned int i, pinned = 0;
+
+	open_as("managed");
+	released = 0;
+	params.chunk = 2 * page;
+	need(!hetmem_attach(hm, p, 8 * page, &params, NULL), "attached in chunks");
+	/* Twice, so that trying once more is of no use. */
+	soft_rules("cuMemHostUnregister:2=CUDA_ERROR_LAUNCH_FAILED,"
+		   "cuMemHostUnregister:3=CUDA_ERROR_LAUNCH_FAILED", NULL);
+	is(hetmem_detach(hm, p, 8 * page), -EIO, "the second fails: %s",
+	   hetmem_last_error());
+	soft_rules(NULL, NULL);
+	for (i = 0; i < 8; i++)
+		pinned += is_pinned(p + i * page);
+	is(pinned, 8, "all of it is still registered");
+	is(released, 0, "and the owner kept");
+	is(hetmem_detach(hm, p, 8 * page), 0, "again");
+	is(released, 1, "now it is released");
+	for (i = 0, pinned = 0; i < 8; i++)
+		pinned += is_pinned(p + i * page);
+	is(pinned, 0, "and all of it unregistered");
+	munmap(p, 8 * page);
+	hetmem_close(hm);
+}
+
+/* An owner that detaches its friends when the library is closed. */
+static char *friends;
+
+static void detach_friend(void *owner)
+{
+	released++;
+	(void)owner;
+	hetmem_detach(hm, friends, page);
+	hetmem_detach(hm, friends + page, page);
+}
+
+static void owner_calls(void)
+{
+	const struct hetmem_attach_params params = {
+		.size = sizeof(params), .release = detach_friend,
+	};
+
+	friends = pages(2);
+	open_as("managed");
+	released = 0;
+	need(!hetmem_attach(hm, friends, page, &params, NULL) &&
+	     !hetmem_attach(hm, friends + page, page, &params, NULL), "attached");
+	is(hetmem_detach(hm, friends, page), 0, "an owner that detaches others");
+	is(released, 2, "each is released once");
+	need(!hetmem_attach(hm, friends, page, &params, NULL) &&
+	     !hetmem_attach(hm, friends + page, page, &params, NULL), "attached");
+	hetmem_close(hm);
+	is(released, 4, "at the end, too");
+	munmap(friends, 2 * page);
+}
+
+/* What cannot be kept from children is not attached, and they have all of it. */
+static void fork_half(void)
+{
+	const size_t huge = (size_t)2 << 20;
+	struct hetmem_attach_params params = owned;
+	char *p = mmap(NULL, 3 * huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		       -1, 0), *q;
+	int status;
+
+	need(p != MAP_FAILED, "memory");
+	q = (char *)(((uintptr_t)p + 2 * huge - 1) & ~(huge - 1));
+	if (mmap(q, huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB |
+		 MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+		ok(true, "no hugetlbfs here # SKIP");
+		return;
+	}
+	open_as("managed");
+	released = 0;
+	params.flags = HETMEM_ATTACH_DONTFORK;
+	/* A driver that could pin it: only the children are in the way. */
+	is(hetmem_attach(hm, q - page, 2 * page, &params, NULL), -EINVAL,
+	   "half a huge page: %s", hetmem_last_error());
+	ok(strstr(hetmem_last_error(), "DONTFORK"), "for that reason");
+	fflush(stdout);
+	if (!fork()) {
+		unsigned char core;
+
+		_exit(!!mincore(q - page, page, &core));
+	}
+	wait(&status);
+	is(status, 0, "a child has all of it");
+	is(released, 0, "the owner is not released");
+	hetmem_close(hm);
+	munmap(p, q - p);
+	munmap(q, huge);
+}
+
+/* Two blocks of page-locked memory with something else between them are not one. */
+static void between(void)
+{
+	struct hetmem_moved m = { .size = sizeof(m) };
+	const struct hm_api *d;
+	char *p = pages(6);
+	CUcontext ctx;
+
+	open_as("managed");
+	d = api_of(hm);
+	need(!d->cuDevicePrimaryCtxRetain(&ctx, 0) && !d->cuCtxSetCurrent(ctx) &&
+	     !d->cuMemHostRegister(p, 2 * page, 0) &&
+	     !d->cuMemHostRegister(p + 2 * page, page, 0) &&
+	     !d->cuMemHostRegister(p + 4 * page, page, 0), "the program's");
+	is(hetmem_attach(hm, p + page, 2 * page, &owned, &m), 0, "across two: %s", m.reason);
+	is(hetmem_detach(hm, p + page, 2 * page), 0, "detached");
+	is(hetmem_attach(hm, p, 5 * page, &owned, &m), -EEXIST,
+	   "a page in the middle that is not registered: %s", hetmem_last_error());
+	need(!d->cuMemHostUnregister(p) && !d->cuMemHostUnregister(p + 2 * page) &&
+	     !d->cuMemHostUnregister(p + 4 * page), "unregistered");
+	d->cuCtxSetCurrent(NULL);
+	d->cuDevicePrimaryCtxRelease(0);
+	hetmem_close(hm);
+	munmap(p, 6 * page);
+}
+
 /* Advice and resize at once, for ThreadSanitizer. */
 static void *resizes(void *arg)
 {
@@ -190,7 +367,12 @@ int main(void)
 	alarm(120);
 	half_a_policy();
 	other_device();
+	attach_nothing();
+	chunk_stays();
+	fork_half();
+	between();
 	threads();
 	holes();
+	owner_calls();
 	return tap_end();
 }
