@@ -37,6 +37,7 @@ struct batch {
 	hetmem_stream stream;
 	struct item *items;
 	size_t nr;
+	struct hm_maps *maps;		/* NULL: not looked at */
 };
 
 static int compare(const void *a, const void *b)
@@ -115,7 +116,7 @@ static int carry_out_item(const struct batch *b, const struct item *item)
 {
 	struct hetmem_moved moved = hm_nothing_moved;
 	int err = hm_place_carry_out(b->hm, &item->span, &item->plan, b->stream,
-				     &moved);
+				     b->maps, &moved);
 
 	set_result(b, item, err, item->index, &moved);
 	return err;
@@ -160,7 +161,7 @@ static void carry_out_piece(const struct batch *b, size_t at, size_t nr,
 
 	if (nr > 1) {
 		err = hm_place_carry_out(b->hm, span, &b->items[at].plan,
-					 b->stream, &moved);
+					 b->stream, b->maps, &moved);
 		if (!err) {
 			set_piece(b, at, nr, &moved);
 			return;
@@ -272,6 +273,18 @@ out:
 	free(a.ptrs);
 }
 
+/* Whether the mappings of the process are looked at, for all pieces at once. */
+static bool needs_maps(const struct batch *b)
+{
+	size_t i;
+
+	for (i = 0; i < b->nr; i++)
+		if (b->items[i].plan.way == HM_WAY_DRIVER &&
+		    b->items[i].span.memory == HM_PAGEABLE)
+			return true;
+	return false;
+}
+
 /* Checks each range; those that are fine become items. */
 static void fill(struct batch *b, size_t nr, struct failure *failure)
 {
@@ -322,6 +335,7 @@ int hetmem_prefetch_batch(struct hetmem *hm, struct hetmem_prefetch_range *range
 {
 	struct batch b = { .hm = hm, .ranges = ranges, .stream = stream };
 	struct failure failure = { .err = 0 };
+	struct hm_maps maps;
 	size_t at, n;
 	int err = check(hm, ranges, nr);
 
@@ -334,6 +348,8 @@ int hetmem_prefetch_batch(struct hetmem *hm, struct hetmem_prefetch_range *range
 	qsort(b.items, b.nr, sizeof(*b.items), compare);
 	if (b.nr)
 		driver_batch(&b);
+	if (needs_maps(&b) && !hm_maps_open(&maps))
+		b.maps = &maps;
 	for (at = 0; at < b.nr; at += n) {
 		struct hm_span span;
 
@@ -341,6 +357,8 @@ int hetmem_prefetch_batch(struct hetmem *hm, struct hetmem_prefetch_range *range
 		if (!b.items[at].is_done)
 			carry_out_piece(&b, at, n, &span, &failure);
 	}
+	if (b.maps)
+		hm_maps_close(b.maps);
 	free(b.items);
 	if (!failure.err)
 		return 0;

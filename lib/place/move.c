@@ -87,7 +87,7 @@ static int move_in_context(struct hetmem *hm, const struct hm_span *span,
 		err = wait_for(hm, stream);
 	if (!err)
 		err = hm_place_carry_out(hm, span, &plan, on_host ? NULL : stream,
-					 moved);
+					 NULL, moved);
 	if (!err && plan.way == HM_WAY_DRIVER && (waits || on_host))
 		err = wait_for(hm, on_host ? NULL : stream);
 	if (!err && !waits && has_stream &&

@@ -64,9 +64,10 @@ enum hm_memory hm_memory_of(struct hetmem *hm, const void *ptr);
 
 void hm_place_plan(struct hetmem *hm, const struct hm_span *span,
 		   uint32_t location, struct hm_plan *plan);
+/* @maps: for many spans, lower addresses first; NULL: only this one */
 int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
 		       const struct hm_plan *plan, hetmem_stream stream,
-		       struct hetmem_moved *moved);
+		       struct hm_maps *maps, struct hetmem_moved *moved);
 
 /* The text of hm_driver_error(). -EINVAL if the driver refuses an argument. */
 int hm_place_error(const struct hetmem *hm, const char *call, CUresult res);

@@ -280,12 +280,12 @@ static int prefetch_mapped(struct hetmem *hm, const struct hm_span *span,
 
 static int by_driver(struct hetmem *hm, const struct hm_span *span,
 		     const struct hm_plan *plan, CUstream stream,
-		     struct hetmem_moved *moved)
+		     struct hm_maps *maps, struct hetmem_moved *moved)
 {
 	const int device = HETMEM_LOC_KIND(plan->location) == HETMEM_DEVICE ?
 		HETMEM_LOC_INDEX(plan->location) : 0;
+	struct hm_maps own;
 	struct hm_context saved;
-	struct hm_maps maps;
 	CUresult res;
 	int err;
 
@@ -296,9 +296,11 @@ static int by_driver(struct hetmem *hm, const struct hm_span *span,
 	err = hm_context_default(hm, device, &saved);
 	if (err)
 		return err;
-	if (span->memory == HM_PAGEABLE && !hm_maps_open(&maps)) {
-		err = prefetch_mapped(hm, span, plan, stream, &maps, moved);
-		hm_maps_close(&maps);
+	if (span->memory == HM_PAGEABLE && maps) {
+		err = prefetch_mapped(hm, span, plan, stream, maps, moved);
+	} else if (span->memory == HM_PAGEABLE && !hm_maps_open(&own)) {
+		err = prefetch_mapped(hm, span, plan, stream, &own, moved);
+		hm_maps_close(&own);
 	} else {
 		res = call_prefetch(hm, (uintptr_t)span->ptr, span->size,
 				    plan->location, stream);
@@ -442,7 +444,7 @@ void hm_place_plan(struct hetmem *hm, const struct hm_span *span,
 
 static int carry_out(struct hetmem *hm, const struct hm_span *span,
 		     const struct hm_plan *plan, hetmem_stream stream,
-		     struct hetmem_moved *moved)
+		     struct hm_maps *maps, struct hetmem_moved *moved)
 {
 	switch (plan->way) {
 	case HM_WAY_MODULE:
@@ -451,7 +453,7 @@ static int carry_out(struct hetmem *hm, const struct hm_span *span,
 						    span->end, plan->location,
 						    0, moved));
 	case HM_WAY_DRIVER:
-		return by_driver(hm, span, plan, stream, moved);
+		return by_driver(hm, span, plan, stream, maps, moved);
 	case HM_WAY_PAGES:
 		moved->how = "move_pages";
 		return public_error(hm_numa_move(span->start, span->end,
@@ -467,13 +469,13 @@ static int carry_out(struct hetmem *hm, const struct hm_span *span,
 
 int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
 		       const struct hm_plan *plan, hetmem_stream stream,
-		       struct hetmem_moved *moved)
+		       struct hm_maps *maps, struct hetmem_moved *moved)
 {
 	struct hm_span part = *span;
 	int err = hm_headroom_cut(hm, plan, &part);
 
 	if (!err)
-		err = carry_out(hm, &part, plan, stream, moved);
+		err = carry_out(hm, &part, plan, stream, maps, moved);
 	if (!err && plan->way != HM_WAY_NONE)
 		hm_arenas_moved(hm, part.start, part.end,
 				HETMEM_LOC_KIND(plan->location) == HETMEM_DEVICE);
@@ -499,7 +501,7 @@ int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
 		err = hm_place_location(hm, "prefetch", location);
 	if (!err) {
 		hm_place_plan(hm, &span, location, &plan);
-		err = hm_place_carry_out(hm, &span, &plan, stream, &result);
+		err = hm_place_carry_out(hm, &span, &plan, stream, NULL, &result);
 	}
 	if (moved) {
 		result.size = moved->size;

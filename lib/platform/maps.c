@@ -113,7 +113,7 @@ int hm_maps_open(struct hm_maps *maps)
 	struct hm_vma vma;
 	int err;
 
-	maps->text = NULL;
+	*maps = (struct hm_maps){ .text = NULL };
 	maps->fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
 	if (maps->fd < 0)
 		return hm_error(-EIO, "/proc/self/maps: %s", strerror(errno));
@@ -140,9 +140,14 @@ bool hm_maps_next(struct hm_maps *maps, uintptr_t addr, struct hm_vma *vma)
 
 	if (!maps->text)
 		return ask(maps->fd, addr, vma, &err);
-	do {
-		if (!read_line(maps->text, vma))
+	if (addr < maps->asked) {
+		rewind(maps->text);
+		maps->last = (struct hm_vma){ 0 };
+	}
+	maps->asked = addr;
+	while (maps->last.end <= addr)
+		if (!read_line(maps->text, &maps->last))
 			return false;
-	} while (vma->end <= addr);
+	*vma = maps->last;
 	return true;
 }

@@ -175,16 +175,25 @@ struct hm_vma {
 	bool writable;
 };
 
-/* A look at the address space of this process: lower addresses first. */
+/**
+ * struct hm_maps - a look at the address space of this process
+ * @text: NULL: the kernel answers queries
+ * @asked, @last: of @text: the last question, and its answer
+ */
 struct hm_maps {
 	int fd;
-	void *text;		/* NULL: the kernel answers queries */
+	void *text;
+	uintptr_t asked;
+	struct hm_vma last;
 };
 
 /* -EIO: there is no /proc, or no memory. */
 int hm_maps_open(struct hm_maps *maps);
 void hm_maps_close(struct hm_maps *maps);
-/* The first mapping that ends after @addr; false: there is none. */
+/*
+ * The first mapping that ends after @addr; false: there is none. Text is read from the
+ * beginning if @addr is lower than in the call before: ask about lower addresses first.
+ */
 bool hm_maps_next(struct hm_maps *maps, uintptr_t addr, struct hm_vma *vma);
 
 #endif /* HETMEM_PLATFORM_PLATFORM_H */

@@ -4,6 +4,7 @@
  * the kernel does not split, owners that call back, memory that is not there, failures
  * half way. What is reported is what happened.
  */
+#include <fcntl.h>
 #include <numa.h>
 #include <numaif.h>
 #include <pthread.h>
@@ -53,6 +54,45 @@ static bool is_pinned(const void *p)
 
 	hm->driver.cuPointerGetAttributes(1, &which, &data, (uintptr_t)p);
 	return type == CU_MEMORYTYPE_HOST;
+}
+
+/* In place of the C library's: how often the mappings are looked at from the beginning. */
+static unsigned int looked;
+
+int open(const char *path, int flags, ...)
+{
+	va_list args;
+	mode_t mode;
+
+	va_start(args, flags);
+	mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0;
+	va_end(args);
+	__atomic_add_fetch(&looked, !strcmp(path, "/proc/self/maps"), __ATOMIC_RELAXED);
+	return openat(AT_FDCWD, path, flags, mode);
+}
+
+/* A look is as long as the process has mappings, with kernels before 6.11. */
+static void many_pieces(void)
+{
+	static struct hetmem_prefetch_range r[1000];
+	const size_t nr = sizeof(r) / sizeof(r[0]);
+	char *p = pages(2 * nr);
+	size_t i, failed = 0;
+
+	open_as("hmm; hmm");
+	for (i = 0; i < nr; i++)
+		r[i] = (struct hetmem_prefetch_range){
+			.size = sizeof(r[i]), .ptr = p + 2 * (i * 7 % nr) * page,
+			.bytes = page, .location = DEVICE(i & 1), .result = 1,
+		};
+	looked = 0;
+	is(hetmem_prefetch_batch(hm, r, nr, NULL), 0, "many pieces");
+	for (i = 0; i < nr; i++)
+		failed += r[i].result != 0;
+	is(failed, 0, "all go");
+	ok(looked <= 2, "after %u looks at the mappings", looked);
+	munmap(p, 2 * nr * page);
+	hetmem_close(hm);
 }
 
 /* In place of libnuma's: how often the kernel is asked. */
@@ -372,6 +412,7 @@ int main(void)
 	fork_half();
 	between();
 	threads();
+	many_pieces();
 	holes();
 	owner_calls();
 	return tap_end();

@@ -78,6 +78,9 @@ static void walk(struct hm_maps *maps, const char *how)
 		   vma.readable, vma.writable);
 		at = vma.end;
 	}
+	need(hm_maps_next(maps, (uintptr_t)p, &vma) && vma.start <= (uintptr_t)p &&
+	     hm_maps_next(maps, (uintptr_t)p, &vma) && vma.start <= (uintptr_t)p,
+	     "%s: back, and the same again", how);
 	while (hm_maps_next(maps, at, &vma)) {
 		need(vma.end > at, "%s: goes on", how);
 		at = vma.end;
