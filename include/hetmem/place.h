@@ -268,7 +268,9 @@ enum hetmem_advice {
  * before.
  *
  * Errors, after which nothing has changed:
- * -EINVAL: bad range, advice or location; part of the range is not mapped;
+ * -EINVAL: bad range, advice or location; part of the range is not mapped; with mbind(2)
+ *	the range begins or ends within a mapping that the kernel cannot split, as half a
+ *	page of hugetlbfs;
  * -ENODEV: no such device;
  * -ENOSPC: 16,384 separate ranges have advice;
  * -EOWNERDEAD: a forked child's @hm;
@@ -311,7 +313,10 @@ ssize_t hetmem_advised(struct hetmem *hm, const void *ptr, size_t size,
 
 /* The program detaches memory before it unmaps it: nobody need watch. */
 #define HETMEM_ATTACH_PROMISE	(1U << 0)
-/* A forked child does not get the pages that are wholly in the range. */
+/*
+ * A forked child does not get the pages that are wholly in the range. After the last
+ * hetmem_detach() children get them, also if the program had kept them from children.
+ */
 #define HETMEM_ATTACH_DONTFORK	(1U << 1)
 
 /**
@@ -360,7 +365,8 @@ struct hetmem_attach_params {
  *
  * Errors, after which nothing has changed and the owner is not released:
  * -EINVAL: bad range or @params; part of it is not mapped; memory of a device; nobody
- *	would notice an unmap;
+ *	would notice an unmap; it begins or ends within a mapping that cannot be split, which
+ *	HETMEM_ATTACH_DONTFORK needs;
  * -EACCES: part of it cannot be read;
  * -EEXIST: it overlaps attached memory and is not within it, or memory that the
  *	program has registered;
@@ -380,7 +386,8 @@ int hetmem_attach(struct hetmem *hm, void *ptr, size_t size,
  * -ENOENT: it is not attached, or its memory was unmapped, which detached it;
  * -ENODEV: there is no device;
  * -EOWNERDEAD: a forked child's @hm;
- * -EIO: the driver failed: it is still attached.
+ * -EIO: the driver failed: it is still attached. With @params->chunk the devices may have
+ *	lost some chunks, if the driver fails to register them again: detach again.
  */
 int hetmem_detach(struct hetmem *hm, void *ptr, size_t size);
 
