@@ -661,10 +661,13 @@ static void transfer(struct hetmem *hm, uintptr_t from, uintptr_t from_end,
 	struct hm_context saved = { 0 };
 	const bool has_context = hm->nr_devices &&
 				 !hm_context_default(hm, 0, &saved);
+	enum hm_memory memory;
 	size_t first, nr, i;
 
 	if (has_context)
 		hm_context_relax(hm, &saved);
+	/* It takes locks that are held when memory is forgotten: ask before p->lock. */
+	memory = hm_memory_of(hm, (void *)to);
 	hm_lock(&p->lock);
 	first = find(p, from);
 	nr = find(p, from_end - 1) - first;
@@ -684,7 +687,7 @@ static void transfer(struct hetmem *hm, uintptr_t from, uintptr_t from_end,
 		again.end = end == from_end ? to_end : end - from + to;
 		if (again.end > to_end)
 			again.end = to_end;
-		again.memory = hm_memory_of(hm, (void *)to);
+		again.memory = memory;
 		if (again.start < again.end)
 			each_advice(&copy[i], once_again, &again);
 	}
