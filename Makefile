@@ -238,6 +238,13 @@ check:
 check-mutants:
 	$(Q)selftests/mutants/run $(M)
 
+# T=SECONDS of each SEED=N
+long_tests := $(addprefix $(B)/selftests/lib/,place/random adaptor/classes)
+
+check-long: all host-tests
+	$(Q)selftests/long $(if $(T),-t $(T)) $(if $(SEED),-s $(SEED)) \
+		$(foreach test,$(long_tests),'$(test) SEED')
+
 # T=SECONDS K=KERNEL SEED=N
 fuzz: $(fuzzer)
 	$(Q)selftests/vm/fuzz -v $(if $(T),-t $(T)) $(if $(K),-k $(K)) $(if $(SEED),-s $(SEED))
@@ -319,6 +326,7 @@ help:
 	@echo 'make demo               watch memory move to a device and back'
 	@echo 'make check [T=pattern]  all tests, or those of selftests/t/ whose name matches'
 	@echo 'make check-mutants      do tests notice an allocator that lacks a wait? (10 minutes)'
+	@echo 'make check-long [T=600 SEED=1]  randomized tests, seed after seed, T seconds of each'
 	@echo 'make check-gpu          the library on a machine with a GPU'
 	@echo 'make rmm                for selftests/gpu/measure: hetmem beside RMM, which pip fetches'
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
@@ -328,8 +336,7 @@ help:
 	@echo 'make install            to DESTDIR and PREFIX (default /usr/local); also: uninstall'
 	@echo 'make modules_install    the modules [KDIR=dir], loaded at boot; also: modules_uninstall'
 	@echo 'make dkms_install       what dkms builds the modules from, for each kernel'
-	@echo 'make check-headers DIR...'
-	@echo '                        builds the modules for kernels whose headers are in DIR...;'
+	@echo 'make check-headers DIR...  the modules for kernels whose headers are in DIR...;'
 	@echo '                        selftests/headers does for all of Debian (1 to 2 hours)'
 	@echo 'make clean              removes build/'
 	@echo
@@ -339,7 +346,7 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests rmm module check check-mutants check-headers fuzz \
+.PHONY: all host-tests gpu-tests vm-tests rmm module check check-long check-mutants check-headers fuzz \
 	check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
 	modules_install modules_uninstall dkms_install clean help FORCE
