@@ -473,7 +473,7 @@ static bool find_held(struct hm_arenas *a, unsigned int class,
 	return find_units(a, class, s, err);
 }
 
-static int get_units(struct hm_arenas *a, unsigned int class, size_t size,
+static int try_units(struct hm_arenas *a, unsigned int class, size_t size,
 		     hetmem_stream stream, uintptr_t *start)
 {
 	struct search s = { .units = size / HM_UNIT_SIZE };
@@ -653,6 +653,30 @@ size_t hm_arenas_trim(struct hm_arenas *a, uint64_t keep)
 	}
 	hm_unlock(&a->lock);
 	return freed;
+}
+
+/*
+ * Free units that are held count against max and use the provider's memory, but may not
+ * be in one piece: without any other memory they are given back.
+ */
+static int get_units(struct hm_arenas *a, unsigned int class, size_t size,
+		     hetmem_stream stream, uintptr_t *start)
+{
+	int err = try_units(a, class, size, stream, start);
+	uint64_t max;
+
+	if (err != -ENOMEM)
+		return err;
+	hm_lock(&a->lock);
+	max = a->max;
+	hm_unlock(&a->lock);
+	if (max && size > max)
+		return err;
+	if (max && hm_arenas_trim(a, max - size))
+		err = try_units(a, class, size, stream, start);
+	if (err == -ENOMEM && hm_arenas_trim(a, 0))
+		err = try_units(a, class, size, stream, start);
+	return err;
 }
 
 void hm_arenas_set_max(struct hm_arenas *a, uint64_t max)

@@ -256,6 +256,26 @@ static void one_max(void)
 	hetmem_resource_destroy(res);
 }
 
+/* Free memory that is held in pieces is given back for a larger block. */
+static void in_pieces(const char *spec)
+{
+	struct hetmem_resource *res = make(spec);
+	void *p[16], *q;
+	unsigned int i;
+
+	for (i = 0; i < 16; i++)
+		p[i] = get_in(res, 1, 2 * MIB, HOST);
+	for (i = 0; i < 16; i += 2)
+		hetmem_free(res, p[i], 0, HOST);
+	q = get_in(res, 2, 4 * MIB, HOST);
+	ok(q, "%s: 4 MiB where 16 are free in pieces", spec);
+	ok(get_in(res, 3, 12 * MIB, HOST), "%s: and 12", spec);
+	ok(stats_of(res).reserved <= 32 * MIB, "%s: within max", spec);
+	is(hetmem_free(res, q, 0, HOST), 0, "%s: a free", spec);
+	ok(get_in(res, 1, 4 * MIB, HOST), "%s: the first class has them again", spec);
+	hetmem_resource_destroy(res);
+}
+
 /* Coming back, and the other way: as few calls as there are pieces. */
 static void in_one_piece(void)
 {
@@ -936,6 +956,8 @@ int main(int argc, char **argv)
 	handed_over("classes(managed)", "cuMemAllocManaged");
 	handed_over("classes(registered)", "cuMemHostRegister");
 	one_max();
+	in_pieces("classes(system(device=0),max=32M)");
+	in_pieces("classes(host,max=32M)");
 	in_one_piece();
 	dropped();
 	dropped_units();
