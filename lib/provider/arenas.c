@@ -1085,7 +1085,7 @@ static bool by_driver(struct hm_arenas *a, uintptr_t start, uintptr_t end,
 	return !res;
 }
 
-/* The whole pages of a block whose contents are dead, made on the host again. */
+/* The whole pages of dead memory, made on the host again. */
 static bool renew(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 {
 	const size_t page = a->base->hm->page_size;
@@ -1123,9 +1123,12 @@ static void bring(struct hm_arenas *a, const void *ptr, size_t size,
 			hm_arenas_class(a, ptr) == (host ? HOST_CLASS : DEVICE_CLASS)))
 		return;
 	if (host && size >= MIN_DROP && a->base->caps & HM_PROVIDER_PAGES) {
-		done = renew(a, block, block + size);
-		start = (block + grain - 1) & ~(grain - 1);
-		end = (block + size) & ~(grain - 1);
+		/* Of the block only what is to be moved: the rest can be kept. */
+		start = start > block ? start : block;
+		end = end < block + size ? end : block + size;
+		done = renew(a, start, end);
+		start = (start + grain - 1) & ~(grain - 1);
+		end &= ~(grain - 1);
 	} else if (host && by_module(a)) {
 		done = !hm_kmod_migrate(&a->base->hm->kmod, start, end,
 					HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),

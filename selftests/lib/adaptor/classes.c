@@ -497,6 +497,28 @@ static void kept(const char *spec)
 	hetmem_resource_destroy(res);
 }
 
+/* Nor does what is beside them take them along. */
+static void kept_beside(void)
+{
+	struct hetmem_resource *res = make("unified(over=system)");
+	char *p, *q;
+
+	p = get_in(res, 3, 20 * MIB, HOST);
+	hetmem_free(res, p, 0, HOST);
+	p = get_in(res, 3, 8 * MIB, HOST);
+	q = get_in(res, 3, 8 * MIB, a);
+	need(q == p + 8 * MIB, "in a row");
+	memset(p, 7, 8 * MIB);
+	is(hetmem_pin_comm(res, p), 0, "pinned");
+	hetmem_free(res, p, 0, HOST);
+	hetmem_free(res, q, 0, a);
+	drv->cuStreamSynchronize(a);
+	hetmem_poll(res);
+	ok(get_in(res, 3, 16 * MIB, HOST) == p, "one block where two were");
+	ok(all_bytes(p, 7, 8 * MIB), "pages that are registered stay");
+	hetmem_resource_destroy(res);
+}
+
 /* Units that a device had are dropped when they become the host's. */
 static void dropped_units(void)
 {
@@ -964,6 +986,7 @@ int main(int argc, char **argv)
 	captured();
 	kept("unified(over=system)");
 	kept("unified(over=managed)");
+	kept_beside();
 	populated();
 	given_back();
 	gaps();
