@@ -997,9 +997,9 @@ static bool is_movable(const struct hm_arenas *a, uintptr_t addr, uint8_t where)
 	return (grain_get(a, addr) & (where | HM_KEPT)) == where;
 }
 
-/* Grains [*@start, *@end) of a block become those of them, and around, to move. */
+/* Grains [*@start, *@end) of a block become those of them, and around in @in, to move. */
 static bool find_piece(const struct hm_arenas *a, uintptr_t *start,
-		       uintptr_t *end, uint8_t where, bool more)
+		       uintptr_t *end, uint8_t where, const struct hm_range *in)
 {
 	const uintptr_t grain = 1UL << HM_GRAIN_SHIFT;
 	const uint8_t class = unit_get(a, *start);
@@ -1015,13 +1015,13 @@ static bool find_piece(const struct hm_arenas *a, uintptr_t *start,
 	for (at = *start; at < *end; at += grain)
 		if (grain_get(a, at) & HM_KEPT)
 			return false;
-	for (i = 0; more && i < MAX_MORE; i++) {
+	for (i = 0; *start > in->start && i < MAX_MORE; i++) {
 		if (unit_get(a, *start - grain) != class ||
 		    !is_movable(a, *start - grain, where))
 			break;
 		*start -= grain;
 	}
-	for (i = 0; more && i < MAX_MORE; i++) {
+	for (i = 0; *end < in->end && i < MAX_MORE; i++) {
 		if (unit_get(a, *end) != class || !is_movable(a, *end, where))
 			break;
 		*end += grain;
@@ -1106,6 +1106,19 @@ static bool by_module(const struct hm_arenas *a)
 	       hm->devices[a->base->device].platform.node < 0;
 }
 
+/* The addresses of the arena that @addr is in. */
+static struct hm_range arena_at(struct hm_arenas *a, uintptr_t addr)
+{
+	struct hm_range is = { 0 }, *range;
+
+	hm_lock(&a->lock);
+	range = hm_range_find(&a->tree, addr, 1);
+	if (range)
+		is = *range;
+	hm_unlock(&a->lock);
+	return is;
+}
+
 /* What is on the other side, or may be. */
 static void bring(struct hm_arenas *a, const void *ptr, size_t size,
 		  hetmem_stream stream)
@@ -1115,12 +1128,16 @@ static void bring(struct hm_arenas *a, const void *ptr, size_t size,
 	const uint8_t from = HM_ON_HOST + HM_ON_DEVICE - side_of(stream);
 	uintptr_t block = (uintptr_t)ptr, start, end;
 	struct hetmem_moved moved = { 0 };
+	struct hm_range in;
 	bool done;
 
 	start = block & ~(grain - 1);
 	end = (block + size + grain - 1) & ~(grain - 1);
-	if (!find_piece(a, &start, &end, from,
-			hm_arenas_class(a, ptr) == (host ? HOST_CLASS : DEVICE_CLASS)))
+	/* The driver refuses a piece of two arenas. */
+	in = (struct hm_range){ start, end };
+	if (hm_arenas_class(a, ptr) == (host ? HOST_CLASS : DEVICE_CLASS))
+		in = arena_at(a, block);
+	if (!find_piece(a, &start, &end, from, &in))
 		return;
 	if (host && size >= MIN_DROP && a->base->caps & HM_PROVIDER_PAGES) {
 		/* Of the block only what is to be moved: the rest can be kept. */
@@ -1188,19 +1205,6 @@ void hm_arenas_set_kind(struct hetmem *hm, uintptr_t addr, int kind)
 
 	if (a)
 		__atomic_store_n(&a->kind, kind, __ATOMIC_RELAXED);
-}
-
-/* The addresses of the arena that @addr is in. */
-static struct hm_range arena_at(struct hm_arenas *a, uintptr_t addr)
-{
-	struct hm_range is = { 0 }, *range;
-
-	hm_lock(&a->lock);
-	range = hm_range_find(&a->tree, addr, 1);
-	if (range)
-		is = *range;
-	hm_unlock(&a->lock);
-	return is;
 }
 
 bool hm_arenas_gap(struct hetmem *hm, uintptr_t left, uintptr_t right)

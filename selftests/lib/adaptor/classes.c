@@ -561,6 +561,46 @@ static void borders(struct hetmem_resource *res)
 	is(wrong, 0, "no gap between two arenas");
 }
 
+/* The driver refuses a piece that crosses two arenas. */
+static hm_prefetch_v2_fn *real_prefetch;
+static unsigned int pieces, crossing;
+
+static CUresult note_piece(CUdeviceptr ptr, size_t size, CUmemLocation where,
+			   unsigned int flags, CUstream stream)
+{
+	uintptr_t at;
+
+	pieces++;
+	for (at = (ptr & ~(UNIT - 1)) + UNIT; at < ptr + size; at += UNIT)
+		crossing += hm_arenas_border(hm, at);
+	return real_prefetch(ptr, size, where, flags, stream);
+}
+
+static void not_crossed(unsigned int class)
+{
+	struct hetmem_resource *res = make("unified(over=managed)");
+	const hetmem_stream first = class == 1 ? a : HOST, then = class == 1 ? HOST : a;
+	char *p[64];
+	unsigned int i;
+
+	for (i = 0; i < 64; i++)
+		p[i] = get_in(res, class, UNIT, first);
+	for (i = 0; i < 64; i++)
+		hetmem_free(res, p[i], 0, first);
+	drv->cuStreamSynchronize(a);
+	hetmem_poll(res);
+	real_prefetch = hm->driver.cuMemPrefetchAsync_v2;
+	hm->driver.cuMemPrefetchAsync_v2 = note_piece;
+	pieces = crossing = 0;
+	for (i = 0; i < 64; i++)
+		p[i] = get_in(res, class, UNIT, then);
+	hm->driver.cuMemPrefetchAsync_v2 = real_prefetch;
+	is(crossing, 0, "class %u: no piece crosses two arenas", class);
+	ok(pieces && pieces <= 16, "class %u: what comes with a block comes once: %u pieces",
+	   class, pieces);
+	hetmem_resource_destroy(res);
+}
+
 /* What lies between two blocks of a class. */
 static void gaps(void)
 {
@@ -990,6 +1030,8 @@ int main(int argc, char **argv)
 	populated();
 	given_back();
 	gaps();
+	not_crossed(1);
+	not_crossed(2);
 	prefetch();
 	through_adaptors();
 	bad_input();
