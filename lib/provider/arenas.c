@@ -776,8 +776,12 @@ static CUresult change_advice(struct hm_arenas *a, uintptr_t start, uintptr_t en
 		res = advise(a, start, end, CU_MEM_ADVISE_UNSET_READ_MOSTLY, true);
 	if (!res && set & UNIT_REACHED)
 		res = advise(a, start, end, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, false);
-	if (!res && set & UNIT_REACHED)
+	if (!res && set & UNIT_REACHED) {
 		res = advise(a, start, end, CU_MEM_ADVISE_SET_ACCESSED_BY, true);
+		/* Nobody would take it back: the next class's memory must not stay here. */
+		if (res)
+			advise(a, start, end, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, false);
+	}
 	if (!res && set & UNIT_COPIED)
 		res = advise(a, start, end, CU_MEM_ADVISE_SET_READ_MOSTLY, true);
 	return res;

@@ -962,6 +962,8 @@ static void advice(const char *spec)
 	refuse_from = 1;
 	p = get_in(res, HETMEM_PLACEMENT_STREAMING, 4096, a);
 	ok(p, "%s: an allocation does not fail because advice does", spec);
+	ok(was_advised(nr_advised - 1, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, p),
+	   "%s: half of it is taken back, or the next class's memory stays on the host", spec);
 	frees(res, p, 4096);
 	refuse_from = ADVISED;
 	q = get_in(res, HETMEM_PLACEMENT_DEVICE, 4096, a);
