@@ -250,6 +250,7 @@ static void free_hetmem(struct hetmem *hm)
 {
 	hm_forget_devices(hm);
 	hm_kmod_close(&hm->kmod);
+	hm_lock_destroy(&hm->arenas_lock);
 	pthread_mutex_destroy(&hm->making);
 	pthread_mutex_destroy(&hm->lock);
 	free(hm);
@@ -277,6 +278,7 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 		return hm_error(-ENOMEM, "open: no memory");
 	pthread_mutex_init(&hm->lock, NULL);
 	pthread_mutex_init(&hm->making, NULL);
+	hm_lock_init(&hm->arenas_lock, HM_FORK_ARENAS);
 	hm->generation = hm_generation();
 	hm->page_size = sysconf(_SC_PAGESIZE);
 	hm->root = "";

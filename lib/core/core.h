@@ -81,6 +81,7 @@ enum hm_fork_level {
 	HM_FORK_PROVIDER,
 	HM_FORK_OPEN,		/* struct hetmem */
 	HM_FORK_PLACE,		/* what placement remembers */
+	HM_FORK_ARENAS,		/* the list of all arenas */
 };
 
 /**

@@ -64,7 +64,8 @@ struct hm_memory_ops {
  * @kept: resources that outlive their destroy, see spec/build.c; with @lock
  * @place, @attach, @memory_ops: see place/place.h
  * @customs: registered providers of the program's own; with @lock
- * @arenas: of all resources with placement classes; with @lock
+ * @arenas: of all resources with placement classes; with @arenas_lock, the last lock of all:
+ *	placement asks what memory is with its own lock held
  * @keeps: of every headroom() of a device; with @lock
  * @root: before the path of each file that memory.c reads, "" except in tests
  * @reserve: of HETMEM_RESERVE
@@ -85,6 +86,7 @@ struct hetmem {
 	struct hm_attach *attach;
 	const struct hm_memory_ops *memory_ops;
 	struct hm_arenas *arenas;
+	struct hm_lock arenas_lock;
 	struct hm_keep *keeps;
 	struct hm_agent *agent;
 	void (*start_agent)(struct hetmem *hm, int policy);

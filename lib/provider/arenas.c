@@ -912,10 +912,10 @@ int hm_arenas_create(struct hm_provider *base, uint64_t max,
 	base->populate = 0;
 	a->max = max;
 	hm_lock_init(&a->lock, HM_FORK_PROVIDER);
-	pthread_mutex_lock(&base->hm->lock);
+	hm_lock(&base->hm->arenas_lock);
 	a->next = base->hm->arenas;
 	base->hm->arenas = a;
-	pthread_mutex_unlock(&base->hm->lock);
+	hm_unlock(&base->hm->arenas_lock);
 	*out = a;
 	return 0;
 }
@@ -924,11 +924,11 @@ static void unlist(struct hm_arenas *a)
 {
 	struct hm_arenas **link = &a->base->hm->arenas;
 
-	pthread_mutex_lock(&a->base->hm->lock);
+	hm_lock(&a->base->hm->arenas_lock);
 	while (*link != a)
 		link = &(*link)->next;
 	*link = a->next;
-	pthread_mutex_unlock(&a->base->hm->lock);
+	hm_unlock(&a->base->hm->arenas_lock);
 }
 
 struct hm_provider *hm_arenas_destroy(struct hm_arenas *a)
@@ -1184,13 +1184,13 @@ static struct hm_arenas *find_arenas(struct hetmem *hm, uintptr_t addr,
 {
 	struct hm_arenas *a;
 
-	pthread_mutex_lock(&hm->lock);
+	hm_lock(&hm->arenas_lock);
 	for (a = hm->arenas; a; a = a->next) {
 		*class = hm_arenas_class(a, (void *)addr);
 		if (*class)
 			break;
 	}
-	pthread_mutex_unlock(&hm->lock);
+	hm_unlock(&hm->arenas_lock);
 	return a;
 }
 
@@ -1238,10 +1238,10 @@ void hm_arenas_moved(struct hetmem *hm, uintptr_t start, uintptr_t end,
 {
 	struct hm_arenas *a;
 
-	pthread_mutex_lock(&hm->lock);
+	hm_lock(&hm->arenas_lock);
 	for (a = hm->arenas; a; a = a->next)
 		if (hm_arenas_class(a, (void *)start))
 			grains_change(a, start, end, device ? HM_ON_DEVICE :
 				      HM_ON_HOST, 0);
-	pthread_mutex_unlock(&hm->lock);
+	hm_unlock(&hm->arenas_lock);
 }

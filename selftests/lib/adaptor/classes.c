@@ -6,6 +6,7 @@
  * An argument is the seed of the randomized part.
  */
 #include <hetmem/snapshot.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -976,6 +977,51 @@ static void advice(const char *spec)
 	is(hetmem_resource_destroy(res), 0, "%s: all is freed", spec);
 }
 
+/* Placement takes advice back while another thread, with the library open, frees memory. */
+static hm_advise_v2_fn *real_advise;
+static void *others_memory;
+static pthread_t other;
+
+static void *free_others(void *arg)
+{
+	(void)arg;
+	hetmem_system_free(hm, others_memory);
+	return NULL;
+}
+
+/* The first time: until that thread has the library's lock, and waits for placement's. */
+static CUresult advise_meanwhile(CUdeviceptr ptr, size_t size, CUmem_advise what,
+				 CUmemLocation where)
+{
+	if (!nr_advised++) {
+		need(!pthread_create(&other, NULL, free_others, NULL), "a thread");
+		while (!pthread_mutex_trylock(&hm->lock)) {
+			pthread_mutex_unlock(&hm->lock);
+			sched_yield();
+		}
+	}
+	return real_advise(ptr, size, what, where);
+}
+
+static void advised_and_freed(void)
+{
+	struct hetmem_resource *res = make("unified(over=system)");
+	char *p = get_in(res, HETMEM_PLACEMENT_DEVICE, 2 * MIB, HOST);
+
+	is(hetmem_system_alloc(hm, MIB, &others_memory), 0, "memory of another's");
+	is(hetmem_advise(hm, p, MIB, HETMEM_ADVISE_READ_MOSTLY, 0, NULL), 0, "advice");
+	is(hetmem_advise(hm, p + MIB, MIB, HETMEM_ADVISE_PREFERRED,
+			 HETMEM_LOC(HETMEM_DEVICE, 0), NULL), 0, "and other advice");
+	real_advise = hm->driver.cuMemAdvise_v2;
+	hm->driver.cuMemAdvise_v2 = advise_meanwhile;
+	nr_advised = 0;
+	is(hetmem_free(res, p, 0, HOST), 0, "a free takes back both, and does not hang");
+	hm->driver.cuMemAdvise_v2 = real_advise;
+	is(nr_advised, 2, "the driver knows");
+	pthread_join(other, NULL);
+	hetmem_resource_destroy(res);
+}
+
 /* A block that the device reaches is brought nowhere. */
 static void stays(void)
 {
@@ -1039,6 +1085,7 @@ int main(int argc, char **argv)
 	bad_input();
 	advice("classes(managed)");
 	advice("classes(system(device=0))");
+	advised_and_freed();
 	stays();
 	threads("unified(over=managed)");
 	threads("unified(over=system,decay=1ms)");
