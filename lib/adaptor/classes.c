@@ -206,8 +206,8 @@ static int classes_trim(struct classes *c, size_t *arg)
 		size_t one;
 
 		hm_arenas_get_stats(c->arenas, &now);
-		if (now.held <= keep ||
-		    pool->ops->ctl(pool, HM_CTL_STATS, &stats))
+		err = pool->ops->ctl(pool, HM_CTL_STATS, &stats);
+		if (err || now.held <= keep)
 			continue;
 		others = now.held > stats.reserved ?
 			now.held - stats.reserved : 0;

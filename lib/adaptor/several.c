@@ -104,8 +104,11 @@ static int sum_stats(struct hm_several *s,
 		struct hetmem_resource_stats one = { .size = sizeof(one) };
 
 		err = up->ops->ctl(up, HM_CTL_STATS, &one);
-		if (err)
+		if (err) {
+			if (result)
+				result = err;
 			continue;
+		}
 		result = 0;
 		stats->live += one.live;
 		stats->requested += one.requested;
