@@ -170,6 +170,7 @@ static void count(struct hetmem_memory_info *info, int id, uint64_t bytes)
 	}
 }
 
+/* Needs @info->total. */
 static void find_least(struct hetmem_memory_info *info, bool own, bool hosts)
 {
 	const struct hetmem_memory_figure *f = info->figures;
@@ -181,6 +182,9 @@ static void find_least(struct hetmem_memory_info *info, bool own, bool hosts)
 	if (own && hosts && driver != HETMEM_MEMORY_UNKNOWN &&
 	    cache != HETMEM_MEMORY_UNKNOWN) {
 		driver += cache;
+		/* The two figures are not of one moment, and can overlap. */
+		if (driver > info->total)
+			driver = info->total;
 		info->figures[HETMEM_MEMORY_CACHE].counts = 1;
 	}
 	if (own) {

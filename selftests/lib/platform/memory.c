@@ -277,6 +277,8 @@ static void integrated(void)
 {
 	struct hetmem *hm = open_machine("integrated memory=64G");
 	struct hetmem_memory_info info;
+	struct hm_context saved;
+	CUdeviceptr p;
 
 	new_tree();
 	put_meminfo();
@@ -289,8 +291,16 @@ static void integrated(void)
 	put("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 134217728 kB\n"
 	    "Active(file): 1048576 kB\nInactive(file): 0 kB\n");
 	info = info_of(hm, 0, HETMEM_RESERVE_NONE);
-	is(info.usable, 65 * GIB, "the driver's, and what can be dropped");
-	is(info.least, HETMEM_MEMORY_DRIVER, "is the less");
+	is(info.usable, 64 * GIB, "no more than there is");
+	is(info.least, HETMEM_MEMORY_DRIVER, "by the driver and the page cache");
+	need(!hm_context_enter(hm, 0, &saved) &&
+	     !hm->driver.cuMemAlloc(&p, 20 * MIB), "20 MiB of it");
+	put("/proc/meminfo", "MemTotal: 67108864 kB\nMemAvailable: 134217728 kB\n"
+	    "Active(file): 4096 kB\nInactive(file): 0 kB\n");
+	is(info_of(hm, 0, HETMEM_RESERVE_NONE).usable, 64 * GIB - 16 * MIB,
+	   "the driver's, and page cache that can be dropped");
+	hm->driver.cuMemFree(p);
+	hm_context_leave(hm, &saved);
 	put("/proc/self/cgroup", "0::/\n");
 	put("/proc/self/mountinfo", V2_MOUNT, "/");
 	put(CG "/memory.max", "%llu\n", (long long)GIB);
