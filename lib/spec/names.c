@@ -5,8 +5,8 @@
  * unified is memory that the CPU and a device use at one address. The provider
  * below it follows from the platform's verdict (platform/detect.c); over= overrides
  * that. Parameters go to the provider or to the pool, whichever has them. A parameter
- * that neither has stays without effect, and the reason says so: one spec serves
- * machines that differ.
+ * that neither has takes no effect, and the reason names it: one spec serves machines
+ * that differ.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -69,7 +69,7 @@ static void append_param(struct text *t, const char *between, const char *name,
 	append(t, "%s%s=%s%s%s", between, name, quote, value, quote);
 }
 
-/* Whether @spec was given parameter @i, and it goes on to other kinds. */
+/* Whether @spec sets parameter @i, and passes it on to the pool or the provider. */
 static bool goes_on(const struct hm_spec *spec, int i)
 {
 	static const char *const own[] = { "device", "over", "headroom", "keep", "agent" };
@@ -147,7 +147,7 @@ int hm_expand_device_pool(struct hetmem *hm, const struct hm_spec *spec,
 	return expand_pool(spec, "pool", vmm ? "vmm" : "device", device, NULL, out);
 }
 
-/* All memory of the process is the device's: @moves is what @p->kind means. */
+/* @p uses all memory of the process; *@moves becomes the reason for the choice. */
 static enum over choose_pageable(const struct hetmem *hm,
 				 const struct hetmem_platform *p,
 				 const char **moves)
@@ -173,7 +173,7 @@ static enum over choose_pageable(const struct hetmem *hm,
 		*moves = "it has no managed memory";
 		return OVER_SYSTEM;
 	}
-	*moves = "managed memory moves in larger pieces, and without hetmem.ko nobody knows where system memory is; over=system chooses that";
+	*moves = "managed memory moves in larger pieces, and without hetmem.ko nothing reports where system memory is; give over=system to use it all the same";
 	return OVER_MANAGED;
 }
 
@@ -187,7 +187,7 @@ static int choose(const struct hetmem *hm, int device, enum over *over,
 		*over = choose_pageable(hm, p, reason);
 	} else if (p->concurrent) {
 		*over = OVER_MANAGED;
-		*reason = "it and the CPU use managed memory at one time, and no other memory of the process";
+		*reason = "it and the CPU use managed memory at one time; it uses no other memory of the process";
 	} else if (p->registers && p->registered) {
 		*over = OVER_REGISTERED;
 		*reason = "it and the CPU do not use managed memory at one time; it reads registered memory at the CPU's address";
@@ -199,8 +199,8 @@ static int choose(const struct hetmem *hm, int device, enum over *over,
 }
 
 /*
- * What headroom() keeps beside the reserve, "": nothing; NULL: there is none. With HMM it is on:
- * too much memory can hang the driver, and not only fail.
+ * Returns what headroom() keeps beside the reserve ("": nothing), or NULL for no
+ * headroom(). By default HMM has one: too much memory can hang its driver.
  */
 static const char *keep_of(const struct hm_spec *spec, const struct hetmem_platform *p)
 {
@@ -213,7 +213,7 @@ static const char *keep_of(const struct hm_spec *spec, const struct hetmem_platf
 	return keep ? keep : "";
 }
 
-/* Over @over, on a device that there is. */
+/* Expands to @over; @device exists. */
 static int expand_over(struct hetmem *hm, const struct hm_spec *spec, enum over over,
 		       int device, struct hm_expansion *out)
 {
@@ -239,7 +239,7 @@ int hm_expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 	const char *reason = "";
 
 	out->agent = 0;
-	/* Without any device there is the host's memory. */
+	/* No device: use the host's memory. */
 	if (!hm->nr_devices && !device && over == OVER_AUTO) {
 		snprintf(out->why, sizeof(out->why), "there is no device: %s",
 			 hm->reasons[HETMEM_FEATURE_DEVICE]);
@@ -252,14 +252,15 @@ int hm_expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 	if (device >= hm->nr_devices)
 		return hm_no_device(hm, spec->kind->name, device);
 	if (over != OVER_AUTO) {
-		snprintf(out->why, sizeof(out->why), "over=%s",
-			 providers[over]);
+		snprintf(out->why, sizeof(out->why), "over=%s%s", providers[over],
+			 over == OVER_SYSTEM && !hm->devices[device].platform.pageable ?
+			 ", although this device uses no system memory" : "");
 		return expand_over(hm, spec, over, device, out);
 	}
 	err = choose(hm, device, &over, &reason);
 	if (err)
 		return err;
-	snprintf(out->why, sizeof(out->why), "device %d is %s: %s", device,
+	snprintf(out->why, sizeof(out->why), "device %d (%s): %s", device,
 		 hetmem_platform_name(hm->devices[device].platform.kind),
 		 reason);
 	return expand_over(hm, spec, over, device, out);

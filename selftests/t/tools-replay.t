@@ -412,7 +412,7 @@ HETMEM_SOFT_MACHINE=hmm run spec 'unified(over=system,fork=copy,max=1G)'
 judge 'spec tells why, and what has no effect'
 HETMEM_SOFT_MACHINE=none run spec unified
 [ "$status" -eq 0 ] && grep -q '^unified is classes(registered(device=0)) ' "$tmp/out" &&
-	grep -q '^Why: device 0 is none: .*registered memory' "$tmp/out"
+	grep -q '^Why: device 0 (none): .*registered memory' "$tmp/out"
 judge 'spec follows the machine'
 run spec --list
 [ "$status" -eq 0 ] && [ "$(grep -c '^[a-z]' "$tmp/out")" -ge 19 ]

@@ -70,9 +70,9 @@ static void machines(void)
 		const char *why;
 	} rows[] = {
 		{ "ats node=0", false, "unified is classes(system(device=0)): ",
-		  "device 0 is ATS" },
+		  "device 0 (ATS): " },
 		{ "cdmm", false, "unified is classes(system(device=0)): ",
-		  "device 0 is CDMM" },
+		  "device 0 (CDMM): " },
 		{ "integrated", false, "unified is classes(system(device=0)): ",
 		  "one memory" },
 		{ "hmm", true, "unified is headroom(classes(system(device=0))): ",
@@ -82,13 +82,13 @@ static void machines(void)
 		{ "hmm driver.managed=no driver.concurrent=no", false,
 		  "unified is headroom(classes(system(device=0))): ", "no managed memory" },
 		{ "managed", false, "unified is classes(managed(device=0)): ",
-		  "device 0 is managed" },
+		  "device 0 (managed): " },
 		{ "managed", true, "unified is classes(managed(device=0)): ",
-		  "device 0 is managed" },
+		  "device 0 (managed): " },
 		{ "integrated driver.pageable=no", false,
 		  "unified is classes(managed(device=0)): ", "integrated" },
 		{ "none", false, "unified is classes(registered(device=0)): ",
-		  "device 0 is none" },
+		  "device 0 (none): " },
 		{ "managed driver.concurrent=no", false,
 		  "unified is classes(registered(device=0)): ", "registered" },
 	};
@@ -120,6 +120,9 @@ static void over(void)
 	stands_for(hm, "unified(over=system)",
 		   "unified is headroom(classes(system(device=0))): ",
 		   "over=system; with headroom\n");
+	stands_for(hm, "unified(device=1,over=system)",
+		   "unified is classes(system(device=1)): ",
+		   "over=system, although this device uses no system memory\n");
 	stands_for(hm, "unified(over=system,headroom=off,keep=1G)",
 		   "unified is classes(system(device=0)): ", "over=system\n");
 	stands_for(hm, "unified(keep=5%,max=1G)",
@@ -134,9 +137,9 @@ static void over(void)
 		   "unified is classes(managed(device=1)): ",
 		   "; agent= has no effect without hetmem.ko\n");
 	stands_for(hm, "unified(device=1)",
-		   "unified is classes(managed(device=1)): ", "device 1 is managed");
+		   "unified is classes(managed(device=1)): ", "device 1 (managed): ");
 	stands_for(hm, "unified(device=2)",
-		   "unified is classes(registered(device=2)): ", "device 2 is none");
+		   "unified is classes(registered(device=2)): ", "device 2 (none): ");
 	stands_for(hm, "unified(device=1,over=registered,fork=copy,max=50%)",
 		   "unified is classes(registered(device=1,fork=\"copy\"),max=\"50%\"): ",
 		   "over=registered\n");
