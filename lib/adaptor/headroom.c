@@ -157,15 +157,16 @@ static void put(struct headroom *h, size_t size)
 static int refuse(struct headroom *h, const char *what, size_t size, int64_t room,
 		  const struct hetmem_memory_info *info)
 {
-	char place[32] = "the host";
+	char place[32] = "the host", keep[48] = "";
 
 	if (h->where >= 0)
 		snprintf(place, sizeof(place), "device %d", h->where);
+	if (h->bytes)
+		snprintf(keep, sizeof(keep), " and keep=%" PRIu64, h->bytes);
 	__atomic_add_fetch(&h->failed, 1, __ATOMIC_RELAXED);
-	return hm_error(-ENOMEM, "headroom: %s of %zu bytes would leave less than %" PRIu64 " usable on %s (by %s): at most %" PRId64 " fit",
-			what, size, h->bytes, place,
-			hetmem_memory_figure_name(info->least),
-			room > 0 ? room : 0);
+	return hm_error(-ENOMEM, "headroom: %s of %zu bytes is too large: at most %" PRId64 " fit on %s (its figure \"%s\" less the reserve%s)",
+			what, size, room > 0 ? room : 0, place,
+			hetmem_memory_figure_name(info->least), keep);
 }
 
 /* An allocation: by the ops, or with options. */

@@ -55,7 +55,7 @@ int hm_no_device(const struct hetmem *hm, const char *what, int device)
 
 	what = what ? what : "";
 	if (hm->nr_devices)
-		return hm_error(-ENODEV, "%s%sno device %d: there are %d",
+		return hm_error(-ENODEV, "%s%sno device %d: there are %d, numbered from 0",
 				what, colon, device, hm->nr_devices);
 	return hm_error(-ENODEV, "%s%sno device %d: %s", what, colon, device,
 			hm->reasons[HETMEM_FEATURE_DEVICE]);

@@ -457,7 +457,7 @@ static int make_registration(struct hm_attach *at, const struct hm_span *span,
 	/* Before it is registered, so that no munmap(2) is missed. */
 	err = track(at, reg, span);
 	if (err && !params->release && !(params->flags & HETMEM_ATTACH_PROMISE)) {
-		hm_error(-EINVAL, "attach: nobody reports here when the memory is unmapped: set params->release, or HETMEM_ATTACH_PROMISE");
+		hm_error(-EINVAL, "attach: hetmem.ko does not report when this memory is unmapped: set params->release, or HETMEM_ATTACH_PROMISE and detach before you unmap");
 		err = -EINVAL;
 		goto fail;
 	}

@@ -259,6 +259,14 @@ static bool search_units(struct hm_arenas *a, struct search *s)
 	return s->arena;
 }
 
+/* Lock held. @more bytes would exceed max. */
+static int no_room(const struct hm_arenas *a, uint64_t more)
+{
+	return hm_error(-ENOMEM, "%s: %llu of at most %llu bytes are held, and units of 2 MiB take %llu more: raise max",
+			a->ops.name, (unsigned long long)a->held,
+			(unsigned long long)a->max, (unsigned long long)more);
+}
+
 /* -ENOMEM: more than max would be held. */
 static int take_units(struct hm_arenas *a, const struct search *s,
 		      unsigned int class)
@@ -270,9 +278,7 @@ static int take_units(struct hm_arenas *a, const struct search *s,
 	for (at = s->start; at < end; at += HM_UNIT_SIZE)
 		more += unit_get(a, at) & UNIT_HELD ? 0 : HM_UNIT_SIZE;
 	if (more && a->max && (more > a->max || a->held > a->max - more))
-		return hm_error(-ENOMEM, "%s: %llu of at most %llu bytes are held",
-				a->ops.name, (unsigned long long)a->held,
-				(unsigned long long)a->max);
+		return no_room(a, more);
 	for (at = s->start; at < end; at += HM_UNIT_SIZE)
 		unit_set(a, at, class | UNIT_HELD);
 	s->arena->free -= s->units;
@@ -386,9 +392,7 @@ static int may_hold(struct hm_arenas *a, uint64_t bytes)
 
 	hm_lock(&a->lock);
 	if (a->max && (bytes > a->max || a->held > a->max - bytes))
-		err = hm_error(-ENOMEM, "%s: %llu of at most %llu bytes are held",
-			       a->ops.name, (unsigned long long)a->held,
-			       (unsigned long long)a->max);
+		err = no_room(a, bytes);
 	hm_unlock(&a->lock);
 	return err;
 }

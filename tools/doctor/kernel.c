@@ -20,7 +20,7 @@ static const struct option_check {
 	const char *todo;
 } option_checks[] = {
 	{ "DEVICE_PRIVATE", CHECK_MISSING,
-	  "no driver can keep ordinary memory on its device (HMM); ATS needs it not",
+	  "no driver can keep ordinary memory on its device (HMM); ATS does not need it",
 	  ANOTHER_KERNEL },
 	{ "HMM_MIRROR", CHECK_MISSING,
 	  "neither hetmem.ko nor a GPU driver can look at page tables",

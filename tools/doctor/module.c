@@ -106,7 +106,7 @@ static void check_loaded(struct doctor *doctor)
 			      doctor->modules ?
 			      "type 'make module' and 'insmod build/hetmem.ko' as root" :
 			      "type 'make demo' to see it in a virtual machine",
-			      "not loaded: residency and hints are not to be had");
+			      "not loaded: no residency of device pages, and no hints");
 	free(version);
 }
 

@@ -229,8 +229,8 @@ static void one_max(void)
 
 	need(p, "a block");
 	is(hetmem_alloc(res, 16 * MIB, 0, HOST, &q), -ENOMEM, "max is of all");
-	ok(strstr(hetmem_last_error(), "of at most 33554432"), "%s",
-	   hetmem_last_error());
+	ok(strstr(hetmem_last_error(), "of at most 33554432 bytes are held, and units of 2 MiB take"),
+	   "%s", hetmem_last_error());
 	ok(!q, "and nothing was given");
 	need(!soft_launch(a, "busy", NULL, 0, 20000000), "work");
 	hetmem_free(res, p, 0, a);

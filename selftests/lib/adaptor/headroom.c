@@ -61,9 +61,9 @@ static void bare_device(void)
 	is(usable(0), 62 * MIB, "usable");
 	a = get(res, 52 * MIB + 1);
 	ok(!a, "a byte too many");
-	ok(strstr(hetmem_last_error(), "at most 54525952 fit") &&
-	   strstr(hetmem_last_error(), "device 0"), "the number: %s",
-	   hetmem_last_error());
+	ok(strstr(hetmem_last_error(), "at most 54525952 fit on device 0") &&
+	   strstr(hetmem_last_error(), "less the reserve and keep=10485760)"),
+	   "the number: %s", hetmem_last_error());
 	a = get(res, 40 * MIB);
 	ok(a, "40 MiB: %s", hetmem_last_error());
 	b = get(res, 13 * MIB);
@@ -210,7 +210,7 @@ static void the_hosts(void)
 	hm->root = root;
 	put_host(64 * MIB, 20 * MIB);
 	res = make("headroom(device,keep=1M)");
-	ok(!get(res, 18 * MIB) && strstr(hetmem_last_error(), "by host"),
+	ok(!get(res, 18 * MIB) && strstr(hetmem_last_error(), "figure \"host\""),
 	   "one memory: the host's figure counts: %s", hetmem_last_error());
 	ok(get(res, 17 * MIB - 512), "up to that");
 	hetmem_resource_destroy(res);
