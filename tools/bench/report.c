@@ -198,7 +198,7 @@ static void print_table(const struct bench_report *report)
 	size_t i, c;
 
 	uname(&name);
-	printf("hetmem bench %s, kernel %s, in %s\n", report->name,
+	printf("hetmem bench %s, kernel %s, clock in %s\n", report->name,
 	       name.release, bench_unit());
 	for (i = 0; i < report->nr_rows; i++) {
 		const struct bench_row *row = &report->rows[i];

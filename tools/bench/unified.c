@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * hetmem bench unified: memory of `unified` beside what a program would do without it:
- * blocks that are prefetched together beside managed memory block by block; and a
- * program whose CPU and kernels use the same memory in turns, beside managed memory
- * that nobody places, the driver's own prefetches, and copies by hand.
+ * hetmem bench unified: `unified` beside what a program would do without it. Blocks are
+ * prefetched together, beside managed memory block by block. The CPU and kernels use the
+ * same memory in turns, beside managed memory that moves by faults, the driver's own
+ * prefetches, and pinned copies.
  *
- * The CPU touches one word of a page, so that it is the moves that are measured.
+ * The CPU touches one word of each page: moves dominate the time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,14 +20,14 @@
 #define MIB		((size_t)1 << 20)
 #define PAGE		((size_t)4096)
 #define ROUNDS		5
-/* Turns of a round, after one that is not measured. */
+/* Measured turns of a round. One turn before them is not measured. */
 #define TURNS		4
-/* What is allocated and freed before blocks are prefetched together. */
+/* Allocations before blocks are prefetched together; MIXED_LIVE are live at a time. */
 #define MIXED		100000
 #define MIXED_LIVE	512
 #define BLOCKS		1024
 #define BLOCK		((size_t)64 << 10)
-/* What goes back and forth where results are small. */
+/* Bytes that both use in a turn with small results. */
 #define RESULTS		MIB
 
 static const char *const presets[] = {
@@ -41,7 +41,7 @@ static int by_value(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Of ROUNDS times in ms; < 0 if one was not taken. */
+/* The median of ROUNDS times in ms; < 0 if a round failed. */
 static double median(double *ms)
 {
 	qsort(ms, ROUNDS, sizeof(*ms), by_value);
@@ -49,9 +49,9 @@ static double median(double *ms)
 }
 
 /*
- * struct place - where this is measured
- * @moves: the memory at hand can move to the device
- * @failed: what did not work, "": all did
+ * struct place - the device that is measured
+ * @moves: memory of the current spec can move to it
+ * @failed: the first step that failed; "": none
  */
 struct place {
 	struct bench_options *o;
@@ -118,7 +118,7 @@ static void *alloc_ours(struct place *at, struct hetmem_resource *res, size_t si
 	return p;
 }
 
-/* By the CPU: one word of each page. */
+/* The CPU writes one word of each page. */
 static void write_pages(void *p, size_t size, uint32_t value)
 {
 	size_t i;
@@ -177,7 +177,10 @@ static void prefetch_all(struct place *at, struct blocks *b, bool to_device)
 		prefetch_bare(at, b->p[i], b->size, to_device);
 }
 
-/* In ms, of memory that the CPU has written; *@back: then to the host. < 0: failed. */
+/*
+ * Prefetches blocks that the CPU has written to the device, then to the host. Returns the
+ * time of the first in ms; *@back is that of the second. < 0: failed.
+ */
 static double prefetch_round(struct place *at, struct blocks *b, double *back)
 {
 	uint64_t start, there, end;
@@ -202,8 +205,8 @@ static double prefetch_round(struct place *at, struct blocks *b, double *back)
 }
 
 /*
- * Leaves a resource as a program does that has run for some time. @stay: every eighth
- * block stays until the resource is destroyed.
+ * Fragments @res as a long-running program does. @stay: every eighth block stays until
+ * the resource is destroyed.
  */
 static void mix(struct place *at, struct hetmem_resource *res, bool stay)
 {
@@ -242,7 +245,7 @@ static void blocks_free(struct place *at, struct blocks *b)
 			free_managed(at, b->p[i]);
 }
 
-/* Of the spec, for programs: letters, digits and dashes. */
+/* The name of a row in JSON: letters, digits and dashes. */
 static const char *row_name(const char *spec, const char *what)
 {
 	char *name = xasprintf("%s-%s", spec, what), *c;
@@ -253,10 +256,7 @@ static const char *row_name(const char *spec, const char *what)
 	return name;
 }
 
-/*
- * The goal is a GPU's, since in the soft driver nothing moves anywhere, and of memory that
- * is the device's where the device alone uses it.
- */
+/* Only a GPU has goals, and only memory that moves: the soft driver moves nothing. */
 static void add_row(const struct place *at, struct bench_report *report, const char *spec,
 		    const char *name, const char *what, double ours, double peer,
 		    const char *peer_name, double limit)
@@ -271,7 +271,7 @@ static void add_row(const struct place *at, struct bench_report *report, const c
 	bench_report_add(report, &row);
 }
 
-/* Memory that moves nowhere is used by the device where it is. */
+/* Whether memory of @res moves to the device. If not, the device uses it on the host. */
 static bool can_move(struct place *at, struct hetmem_resource *res)
 {
 	struct hetmem_moved moved = { .size = sizeof(moved) };
@@ -288,7 +288,7 @@ static bool can_move(struct place *at, struct hetmem_resource *res)
 	return does;
 }
 
-/* @nr blocks of @size, of @res and each of its own, in turns. */
+/* @nr blocks of @size of @res, in turn with @nr managed allocations; a row each way. */
 static void compare_prefetches(struct place *at, struct bench_report *report,
 			       const char *spec, struct hetmem_resource *res,
 			       const char *name, const char *what,
@@ -306,9 +306,10 @@ static void compare_prefetches(struct place *at, struct bench_report *report,
 	}
 	blocks_free(at, &ours);
 	blocks_free(at, &theirs);
-	add_row(at, report, spec, name, what, median(there[0]), median(there[1]),
-		"cuMemPrefetchAsync", limit);
-	add_row(at, report, spec, xasprintf("%s-back", name), "and back", median(back[0]),
+	add_row(at, report, spec, name, xasprintf("%s, to the device", what), median(there[0]),
+		median(there[1]), "cuMemPrefetchAsync", limit);
+	add_row(at, report, spec, xasprintf("%s-back", name),
+		xasprintf("%s, back to the host", what), median(back[0]),
 		median(back[1]), "cuMemPrefetchAsync", 0);
 }
 
@@ -326,12 +327,11 @@ static void run_prefetches(struct place *at, struct bench_report *report, const 
 	} else {
 		mix(at, res, false);
 		compare_prefetches(at, report, spec, res, "blocks",
-				   "1,024 blocks of 64 KiB to the device", BLOCKS, BLOCK, 0.1);
+				   "1,024 blocks of 64 KiB", BLOCKS, BLOCK, 0.1);
 		mix(at, res, true);
 		compare_prefetches(at, report, spec, res, "blocks-between",
-				   "the same, among 64 others", BLOCKS, BLOCK, 0);
-		compare_prefetches(at, report, spec, res, "one", "one block to the device",
-				   1, size, 1 / 0.97);
+				   "1,024 blocks among 64 others", BLOCKS, BLOCK, 0);
+		compare_prefetches(at, report, spec, res, "one", "one block", 1, size, 1 / 0.97);
 	}
 	hetmem_resource_destroy(res);
 }
@@ -339,8 +339,8 @@ static void run_prefetches(struct place *at, struct bench_report *report, const 
 /* Turns. */
 
 enum way {
-	MOVED,		/* ours, moved by calls */
-	PLACED,		/* ours, where its placement class says, without a call */
+	MOVED,		/* ours, by hetmem_prefetch() and hetmem_move() */
+	PLACED,		/* ours, in the class streaming: no call */
 	FAULTS,
 	PREFETCHES,
 	COPIES,
@@ -348,17 +348,17 @@ enum way {
 };
 
 static const char *const way_names[] = {
-	[FAULTS] = "managed, not placed", [PREFETCHES] = "cuMemPrefetchAsync",
+	[FAULTS] = "managed, by faults", [PREFETCHES] = "cuMemPrefetchAsync",
 	[COPIES] = "pinned copies",
 };
 
 /**
  * struct turns - a program that takes turns
  * @res: of MOVED and PLACED
- * @shared, @size: what both use in each turn; of COPIES the host's
- * @copy: of COPIES the device's
- * @data, @data_size: what the device alone uses in each turn
- * @value: that the CPU writes next
+ * @shared, @size: memory that both use in each turn; COPIES: the host's copy
+ * @copy: COPIES: the device's copy
+ * @data, @data_size: memory that the device alone uses in each turn
+ * @value: the last value that the CPU wrote
  */
 struct turns {
 	enum way way;
@@ -433,7 +433,7 @@ static void turns_free(struct place *at, struct turns *t)
 	}
 }
 
-/* What the device is to use, before and after it does. */
+/* Brings @t's memory to the device. Returns its address there. */
 static const void *to_device(struct place *at, struct turns *t)
 {
 	const struct hm_driver *d = at->o->drv;
@@ -483,7 +483,7 @@ static void turn(struct place *at, struct turns *t)
 		read_pages(at, t->shared, t->size, t->value + adds);
 }
 
-/* A turn in ms, the mean of TURNS; < 0: it failed. */
+/* Returns the mean time of a turn in ms; < 0: failed. */
 static double turns_round(struct place *at, struct turns *t)
 {
 	uint64_t start;
@@ -496,7 +496,7 @@ static double turns_round(struct place *at, struct turns *t)
 	return *at->failed ? -1 : (double)(bench_now() - start) / TURNS / 1e6;
 }
 
-/* @size bytes that both use, and @data_size that only the device does. */
+/* Both sides use @size bytes in each turn, the device alone another @data_size. */
 static void compare_turns(struct place *at, struct bench_report *report, const char *spec,
 			  size_t size, size_t data_size)
 {
@@ -522,7 +522,7 @@ static void compare_turns(struct place *at, struct bench_report *report, const c
 	hetmem_resource_destroy(res);
 	if (data_size) {
 		add_row(at, report, spec, "small-copies",
-			"a turn, small results", all[PLACED],
+			"a turn, streaming, small results", all[PLACED],
 			all[COPIES], way_names[COPIES], 1.1);
 		return;
 	}
@@ -532,11 +532,11 @@ static void compare_turns(struct place *at, struct bench_report *report, const c
 	for (way = FAULTS; way < NR_WAYS; way++)
 		add_row(at, report, spec, way == FAULTS ? "placed-faults" :
 			way == COPIES ? "placed-copies" : "placed-prefetches",
-			way == FAULTS ? "a turn, streaming" : "the same",
+			"a turn, streaming",
 			all[PLACED], all[way], way_names[way], way == FAULTS ? 1 / 3.0 : 0);
 }
 
-/* As much as the host and the device can spare. */
+/* At most 1 GiB, and an eighth of what the host and the device have. */
 static size_t choose_size(const struct bench_options *o)
 {
 	const size_t total = o->hm->devices[0].props.total;
@@ -570,12 +570,14 @@ int bench_unified(int argc, char **argv)
 	int i, status = bench_begin(&o, argc, argv,
 		"Usage: hetmem bench unified [--spec SPEC]... [--size MIB] [--driver DRIVER]\n"
 		"                            [--json]\n"
-		"Blocks that are prefetched together, and a program whose CPU and kernels use\n"
-		"MIB (1024) in turns, beside managed memory and pinned copies: all of it is moved\n"
-		"by hetmem_prefetch() and hetmem_move(), or left to its placement class, which is\n"
-		"streaming; or the device alone uses MIB, and results are 1 MiB. On a machine\n"
-		"with HMM, compare --spec 'unified(over=system)' with\n"
-		"--spec 'unified(over=managed)'.", presets);
+		"Measures memory that the CPU and kernels use, beside managed memory, the\n"
+		"driver's prefetches and pinned copies:\n\n"
+		"  blocks   1,024 blocks of 64 KiB and one of MIB, prefetched and brought back\n"
+		"  turns    CPU and kernels use MIB in turns: moved by hetmem_prefetch() and\n"
+		"           hetmem_move(), or of the class streaming, which stays on the host\n"
+		"  results  a kernel uses MIB, the CPU 1 MiB of results\n\n"
+		"MIB is 1024, or less where memory is short. On a machine with HMM compare\n"
+		"--spec 'unified(over=system)' with --spec 'unified(over=managed)'.", presets);
 
 	if (status >= 0)
 		return status;
