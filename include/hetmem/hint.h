@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Hints: a process asks another one to move its memory, which only that one
- * can have its driver do. The asking side has a peer, the other an executor.
+ * Hints: a process asks another process to move its memory, because a driver moves only
+ * memory of its own process. The asking side has a peer, the other side an executor.
  *
  * Locations are the module's on both sides, as `hetmem map PID` shows them:
  * HETMEM_DEVICE with the id in the module, HETMEM_FOREIGN with the index of
@@ -41,9 +41,9 @@ struct hetmem_executor_params {
 };
 
 /*
- * Makes this process able to receive hints, and binds its devices. Where the
- * module cannot know which device is which, a scratch page is moved to each.
- * A process has one executor for a device. @params may be NULL. Errors:
+ * Makes this process able to receive hints, and binds its devices. If the module
+ * cannot identify a device, a scratch page is moved to it. A process has one executor for
+ * a device. @params may be NULL. Errors:
  * -EOPNOTSUPP: no module;
  * -ENODEV: no device that memory can move to;
  * -EBUSY: a device has an executor;
@@ -55,35 +55,34 @@ int hetmem_executor_open(struct hetmem *hm,
 			 struct hetmem_executor **executor);
 
 /*
- * Hints under way fail with -EOWNERDEAD. Call it before hetmem_close(). NULL
- * does nothing. In a forked child it only releases host memory.
+ * Closes @executor; NULL does nothing. Hints under way fail with -EOWNERDEAD. Call it
+ * before hetmem_close(). In a forked child it only releases host memory.
  */
 void hetmem_executor_close(struct hetmem_executor *executor);
 
 /*
- * The file to wait on with poll(2), POLLIN, before hetmem_executor_run(), and
- * to send to a process that may ask (hetmem_peer_adopt()). It stays the
- * executor's.
+ * Returns the file to wait on with poll(2), POLLIN, before hetmem_executor_run(), and to
+ * send to a process that may ask (hetmem_peer_adopt()). The executor owns the file.
  */
 int hetmem_executor_fd(struct hetmem_executor *executor);
 
 /*
- * Carries out and answers all waiting hints, in order; overlapping ones at
- * once. Does not wait for further hints; waits for the memory that it moves. One thread
- * at a time. Returns the number of hints answered. Errors:
+ * Carries out and answers all waiting hints, in order; overlapping hints take one move.
+ * Waits for the moves, but not for further hints. Call it in one thread at a time.
+ * Returns the number of hints answered. Errors:
  * -EINVAL: the executor has a thread of its own.
  */
 ssize_t hetmem_executor_run(struct hetmem_executor *executor);
 
 /**
- * struct hetmem_executor_stats - what an executor did
+ * struct hetmem_executor_stats - counters of an executor
  * @size: in: sizeof(struct hetmem_executor_stats)
- * @hints: answered
- * @moves: made for them: overlapping hints are moved once
+ * @hints: hints answered
+ * @moves: moves for them; overlapping hints take one
  * @refused: hints refused by @accept
  * @failed: hints answered with an error, refused ones included
- * @withdrawn: hints whose asking process waits no more
- * @moved: pages, as far as known
+ * @withdrawn: hints whose asking process no longer waits
+ * @moved: pages moved, as far as known
  */
 struct hetmem_executor_stats {
 	size_t size;
@@ -105,15 +104,16 @@ struct hetmem_peer;
  * Opens the process @pid through a copy of its file of the module, which needs
  * the rights of ptrace(2) on it. Errors:
  * -ESRCH: no such process;
- * -ENXIO: it has no such file;
- * -EPERM: no right to it;
+ * -ENXIO: the process has no such file;
+ * -EPERM: no right to the process;
  * -EOPNOTSUPP: no module here.
  */
 int hetmem_peer_open(pid_t pid, struct hetmem_peer **peer);
 
 /*
- * Opens the process that sent @fd, its hetmem_executor_fd(). @fd belongs to
- * the peer from then on. Errors: -EINVAL: it is no such file.
+ * Opens the process that sent @fd, its hetmem_executor_fd(). After success the peer owns
+ * @fd. Errors:
+ * -EINVAL: @fd is no such file.
  */
 int hetmem_peer_adopt(int fd, struct hetmem_peer **peer);
 void hetmem_peer_close(struct hetmem_peer *peer);
@@ -121,7 +121,7 @@ void hetmem_peer_close(struct hetmem_peer *peer);
 /**
  * struct hetmem_hinted - the result of a hint
  * @size: in: sizeof(struct hetmem_hinted)
- * @answered: 1: the executor answered, and an error is its own; 0: it did not
+ * @answered: 1: the executor answered; an error is the executor's. 0: it did not answer
  * @reserved: 0
  * @moved: pages moved, as far as the executor knows
  */
@@ -136,16 +136,16 @@ struct hetmem_hinted {
  * Asks @peer to move all pages that overlap [@start, @start + @size) of its
  * memory to @location. Waits for the answer, up to @timeout_ms (1 to
  * HETMEM_HINT_TIMEOUT_MAX). @uuid, 16 bytes as cuDeviceGetUuid() returns them,
- * names another driver's device whatever the index of @location; NULL: by
- * @location alone. Pages that cannot move, or were never touched, are
- * no error: @hinted (may be NULL) has the number that moved. Errors of the
+ * names another driver's device; the index of @location is ignored then. NULL:
+ * @location alone names the device. Pages that cannot move, or were never touched, are
+ * no error: @hinted (may be NULL) has the number of pages that moved. Errors of the
  * kernel:
  * -EPERM: the process does not allow it;
- * -ENXIO: it has no executor for @location, or exited;
+ * -ENXIO: the process has no executor for @location, or exited;
  * -ENOTUNIQ: @location is several devices: give @uuid;
  * -EAGAIN: too many hints are waiting;
  * -EDQUOT: the administrator's limit for that device;
- * -EOWNERDEAD: it exited while the hint was under way;
+ * -EOWNERDEAD: the process exited while the hint was under way;
  * -ETIMEDOUT, -EINTR, -EINVAL.
  * Errors of the executor:
  * -EOPNOTSUPP: this memory cannot move there;
@@ -156,23 +156,24 @@ int hetmem_hint(struct hetmem_peer *peer, uint64_t start, uint64_t size,
 		unsigned int timeout_ms, struct hetmem_hinted *hinted);
 
 /*
- * Lists contexts of the module: those of the caller's user; with
- * CAP_SYS_PTRACE, all. Fills @entries (room for @nr) and returns how many
- * there are, which can be more. Errors: -EOPNOTSUPP: no module.
+ * Lists contexts of the module: those of the caller's user; with CAP_SYS_PTRACE, all.
+ * Fills @entries (room for @nr) and returns the number of contexts, which can be more
+ * than @nr. Errors:
+ * -EOPNOTSUPP: no module.
  */
 ssize_t hetmem_list(struct hetmem *hm, struct hetmem_list_entry *entries,
 		    size_t nr);
 
 /*
- * The agent: one thread that watches system memory of hetmem_system_alloc(), and so of
- * system() in a spec. Where CPU and device fight over a block, it acts by its policy; it carries
- * out hints of other processes, too. It needs the module. A program that does not start
- * it has none.
+ * The agent: one thread that watches memory of hetmem_system_alloc() and of system() in a
+ * spec. If CPU and device use a block in turns, the agent holds it on the host for a
+ * while, by its policy. It also carries out hints of other processes. It needs the
+ * module. It runs only if the program, its environment or a spec starts it.
  */
 enum hetmem_agent_policy {
 	HETMEM_AGENT_OFF,		/* only counts, and carries out hints */
-	HETMEM_AGENT_CONSERVATIVE,	/* holds a block for a short time first */
-	HETMEM_AGENT_AGGRESSIVE,	/* longer, and its neighbours */
+	HETMEM_AGENT_CONSERVATIVE,	/* holds a block, at first for a short time */
+	HETMEM_AGENT_AGGRESSIVE,	/* holds a block and its neighbours, for longer */
 };
 
 /* Do not carry out hints. */
@@ -201,13 +202,13 @@ struct hetmem_agent_params {
 
 /*
  * Starts the agent of @hm. @params NULL: conservative, without a log. If the program
- * has an executor, or no device, the agent carries out no hints.
- * HETMEM_AGENT of the environment ("off", "conservative", "aggressive", ",log" behind it
- * for the log) has hetmem_open() start it; ignored in a set-user-ID program.
+ * has an executor, or no device, the agent carries out no hints. hetmem_open() starts the
+ * agent if HETMEM_AGENT is set in the environment: "off", "conservative" or
+ * "aggressive", with ",log" appended for a log. A set-user-ID program ignores it.
  * Errors:
  * -EINVAL: a short struct, an unknown policy or flag;
  * -EOPNOTSUPP: no module;
- * -EBUSY: it runs;
+ * -EBUSY: the agent runs;
  * -EDQUOT: a limit of the administrator;
  * -EOWNERDEAD: a forked child, which has no agent;
  * -ENOMEM, -EAGAIN: no memory, no thread.
@@ -216,28 +217,28 @@ int hetmem_agent_start(struct hetmem *hm,
 		       const struct hetmem_agent_params *params);
 
 /*
- * Stops it and waits for its thread. What it held is let go, what it advised is taken
- * back. hetmem_close() does the same. Errors:
- * -ENOENT: it does not run;
+ * Stops the agent and waits for its thread. Releases the blocks that it holds and takes
+ * its advice back. hetmem_close() does the same. Errors:
+ * -ENOENT: the agent does not run;
  * -EOWNERDEAD: a forked child.
  */
 int hetmem_agent_stop(struct hetmem *hm);
 
 /**
- * struct hetmem_agent_stats - what the agent saw and did
+ * struct hetmem_agent_stats - counters of the agent
  * @size: in: sizeof(struct hetmem_agent_stats)
- * @running: 1: it runs
+ * @running: 1: the agent runs
  * @wakeups: of its thread
  * @thrash: events of blocks that go back and forth
- * @dropped: events lost, because it did not keep up
- * @pins: blocks held on the host for a while
- * @pinned: pages held
- * @pulled: pages that came back from a device for that
+ * @dropped: events lost because the agent did not keep up
+ * @pins: blocks pinned on the host
+ * @pinned: pages pinned
+ * @pulled: pages that came back from a device to be pinned
  * @advised: blocks for which the driver was given a preferred location and accessed-by
- * @released: blocks that were let go when their time was over
- * @left: decisions to do nothing: the policy is off, or the block is held already
- * @failed: actions that failed
- * @hints: carried out for other processes
+ * @released: pinned or advised blocks whose time is over, or that stop released
+ * @left: events that start no hold: the policy is off, or the block is held already
+ * @failed: blocks that could not be held
+ * @hints: hints carried out for other processes
  *
  * Each event of @thrash leads to one of @pins, @advised, @left and @failed. Both
  * @pins and @advised can count it. A block that is held again counts again.
@@ -259,9 +260,9 @@ struct hetmem_agent_stats {
 };
 
 /*
- * Counters since the last start; they stay after a stop. Errors:
+ * Reports the counters since the last start; they stay after a stop. Errors:
  * -EINVAL: a short struct;
- * -ENOENT: it was never started;
+ * -ENOENT: the agent was never started;
  * -EOWNERDEAD: a forked child.
  */
 int hetmem_agent_stats(struct hetmem *hm, struct hetmem_agent_stats *stats);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Pools beyond alloc and free: giving memory back, growing blocks, sleeping,
- * captures, other processes, statistics, who can use the memory, and providers
- * of the program's own. A resource that is not a pool returns -EOPNOTSUPP where
- * a call makes no sense for it.
+ * Pools beyond alloc and free: trimming, growing blocks, sleeping, captures, other
+ * processes, statistics, access, and providers of the program's own. A resource
+ * that is not a pool returns -EOPNOTSUPP from calls that make no sense for it.
  */
 #ifndef HETMEM_POOL_H
 #define HETMEM_POOL_H
@@ -25,8 +24,8 @@ int hetmem_poll(struct hetmem_resource *res);
 
 /*
  * Gives free memory back to the system until at most @keep bytes are held.
- * Waits for work on freed memory, up to wait= of the pool (1 s); allocations
- * and frees by other threads go on. Keeps what was freed last on streams that were
+ * Waits for work on freed memory, up to wait= of the pool (1 s); other threads can
+ * allocate and free during the wait. Keeps the blocks freed last on streams that were
  * destroyed without hetmem_stream_retire(). *@freed (may be NULL) becomes the bytes
  * given back.
  */
@@ -37,24 +36,24 @@ int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed);
  * @stream, which counts as recorded from now on. After an error nothing has
  * changed. Errors:
  * -ENOSPC: the addresses after the block are in use;
- * -EBUSY: it belongs to a capture, or the pool is asleep;
+ * -EBUSY: the block belongs to a capture, or the pool is asleep;
  * -EOPNOTSUPP, -ENOMEM.
  */
 int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
 		hetmem_stream stream);
 
 /*
- * Who uses a block, and so what it lies beside. unified and classes() keep the blocks
- * of each class apart from the others by 2 MiB: the CPU and the device then do not
- * fight over a page, and what moves together lies together.
+ * The placement class of a block: the side that uses it. In unified and classes(),
+ * blocks of two classes never share an aligned 2 MiB: so the CPU and the device do not
+ * use one page by turns, and blocks that move together are contiguous.
  */
 enum hetmem_placement {
 	HETMEM_PLACEMENT_STREAM,	/* host on HETMEM_STREAM_HOST, else device */
 	HETMEM_PLACEMENT_HOST,		/* the CPU, most of the time */
 	HETMEM_PLACEMENT_DEVICE,	/* the device, most of the time */
-	HETMEM_PLACEMENT_BOTH,		/* one after the other, or at one time */
-	HETMEM_PLACEMENT_READ_MOSTLY,	/* both read it, and it seldom changes: copied */
-	HETMEM_PLACEMENT_STREAMING,	/* goes through once: used on the host by both */
+	HETMEM_PLACEMENT_BOTH,		/* both, in turns or at one time */
+	HETMEM_PLACEMENT_READ_MOSTLY,	/* both read, seldom write: each has a copy */
+	HETMEM_PLACEMENT_STREAMING,	/* one writes, the other reads once: on the host */
 };
 
 /**
@@ -65,9 +64,9 @@ enum hetmem_placement {
  *	grow the block to. Pools over vmm(); @align is a granule at most.
  * @private_pool: 0, or a private pool that is retained. Not with @reserve.
  * @flags: 0
- * @placement: enum hetmem_placement. Without effect in a resource without classes.
+ * @placement: enum hetmem_placement. A resource without classes ignores it.
  *
- * Members that a later version adds are zero for what this one does.
+ * Zero in a member that a later version adds means the behaviour of this version.
  */
 struct hetmem_alloc_params {
 	size_t size;
@@ -81,8 +80,9 @@ struct hetmem_alloc_params {
 };
 
 /*
- * As hetmem_alloc(), with options. For a private pool @stream may be captured,
- * declared or not, and the driver is not asked who it is. Errors:
+ * As hetmem_alloc(), with options. For a private pool @stream may be captured, with or
+ * without hetmem_capture_begin(), and the library does not ask the driver for the
+ * stream's id. Errors:
  * -EINVAL: a parameter makes no sense; the text names it;
  * -E2BIG: a later version's member is set;
  * -ENOENT: the private pool is not retained;
@@ -95,21 +95,20 @@ int hetmem_alloc_with(struct hetmem_resource *res,
 		      const struct hetmem_alloc_params *params, void **ptr);
 
 /*
- * Private pools: memory that only allocations with their number get, as for the
- * graphs of a framework, which decides by itself what is allocated for a
- * capture. @id is any number but 0; captures have numbers of the same kind,
- * and a number is one or the other.
+ * Private pools: only allocations with the pool's number get its memory. They are for
+ * the graphs of a framework that decides by itself which allocations belong to a
+ * capture. @id is any number except 0. Captures have numbers of the same kind: a number
+ * is used for a private pool or for captures, never for both.
  *
- * What is freed on a stream serves allocations on the same stream, by handle,
- * until release: the pool orders no streams and asks the driver nothing about
- * them. So memory may be handed from one capture to another on one stream.
+ * Until release, blocks freed on a stream serve allocations on the same stream,
+ * compared by handle: the pool orders no streams and asks the driver nothing about
+ * them. So memory may pass from one capture to another on one stream.
  * HETMEM_STREAM_UNKNOWN means the stream of the allocation. Blocks for which
  * hetmem_record_stream() was called are reused after release; exported ones never.
  *
- * Retain adds a reference, the first one makes the pool. The last release gives
- * its memory to everyone, behind @stream, with which the caller has ordered all
- * uses of freed blocks; blocks that are live stay, and are freed on a stream
- * that the caller names. Errors:
+ * Retain adds a reference; the first one makes the pool. The last release gives its
+ * memory to all allocations, after @stream. The caller has ordered all uses of freed
+ * blocks before @stream. Live blocks stay; free them with a stream. Errors:
  * -EINVAL: @id is 0;
  * -ENOENT: release: @id is not retained;
  * -EBUSY: retain: a capture has that number; release: another thread allocates
@@ -123,8 +122,8 @@ int hetmem_private_release(struct hetmem_resource *res, uint64_t id,
 
 /**
  * struct hetmem_segment - a part of a block with a handle of its own
- * @base: address
- * @offset: in the block, bytes
+ * @base: its address
+ * @offset: bytes from the start of the block
  * @length: bytes
  */
 struct hetmem_segment {
@@ -150,31 +149,31 @@ ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
 int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
 
 /*
- * Sleep synchronizes with all work of all devices, then gives back the memory of all pools whose tag= is
- * @tag (NULL: of all), allocated memory included. Contents are lost, addresses
- * are kept: an allocation returns -EBUSY, a touch faults. Wake gives the
- * addresses memory again; after -ENOMEM only some have it, and wake can be
- * called again. Errors:
+ * Sleep synchronizes with all work of all devices. Then it gives back the memory of all
+ * pools whose tag= is @tag (NULL: of all pools), allocated memory included. Contents are
+ * lost, addresses are kept: an allocation returns -EBUSY, an access faults. Wake gives
+ * the addresses memory again. After -ENOMEM only some have memory; call wake again.
+ * Errors:
  * -EOPNOTSUPP: not a pool over vmm();
- * -EBUSY: the pool has comm=on, or a stream is being captured. If the pool never
- *	met that stream, its capture is invalid now;
+ * -EBUSY: the pool has comm=on, or a stream is being captured. If the pool does not know
+ *	that stream, its capture is invalid now;
  * -ENOMEM.
  */
 int hetmem_sleep(struct hetmem_resource *res, const char *tag);
 int hetmem_wake(struct hetmem_resource *res, const char *tag);
 
 /*
- * Memory of captured graphs. What is allocated on @stream between begin and
- * end belongs to the graphs @id. Graphs can be launched again and again, so
- * after a free only @id reuses that memory. Release ends this; everyone can
- * reuse the memory after @stream. Several captures may share an @id, if their
- * graphs are launched one after the other, in the order of the captures. What
- * is freed on one captured stream is not reused on another before all end.
+ * Memory of captured graphs. Allocations on @stream between begin and end belong to
+ * the graphs @id. Graphs can be launched many times, so after a free only @id reuses
+ * that memory. Release ends this: all allocations can reuse the memory after @stream.
+ * Several captures may share an @id if their graphs are launched one after the other,
+ * in the order of the captures. Memory freed on one captured stream is not reused on
+ * another before all captures have ended.
  *
  * Call begin before the driver's capture begins, for every stream that takes
  * part. The stream must not be destroyed before end. Errors:
  * -EBUSY: begin: @stream is between begin and end;
- * -EINVAL: end: it is not;
+ * -EINVAL: end: @stream is not between begin and end;
  * -ENOENT: release: no such @id;
  * -ENOSPC: begin: 65,535 pairs of @id and stream are not released. Private
  *	pools count too.
@@ -212,21 +211,21 @@ int hetmem_import(struct hetmem *hm, int device, const int *fds,
 int hetmem_import_close(struct hetmem *hm, void *ptr);
 
 /**
- * struct hetmem_resource_stats - what a resource holds and did
+ * struct hetmem_resource_stats - counters of a resource
  * @size: in: sizeof(struct hetmem_resource_stats)
  * @live: allocated blocks
  * @requested: requested bytes of live blocks; 1 for a block of size 0
- * @requested_peak: most of @requested. Never more than was requested at once,
+ * @requested_peak: highest value of @requested. Never more than was requested at once,
  *	except by frees under way. Can be less where several streams are used.
  * @reserved: bytes of physical memory held: mapped, cached, waiting for
  *	unmap, exported
- * @reserved_peak: most of @reserved
+ * @reserved_peak: highest value of @reserved
  * @metadata: bytes of host memory for bookkeeping
  * @allocs: successful allocations
  * @frees: successful frees
  * @failed: failed allocations
  * @driver_calls: made by the resource
- * @host_wait_ns: time that calls waited for a device
+ * @host_wait_ns: nanoseconds that calls waited for a device
  */
 struct hetmem_resource_stats {
 	size_t size;
@@ -244,16 +243,16 @@ struct hetmem_resource_stats {
 };
 
 /*
- * The statistics of adaptors are sums of the pools and providers below them. Zones of a
- * guard() are requested bytes there. A failure that fallback() or retry() made good
- * counts, too.
+ * Statistics of an adaptor are sums of the pools and providers below it. Zones of a
+ * guard() count as requested bytes there. @failed includes allocations that fallback()
+ * or retry() then served.
  */
 int hetmem_resource_stats(struct hetmem_resource *res,
 			  struct hetmem_resource_stats *stats);
 
 /*
  * Gives the parameter @name of a spec the value @value, which is written as in
- * the spec: hetmem_resource_set(res, "max", "60%"). These change: max, min,
+ * the spec: hetmem_resource_set(res, "max", "60%"). These can change: max, min,
  * wait, decay and cache of pool; max of limit; times and wait of retry.
  *
  * The first resource from the top that has the parameter takes it; "pool.max"
@@ -263,16 +262,16 @@ int hetmem_resource_stats(struct hetmem_resource *res,
  * A lower max takes no live memory away. A pool gives free memory back until at
  * most max is held, and waits for work on that memory, up to twice wait=. A
  * pool over vmm() has addresses for 16 times its first max: give reserve= to
- * raise max further. A higher min keeps memory; it makes none. Errors:
- * -EINVAL: no such parameter, or a bad value: the text tells what is right;
- * -EOPNOTSUPP: the parameter does not change, or no resource of @res has it;
+ * raise max further. A higher min keeps memory, but allocates none. Errors:
+ * -EINVAL: no such parameter, or a bad value; the text has the valid ones;
+ * -EOPNOTSUPP: the parameter cannot change, or no resource of @res has it;
  * -EOWNERDEAD.
  */
 int hetmem_resource_set(struct hetmem_resource *res, const char *name,
 			const char *value);
 
 /**
- * struct hetmem_access - who can use the memory of a resource
+ * struct hetmem_access - the processors that can use the memory of a resource
  * @size: in: sizeof(struct hetmem_access)
  * @host: 1: the CPU can use every block
  * @some_host: 1: the CPU can use some blocks. Differs from @host where
@@ -280,10 +279,9 @@ int hetmem_resource_set(struct hetmem_resource *res, const char *name,
  * @devices: bit N: device N can use every block
  * @some_devices: bit N: device N can use some blocks
  *
- * A device is one that uses the block at the address that hetmem_alloc()
- * returned, without a call to the driver before. The CPU can use managed
- * memory only while no device works, if one of the devices has no concurrent
- * managed access (hetmem_device_props()).
+ * A device counts if it uses the block at the address that hetmem_alloc() returned,
+ * without a driver call before. If one of the devices has no concurrent managed access
+ * (hetmem_device_props()), the CPU can use managed memory only while no device works.
  */
 struct hetmem_access {
 	size_t size;
@@ -303,15 +301,15 @@ int hetmem_resource_access(struct hetmem_resource *res,
  * "pool(custom(name=N),max=1G)" cuts its memory into blocks, in stream order.
  */
 
-/* What the callbacks of struct hetmem_provider mean. */
+/* Version of the callbacks of struct hetmem_provider. */
 #define HETMEM_PROVIDER_VERSION	1
 
 /* The CPU can use the memory. */
 #define HETMEM_PROVIDER_HOST	(1U << 0)
 /*
  * A forked child has the memory, copied on write, and may call @alloc and
- * @free. Without this flag a resource is -EOWNERDEAD there, and no callback is
- * called. Not for memory that is mapped.
+ * @free. Without this flag calls of a resource return -EOWNERDEAD there, and no callback
+ * is called. Not for memory that is mapped.
  */
 #define HETMEM_PROVIDER_FORK	(1U << 1)
 
@@ -324,9 +322,8 @@ int hetmem_resource_access(struct hetmem_resource *res,
  * @devices: bit N: device N can use the memory; @device is implied
  * @granularity: bytes, a power of two, 512 at least; for memory that is
  *	mapped, a page at least
- * @total: bytes there are, for percentages of a spec; 0: not known. Required
- *	for memory that is mapped: the pool reserves several times as many
- *	addresses.
+ * @total: bytes in all, for percentages of a spec; 0: not known. Required for memory
+ *	that is mapped: the pool reserves several times as many addresses.
  *
  * Either whole regions:
  * @alloc: allocates @size bytes at a multiple of @granularity; sets *@ptr
