@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * classes(PROVIDER): a pool for each placement class, over arenas that they share.
+ * classes(PROVIDER): a pool for each placement class, over arenas that the pools share.
  *
- * The class of a block follows from hetmem_alloc_with(), else from its stream: what is
- * allocated on HETMEM_STREAM_HOST is the host's, the rest the device's. Arenas hand out
- * whole units of 2 MiB, so two classes never share one. All pools are made at once:
- * streams that are captured or retired, and private pools, are told to all of them.
+ * hetmem_alloc_with() names the class of a block. Otherwise its stream decides: host for
+ * HETMEM_STREAM_HOST, else device. Arenas hand out whole units of 2 MiB, so two classes
+ * never share a unit. All pools are made at once: every pool is notified of captures,
+ * retired streams and private pools.
  *
- * Before a pool takes new memory, the others give back what they do not use; a class
- * that finds none waits for the others' work, as one pool would. A pointer's class is
- * in the arenas' map, so a free takes no lock to find its pool.
+ * Before a pool takes new memory, the others give back units that they do not use. If
+ * there are none, the allocation waits for the others' work, as one pool would. The
+ * arenas' map has the class of each pointer, so a free finds its pool without a lock.
  *
- * A block that was used on the other side is brought before it is handed out, see
- * hm_arenas_given(). Free memory moves nowhere.
+ * A block that the other side used before is moved before it is handed out, see
+ * hm_arenas_given(). Free memory does not move.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -24,8 +24,8 @@ _Static_assert(HETMEM_PLACEMENT_STREAMING == HM_ARENAS_CLASSES, "classes");
 
 /**
  * struct classes - the resource
- * @several: its upstreams are the pools, from class 1 on
- * @options: as they were given; with hm->lock
+ * @several: its upstreams are the pools of class 1, 2, ...
+ * @options: of the spec, or last set; under hm->lock
  */
 struct classes {
 	struct hm_several several;
@@ -49,7 +49,7 @@ static unsigned int class_of(const struct classes *c, unsigned int placement,
 		HETMEM_PLACEMENT_HOST : HETMEM_PLACEMENT_DEVICE;
 }
 
-/* Whose block @ptr is in; NULL: nobody's. */
+/* Returns the pool of the block that @ptr is in, or NULL. */
 static struct hetmem_resource *owner(const struct classes *c, const void *ptr)
 {
 	unsigned int class = hm_arenas_class(c->arenas, ptr);
@@ -57,7 +57,7 @@ static struct hetmem_resource *owner(const struct classes *c, const void *ptr)
 	return class ? pool_of(c, class) : NULL;
 }
 
-/* The other pools, as far as they are made, give back what they do not use. */
+/* The other pools give back units that they do not use. Some may not be made yet. */
 static void classes_spare(struct hm_arenas_user *user, unsigned int class,
 			  size_t bytes)
 {
@@ -77,7 +77,7 @@ static bool classes_is_gap(struct hm_arenas_user *user, unsigned int class,
 	return hm_pool_is_gap(pool_of(c, class), left, right);
 }
 
-/* Waits for the others' work on freed memory. Whether there is more memory now. */
+/* Waits for the others' work on freed memory. Returns whether that freed memory. */
 static bool trim_others(struct classes *c, unsigned int class)
 {
 	size_t freed = 0, one;
@@ -132,7 +132,7 @@ static int classes_alloc(struct hetmem_resource *self, size_t size,
 	return err;
 }
 
-/* A block that is freed on a device's stream was used there. */
+/* The device of @stream used the block. */
 static int classes_free(struct hetmem_resource *self, void *ptr, size_t *size,
 			hetmem_stream stream)
 {
@@ -146,7 +146,7 @@ static int classes_free(struct hetmem_resource *self, void *ptr, size_t *size,
 	if (!pool)
 		return hm_error(-EINVAL, "free: %p is not allocated from this %s",
 				ptr, self->ops->name);
-	/* Before another thread can have the block, if possible. */
+	/* If the size is known: before another thread can allocate the block. */
 	if (device && known)
 		hm_arenas_used(c->arenas, ptr, *size, stream);
 	err = pool->ops->free(pool, ptr, size, stream);
@@ -162,7 +162,7 @@ static int classes_record(struct classes *c, struct hm_ctl_stream *arg)
 	int err;
 
 	if (!pool)
-		return hm_error(-EINVAL, "%p is not allocated from this classes",
+		return hm_error(-EINVAL, "%p is not allocated from these classes",
 				arg->ptr);
 	err = pool->ops->ctl(pool, HM_CTL_RECORD, arg);
 	if (!err && arg->stream != HETMEM_STREAM_HOST &&
@@ -171,7 +171,7 @@ static int classes_record(struct classes *c, struct hm_ctl_stream *arg)
 	return err;
 }
 
-/* Also where the program's pointer is an interior one, all of the block is kept. */
+/* An interior pointer keeps its whole block. */
 static int classes_pin(struct classes *c, struct hm_ctl_stream *arg)
 {
 	struct hetmem_resource *pool = owner(c, arg->ptr);
@@ -179,7 +179,7 @@ static int classes_pin(struct classes *c, struct hm_ctl_stream *arg)
 	int err;
 
 	if (!pool)
-		return hm_error(-EINVAL, "%p is not allocated from this classes",
+		return hm_error(-EINVAL, "%p is not allocated from these classes",
 				arg->ptr);
 	err = pool->ops->ctl(pool, HM_CTL_OWNS, &owns);
 	if (!err)
@@ -189,7 +189,7 @@ static int classes_pin(struct classes *c, struct hm_ctl_stream *arg)
 	return err == -ENOENT ? -EINVAL : err;
 }
 
-/* Trims the pools one by one, until all together hold @keep bytes at most. */
+/* Trims pool after pool, until all together hold at most *@arg bytes. */
 static int classes_trim(struct classes *c, size_t *arg)
 {
 	struct hm_arenas_stats before, now;
@@ -220,7 +220,7 @@ static int classes_trim(struct classes *c, size_t *arg)
 	return err;
 }
 
-/* Units that one pool gave back for another, and nobody took, decay with the rest. */
+/* With decay=, also gives back units that one pool returned and no other pool took. */
 static int classes_poll(struct classes *c)
 {
 	struct hetmem *hm = c->several.resource.hm;
@@ -235,7 +235,7 @@ static int classes_poll(struct classes *c)
 	return err;
 }
 
-/* A pool counts units that it is handed as a call; the arenas know what was one. */
+/* Pools count each request for units as a driver call. Replace those by the real calls. */
 static int classes_stats(struct classes *c, struct hetmem_resource_stats *stats)
 {
 	struct hm_arenas_stats arenas;
@@ -254,7 +254,7 @@ static int classes_stats(struct classes *c, struct hetmem_resource_stats *stats)
 	return 0;
 }
 
-/* Hands options that were read already to a pool; max is the arenas'. */
+/* Passes parsed options to a pool, except max, which is a bound of the arenas. */
 struct handed {
 	struct hm_ctl_set set;
 	struct hm_pool_options options;
@@ -275,7 +275,7 @@ static int hand_options(const struct hm_ctl_set *set, const char *kind,
 	return 0;
 }
 
-/* The class that min= is for: the one of most programs' memory. */
+/* Returns the class that min= applies to: that of an allocation on the default stream. */
 static unsigned int main_class(const struct classes *c)
 {
 	return class_of(c, HETMEM_PLACEMENT_STREAM, NULL);
@@ -298,7 +298,7 @@ static int set_pools(struct classes *c, const struct hm_ctl_set *set,
 	return err;
 }
 
-/* A large region can be in the way of keeping @max: then all free memory goes. */
+/* Gives memory back until @max holds. If a large region prevents that, gives all back. */
 static int shrink(struct classes *c, uint64_t max)
 {
 	struct hm_arenas_stats stats;
@@ -345,8 +345,8 @@ static int ask_owner(struct classes *c, const void *ptr, enum hm_ctl op,
 	if (pool)
 		return pool->ops->ctl(pool, op, arg);
 	return op == HM_CTL_OWNS ?
-		hm_error(-ENOENT, "owns: %p is in no block of this classes", ptr) :
-		hm_error(-EINVAL, "%p is not allocated from this classes", ptr);
+		hm_error(-ENOENT, "owns: %p is in no block of these classes", ptr) :
+		hm_error(-EINVAL, "%p is not allocated from these classes", ptr);
 }
 
 static int classes_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)

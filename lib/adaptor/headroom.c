@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * headroom(R,keep=): an allocation that would leave less than @keep usable, as
- * hetmem_memory_info() tells, trims R first and is refused then. Memory that the CPU
- * can use is the host's; other memory is the device's. Prefetches to R's device
- * keep the same free, see hm_headroom_fit().
+ * headroom(R,keep=): if an allocation would leave less than @keep usable, by
+ * hetmem_memory_info(), it trims R; if that does not suffice, it is refused. Memory that
+ * the CPU can use counts against the host, other memory against the device. Prefetches
+ * to R's device leave the same usable, see hm_headroom_fit().
  *
- * Asking costs some 100 us, so an answer serves for a while: it sets @limit, up to
- * which @used may grow. Both count bytes that were allocated here. Frees make room
- * again, because R reuses what it caches. Memory that R holds and nobody has touched is not
- * missing on the host yet: it is found by mincore(2) and taken off.
+ * hetmem_memory_info() takes some 100 us, so its answer serves for a while: it sets
+ * @limit, the most that @used may become. Both count bytes allocated here. Frees lower
+ * @used, because R reuses cached memory. Untouched memory of R still counts as available
+ * on the host: mincore(2) finds it, and look() subtracts it.
  *
- * No lock. @pending is raised before @used, and lowered when upstream has answered;
- * whoever asks reads @used before @pending. So bytes on their way count at least
- * once, and the limit can be too low for a moment, never too high.
+ * There is no lock. A request raises @pending before @used, and lowers @pending after
+ * upstream returned. look() reads @used before @pending. So bytes of a request under way
+ * count at least once: the limit can be too low for a moment, never too high.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,23 +23,23 @@
 #include "adaptor/adaptor.h"
 #include "core/snapshot.h"
 
-/* An answer serves for so long, and for so many times what asking took. */
+/* An answer serves for MIN_AGE_NS, or AGE_OF_COST times the time it took, if longer. */
 #define MIN_AGE_NS	100000000ULL
 #define AGE_OF_COST	50
 
-/* Pages that mincore(2) is asked about at a time. */
+/* Pages of one mincore(2). */
 #define BATCH		4096
 
 /**
  * struct headroom - the adaptor
- * @keep: for R's device, while it has one
- * @where: whose memory R is: a device's, or -1: the host's
+ * @keep: for prefetches to R's device; keep.device -1: R has none
+ * @where: the device whose memory R uses, or -1: the host
  * @bytes: kept usable there
- * @used: allocated and not freed
- * @pending: of these, upstream was not asked or has not answered
- * @limit: of @used
- * @until: hm_now() when the limit is too old
- * @failed: refused
+ * @used: bytes allocated and not freed
+ * @pending: bytes of requests that upstream has not answered
+ * @limit: bound of @used
+ * @until: hm_now() when @limit is stale
+ * @failed: refused requests
  */
 struct headroom {
 	struct hetmem_resource resource;
@@ -58,7 +58,7 @@ static int64_t clamp(uint64_t bytes)
 	return bytes < INT64_MAX / 4 ? (int64_t)bytes : INT64_MAX / 4;
 }
 
-/* Bytes of a segment that no page is behind, added to @data. */
+/* Adds the bytes of a segment that have no page to *@data. */
 static int count_untouched(void *data, const struct hetmem_walk_segment *segment)
 {
 	const size_t page = sysconf(_SC_PAGESIZE);
@@ -101,7 +101,7 @@ static struct hetmem_resource_stats stats_of(struct headroom *h)
 	return stats;
 }
 
-/* What is usable beyond what is kept; can be negative. Sets the limit. */
+/* Returns the usable bytes beyond those kept; can be negative. Sets @limit. */
 static int64_t look(struct headroom *h, struct hetmem_memory_info *info)
 {
 	const int64_t used = __atomic_load_n(&h->used, __ATOMIC_ACQUIRE);
@@ -115,7 +115,7 @@ static int64_t look(struct headroom *h, struct hetmem_memory_info *info)
 	    info->usable != HETMEM_MEMORY_UNKNOWN) {
 		room = clamp(info->usable) - clamp(h->bytes);
 		held = h->where < 0 ? clamp(stats_of(h).reserved) : 0;
-		/* Only where it can matter. */
+		/* mincore(2) takes time: only if untouched memory can matter. */
 		if (held && room < 2 * held)
 			held = clamp(untouched(h));
 		room -= held;
@@ -169,7 +169,7 @@ static int refuse(struct headroom *h, const char *what, size_t size, int64_t roo
 			hetmem_memory_figure_name(info->least), keep);
 }
 
-/* An allocation: by the ops, or with options. */
+/* An allocation by the ops, or with options (@with). */
 struct request {
 	size_t size;
 	size_t align;
@@ -202,8 +202,8 @@ static int ask_taken(struct headroom *h, struct request *r)
 }
 
 /*
- * What R has cached is not usable for others, and R may be able to serve from it. It
- * is asked, and gives back what it had to make for that. -EAGAIN: it cannot.
+ * Tries to serve the request from memory that R has cached. If R had to take new memory
+ * and too little is left, frees the block again. -EAGAIN: not served.
  */
 static int ask_cache(struct headroom *h, struct request *r)
 {
@@ -223,7 +223,7 @@ static int ask_cache(struct headroom *h, struct request *r)
 		up->ops->free(up, r->ptr, &size, r->stream);
 		return -EAGAIN;
 	}
-	/* Freed, it can be had again. */
+	/* After a free, R can serve these bytes again: raise both. */
 	__atomic_add_fetch(&h->used, size, __ATOMIC_RELAXED);
 	__atomic_add_fetch(&h->limit, size, __ATOMIC_RELAXED);
 	return 0;
@@ -344,7 +344,7 @@ static int headroom_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		stats->failed += __atomic_load_n(&h->failed, __ATOMIC_RELAXED);
 		stats->metadata += sizeof(*h);
 	}
-	/* What was given back may be another's now: the next one asks. */
+	/* Other processes may have taken memory given back: make the limit stale. */
 	if ((op == HM_CTL_TRIM || op == HM_CTL_RESTORE || op == HM_CTL_WAKE) && !err)
 		__atomic_store_n(&h->until, 0, __ATOMIC_RELEASE);
 	return err;
@@ -367,7 +367,7 @@ static const struct hm_resource_ops headroom_ops = {
 	.destroy = headroom_destroy,
 };
 
-/* Whose memory @upstream is: a device, or -1. False: some is this, some that. */
+/* *@where becomes the device whose memory @upstream uses, or -1. False: mixed memory. */
 static bool find_where(struct hetmem_resource *upstream, int *where)
 {
 	const int device = upstream->device;
@@ -379,7 +379,7 @@ static bool find_where(struct hetmem_resource *upstream, int *where)
 		return true;
 	if (access.host != access.some_host)
 		return false;
-	/* What the CPU can use lies on the host, or comes back there. */
+	/* Memory that the CPU can use is on the host, or comes back to it. */
 	if (access.host && upstream->hm->devices[device].platform.kind !=
 	    HETMEM_PLATFORM_INTEGRATED)
 		*where = -1;

@@ -2,23 +2,21 @@
 /*
  * The agent: a thread that waits for events of thrash, and for hints.
  *
- * It has a context of the module of its own, hm->watching, in which provider/system.c
- * tracks all system memory a second time: a context has one ring, and closing it ends
- * all pins. Hints come through an executor, which has a context of its own, too.
+ * It has its own context of the module, hm->watching, in which provider/system.c tracks
+ * all system memory a second time: a context has one ring, and closing the context ends
+ * all pins. Hints come through an executor, which has its own context, too.
  *
- * When a block thrashes, the agent holds it on the host for a while. Devices that are
- * registered with the module then use it there, and so do others, whose drivers are
- * told by advice (preferred location, accessed-by). A hold is longer than the 150 ms for
- * which UVM pins by itself. When it is over, the block is free to move: if the device alone uses
- * it then, it goes there once and stays. If it thrashes again soon, the next hold is
- * twice as long, up to a bound. So a phase of thrashing that is over costs one hold, and
- * one that goes on costs less and less. A block that cannot be held is left alone for
- * as long as it would have been held.
+ * When a block thrashes, the agent holds it on the host for a while, and devices use it
+ * there: by a pin of the module, or by advice (preferred location, accessed-by) to a
+ * driver that is not registered with the module. A hold is longer than the 150 ms for
+ * which UVM pins by itself. After the hold the block is free to move. If it thrashes
+ * again soon, the next hold is twice as long, up to a bound. A block that cannot be held
+ * is left alone for as long as it would have been held.
  *
- * The thread alone uses the ring and the table of blocks. hm->making is held by who
- * starts, stops or asks; the thread never takes it. Counters are atomic. The thread can
- * end by itself, if the module goes or somebody kills it: it says so once, and the
- * library goes on without it.
+ * Only the thread uses the ring and the table of blocks. Start, stop and stats hold
+ * hm->making; the thread never takes it. Counters are atomic. The thread ends early if
+ * the module does not answer or the program ends it: the agent reports that once, and
+ * the library continues without it.
  */
 #include <errno.h>
 #include <poll.h>
@@ -32,7 +30,7 @@
 
 #include "hint/agent.h"
 
-/* Events that can wait unread; less if the administrator allows less. */
+/* Events that fit the ring; fewer if the administrator allows fewer. */
 #define ENTRIES		256
 
 #define PIN_TRIES	4
@@ -57,7 +55,7 @@ static bool logs(const struct hm_agent *a)
 	return a->log || a->flags & HETMEM_AGENT_LOG;
 }
 
-/* A decision about a block, with its reason. */
+/* Logs a decision about a block, with its reason. */
 __attribute__((format(printf, 4, 5)))
 static void decided(struct hm_agent *a, uintptr_t start, uintptr_t end,
 		    const char *fmt, ...)
@@ -78,7 +76,7 @@ static void decided(struct hm_agent *a, uintptr_t start, uintptr_t end,
 		fprintf(stderr, "hetmem: agent: %s\n", line);
 }
 
-/* Once in the life of a thread. */
+/* Reports the end of the thread, once. */
 static void say_ended(struct hm_agent *a, const char *why)
 {
 	if (!__atomic_exchange_n(&a->told, true, __ATOMIC_ACQ_REL))
@@ -99,8 +97,8 @@ static CUresult call_advise(const struct hm_driver *d, const struct hm_block *b,
 }
 
 /*
- * The driver's devices reach the block on the host; not @set: they do as they did.
- * False: there is none, or the driver refused.
+ * @set: advises the drivers of all unregistered devices to use @b on the host. Otherwise
+ * takes that back. False: there is no such device, or its driver refused.
  */
 static bool advise(struct hm_agent *a, const struct hm_block *b, bool set)
 {
@@ -132,7 +130,7 @@ static bool advise(struct hm_agent *a, const struct hm_block *b, bool set)
 	return done;
 }
 
-/* The program has said where the block is to be: the agent's advice would replace that. */
+/* Whether the program gave advice about the block: the agent's would replace it. */
 static bool is_advised(const struct hm_agent *a, const struct hm_block *b)
 {
 	struct hetmem_advised range;
@@ -142,7 +140,7 @@ static bool is_advised(const struct hm_agent *a, const struct hm_block *b)
 			      &next) != 0;
 }
 
-/* The block is free to move. Pins whose time is over have ended by themselves. */
+/* Lets the block move. @early: its pin has not ended by itself. */
 static void release(struct hm_agent *a, struct hm_block *b, bool early)
 {
 	if (b->pinned && early)
@@ -176,7 +174,7 @@ static struct hm_block *find_block(struct hm_agent *a, uintptr_t start)
 	return oldest;
 }
 
-/* How long @b is to be held now: longer if it was not calm since the last time. */
+/* Returns the next hold of @b in ms: longer if it thrashes again soon. */
 static unsigned int next_hold(const struct hm_policy *policy, const struct hm_block *b,
 			      uint64_t now)
 {
@@ -186,8 +184,8 @@ static unsigned int next_hold(const struct hm_policy *policy, const struct hm_bl
 }
 
 /*
- * Pages that are just moving cannot be held: the next try finds them. Pages that nobody
- * touched cannot be held either, so trying ends.
+ * A page that is just moving cannot be pinned: try again. A page that was never touched
+ * cannot be pinned either, so the number of tries is bounded.
  */
 static int pin(struct hm_agent *a, const struct hm_block *b, unsigned int ms,
 	       struct hm_pinned *pinned)
@@ -206,7 +204,7 @@ static int pin(struct hm_agent *a, const struct hm_block *b, unsigned int ms,
 	return err;
 }
 
-/* The block and its neighbours, as far as they are of one allocation. */
+/* Sets the range to hold: the block and its neighbours within one allocation. */
 static void find_held(struct hm_agent *a, struct hm_block *b)
 {
 	const uintptr_t more = a->policy->neighbours * HM_HUGE_SIZE;
@@ -223,7 +221,7 @@ static void find_held(struct hm_agent *a, struct hm_block *b)
 	pthread_mutex_unlock(&a->hm->lock);
 }
 
-/* Drivers that are not registered with the module are told; it pins for the others. */
+/* Advises an unregistered driver; the module pins for registered ones. */
 static void hold(struct hm_agent *a, struct hm_block *b, const struct hetmem_event *event,
 		 uint64_t now)
 {
@@ -257,8 +255,8 @@ static void hold(struct hm_agent *a, struct hm_block *b, const struct hetmem_eve
 }
 
 /*
- * A block that is held thrashes: the event is an old one, or some of its pages got away.
- * They are held as long as the others.
+ * A held block thrashes: the event is stale, or some pages of the block are not pinned.
+ * Pin these for the rest of the hold.
  */
 static void hold_rest(struct hm_agent *a, struct hm_block *b,
 		      const struct hetmem_event *event, uint64_t now)
@@ -311,7 +309,7 @@ static void on_events(struct hm_agent *a)
 			 __ATOMIC_RELAXED);
 }
 
-/* Lets go what is over; milliseconds to the next, or -1. */
+/* Releases blocks whose hold is over. Returns the milliseconds to the next, or -1. */
 static int on_time(struct hm_agent *a)
 {
 	const uint64_t now = hm_now();
@@ -404,7 +402,7 @@ static void track(struct hm_range *range, void *arg)
 	hm_kmod_track(arg, range->start, range->end);
 }
 
-/* The context, its ring, and in it all system memory that there is. */
+/* Opens the context and its ring, and tracks all system memory in it. */
 static int open_context(struct hm_agent *a)
 {
 	struct hetmem *hm = a->hm;
@@ -447,7 +445,7 @@ static void open_hints(struct hm_agent *a)
 	}
 }
 
-/* With hm->making: finds out that somebody ended the thread, and says so. */
+/* With hm->making. Reports a thread that the program ended. */
 static void check_thread(struct hm_agent *a)
 {
 	if (!a->alive || pthread_tryjoin_np(a->thread, NULL))
@@ -457,7 +455,7 @@ static void check_thread(struct hm_agent *a)
 	say_ended(a, "somebody ended it");
 }
 
-/* The executor counts before it answers: who is answered may ask at once. */
+/* The executor counts a hint before it answers: an asker can read it at once. */
 static void copy_hints(struct hm_agent *a)
 {
 	struct hetmem_executor_stats stats = { .size = sizeof(stats) };
@@ -466,7 +464,7 @@ static void copy_hints(struct hm_agent *a)
 		a->stats.hints = stats.hints;
 }
 
-/* All that the agent has, except its counters. */
+/* Frees everything of the agent except its counters. */
 static void end(struct hm_agent *a)
 {
 	const uint64_t one = 1;
@@ -475,7 +473,7 @@ static void end(struct hm_agent *a)
 
 	check_thread(a);
 	__atomic_store_n(&a->stop, true, __ATOMIC_RELEASE);
-	/* An eventfd takes a one whole, unless it is full of them. */
+	/* Fails only with EINTR, or if the eventfd is readable already. */
 	while (a->alive && write(a->stop_fd, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 	if (a->alive)
@@ -528,7 +526,7 @@ static int start(struct hetmem *hm, const struct hetmem_agent_params *params)
 		check_thread(hm->agent);
 	if (hm->agent && hm->agent->fd >= 0 &&
 	    __atomic_load_n(&hm->agent->stats.running, __ATOMIC_ACQUIRE))
-		return hm_error(-EBUSY, "agent_start: it runs: stop it first");
+		return hm_error(-EBUSY, "agent_start: the agent runs: stop it first");
 	a = calloc(1, sizeof(*a));
 	if (!a)
 		return hm_error(-ENOMEM, "agent: no memory");
@@ -590,7 +588,7 @@ int hetmem_agent_stop(struct hetmem *hm)
 	if (hm->agent && hm->agent->fd >= 0)
 		end(hm->agent);
 	else
-		err = hm_error(-ENOENT, "agent_stop: it does not run");
+		err = hm_error(-ENOENT, "agent_stop: the agent does not run");
 	pthread_mutex_unlock(&hm->making);
 	return err;
 }
@@ -612,7 +610,7 @@ int hetmem_agent_stats(struct hetmem *hm, struct hetmem_agent_stats *stats)
 		return err;
 	pthread_mutex_lock(&hm->making);
 	if (!hm->agent) {
-		err = hm_error(-ENOENT, "agent_stats: it was never started");
+		err = hm_error(-ENOENT, "agent_stats: the agent was never started");
 	} else {
 		check_thread(hm->agent);
 		copy_hints(hm->agent);
@@ -626,7 +624,7 @@ int hetmem_agent_stats(struct hetmem *hm, struct hetmem_agent_stats *stats)
 	return err;
 }
 
-/* "aggressive", "conservative,log". False: neither. */
+/* Parses "aggressive", "conservative,log", ... False: not valid. */
 static bool parse(const char *text, struct hetmem_agent_params *params)
 {
 	const size_t len = strcspn(text, ",");
@@ -645,7 +643,7 @@ static bool parse(const char *text, struct hetmem_agent_params *params)
 	return false;
 }
 
-/* A spec asked for it. One that runs is as good; what fails otherwise is said. */
+/* Starts the agent for agent= of a spec. One that runs serves; other errors are printed. */
 static void start_for_spec(struct hetmem *hm, int policy)
 {
 	const struct hetmem_agent_params params = { .size = sizeof(params),
@@ -666,7 +664,7 @@ int hm_agent_open(struct hetmem *hm)
 	if (!text || !*text)
 		return 0;
 	if (!parse(text, &params))
-		return hm_error(-EINVAL, "HETMEM_AGENT is \"%s\": use off, conservative or aggressive, and \",log\" behind it for a log",
+		return hm_error(-EINVAL, "HETMEM_AGENT is \"%s\": use off, conservative or aggressive, and append \",log\" for a log",
 				text);
 	if (hetmem_agent_start(hm, &params))
 		fprintf(stderr, "hetmem: HETMEM_AGENT=%s: %s\n", text,
