@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * What is mapped in this process: /proc/self/maps, by queries (PROCMAP_QUERY,
- * Linux 6.11), else as text that is read once. HMM leaves files, shared memory, huge
- * pages of hugetlbfs and special mappings on the host; only a look at the mappings
- * tells that before.
+ * The mappings of this process: /proc/self/maps, by queries (PROCMAP_QUERY, Linux
+ * 6.11), else as text that is read once. HMM leaves files, shared memory, huge pages
+ * of hugetlbfs and special mappings on the host without a report, so the mappings are
+ * read before a prefetch.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -91,7 +91,7 @@ static bool read_line(FILE *text, struct hm_vma *vma)
 
 	if (!fgets(line, sizeof(line), text))
 		return false;
-	/* A name may be longer; its end tells nothing. */
+	/* A name may be longer than @line: skip the rest. */
 	if (!strchr(line, '\n'))
 		do {
 			c = fgetc(text);

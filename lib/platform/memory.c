@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * How much memory the host has left: what the kernel calls available, the page cache
- * that it can drop, and what the cgroups of the process allow.
+ * How much memory the host has left: MemAvailable, the page cache that the kernel can
+ * drop, and the bytes that the cgroups of the process still allow.
  *
- * A cgroup's limit holds for all that are below it, so each one from the process's own
- * up to the root of the mount is asked. What a cgroup uses includes page cache, which
- * it drops before it fails: that counts as free. Files are read below a root, which is
- * "" except in tests.
+ * The limit of a cgroup holds for all cgroups below it. So each one from the process's own
+ * up to the root of the mount is read. The usage of a cgroup includes page cache, which
+ * the kernel drops before an allocation fails: it counts as free. All files are read
+ * below a root directory, which is "" except in tests.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,10 +19,10 @@
 
 #include "platform/platform.h"
 
-/* Limits of cgroup v1 from here on mean none. */
+/* A limit of cgroup v1 from here on means no limit. */
 #define NO_LIMIT	((uint64_t)1 << 60)
 
-/* All of a file, NUL-terminated; NULL: it is not there, or no memory. */
+/* Returns the contents of a file, NUL-terminated; NULL: no such file, or no memory. */
 static char *read_all(const char *path)
 {
 	size_t room = 16384, len = 0;
@@ -53,7 +53,7 @@ static char *read_all(const char *path)
 	return text;
 }
 
-/* The number after @key, which begins a line or follows a blank. False: none. */
+/* Finds the number after @key, which begins a line or follows a blank. False: none. */
 static bool find_number(const char *text, const char *key, uint64_t *number)
 {
 	const size_t len = strlen(key);
@@ -122,7 +122,7 @@ uint64_t hm_node_free(const char *root, int node)
 	return bytes;
 }
 
-/* Turns the kernel's \040 and so on back, in place. */
+/* Replaces octal escapes of the kernel (\040) by their characters, in place. */
 static void unescape(char *text)
 {
 	unsigned int value;
@@ -140,9 +140,10 @@ static void unescape(char *text)
 }
 
 /**
- * struct files - how a version of cgroups calls what we read
- * @type: of the file system
- * @cache: of memory.stat: two kinds of pages of files
+ * struct files - names of a version of cgroups
+ * @type: its file system
+ * @limits, @current: files
+ * @cache: keys of memory.stat: two kinds of pages of files
  */
 struct files {
 	const char *type;
@@ -165,7 +166,7 @@ static const struct files v2 = {
 	.cache = { "active_file", "inactive_file" },
 };
 
-/* Whether @word is one of @list, which has commas and ends at a colon or as a text. */
+/* Whether @word is in @list, separated by commas, which ends at a colon or a NUL. */
 static bool has_word(const char *list, const char *word)
 {
 	const size_t len = strlen(word);
@@ -180,7 +181,7 @@ static bool has_word(const char *list, const char *word)
 	}
 }
 
-/* The process's path in the hierarchy of @f, into @path of PATH_MAX bytes. */
+/* Writes the process's path in the hierarchy of @f to @path of PATH_MAX bytes. */
 static bool find_path(const char *text, const struct files *f, char *path)
 {
 	const char *line = text, *controllers, *at;
@@ -204,7 +205,7 @@ static bool find_path(const char *text, const struct files *f, char *path)
 	return false;
 }
 
-/* Where that hierarchy is mounted, and what of it: @top. Both have PATH_MAX bytes. */
+/* Finds the mount @point of that hierarchy, and which directory @top it shows. */
 static bool find_mount(const char *text, const struct files *f, char *point,
 		       char *top)
 {
@@ -240,7 +241,7 @@ static bool read_number(const char *directory, const char *file, uint64_t *numbe
 
 	snprintf(path, sizeof(path), "%s/%s", directory, file);
 	text = read_all(path);
-	/* "max" is none. */
+	/* "max" is no number: there is no limit. */
 	found = text && sscanf(text, "%" SCNu64, number) == 1;
 	free(text);
 	return found;
@@ -261,7 +262,7 @@ static uint64_t cache_of(const char *directory, const struct files *f)
 	return sum;
 }
 
-/* One cgroup: less of it may be free than of those that were asked before. */
+/* Reads one cgroup; keeps its figure if it is the least so far. */
 static void ask_cgroup(const char *directory, const struct files *f,
 		       const char *name, struct hm_host_memory *m)
 {
@@ -296,7 +297,7 @@ static void ask_hierarchy(const char *root, const char *cgroups,
 
 	if (!find_path(cgroups, f, path) || !find_mount(mounts, f, point, top))
 		return;
-	/* A container may see its own part of the hierarchy alone. */
+	/* A container may see only its own part of the hierarchy. */
 	len = strcmp(top, "/") ? strlen(top) : 0;
 	below = !strncmp(path, top, len) ? path + len : "";
 	if (!strncmp(below, "/..", 3))

@@ -3,15 +3,15 @@
  * Arenas of units, for pools that share a provider: see arenas.h.
  *
  * A request takes, in this order: units that are held and free; units that other
- * pools give back then; units of the class's own arenas that nobody used; a new
- * arena; any free units. A pool gives units back for another pool, and they stay held;
- * or of its own accord (trim, decay), and their memory goes back to the system: the
- * arena if it is wholly free, else the pages if they are the process's own.
+ * pools then give back; unused units of the class's own arenas; a new arena; any free
+ * units. Units that a pool gives back for another pool stay held. After trim or decay
+ * their memory goes back to the system: the whole arena if it is free, else the pages if
+ * they are the process's own.
  *
  * The map has one byte for each unit (its class, and whether it is held) and one for
- * each grain of 64 KiB (where its pages may be). A grain is shared by small blocks,
- * so its bits are set and cleared atomically; they are a hint and nothing is wrong
- * if one is stale: a piece is moved that is there already, or comes by faults.
+ * each grain of 64 KiB (where its pages may be). Small blocks share a grain, so its
+ * bits change atomically. They are a hint: if one is stale, a piece is moved that is
+ * there already, or its pages come by faults.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -32,21 +32,21 @@
 #define UNIT_CLASS	0x0f
 #define UNIT_BUSY	0x0f	/* class: its pages are being dropped */
 #define UNIT_HELD	0x40
-/* What the driver was told: the device reaches it on the host; each may have a copy. */
+/* Advice given to the driver: the device uses it on the host; each side has a copy. */
 #define UNIT_REACHED	0x10
 #define UNIT_COPIED	0x20
 #define UNIT_ADVICE	(UNIT_REACHED | UNIT_COPIED)
 
-/* Classes that belong to one side: HETMEM_PLACEMENT_*. */
+/* The classes that one side uses: HETMEM_PLACEMENT_*. */
 #define HOST_CLASS	HETMEM_PLACEMENT_HOST
 #define DEVICE_CLASS	HETMEM_PLACEMENT_DEVICE
-/* A lazy arena has this part of what is held, within bounds. */
+/* A new lazy arena has up to 1/8 of the held bytes, within bounds. */
 #define ARENA_SHARE	8
 #define MIN_ARENA	((size_t)16 << 20)
 #define MAX_ARENA	((size_t)1 << 30)
-/* Own pages from this size on are dropped and populated, rather than moved. */
+/* Blocks of own pages from this size on are dropped and populated, not moved. */
 #define MIN_DROP	HM_HUGE_SIZE
-/* What moves together with a block, in grains on each side. */
+/* Grains on each side of a block that may move with it. */
 #define MAX_MORE	1024
 
 struct leaf {
@@ -57,10 +57,10 @@ struct leaf {
 /**
  * struct arena - a region of the provider
  * @range: whole aligned units of it
- * @ptr, @bytes: as the provider knows it
- * @home: class that it was made for
+ * @ptr, @bytes: the provider's region
+ * @home: the class that it was made for
  * @free: units without a class
- * @failed: the trim in which the provider did not take it back
+ * @failed: number of the trim in which the provider refused to take it back
  */
 struct arena {
 	struct hm_range range;
@@ -75,15 +75,15 @@ struct arena {
  * struct hm_arenas - see arenas.h
  * @ops: of the providers for pools; the name is the base's
  * @tree: of struct arena
- * @map: leaves by address; a leaf is there from its first arena until the end
+ * @map: leaves by address; a leaf lives from its first arena until destroy
  * @nr_leaves, @nr_arenas: for metadata
  * @held, @peak: bytes
- * @max: of @held; 0: no bound
+ * @max: bound of @held; 0: none
  * @spared: threads that ask other pools for units
- * @trims: so far
- * @populate: threads, as the base provider had it
+ * @trims: number of trims so far
+ * @populate: threads that make pages, from the base provider
  * @asked, @calls: as of struct hm_arenas_stats; without the lock
- * @stream: that brings memory to the host, made when it is first needed
+ * @stream: brings memory to the host; made at first use
  * @kind: see hm_arenas_kind()
  */
 struct hm_arenas {
@@ -102,7 +102,7 @@ struct hm_arenas {
 	int kind;
 };
 
-/* The provider that a pool has. */
+/* The provider of a pool. */
 struct units {
 	struct hm_provider provider;
 	struct hm_arenas *arenas;
@@ -117,7 +117,7 @@ static struct leaf *leaf_of(const struct hm_arenas *a, uintptr_t addr)
 		__atomic_load_n(&a->map[addr >> LEAF_SHIFT], __ATOMIC_ACQUIRE);
 }
 
-/* NULL: never an address of an arena. */
+/* NULL: no arena ever had @addr. */
 static uint8_t *unit_at(const struct hm_arenas *a, uintptr_t addr)
 {
 	struct leaf *leaf = leaf_of(a, addr);
@@ -141,7 +141,7 @@ static uint8_t unit_get(const struct hm_arenas *a, uintptr_t addr)
 	return unit ? __atomic_load_n(unit, __ATOMIC_RELAXED) : 0;
 }
 
-/* Lock held. What was advised stays. */
+/* Lock held. The bits of advice stay. */
 static void unit_set(struct hm_arenas *a, uintptr_t addr, uint8_t value)
 {
 	value |= unit_get(a, addr) & UNIT_ADVICE;
@@ -155,7 +155,7 @@ static uint8_t grain_get(const struct hm_arenas *a, uintptr_t addr)
 	return grain ? __atomic_load_n(grain, __ATOMIC_RELAXED) : 0;
 }
 
-/* Adds @set and takes @clear away in all grains that overlap. */
+/* Sets the bits @set and clears @clear in all grains that overlap. */
 static void grains_change(struct hm_arenas *a, uintptr_t start, uintptr_t end,
 			  uint8_t set, uint8_t clear)
 {
@@ -204,21 +204,21 @@ unsigned int hm_arenas_class(const struct hm_arenas *a, const void *ptr)
 	return class <= HM_ARENAS_CLASSES ? class : 0;
 }
 
-/* Whether memory is brought to where it is used, and this process may do so. */
+/* Whether this memory moves to its user, and this process is the owner. */
 static bool can_move(const struct hm_arenas *a)
 {
 	return a->base->caps & HM_PROVIDER_MOVES &&
 	       a->base->hm->generation == hm_generation();
 }
 
-/* Units. All with the lock, except where a comment says so. */
+/* Units. The lock is held, except where a comment says otherwise. */
 
 static size_t units_of(const struct arena *arena)
 {
 	return (arena->range.end - arena->range.start) / HM_UNIT_SIZE;
 }
 
-/* What is looked for: @held: only units that are; @home: 0, or only there. */
+/* Units to look for. @held: only held ones. @home: 0, or only in arenas of that class. */
 struct search {
 	const struct hm_arenas *arenas;
 	size_t units;
@@ -267,7 +267,7 @@ static int no_room(const struct hm_arenas *a, uint64_t more)
 			(unsigned long long)a->max, (unsigned long long)more);
 }
 
-/* -ENOMEM: more than max would be held. */
+/* Gives the units to @class. -ENOMEM: more than max would be held. */
 static int take_units(struct hm_arenas *a, const struct search *s,
 		      unsigned int class)
 {
@@ -288,7 +288,7 @@ static int take_units(struct hm_arenas *a, const struct search *s,
 	return 0;
 }
 
-/* Free units of [@start, @end) are held no more. Returns the bytes that were. */
+/* Marks free units of [@start, @end) as not held. Returns the bytes that were held. */
 static size_t unhold(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 {
 	size_t bytes = 0;
@@ -328,7 +328,7 @@ static void count(uint64_t *counter, unsigned int n)
 	__atomic_fetch_add(counter, n, __ATOMIC_RELAXED);
 }
 
-/* A region of @bytes, and of a unit more if that is needed for alignment. */
+/* Gets a region of @bytes; if it is not aligned, one that is larger by a unit. */
 static int region_get(struct hm_arenas *a, size_t bytes, hetmem_stream stream,
 		      struct arena *arena)
 {
@@ -398,8 +398,8 @@ static int may_hold(struct hm_arenas *a, uint64_t bytes)
 }
 
 /*
- * The first huge page of an arena that the CPU will touch shows whether others are worth
- * their time: on a fragmented host one can take the kernel milliseconds.
+ * Times the first huge page of an arena that the CPU will touch. On a fragmented host one
+ * can take milliseconds: then the arena gets small pages.
  */
 static void probe(struct hm_arenas *a, const struct arena *arena)
 {
@@ -412,11 +412,11 @@ static void probe(struct hm_arenas *a, const struct arena *arena)
 					   a->base->hm->page_size, 1, slow) ||
 			 hm_now() - began <= slow))
 		return;
-	/* A kernel without huge pages says -EINVAL: nothing is lost. */
+	/* Fails on a kernel without huge pages, which needs no advice. */
 	madvise(start, arena->range.end - arena->range.start, MADV_NOHUGEPAGE);
 }
 
-/* A new arena of @bytes, whose first units are for @class. Without the lock. */
+/* Makes an arena of @bytes and gives its first units to @class. Lock not held. */
 static int grow(struct hm_arenas *a, unsigned int class, size_t size,
 		size_t bytes, hetmem_stream stream, uintptr_t *start)
 {
@@ -455,7 +455,7 @@ static int grow(struct hm_arenas *a, unsigned int class, size_t size,
 	return 0;
 }
 
-/* Lock held. Whether there are such units; then *@err is that of taking them. */
+/* Lock held. Returns whether there are such units; then *@err is the result of taking. */
 static bool find_units(struct hm_arenas *a, unsigned int class,
 		       struct search *s, int *err)
 {
@@ -465,7 +465,7 @@ static bool find_units(struct hm_arenas *a, unsigned int class,
 	return true;
 }
 
-/* Lock held. Held ones, the class's own arenas first. */
+/* Lock held. Looks for held units, in the class's own arenas first. */
 static bool find_held(struct hm_arenas *a, unsigned int class,
 		      struct search *s, int *err)
 {
@@ -522,8 +522,8 @@ static int try_units(struct hm_arenas *a, unsigned int class, size_t size,
 }
 
 /*
- * Lock held, and released meanwhile. The free units of [@start, @end) in @arena: their
- * memory goes back to the system as far as it can. Returns the bytes.
+ * Lock held; released during the call of the kernel. Drops the pages of the free units
+ * [@start, @end) of @arena. Returns the bytes given back, 0 if they cannot be dropped.
  */
 static size_t drop_units(struct hm_arenas *a, struct arena *arena,
 			 uintptr_t start, uintptr_t end)
@@ -547,9 +547,9 @@ static size_t drop_units(struct hm_arenas *a, struct arena *arena,
 }
 
 /*
- * Lock held, and released meanwhile. Returns the held bytes given back. The addresses
- * can be another arena's as soon as the provider has them. So the map forgets them
- * first. An arena that the provider refuses is held as a whole: nobody knows better.
+ * Lock held; released during the call of the provider. Returns the held bytes given back.
+ * A new arena can have the addresses as soon as the provider has them, so the map forgets
+ * them first. If the provider refuses the arena, all of it counts as held.
  */
 static size_t release_arena(struct hm_arenas *a, struct arena *arena,
 			    unsigned int trim)
@@ -577,7 +577,7 @@ static size_t release_arena(struct hm_arenas *a, struct arena *arena,
 	return 0;
 }
 
-/* Units of a class are free, and their memory can go back to the system. */
+/* Takes free units from their class, and gives memory back unless a thread waits for it. */
 static void put_units(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 {
 	struct arena *arena;
@@ -597,7 +597,7 @@ static void put_units(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 	hm_unlock(&a->lock);
 }
 
-/* What a trim looks for: the first arena in which there is something to do. */
+/* The first arena in which a trim can give memory back, and which units of it. */
 struct victim {
 	const struct hm_arenas *arenas;
 	unsigned int trim;
@@ -705,8 +705,8 @@ void hm_arenas_get_stats(struct hm_arenas *a, struct hm_arenas_stats *stats)
 }
 
 /*
- * Own pages of dead units that a device has are dropped: the CPU makes new ones, which
- * takes less than bringing them back.
+ * Drops own pages of dead units if some are on the device: for the CPU, new pages take
+ * less time than bringing these back.
  */
 static void renew_units(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 {
@@ -724,8 +724,8 @@ static void renew_units(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 /* Advice by class. */
 
 /*
- * Only for what a program asks for by name: what is allocated for the CPU, a device may
- * use again and again, and it is faster there.
+ * Only the classes that a program must name get advice. A block of the class host may
+ * still be used by the device many times, and is faster there.
  */
 static uint8_t wanted_advice(unsigned int class)
 {
@@ -739,7 +739,7 @@ static uint8_t wanted_advice(unsigned int class)
 	}
 }
 
-/* Whether the driver places this memory: all that is managed, own pages with HMM. */
+/* Whether the driver places this memory: managed memory, and own pages with HMM. */
 static bool can_advise(const struct hm_arenas *a)
 {
 	const struct hetmem *hm = a->base->hm;
@@ -765,7 +765,7 @@ static CUresult advise(struct hm_arenas *a, uintptr_t start, uintptr_t end,
 	return d->cuMemAdvise_v1(start, end - start, what, device ? handle : CU_DEVICE_CPU);
 }
 
-/* Likewise: from advice @is to @wanted. */
+/* In the device's context. Changes the advice @is to @wanted. */
 static CUresult change_advice(struct hm_arenas *a, uintptr_t start, uintptr_t end,
 			      uint8_t is, uint8_t wanted)
 {
@@ -792,9 +792,9 @@ static CUresult change_advice(struct hm_arenas *a, uintptr_t start, uintptr_t en
 }
 
 /*
- * The driver is told what @class means for its units, which are the caller's, in runs
- * of the same advice. It is a hint: what is refused is tried again when the units go
- * to another class.
+ * Gives the driver the advice of @class about the caller's units, in runs that have the
+ * same advice so far. Advice that the driver refuses is tried again when the units are
+ * handed out again.
  */
 static void advise_units(struct hm_arenas *a, uintptr_t start, uintptr_t end,
 			 unsigned int class)
@@ -838,7 +838,7 @@ static int units_alloc(struct hm_provider *self, size_t size,
 	if (u->class != DEVICE_CLASS)
 		renew_units(a, start, start + size);
 	advise_units(a, start, start + size, u->class);
-	/* What the device touches first is better made there. */
+	/* Pages of the class device are best made by the device's first touch. */
 	if (a->populate && u->class != DEVICE_CLASS) {
 		err = hm_pages_populate((void *)start, size,
 					self->hm->page_size, a->populate,
@@ -854,7 +854,7 @@ static int units_alloc(struct hm_provider *self, size_t size,
 	return 0;
 }
 
-/* Always taken back: what the base provider refuses stays here, free. */
+/* Never fails: units that the base provider refuses stay here, free. */
 static int units_free(struct hm_provider *self, void *ptr, size_t size,
 		      hetmem_stream stream)
 {
@@ -911,7 +911,7 @@ int hm_arenas_create(struct hm_provider *base, uint64_t max,
 	};
 	a->base = base;
 	a->user = user;
-	/* Units are populated when they are handed out, not whole arenas. */
+	/* units_alloc() populates units; the base provider would populate whole arenas. */
 	a->populate = base->populate;
 	base->populate = 0;
 	a->max = max;
@@ -969,7 +969,7 @@ static uint8_t side_of(hetmem_stream stream)
 	return stream == HETMEM_STREAM_HOST ? HM_ON_HOST : HM_ON_DEVICE;
 }
 
-/* A device uses memory on the host that it was told to reach there. */
+/* Returns the side that has the pages after a use: the host, if the driver is so advised. */
 static uint8_t used_at(const struct hm_arenas *a, uintptr_t addr, hetmem_stream stream)
 {
 	return unit_get(a, addr) & UNIT_REACHED ? HM_ON_HOST : side_of(stream);
@@ -1005,7 +1005,10 @@ static bool is_movable(const struct hm_arenas *a, uintptr_t addr, uint8_t where)
 	return (grain_get(a, addr) & (where | HM_KEPT)) == where;
 }
 
-/* Grains [*@start, *@end) of a block become those of them, and around in @in, to move. */
+/*
+ * Shrinks and extends the grains [*@start, *@end) of a block, within @in, to those that
+ * are to move.
+ */
 static bool find_piece(const struct hm_arenas *a, uintptr_t *start,
 		       uintptr_t *end, uint8_t where, const struct hm_range *in)
 {
@@ -1055,7 +1058,7 @@ static CUresult prefetch(const struct hm_arenas *a, uintptr_t start, size_t size
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* Lock not held. NULL: none can be made. */
+/* Lock not held. NULL: it cannot be made. */
 static CUstream own_stream(struct hm_arenas *a)
 {
 	const struct hm_driver *d = &a->base->hm->driver;
@@ -1077,7 +1080,7 @@ static bool by_driver(struct hm_arenas *a, uintptr_t start, uintptr_t end,
 
 	if (device && hm_capture_active(hm, stream))
 		return false;
-	/* A handle that means a stream of the current context means one of the device. */
+	/* A special handle means a stream of the current context: use the device's. */
 	if (device && !hm_stream_special(stream) ?
 	    hm_context_default(hm, a->base->device, &saved) :
 	    hm_provider_enter(a->base, &saved))
@@ -1093,7 +1096,7 @@ static bool by_driver(struct hm_arenas *a, uintptr_t start, uintptr_t end,
 	return !res;
 }
 
-/* The whole pages of dead memory, made on the host again. */
+/* Drops the whole pages of a dead block and makes new ones on the host. */
 static bool renew(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 {
 	const size_t page = a->base->hm->page_size;
@@ -1105,7 +1108,7 @@ static bool renew(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 				  a->base->slow_ns);
 }
 
-/* To the module the node of an ATS device is as good as any of the host. */
+/* Not with ATS: to the module, the node of the device is a node of the host. */
 static bool by_module(const struct hm_arenas *a)
 {
 	const struct hetmem *hm = a->base->hm;
@@ -1114,7 +1117,7 @@ static bool by_module(const struct hm_arenas *a)
 	       hm->devices[a->base->device].platform.node < 0;
 }
 
-/* The addresses of the arena that @addr is in. */
+/* Returns the addresses of the arena that @addr is in; { 0 }: none. */
 static struct hm_range arena_at(struct hm_arenas *a, uintptr_t addr)
 {
 	struct hm_range is = { 0 }, *range;
@@ -1127,7 +1130,7 @@ static struct hm_range arena_at(struct hm_arenas *a, uintptr_t addr)
 	return is;
 }
 
-/* What is on the other side, or may be. */
+/* Moves the pages of a block that may be on the other side. */
 static void bring(struct hm_arenas *a, const void *ptr, size_t size,
 		  hetmem_stream stream)
 {
@@ -1182,7 +1185,7 @@ void hm_arenas_given(struct hm_arenas *a, const void *ptr, size_t size,
 
 /* For placement. */
 
-/* The arenas in which @addr is a class's, *@class; or NULL. */
+/* Returns the arenas in which a class has @addr, and *@class; or NULL. */
 static struct hm_arenas *find_arenas(struct hetmem *hm, uintptr_t addr,
 				     unsigned int *class)
 {
