@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Advice: where memory should be, who uses it, whether it is only read.
+ * Advice: the preferred location of memory, its users, whether it is mostly read.
  *
- * Advice in force is remembered in an array of disjoint ranges of whole pages, sorted
- * by address; with MAX_ADVISED of them no more is added. Neighbours with equal advice are one range. Room
- * is made before anything changes, so a change cannot fail half done. It is forgotten
- * when the library frees the memory, and put in force again when the library resizes
- * it. The driver and the kernel forget it themselves at munmap(2).
+ * Advice in force is kept in an array of at most MAX_ADVISED disjoint ranges of whole
+ * pages, sorted by address. Neighbours with equal advice are one range. The array grows
+ * before anything changes, so a change cannot fail half done. The library forgets advice
+ * when it frees the memory, and gives it again when it resizes the memory. The driver and
+ * the kernel forget it at munmap(2).
  *
- * place->lock covers the array and the call that puts advice in force, so that
- * both agree. It is taken after hm->lock and after a context is current.
+ * place->lock protects the array and the call that puts advice in force, so that both
+ * agree. It is taken after hm->lock and after a context is current.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@
 #define NOWHERE		HETMEM_LOC(HETMEM_UNKNOWN, 0)
 
 /**
- * struct hm_place - what placement remembers
+ * struct hm_place - the advice in force
  * @advised: @nr ranges, room for @room
  */
 struct hm_place {
@@ -60,7 +60,7 @@ static size_t find(const struct hm_place *p, uintptr_t addr)
 	return low;
 }
 
-/* Room for whatever a change of [@start, @end) makes. -ENOMEM. */
+/* Makes room for the ranges that a change of [@start, @end) can add. -ENOMEM. */
 static int reserve(struct hm_place *p, uintptr_t start, uintptr_t end)
 {
 	const size_t need = p->nr + find(p, end) - find(p, start) + 4;
@@ -94,7 +94,7 @@ static void erase(struct hm_place *p, size_t at, size_t nr)
 	p->nr -= nr;
 }
 
-/* No range crosses @addr afterwards. */
+/* Splits the range that crosses @addr. */
 static void split(struct hm_place *p, uintptr_t addr)
 {
 	const size_t at = find(p, addr);
@@ -108,7 +108,7 @@ static void split(struct hm_place *p, uintptr_t addr)
 	p->advised[at + 1].start = addr;
 }
 
-/* Empty ranges go, equal neighbours become one, from @at to what begins at @end. */
+/* Erases empty ranges and joins equal neighbours, from @at to the range at @end. */
 static void tidy(struct hm_place *p, size_t at, uintptr_t end)
 {
 	at = at ? at - 1 : 0;
@@ -158,14 +158,14 @@ static void set(struct hetmem_advised *a, int advice, uint32_t location)
 
 static const struct hm_block_ops block_ops;
 
-/* Blocks are watched while there is advice about any. @before: there was. */
+/* Watches blocks while there is advice. @before: number of ranges before the change. */
 static void watch(const struct hm_place *p, size_t before)
 {
 	if (!before != !p->nr)
 		hm_watch_blocks(&block_ops, p->nr ? 1 : -1);
 }
 
-/* There is room. */
+/* reserve() has made room. */
 static void remember(struct hm_place *p, uintptr_t start, uintptr_t end,
 		     int advice, uint32_t location)
 {
@@ -189,7 +189,7 @@ static void remember(struct hm_place *p, uintptr_t start, uintptr_t end,
 	watch(p, before);
 }
 
-/* Without room to part a range, all of it is forgotten. */
+/* Without memory to split a range, forgets all of the range. */
 static void forget(struct hm_place *p, uintptr_t start, uintptr_t end)
 {
 	const size_t before = p->nr;
@@ -207,14 +207,14 @@ static void forget(struct hm_place *p, uintptr_t start, uintptr_t end)
 	watch(p, before);
 }
 
-/* Who puts advice in force. */
+/* The ways to put advice in force: a driver call, or the kernel's memory policy. */
 enum by { BY_NOBODY, BY_DRIVER, BY_POLICY };
 
 /**
- * struct advice - what is advised, and how
+ * struct advice - one advice, and how it is put in force
  * @node: BY_POLICY: NUMA node, -1: none
  * @reason: as in struct hetmem_moved
- * @hmm: mappings are looked at, of which HMM leaves some on the host
+ * @hmm: look at the mappings: HMM leaves some on the host
  */
 struct advice {
 	int what;
@@ -232,7 +232,7 @@ static bool has_location(int what)
 	       what == HETMEM_ADVISE_NOT_ACCESSED_BY;
 }
 
-/* Taking advice back is never refused for want of room. */
+/* Whether @what can be refused with -ENOSPC. Taking advice back cannot. */
 static bool is_added(int what)
 {
 	return what == HETMEM_ADVISE_PREFERRED ||
@@ -271,7 +271,7 @@ static void by_policy(struct advice *a, int node, const char *reason)
 		nobody(a, "this kernel has no NUMA: there is one node");
 }
 
-/* Devices with the CPU's page tables: the memory policy of the kernel decides. */
+/* For devices with the CPU's page tables, the kernel's memory policy decides. */
 static void plan_host_tables(const struct hetmem_platform *p, struct advice *a)
 {
 	if (!is_about_location(a->what))
@@ -419,7 +419,7 @@ static CUresult call_advise(const struct hetmem *hm, uintptr_t start, size_t siz
 			where.id : CU_DEVICE_CPU);
 }
 
-/* A context is current if it is BY_DRIVER. With the lock. */
+/* With the lock. BY_DRIVER: a context is current. */
 static int put_in_force(const struct hetmem *hm, uintptr_t start, uintptr_t end,
 			const struct advice *a)
 {
@@ -439,7 +439,7 @@ static int put_in_force(const struct hetmem *hm, uintptr_t start, uintptr_t end,
 		err && err != -ENOMEM && err != -EINVAL ? -EIO : err;
 }
 
-/* What HMM leaves on the host. False: that is all of @span. */
+/* Counts pages that HMM leaves on the host. False: these are all pages of @span. */
 static bool look(const struct hetmem *hm, const struct hm_span *span,
 		 struct hetmem_moved *done)
 {
@@ -575,7 +575,7 @@ ssize_t hetmem_advised(struct hetmem *hm, const void *ptr, size_t size,
 
 /* Memory that the library frees or resizes. */
 
-/* The whole pages inside [@start, @start + @size): others have a part of the rest. */
+/* Finds the whole pages inside [@start, @start + @size). False: none. */
 static bool pages_inside(const struct hetmem *hm, uintptr_t start, size_t size,
 			 uintptr_t *first, uintptr_t *end)
 {
@@ -603,7 +603,7 @@ static void memory_gone(struct hetmem *hm, uintptr_t start, size_t size)
 	hm_unlock(&hm->place->lock);
 }
 
-/* Each advice in @a that makes up its range, by @each. */
+/* Calls @each for each advice in @a. */
 static void each_advice(const struct hetmem_advised *a,
 			void (*each)(void *arg, int what, uint32_t location),
 			void *arg)
@@ -649,9 +649,9 @@ static void once_again(void *arg, int what, uint32_t location)
 }
 
 /*
- * Forgets what is advised about [@start, @end) and, with @source, puts the advice of
- * @source's pages in force there; the last page's goes for all that is longer.
- * Without, takes it back where it is in force.
+ * Forgets the advice about [@from, @from_end). With @off, takes it back from the driver or
+ * the kernel. Otherwise puts it in force on [@to, @to_end); if that is longer, its end
+ * gets the advice of the last page.
  */
 static void transfer(struct hetmem *hm, uintptr_t from, uintptr_t from_end,
 		     uintptr_t to, uintptr_t to_end, bool off)
@@ -722,7 +722,7 @@ static const struct hm_memory_ops memory_ops = {
 	.moved = memory_moved,
 };
 
-/* A pool gives the block's memory to others: they did not ask for this advice. */
+/* Takes advice back: the pool gives the memory to blocks that have none. */
 static void block_freed(struct hetmem *hm, uintptr_t start, size_t size)
 {
 	uintptr_t first, end;

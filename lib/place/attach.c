@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Attaching: foreign host memory becomes usable by the devices, in place.
+ * Attaching: devices can use foreign host memory in place.
  *
- * Devices that use all memory of the process need nothing. For others the memory is
- * registered with the driver, once: a copy across two registrations fails. Attachments
- * within a registration share it, and it ends with the last of them. Each attachment
- * keeps its owner alive until it ends.
+ * Devices that use all memory of the process need no registration. For others the
+ * memory is registered with the driver, once: a copy across two registrations fails.
+ * Attachments within a registration share it; it ends with the last of them. Each
+ * attachment keeps its owner alive until the attachment ends.
  *
- * Memory that is unmapped while it is registered stays pinned, and what a device writes
- * is lost without an error. The module reports munmap(2) and mremap(2): a context
- * of its own tracks every registration, and a thread ends those that are unmapped. What
- * it has not handled yet is handled before the next attachment, so that new memory
- * at an old address finds no old registration. If events were lost, registrations
- * with a hole are ended. Without the module the owner keeps the memory mapped.
+ * Memory that is unmapped while it is registered stays pinned, and writes of a device are
+ * lost without an error. The module reports munmap(2) and mremap(2): a separate context
+ * tracks every registration, and a thread ends those that are unmapped. Pending events
+ * are handled before the next attachment, so that new memory at an old address finds no
+ * stale registration. If events were lost, registrations with a hole end. Without the
+ * module the owner keeps the memory mapped.
  *
- * attach->lock covers everything. It is taken with a context current; the
- * driver's calls are made under it. Owners are released without it.
+ * attach->lock protects everything, driver calls included. It is taken after a context is
+ * current. Owners are released without the lock.
  */
 #include <errno.h>
 #include <poll.h>
@@ -38,11 +38,11 @@
 /**
  * struct registration - memory that is registered with the driver
  * @range: bytes, in attach->registered
- * @chunk: of which it is made; 0: one
+ * @chunk: bytes of each piece; 0: one piece
  * @flags: CU_MEMHOSTREGISTER_*
  * @nr: attachments that use it
  * @start, @end: pages that the module tracks; equal: none
- * @fork_start, @fork_end: pages that a child does not get
+ * @fork_start, @fork_end: pages that a forked child does not get
  */
 struct registration {
 	struct hm_range range;
@@ -58,7 +58,7 @@ struct registration {
 /**
  * struct attachment - one successful hetmem_attach()
  * @next: in the list of its address
- * @reg: NULL: the devices need none
+ * @reg: NULL: the devices need no registration
  */
 struct attachment {
 	struct attachment *next;
@@ -71,7 +71,7 @@ struct attachment {
 
 /**
  * struct hm_attach - of an open library
- * @device: whose context registers, -1: no device needs it
+ * @device: its context registers memory, -1: no device needs that
  * @fd: context of the module, -1: not opened; @ring: its events
  * @stop_fd: an eventfd that ends @thread
  * @dropped: events lost when the ring was read last
@@ -96,7 +96,7 @@ static struct attachment **list_of(struct hm_attach *at, uintptr_t ptr)
 	return &at->lists[ptr * 0x9e3779b97f4a7c15ULL >> (64 - LIST_BITS)];
 }
 
-/* Owners of attachments that ended, to be released without the lock. */
+/* Lock not held. Releases the owners of ended attachments, and frees these. */
 static void release(struct attachment *a)
 {
 	while (a) {
@@ -117,7 +117,7 @@ static size_t chunk_end(const struct hetmem *hm, uintptr_t at, uintptr_t end,
 	return chunk && next > at && next < end ? next : end;
 }
 
-/* All chunks, whatever fails: nothing can be done about it later. */
+/* Unregisters the chunks before @to, also after a failure. */
 static void unregister(struct hetmem *hm, const struct registration *reg, uintptr_t to)
 {
 	uintptr_t at = reg->range.start;
@@ -177,7 +177,7 @@ static void untrack(const struct hm_attach *at, struct registration *reg)
 	reg->start = reg->end = 0;
 }
 
-/* Those of @reg, or all if it is NULL, come before @taken. Returns how many. */
+/* Puts the attachments of @reg, or all if it is NULL, before @taken. Returns their number. */
 static unsigned long take_from(struct attachment **link, const struct registration *reg,
 			       struct attachment **taken)
 {
@@ -197,7 +197,7 @@ static unsigned long take_from(struct attachment **link, const struct registrati
 	return nr;
 }
 
-/* With the lock. The attachments of @reg, off the lists; it is gone. */
+/* With the lock. Takes the attachments of @reg off the lists, and frees @reg. */
 static struct attachment *take_all(struct hm_attach *at, struct registration *reg)
 {
 	struct attachment *taken = NULL;
@@ -218,7 +218,7 @@ static void join(struct attachment **list, struct attachment *more)
 	*list = more;
 }
 
-/* With the lock: what overlaps [@start, @end) was unmapped. */
+/* With the lock. Ends all registrations that overlap the unmapped [@start, @end). */
 static void end_unmapped(struct hm_attach *at, uintptr_t start, uintptr_t end,
 			 struct attachment **ended)
 {
@@ -319,7 +319,7 @@ static void close_context(struct hm_attach *at)
 	at->fd = -1;
 }
 
-/* With the lock. 0: what is tracked from now on is watched. */
+/* With the lock. Opens the context and starts the thread, if not done before. */
 static int start_watch(struct hm_attach *at)
 {
 	int err;
@@ -339,8 +339,8 @@ static int start_watch(struct hm_attach *at)
 }
 
 /*
- * With the lock. Pages at the ends that another registration has a part of are
- * tracked for that one.
+ * With the lock. A page at either end that another registration shares is tracked for
+ * that registration.
  */
 static int track(struct hm_attach *at, struct registration *reg,
 		 const struct hm_span *span)
@@ -367,7 +367,7 @@ static int track(struct hm_attach *at, struct registration *reg,
 	return 0;
 }
 
-/* Which mappings @span has. */
+/* Looks at the mappings of @span. */
 static int look(const struct hm_span *span, bool *read_only, uint32_t *why)
 {
 	uintptr_t at = span->start;
@@ -454,7 +454,7 @@ static int make_registration(struct hm_attach *at, const struct hm_span *span,
 	reg->range.end = (uintptr_t)span->ptr + span->size;
 	reg->chunk = params->chunk;
 	reg->flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-	/* Before it is registered, so that no munmap(2) is missed. */
+	/* Track before registering, so that no munmap(2) is missed. */
 	err = track(at, reg, span);
 	if (err && !params->release && !(params->flags & HETMEM_ATTACH_PROMISE)) {
 		hm_error(-EINVAL, "attach: hetmem.ko does not report when this memory is unmapped: set params->release, or HETMEM_ATTACH_PROMISE and detach before you unmap");
@@ -637,7 +637,7 @@ int hetmem_attach(struct hetmem *hm, void *ptr, size_t size,
 		params = &no_params;
 	err = hm_place_pages(hm, "attach", ptr, size, &span);
 	if (!err) {
-		/* Mixed memory is for the tree and the driver to refuse. */
+		/* find_or_register() or the driver refuses mixed memory. */
 		span.memory = hm_memory_of(hm, ptr);
 		if (!is_all(hm, &span))
 			span.memory = HM_PAGEABLE;
@@ -652,7 +652,7 @@ int hetmem_attach(struct hetmem *hm, void *ptr, size_t size,
 	return err;
 }
 
-/* With the lock. NULL: it is not attached. */
+/* With the lock. NULL: the range is not attached. */
 static struct attachment **find_attachment(struct hm_attach *at, const void *ptr,
 					   size_t size)
 {
@@ -664,7 +664,7 @@ static struct attachment **find_attachment(struct hm_attach *at, const void *ptr
 	return NULL;
 }
 
-/* With the lock. -EIO: it stays. */
+/* With the lock. -EIO: the attachment stays. */
 static int end_one(struct hm_attach *at, struct attachment **link)
 {
 	struct attachment *a = *link;
@@ -709,7 +709,7 @@ int hetmem_detach(struct hetmem *hm, void *ptr, size_t size)
 		a = *link;
 		err = end_one(at, link);
 	} else {
-		err = hm_error(-ENOENT, "detach: [%p, +%zu) is not attached, or it was unmapped",
+		err = hm_error(-ENOENT, "detach: [%p, +%zu) is not attached, or was unmapped",
 			       ptr, size);
 	}
 	hm_unlock(&at->lock);
@@ -775,7 +775,7 @@ static void end_all(struct hm_attach *at)
 		release(a);
 		return;
 	}
-	/* A child's owners are copies that nobody has counted. */
+	/* In a child, owners hold no references of its own: do not release them. */
 	for (; a; a = next) {
 		next = a->next;
 		free(a);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Prefetch of many ranges. The driver's batch call makes small pieces no faster, but
- * contiguous ones are (64 KiB each: 1.9 GB/s, in one piece 51). So ranges are sorted, and
- * neighbours to one location become one piece. cuMemPrefetchBatchAsync() takes the
- * pieces of BATCH_MIN and more on their way to devices, where it helps (11.3 to 15.8
- * GB/s for 1 MiB; on the way back it is slower). A piece that fails is tried again
- * range by range, so that each range has its own result.
+ * Prefetch of many ranges. The driver's batch call does not speed up small pieces;
+ * contiguous memory does (blocks of 64 KiB: 1.9 GB/s, one piece: 51). So ranges are
+ * sorted, and neighbours to one location become one piece. Pieces of BATCH_MIN and more
+ * go to devices in one cuMemPrefetchBatchAsync() (1 MiB: 15.8 GB/s instead of 11.3). To
+ * the host that call is slower, and not used. If a piece fails, its ranges are tried one
+ * by one, so that each range has its own result.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -16,13 +16,13 @@
 #include "provider/arenas.h"
 
 #define BATCH_MIN	((size_t)1 << 20)
-/* A call takes as long as 1.6 MiB do: free memory in smaller gaps moves, too. */
+/* A call takes as long as moving 1.6 MiB: a piece includes smaller free gaps. */
 #define GAP_MAX		((size_t)1 << 20)
 
 /**
- * struct item - a range of the caller's that can be moved, or need not
- * @index: of it
- * @is_done: by the driver's batch call
+ * struct item - a valid range of the caller
+ * @index: of the range
+ * @is_done: the driver's batch call moved it
  */
 struct item {
 	size_t index;
@@ -55,7 +55,7 @@ static int compare(const void *a, const void *b)
 	return x->index < y->index ? -1 : x->index > y->index;
 }
 
-/* Whether @next is in one piece with the item before it, as far as memory goes. */
+/* Whether @next continues @piece in memory; goes_on() compares the rest. */
 static bool is_near(const struct batch *b, const struct hm_span *piece,
 		    const struct item *next)
 {
@@ -78,7 +78,7 @@ static bool goes_on(const struct batch *b, const struct hm_span *piece,
 	       is_near(b, piece, next);
 }
 
-/* The piece that begins with items[@at]: its span, how many items. */
+/* Sets @piece to the piece that begins with items[@at]. Returns its number of items. */
 static size_t make_piece(const struct batch *b, size_t at, struct hm_span *piece)
 {
 	const struct item *first = &b->items[at];
@@ -122,7 +122,7 @@ static int carry_out_item(const struct batch *b, const struct item *item)
 	return err;
 }
 
-/* @moved is the piece's: the first of its ranges has its counts. */
+/* @moved is the piece's. Only the first range gets its counts. */
 static void set_piece(const struct batch *b, size_t at, size_t nr,
 		      struct hetmem_moved *moved)
 {
@@ -136,7 +136,7 @@ static void set_piece(const struct batch *b, size_t at, size_t nr,
 	}
 }
 
-/* The first error of the caller's order, with its text. */
+/* The error of the failed range with the lowest index, and its text. */
 struct failure {
 	size_t index;
 	int err;
@@ -182,18 +182,18 @@ static bool for_driver_batch(const struct batch *b, const struct item *first,
 {
 	const struct hetmem *hm = b->hm;
 
-	/* A headroom looks at each piece. */
+	/* With a headroom(), each piece is cut on its own. */
 	return !__atomic_load_n(&hm->keeps, __ATOMIC_ACQUIRE) &&
 	       first->plan.way == HM_WAY_DRIVER && span->size >= BATCH_MIN &&
 	       HETMEM_LOC_KIND(first->plan.location) == HETMEM_DEVICE &&
-	       /* What the driver leaves in silence is found mapping by mapping. */
+	       /* Mappings that the driver would skip without a report are looked for. */
 	       !first->plan.why && hm->driver.cuMemPrefetchBatchAsync &&
 	       !hm_any_platform(hm, hm_is_not_concurrent) &&
 	       (span->memory == HM_MANAGED || !hm_any_platform(hm, is_not_pageable)) &&
 	       (span->memory == HM_MANAGED || !hm_place_mapped(span, "prefetch_batch"));
 }
 
-/* What one call of the driver is given; one allocation. */
+/* Arguments of one driver call, in one allocation. */
 struct arrays {
 	CUdeviceptr *ptrs;
 	size_t *sizes;
@@ -244,7 +244,7 @@ static void collect(const struct batch *b, struct arrays *a)
 	}
 }
 
-/* One call for all pieces that it makes faster. If it fails nothing has happened. */
+/* One driver call for all pieces that it makes faster. If it fails, nothing changed. */
 static void driver_batch(const struct batch *b)
 {
 	struct hetmem_moved moved = hm_nothing_moved;
@@ -273,7 +273,7 @@ out:
 	free(a.ptrs);
 }
 
-/* Whether the mappings of the process are looked at, for all pieces at once. */
+/* Whether the batch reads the mappings of the process, once for all pieces. */
 static bool needs_maps(const struct batch *b)
 {
 	size_t i;
@@ -285,7 +285,7 @@ static bool needs_maps(const struct batch *b)
 	return false;
 }
 
-/* Checks each range; those that are fine become items. */
+/* Checks each range; valid ones become items. */
 static void fill(struct batch *b, size_t nr, struct failure *failure)
 {
 	size_t i;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Discard: the contents are dead and need not be moved. Only UVM knows how, and only
- * for managed memory. Whole pages alone: what shares a page with others lives.
+ * Discard: the contents are dead and need not be moved. Only NVIDIA's UVM can discard,
+ * and only managed memory. Only whole pages of the range are discarded.
  */
 #include <errno.h>
 
@@ -49,7 +49,7 @@ static int discard(struct hetmem *hm, uintptr_t start, uintptr_t end,
 	int err;
 
 	if (stream == HETMEM_STREAM_HOST || stream == HETMEM_STREAM_UNKNOWN)
-		return hm_error(-EINVAL, "discard: the driver discards on a stream of its own: give one, or NULL");
+		return hm_error(-EINVAL, "discard: the driver needs a stream: give one, or NULL");
 	err = hm_context_default(hm, 0, &saved);
 	if (err)
 		return err;

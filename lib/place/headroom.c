@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * A prefetch to a device where a headroom() keeps memory free: as much of it as fits
- * goes there, from its start on. Pages that are there already need no room. Where
- * nobody tells which these are, each page counts.
+ * A prefetch to a device where a headroom() keeps memory free: the start of the range
+ * that fits is moved. Pages that are on the device need no room. Without the module
+ * these are not known, and every page counts.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,10 +12,10 @@
 
 #define RUNS	64
 
-/* Of the last prefetch of this thread that was trimmed. */
+/* @moved->reason of this thread's last prefetch that was cut off. */
 static __thread char reason[128];
 
-/* The end of what of [@start, @end) fits into @room bytes. */
+/* Returns the end of the part of [@start, @end) that fits into @room bytes. */
 static uintptr_t fitting(const struct hetmem *hm, uintptr_t start, uintptr_t end,
 			 int module_id, uint64_t room)
 {
@@ -40,7 +40,7 @@ static uintptr_t fitting(const struct hetmem *hm, uintptr_t start, uintptr_t end
 	return end - start > room ? start + room : end;
 }
 
-/* The driver's device that a plan moves memory to, -1: none. */
+/* Returns the driver's device that @plan moves memory to, -1: none. */
 static int device_of(const struct hetmem *hm, const struct hm_plan *plan)
 {
 	const int index = HETMEM_LOC_INDEX(plan->location);
@@ -75,7 +75,7 @@ int hm_headroom_cut(struct hetmem *hm, const struct hm_plan *plan,
 	if (cut == span->start)
 		return hm_error(-ENOMEM, "prefetch: the headroom of device %d leaves no room for %zu bytes: at most %" PRIu64 " fit",
 				device, (size_t)(span->end - span->start), room);
-	snprintf(reason, sizeof(reason), "headroom: %zu bytes of it stay: at most %" PRIu64 " fit on device %d",
+	snprintf(reason, sizeof(reason), "headroom: the last %zu bytes stay: at most %" PRIu64 " fit on device %d",
 		 (size_t)(span->end - cut), room, device);
 	span->end = cut;
 	if (span->size > cut - (uintptr_t)span->ptr)

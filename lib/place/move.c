@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Moving in order: a prefetch that is over when the call returns. The work that the
- * stream had before uses the memory where it was, and the CPU may use it afterwards.
- * An event marks the point in the stream, so that work added to the stream by others
- * is not waited for.
+ * Moving in order: a prefetch that is complete when the call returns. Earlier work of
+ * the stream uses the memory where it was; the CPU may use it after the call. The host
+ * waits for an event, so work that other threads add to the stream does not delay it.
  *
- * The module and move_pages(2) know no stream. The host waits for the stream, then
- * they move. With HETMEM_NONBLOCKING they move at once: pages move safely under
- * work that uses them, so only their place depends on it.
+ * The module and move_pages(2) know no stream: the host waits for the stream, then they
+ * move. With HETMEM_NONBLOCKING they move at once. Pages move safely while work uses
+ * them, so only their location changes, not the result of the work.
  */
 #include <errno.h>
 
 #include "place/place.h"
 
-/* The context of @stream becomes current. One is, which the driver's own streams use. */
+/* Makes the context of @stream current. A context is current before: special streams use it. */
 static int enter(struct hetmem *hm, hetmem_stream stream, CUcontext *ctx,
 		 CUcontext *before)
 {
@@ -32,7 +31,7 @@ static int enter(struct hetmem *hm, hetmem_stream stream, CUcontext *ctx,
 	return res ? hm_place_error(hm, "cuCtxSetCurrent", res) : 0;
 }
 
-/* For what the stream has now. */
+/* Waits for the work that the stream has now. */
 static int wait_for(struct hetmem *hm, hetmem_stream stream)
 {
 	const struct hm_driver *d = &hm->driver;
@@ -63,7 +62,7 @@ static int wait_for(struct hetmem *hm, hetmem_stream stream)
 static int check_stream(struct hetmem *hm, hetmem_stream stream)
 {
 	if (stream == HETMEM_STREAM_UNKNOWN)
-		return hm_error(-EINVAL, "move: the stream is not known");
+		return hm_error(-EINVAL, "move: HETMEM_STREAM_UNKNOWN has no order: give the stream, or HETMEM_STREAM_HOST");
 	if (stream == HETMEM_STREAM_HOST || !hm->nr_devices)
 		return 0;
 	if (hm_capture_active(hm, stream))
@@ -76,7 +75,7 @@ static int move_in_context(struct hetmem *hm, const struct hm_span *span,
 			   uint32_t location, hetmem_stream stream, bool waits,
 			   struct hetmem_moved *moved)
 {
-	/* The host is a stream of its own: it has no work to wait for. */
+	/* HETMEM_STREAM_HOST has no work to wait for. */
 	const bool on_host = stream == HETMEM_STREAM_HOST;
 	const bool has_stream = hm->nr_devices && !on_host;
 	struct hm_plan plan;

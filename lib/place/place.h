@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Placement inside the library: what a range is, who can move it, what is remembered
+ * Placement inside the library: the kind of memory of a range, its mover, the advice
  * about it.
  *
- * A call checks its range and its location, makes a plan (who can do it, and what to
- * report), and carries the plan out. A plan changes nothing and calls the driver
- * only to ask about a pointer. Every choice depends on the verdicts of platform/.
+ * A call checks its range and its location, makes a plan (the mover, and the reason to
+ * report), and carries the plan out. Making a plan changes nothing and calls the driver
+ * only to ask about a pointer. Every choice follows from the verdicts of platform/.
  */
 #ifndef HETMEM_PLACE_PLACE_H
 #define HETMEM_PLACE_PLACE_H
@@ -13,14 +13,14 @@
 #include "driver/hetmem.h"
 
 enum hm_memory {
-	HM_PAGEABLE,		/* the process's own, also where the driver knows nothing */
+	HM_PAGEABLE,		/* the process's own; also memory unknown to the driver */
 	HM_MANAGED,
 	HM_PINNED,		/* page-locked or registered host memory */
 	HM_DRIVERS_OWN,		/* of a device, VMM mappings too */
 };
 
 /**
- * struct hm_span - a range that a call is about
+ * struct hm_span - the range of a call
  * @start, @end: the whole pages that overlap [@ptr, @ptr + @size)
  */
 struct hm_span {
@@ -34,10 +34,10 @@ struct hm_span {
 enum hm_way { HM_WAY_NONE, HM_WAY_MODULE, HM_WAY_DRIVER, HM_WAY_PAGES };
 
 /**
- * struct hm_plan - who moves a span
- * @reason: NONE: why nobody; DRIVER: what it does instead, or ""
- * @location: in the words of whoever moves it
- * @why: HETMEM_WHY_* of the mappings that the driver leaves where they are
+ * struct hm_plan - how to move a span
+ * @reason: NONE: why nothing moves it; DRIVER: what the driver does instead, or ""
+ * @location: as the mover numbers it
+ * @why: HETMEM_WHY_* of the mappings that the driver does not move
  */
 struct hm_plan {
 	enum hm_way way;
@@ -46,17 +46,17 @@ struct hm_plan {
 	uint32_t why;
 };
 
-/* prefetch.c; all return 0 or a negative errno, with "@what: " in its text. */
+/* prefetch.c; functions that return int: 0 or a negative errno, its text has "@what: ". */
 
 extern const struct hetmem_moved hm_nothing_moved;
 
 /* Checks @hm, its owner and the size of @moved, which may be NULL. */
 int hm_place_enter(struct hetmem *hm, const char *what,
 		   const struct hetmem_moved *moved);
-/* Without the driver: all of @span except @span->memory. -EINVAL. */
+/* Fills @span except @span->memory; does not call the driver. -EINVAL. */
 int hm_place_pages(const struct hetmem *hm, const char *what, const void *ptr,
 		   size_t size, struct hm_span *span);
-/* All of it. -EINVAL: also if its two ends are different kinds of memory. */
+/* Fills all of @span. -EINVAL: also if its two ends are different kinds of memory. */
 int hm_place_span(struct hetmem *hm, const char *what, const void *ptr,
 		  size_t size, struct hm_span *span);
 int hm_place_location(struct hetmem *hm, const char *what, uint32_t location);
@@ -69,13 +69,13 @@ int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
 		       const struct hm_plan *plan, hetmem_stream stream,
 		       struct hm_maps *maps, struct hetmem_moved *moved);
 
-/* The text of hm_driver_error(). -EINVAL if the driver refuses an argument. */
+/* As hm_driver_error(), but -EINVAL if the driver refuses an argument. */
 int hm_place_error(const struct hetmem *hm, const char *call, CUresult res);
-/* What @location is to the driver. */
+/* Returns @location in the driver's terms. */
 CUmemLocation hm_driver_location(const struct hetmem *hm, uint32_t location);
-/* 0: all of @span is mapped; -EINVAL: from @what's address on it is not. */
+/* 0: all of @span is mapped. -EINVAL: the text has the first address that is not. */
 int hm_place_mapped(const struct hm_span *span, const char *what);
-/* Why memory of the process is of no use to a device of this kind. */
+/* Returns why a device of this kind does not use memory of the process. */
 const char *hm_not_pageable(const struct hetmem *hm, int kind);
 
 /* Tests for hm_any_platform(). */
@@ -97,7 +97,7 @@ int hm_place_open(struct hetmem *hm);
 /* In a forked child, too. */
 void hm_place_close(struct hetmem *hm);
 
-/* attach.c: the same; it sets hm->attach. A child only forgets. */
+/* attach.c: likewise; sets hm->attach. In a forked child close makes no driver call. */
 int hm_attach_open(struct hetmem *hm);
 void hm_attach_close(struct hetmem *hm);
 

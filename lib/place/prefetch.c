@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Placement: bringing memory to a location and telling where it is, by
- * whatever this machine has for it: the module for its devices and the
- * kernel's truth, move_pages(2) between host nodes, the driver where it
- * reaches the memory. What a device can do is the verdict of platform/. Nothing
- * to be done is an answer, not an error.
+ * Prefetch and residency. The module moves memory of its devices and reports locations.
+ * move_pages(2) moves memory between host nodes, and reports nodes if there is no module.
+ * The driver moves memory that it manages or can take. The verdict of platform/ decides
+ * between them. If nothing is to be done, the call succeeds and reports why.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -71,7 +70,7 @@ static enum hm_memory ask_memory_of(const struct hetmem *hm, const void *ptr)
 		type ? HM_DRIVERS_OWN : HM_PAGEABLE;
 }
 
-/* The driver takes a microsecond to tell: all arenas of a resource are of one kind. */
+/* Asking the driver takes a microsecond; all arenas of a resource are of one kind. */
 enum hm_memory hm_memory_of(struct hetmem *hm, const void *ptr)
 {
 	const int known = hm_arenas_kind(hm, (uintptr_t)ptr);
@@ -106,7 +105,7 @@ int hm_place_span(struct hetmem *hm, const char *what, const void *ptr,
 			what, ptr, size, names[span->memory], names[last]);
 }
 
-/* The module's id of @location's device, -1 if there is none. */
+/* Returns the module's id of @location's device, -1: none. */
 static int module_id(const struct hetmem *hm, uint32_t location)
 {
 	unsigned int index = HETMEM_LOC_INDEX(location);
@@ -145,7 +144,7 @@ int hm_place_location(struct hetmem *hm, const char *what, uint32_t location)
 	}
 }
 
-/* Only what hetmem.h promises leaves. The text stays. */
+/* Maps an errno of the kernel to those documented in place.h. The text stays. */
 static int public_error(int err)
 {
 	switch (err) {
@@ -216,7 +215,7 @@ static void stays(struct hetmem_moved *moved, const struct hetmem *hm,
 	moved->not_moved += (end - start) / hm->page_size;
 }
 
-/* Neighbouring mappings that the driver can move, for one call of it. */
+/* Adjacent mappings that one driver call can move. */
 struct movable {
 	uintptr_t start;
 	uintptr_t end;
@@ -236,8 +235,8 @@ static int prefetch_movable(const struct hetmem *hm, const struct hm_plan *plan,
 }
 
 /*
- * The process's own memory, mapping by mapping: the driver refuses a range with a
- * hole, and leaves in silence what it cannot move.
+ * Prefetches the process's own memory mapping by mapping: the driver refuses a range with
+ * a hole, and skips, without a report, mappings that it cannot move.
  */
 static int prefetch_mapped(struct hetmem *hm, const struct hm_span *span,
 			   const struct hm_plan *plan, CUstream stream,
@@ -290,7 +289,7 @@ static int by_driver(struct hetmem *hm, const struct hm_span *span,
 	int err;
 
 	if (stream == HETMEM_STREAM_HOST || stream == HETMEM_STREAM_UNKNOWN)
-		return hm_error(-EINVAL, "the driver moves memory on a stream of its own: give one, or NULL");
+		return hm_error(-EINVAL, "prefetch: the driver needs a stream: give one, or NULL");
 	moved->how = "driver";
 	moved->reason = plan->reason;
 	err = hm_context_default(hm, device, &saved);
@@ -410,7 +409,7 @@ static void plan_to_host(struct hetmem *hm, const struct hm_span *span,
 	const bool any_node = HETMEM_LOC_INDEX(location) == HETMEM_NODE_ANY;
 	const enum hm_memory memory = span->memory;
 
-	/* To the module a device's node is as good as any of the host. */
+	/* To the module, the node of an ATS device is a node of the host. */
 	if (hm_kmod_there(&hm->kmod) && !(any_node && hm_any_platform(hm, is_node)))
 		plan->way = HM_WAY_MODULE;
 	else if (memory == HM_DRIVERS_OWN)
@@ -510,7 +509,7 @@ int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
 	return err;
 }
 
-/* The driver's ordinal for the module's id or for a node, where it has one. */
+/* Replaces the module's id, or a device's node, by the driver's ordinal if it has one. */
 static uint32_t public_location(const struct hetmem *hm, uint32_t location)
 {
 	unsigned int id = HETMEM_LOC_INDEX(location);
@@ -528,7 +527,7 @@ static uint32_t public_location(const struct hetmem *hm, uint32_t location)
 	return HETMEM_LOC(HETMEM_DEVICE, id | HM_KERNEL_DEVICE);
 }
 
-/* Where a prefetch last sent all of @run; HETMEM_UNKNOWN: to no one place. */
+/* Returns where a prefetch last sent all of @run; HETMEM_UNKNOWN: nowhere, or apart. */
 static uint32_t last_request(const struct hetmem *hm, const struct hetmem_run *run)
 {
 	int device = CU_DEVICE_INVALID, i;
@@ -550,7 +549,7 @@ static bool is_unknown(const struct hetmem_run *run)
 	return HETMEM_LOC_KIND(run->location) == HETMEM_UNKNOWN;
 }
 
-/* Asks the driver about the runs of which @kernel knows nothing. */
+/* Sets the source of each run. Asks the driver about runs that @kernel does not know. */
 static void find_sources(struct hetmem *hm, struct hetmem_run *runs,
 			 uint8_t *sources, size_t nr, enum hetmem_source kernel)
 {
