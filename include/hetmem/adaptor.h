@@ -83,7 +83,7 @@ enum hetmem_edge {
 int hetmem_log_edge(struct hetmem_resource *res, enum hetmem_edge edge,
 		    const void *event, hetmem_stream stream);
 
-/* What happened, of history(). */
+/* Kinds of events of history(). */
 enum hetmem_history_kind {
 	HETMEM_HISTORY_ALLOC,	/* hetmem_alloc(), hetmem_alloc_with() */
 	HETMEM_HISTORY_FREE,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * What a pool holds: a walk over its blocks; what is live in a private pool,
- * and checkpoints of that.
+ * The contents of a pool: a walk over its blocks; the live blocks of a private pool,
+ * and checkpoints of them.
  */
 #ifndef HETMEM_SNAPSHOT_H
 #define HETMEM_SNAPSHOT_H
@@ -133,7 +133,7 @@ int hetmem_private_checkpoint(struct hetmem_resource *res, uint64_t id,
 /* At any time, after hetmem_resource_destroy() too. NULL does nothing. */
 void hetmem_checkpoint_free(struct hetmem_checkpoint *checkpoint);
 
-/* What a restore did to a block. */
+/* The effect of a restore on a block. */
 enum hetmem_restored_kind {
 	HETMEM_RESTORED_FREED,		/* live before, not in the checkpoint */
 	HETMEM_RESTORED_ALLOCATED,	/* in the checkpoint, not live before */
@@ -157,12 +157,11 @@ struct hetmem_restored {
 };
 
 /*
- * Makes live in the private pool what was live when @checkpoint was made, at the
- * same addresses, and nothing else. A block is kept if it is live with the same
- * address, requested bytes and stream. All others are freed, as by
- * hetmem_free() on HETMEM_STREAM_UNKNOWN, and then those of the checkpoint are
- * allocated. Contents do not change. The driver is not called; streams can be
- * captured meanwhile. A checkpoint can be restored any number of times.
+ * Makes the blocks of @checkpoint live in the private pool, at the same addresses, and
+ * no others. A block is kept if it is live with the same address, requested bytes and
+ * stream. All others are freed, as by hetmem_free() on HETMEM_STREAM_UNKNOWN, and then
+ * those of the checkpoint are allocated. Contents do not change. The driver is not called; streams can be
+ * under capture. A checkpoint can be restored any number of times.
  *
  * The caller has ordered the streams that use allocated blocks behind all
  * earlier uses of their memory, also by blocks that were there in between and

@@ -2,7 +2,7 @@
 /*
  * Adaptors: resources over other resources. Each is one file; each of these
  * makes it, and the upstream (or upstreams) given is its own if it succeeds.
- * What they do and take is documented in Documentation/spec.md.
+ * Documentation/spec.md has their effects and parameters.
  *
  * An adaptor holds none of its locks while it calls upstream. So their order
  * among themselves and with the locks below does not matter.
@@ -46,10 +46,10 @@ int hm_limit_create(struct hetmem_resource *upstream, uint64_t max,
 		    struct hetmem_resource **res);
 
 /*
- * headroom.c: an allocation leaves at least @bytes usable where @upstream's memory is,
- * and a prefetch @on_device bytes on its device. hm_headroom_where() tells the total,
- * 0: not known, of which @bytes may be a share. -EINVAL: only some of @upstream's
- * memory is the host's.
+ * headroom.c: an allocation leaves at least @bytes usable on the device or host that has
+ * @upstream's memory; a prefetch leaves @on_device bytes usable on its device.
+ * hm_headroom_where() sets *@total, of which @bytes may be a share; 0: not known. -EINVAL:
+ * only some of @upstream's memory is the host's.
  */
 int hm_headroom_where(struct hetmem_resource *upstream, uint64_t *total);
 int hm_headroom_create(struct hetmem_resource *upstream, uint64_t bytes,

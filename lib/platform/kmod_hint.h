@@ -45,7 +45,7 @@ int hm_kmod_allow(int fd, uint32_t allowed);
 int hm_kmod_bind(int fd, uint32_t location, uint32_t flags,
 		 const unsigned char uuid[16]);
 
-/* What an executor said. */
+/* The answer of an executor. */
 struct hm_answer {
 	int result;
 	uint64_t moved;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * What the machine is: one verdict per device, and the host's memory nodes.
+ * The machine: one verdict per device, and the host's memory nodes.
  *
  * A verdict is made of facts. The driver, NVML, the kernel's files and hetmem.ko
  * each fill in those that they know (driver/device.c calls them); detect.c reads

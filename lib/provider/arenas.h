@@ -25,20 +25,20 @@
 /* Whereabouts are known by pieces of this size. */
 #define HM_GRAIN_SHIFT		16
 
-/* Where pages of a grain may be; 0: nobody used them. */
+/* Where pages of a grain may be; 0: not used yet. */
 #define HM_ON_HOST		1
 #define HM_ON_DEVICE		2
-/* And its pages must stay: something registered them. */
+/* The pages of a grain must stay: a transport registered them. */
 #define HM_KEPT			4
 
 struct hm_arenas;
 
 /**
- * struct hm_arenas_user - whose pools they are
+ * struct hm_arenas_user - the owner of the pools
  * @spare: the pools of other classes than @class give units back that they do not
  *	use, if there are @bytes of them. Called without a lock.
- * @is_gap: whether there is only free memory of @class between the live blocks
- *	that begin at @left and @right
+ * @is_gap: whether only free memory of @class is between the live blocks that begin at
+ *	@left and @right
  */
 struct hm_arenas_user {
 	void (*spare)(struct hm_arenas_user *user, unsigned int class,
@@ -48,8 +48,8 @@ struct hm_arenas_user {
 };
 
 /*
- * Makes arenas over @base, which belongs to them if that succeeds. At most @max
- * bytes are held, 0: what there is. Errors:
+ * Makes arenas over @base, and owns @base after success. At most @max bytes are held;
+ * 0: no bound. Errors:
  * -EOPNOTSUPP: @base is mappable, or in stream order;
  * -ENOMEM.
  */
@@ -57,8 +57,8 @@ int hm_arenas_create(struct hm_provider *base, uint64_t max,
 		     struct hm_arenas_user *user, struct hm_arenas **out);
 
 /*
- * After the pools. Frees all arenas, except in a forked child. Returns the provider,
- * which is the caller's again.
+ * Call it after the pools are destroyed. Frees all arenas, except in a forked child.
+ * Returns the provider, which the caller owns again.
  */
 struct hm_provider *hm_arenas_destroy(struct hm_arenas *a);
 
@@ -76,8 +76,8 @@ size_t hm_arenas_trim(struct hm_arenas *a, uint64_t keep);
 void hm_arenas_set_max(struct hm_arenas *a, uint64_t max);
 
 /**
- * struct hm_arenas_stats - what arenas hold and did
- * @held, @peak: bytes, now and at most
+ * struct hm_arenas_stats - counters of arenas
+ * @held, @peak: bytes held, and the highest value of that
  * @metadata: bytes of host memory
  * @asked: calls of the providers of pools, each of which counts as a driver call
  *	there
@@ -93,23 +93,23 @@ void hm_arenas_get_stats(struct hm_arenas *a, struct hm_arenas_stats *stats);
 
 /*
  * [@ptr, @ptr + @size) was just allocated for use by @stream, and its contents are dead:
- * brings what is elsewhere to where it will be used, in one piece. HETMEM_STREAM_HOST:
- * to the host, before this returns; else to the device, in the order of @stream. What
- * cannot be brought stays for faults to bring.
+ * moves pages on the other side to the user, in one piece. HETMEM_STREAM_HOST: to the
+ * host, before this returns; else to the device, in the order of @stream. Pages that
+ * cannot be moved come by faults.
  */
 void hm_arenas_given(struct hm_arenas *a, const void *ptr, size_t size,
 		     hetmem_stream stream);
 
-/* Its pages are registered by a transport: they are neither moved nor dropped. */
+/* A transport has registered the pages of @ptr: they are neither moved nor dropped. */
 void hm_arenas_keep(struct hm_arenas *a, const void *ptr, size_t size);
 
-/* It was used by @stream, which is known. */
+/* @stream used [@ptr, @ptr + @size). It is not HETMEM_STREAM_UNKNOWN. */
 void hm_arenas_used(struct hm_arenas *a, const void *ptr, size_t size,
 		    hetmem_stream stream);
 
 /*
- * For placement: what is between the live blocks that begin at @left and @right may
- * move with them. It is free memory of the class that both have, in one arena.
+ * For placement: whether the memory between the live blocks that begin at @left and
+ * @right may move with them: it is free memory of their common class, in one arena.
  */
 bool hm_arenas_gap(struct hetmem *hm, uintptr_t left, uintptr_t right);
 
@@ -120,8 +120,8 @@ bool hm_arenas_gap(struct hetmem *hm, uintptr_t left, uintptr_t right);
 bool hm_arenas_border(struct hetmem *hm, uintptr_t addr);
 
 /*
- * What kind of memory the arenas have that @addr is in, as hm_arenas_set_kind() was told
- * once: all of it is of one kind. 0: not told, or @addr is in none.
+ * Returns the kind of memory of @addr's arenas, which is one kind, as last set by
+ * hm_arenas_set_kind(). 0: never set, or @addr is in no arena.
  */
 int hm_arenas_kind(struct hetmem *hm, uintptr_t addr);
 void hm_arenas_set_kind(struct hetmem *hm, uintptr_t addr, int kind);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Placement classes: blocks of two classes never share 2 MiB; small programs hold
- * little; free memory of one class serves another; a bound is one of all classes; what
- * comes back comes in one piece; gaps; statistics, trim, walk and options are of all.
+ * little; free memory of one class serves another; max= is of all classes; a block
+ * comes back in one piece; gaps; statistics, trim, walk and options are of all.
  * An argument is the seed of the randomized part.
  */
 #include <hetmem/snapshot.h>
@@ -89,7 +89,7 @@ struct held {
 
 static struct held held[NR_BLOCKS];
 
-/* What a walk checks: each live block is one that is held, where it is. */
+/* For a walk: each live block is one of @held, at its address. */
 struct walked {
 	unsigned int live, unknown;
 	size_t bytes;
@@ -197,7 +197,7 @@ static void bound(const char *spec)
 	ok(good, "%s: 1 MiB in each of k classes holds 2k MiB at most", spec);
 }
 
-/* What one class freed is the next one's, without the driver. */
+/* Units that one class freed serve another class, without the driver. */
 static void handed_over(const char *spec, const char *call)
 {
 	struct hetmem_resource *res = make(spec);
@@ -477,7 +477,7 @@ static void captured(void)
 	is(hetmem_resource_destroy(res), 0, "nothing is live");
 }
 
-/* What a transport registered keeps its pages, freed or not. */
+/* Memory that a transport registered keeps its pages, freed or not. */
 static void kept(const char *spec)
 {
 	struct hetmem_resource *res = make(spec);
@@ -602,7 +602,7 @@ static void not_crossed(unsigned int class)
 	hetmem_resource_destroy(res);
 }
 
-/* What lies between two blocks of a class. */
+/* Free memory between two blocks of a class. */
 static void gaps(void)
 {
 	struct hetmem_resource *res = make("unified(over=managed)");
@@ -878,7 +878,7 @@ static void forked(void)
 	is(hetmem_resource_destroy(res), 0, "nothing is live");
 }
 
-/* What the driver is told of the units of a class. */
+/* The advice to the driver about units of a class. */
 
 #define ADVISED	64
 

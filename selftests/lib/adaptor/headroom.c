@@ -111,7 +111,7 @@ static void others(void)
 	hetmem_close(hm);
 }
 
-/* What a pool has cached serves before anything is refused, and goes when it must. */
+/* Cached memory serves before a request is refused, and is given back if that helps. */
 static void pools(void)
 {
 	static const char *const specs[] = {

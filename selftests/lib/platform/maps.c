@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * What is mapped, by both ways of asking: queries of newer kernels, and the text that
+ * The mappings, by both ways of asking: queries of newer kernels, and the text that
  * all kernels have. They agree about mappings of every kind.
  */
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * What unified stands for on each machine, and why; over=, and options that are
- * wrong; registered memory in a forked child. The machines are played by the soft
- * driver; a module is played by a descriptor that answers nothing.
+ * The choice of unified on each machine, and its reason; over=; wrong options;
+ * registered memory in a forked child. The soft driver emulates the machines; a
+ * descriptor that answers nothing stands for the module.
  */
 #include <fcntl.h>
 #include <sys/wait.h>
