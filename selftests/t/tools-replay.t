@@ -408,7 +408,7 @@ run spec --create unified
 [ "$status" -eq 0 ] && grep -q '^unified is classes(' "$tmp/out" && grep -q '^It can be made' "$tmp/out"
 judge 'spec --create makes it'
 HETMEM_SOFT_MACHINE=hmm run spec 'unified(over=system,fork=copy,max=1G)'
-[ "$status" -eq 0 ] && grep -qx 'Why: over=system; fork= has no effect over system.' "$tmp/out"
+[ "$status" -eq 0 ] && grep -qx 'Why: over=system; with headroom; fork= has no effect over system.' "$tmp/out"
 judge 'spec tells why, and what has no effect'
 HETMEM_SOFT_MACHINE=none run spec unified
 [ "$status" -eq 0 ] && grep -q '^unified is classes(registered(device=0)) ' "$tmp/out" &&
