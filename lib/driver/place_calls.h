@@ -7,6 +7,8 @@
 #ifndef HETMEM_DRIVER_PLACE_CALLS_H
 #define HETMEM_DRIVER_PLACE_CALLS_H
 
+#include <stdbool.h>
+
 #include "driver/cuda_types.h"
 
 /* In cuda.h a macro of newer toolkits only. */
@@ -48,5 +50,22 @@ typedef CUresult hm_prefetch_batch_fn(CUdeviceptr *ptrs, size_t *sizes,
 typedef CUresult hm_discard_batch_fn(CUdeviceptr *ptrs, size_t *sizes,
 				     size_t count, unsigned long long flags,
 				     CUstream stream);
+
+/*
+ * The same in whichever version the driver has, to and about a HETMEM_LOC(). A context
+ * is current. CUDA_ERROR_NOT_SUPPORTED: the driver has none.
+ */
+
+struct hetmem;
+
+bool hm_driver_can_prefetch(const struct hetmem *hm);
+bool hm_driver_can_advise(const struct hetmem *hm);
+CUresult hm_driver_prefetch(const struct hetmem *hm, uintptr_t start, size_t size,
+			    uint32_t location, CUstream stream);
+CUresult hm_driver_advise(const struct hetmem *hm, uintptr_t start, size_t size,
+			  CUmem_advise advice, uint32_t location);
+
+/* Returns @location in the driver's terms. */
+CUmemLocation hm_driver_location(const struct hetmem *hm, uint32_t location);
 
 #endif /* HETMEM_DRIVER_PLACE_CALLS_H */

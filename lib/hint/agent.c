@@ -84,25 +84,13 @@ static void say_ended(struct hm_agent *a, const char *why)
 			why);
 }
 
-static CUresult call_advise(const struct hm_driver *d, const struct hm_block *b,
-			    CUmem_advise advice, CUmemLocation where)
-{
-	if (d->cuMemAdvise_v2)
-		return d->cuMemAdvise_v2(b->from, b->to - b->from, advice, where);
-	if (d->cuMemAdvise_v1)
-		return d->cuMemAdvise_v1(b->from, b->to - b->from, advice,
-				where.type == CU_MEM_LOCATION_TYPE_DEVICE ?
-				where.id : CU_DEVICE_CPU);
-	return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 /*
  * @set: advises the drivers of all unregistered devices to use @b on the host. Otherwise
  * takes that back. False: there is no such device, or its driver refused.
  */
 static bool advise(struct hm_agent *a, const struct hm_block *b, bool set)
 {
-	const CUmemLocation cpu = { CU_MEM_LOCATION_TYPE_HOST, 0 };
+	const size_t size = b->to - b->from;
 	struct hetmem *hm = a->hm;
 	struct hm_context saved;
 	bool done = false;
@@ -110,20 +98,19 @@ static bool advise(struct hm_agent *a, const struct hm_block *b, bool set)
 	int i;
 
 	for (i = 0; i < hm->nr_devices; i++) {
-		CUmemLocation device = { CU_MEM_LOCATION_TYPE_DEVICE,
-					 hm->devices[i].handle };
-
 		if (hm->devices[i].module_id >= 0 ||
 		    !hm->devices[i].platform.moves ||
 		    hm_context_enter(hm, i, &saved))
 			continue;
-		res = call_advise(&hm->driver, b, set ?
-				  CU_MEM_ADVISE_SET_PREFERRED_LOCATION :
-				  CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, cpu);
+		res = hm_driver_advise(hm, b->from, size, set ?
+				       CU_MEM_ADVISE_SET_PREFERRED_LOCATION :
+				       CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION,
+				       HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY));
 		if (!res)
-			res = call_advise(&hm->driver, b, set ?
-					  CU_MEM_ADVISE_SET_ACCESSED_BY :
-					  CU_MEM_ADVISE_UNSET_ACCESSED_BY, device);
+			res = hm_driver_advise(hm, b->from, size, set ?
+					       CU_MEM_ADVISE_SET_ACCESSED_BY :
+					       CU_MEM_ADVISE_UNSET_ACCESSED_BY,
+					       HETMEM_LOC(HETMEM_DEVICE, i));
 		hm_context_leave(hm, &saved);
 		done = done || !res;
 	}

@@ -302,15 +302,10 @@ static int nearest_host_node(const struct hetmem *hm)
 	return hm_numa_has_node(node) ? node : 0;
 }
 
-static bool can_advise(const struct hetmem *hm)
-{
-	return hm->driver.cuMemAdvise_v2 || hm->driver.cuMemAdvise_v1;
-}
-
 static void plan_driver(const struct hetmem *hm, struct advice *a)
 {
 	a->by = BY_DRIVER;
-	if (!can_advise(hm))
+	if (!hm_driver_can_advise(hm))
 		nobody(a, "this driver has no cuMemAdvise");
 	else if (a->what == HETMEM_ADVISE_PREFERRED &&
 		 HETMEM_LOC_KIND(a->location) == HETMEM_HOST &&
@@ -405,18 +400,12 @@ static CUresult call_advise(const struct hetmem *hm, uintptr_t start, size_t siz
 		[HETMEM_ADVISE_NOT_READ_MOSTLY] = CU_MEM_ADVISE_UNSET_READ_MOSTLY,
 	};
 	uint32_t location = a->location;
-	CUmemLocation where;
 
 	/* The host is one processor, whichever node its memory is on. */
 	if (!has_location(a->what) || (a->what != HETMEM_ADVISE_PREFERRED &&
 				       HETMEM_LOC_KIND(location) == HETMEM_HOST))
 		location = HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
-	where = hm_driver_location(hm, location);
-	if (hm->driver.cuMemAdvise_v2)
-		return hm->driver.cuMemAdvise_v2(start, size, calls[a->what], where);
-	return hm->driver.cuMemAdvise_v1(start, size, calls[a->what],
-			where.type == CU_MEM_LOCATION_TYPE_DEVICE ?
-			where.id : CU_DEVICE_CPU);
+	return hm_driver_advise(hm, start, size, calls[a->what], location);
 }
 
 /* With the lock. BY_DRIVER: a context is current. */

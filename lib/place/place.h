@@ -71,8 +71,6 @@ int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
 
 /* As hm_driver_error(), but -EINVAL if the driver refuses an argument. */
 int hm_place_error(const struct hetmem *hm, const char *call, CUresult res);
-/* Returns @location in the driver's terms. */
-CUmemLocation hm_driver_location(const struct hetmem *hm, uint32_t location);
 /* 0: all of @span is mapped. -EINVAL: the text has the first address that is not. */
 int hm_place_mapped(const struct hm_span *span, const char *what);
 /* Returns why a device of this kind does not use memory of the process. */

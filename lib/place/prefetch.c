@@ -173,36 +173,6 @@ int hm_place_error(const struct hetmem *hm, const char *call, CUresult res)
 	}
 }
 
-CUmemLocation hm_driver_location(const struct hetmem *hm, uint32_t location)
-{
-	const unsigned int index = HETMEM_LOC_INDEX(location);
-	CUmemLocation where;
-
-	memset(&where, 0, sizeof(where));
-	where.type = CU_MEM_LOCATION_TYPE_HOST;
-	if (HETMEM_LOC_KIND(location) == HETMEM_DEVICE) {
-		where.type = CU_MEM_LOCATION_TYPE_DEVICE;
-		where.id = hm->devices[index].handle;
-	} else if (index != HETMEM_NODE_ANY) {
-		where.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
-		where.id = index;
-	}
-	return where;
-}
-
-static CUresult call_prefetch(const struct hetmem *hm, uintptr_t start,
-			      size_t size, uint32_t location, CUstream stream)
-{
-	const CUmemLocation where = hm_driver_location(hm, location);
-	const struct hm_driver *d = &hm->driver;
-
-	if (d->cuMemPrefetchAsync_v2)
-		return d->cuMemPrefetchAsync_v2(start, size, where, 0, stream);
-	return d->cuMemPrefetchAsync_v1(start, size,
-			where.type == CU_MEM_LOCATION_TYPE_DEVICE ?
-			where.id : CU_DEVICE_CPU, stream);
-}
-
 static void stays(struct hetmem_moved *moved, const struct hetmem *hm,
 		  uintptr_t start, uintptr_t end, uint32_t why)
 {
@@ -230,7 +200,7 @@ static int prefetch_movable(const struct hetmem *hm, const struct hm_plan *plan,
 	if (m->start == m->end)
 		return 0;
 	m->calls++;
-	res = call_prefetch(hm, m->start, m->end - m->start, plan->location, stream);
+	res = hm_driver_prefetch(hm, m->start, m->end - m->start, plan->location, stream);
 	return res ? hm_place_error(hm, "cuMemPrefetchAsync", res) : 0;
 }
 
@@ -301,7 +271,7 @@ static int by_driver(struct hetmem *hm, const struct hm_span *span,
 		err = prefetch_mapped(hm, span, plan, stream, &own, moved);
 		hm_maps_close(&own);
 	} else {
-		res = call_prefetch(hm, (uintptr_t)span->ptr, span->size,
+		res = hm_driver_prefetch(hm, (uintptr_t)span->ptr, span->size,
 				    plan->location, stream);
 		err = res ? hm_place_error(hm, "cuMemPrefetchAsync", res) : 0;
 	}
@@ -322,12 +292,6 @@ int hm_place_mapped(const struct hm_span *span, const char *what)
 	hm_maps_close(&maps);
 	return at >= span->end ? 0 :
 		hm_error(-EINVAL, "%s: nothing is mapped at %#lx", what, (long)at);
-}
-
-static bool can_prefetch(const struct hetmem *hm)
-{
-	return hm->driver.cuMemPrefetchAsync_v2 ||
-	       hm->driver.cuMemPrefetchAsync_v1;
 }
 
 const char *hm_not_pageable(const struct hetmem *hm, int kind)
@@ -394,7 +358,7 @@ static void plan_to_device(struct hetmem *hm, const struct hm_span *span,
 		plan_none(plan, hm_one_memory);
 	else if (memory == HM_MANAGED && !p->concurrent)
 		plan_none(plan, "this device cannot prefetch managed memory: no concurrent managed access");
-	else if (!can_prefetch(hm))
+	else if (!hm_driver_can_prefetch(hm))
 		plan_none(plan, "this driver has no cuMemPrefetchAsync");
 	else if (memory == HM_PAGEABLE && p->kind == HETMEM_PLATFORM_CDMM)
 		plan->reason = "CDMM: the driver moves this memory to the host node nearest to the device, and not to the device";
@@ -416,7 +380,7 @@ static void plan_to_host(struct hetmem *hm, const struct hm_span *span,
 		plan_none(plan, hm_stays);
 	else if (memory == HM_PINNED)
 		plan_none(plan, hm_page_locked);
-	else if (can_prefetch(hm) && hm_any_platform(hm, memory == HM_MANAGED ?
+	else if (hm_driver_can_prefetch(hm) && hm_any_platform(hm, memory == HM_MANAGED ?
 			hm_moves_managed : hm_moves_pageable))
 		plan->way = HM_WAY_DRIVER;
 	else if (memory == HM_MANAGED && hm_any_platform(hm, hm_is_integrated))

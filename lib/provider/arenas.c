@@ -721,6 +721,13 @@ static void renew_units(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 		grains_change(a, start, end, 0, HM_ON_HOST | HM_ON_DEVICE);
 }
 
+/* The device, or the host. */
+static uint32_t location_of(const struct hm_arenas *a, bool device)
+{
+	return device ? HETMEM_LOC(HETMEM_DEVICE, a->base->device) :
+		HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
+}
+
 /* Advice by class. */
 
 /*
@@ -744,7 +751,7 @@ static bool can_advise(const struct hm_arenas *a)
 {
 	const struct hetmem *hm = a->base->hm;
 
-	return can_move(a) && (hm->driver.cuMemAdvise_v2 || hm->driver.cuMemAdvise_v1) &&
+	return can_move(a) && hm_driver_can_advise(hm) &&
 		(!(a->base->caps & HM_PROVIDER_PAGES) ||
 		 hm->devices[a->base->device].platform.kind == HETMEM_PLATFORM_HMM);
 }
@@ -753,16 +760,9 @@ static bool can_advise(const struct hm_arenas *a)
 static CUresult advise(struct hm_arenas *a, uintptr_t start, uintptr_t end,
 		       CUmem_advise what, bool device)
 {
-	const struct hetmem *hm = a->base->hm;
-	const struct hm_driver *d = &hm->driver;
-	CUdevice handle = hm->devices[a->base->device].handle;
-	CUmemLocation where = { device ? CU_MEM_LOCATION_TYPE_DEVICE :
-				CU_MEM_LOCATION_TYPE_HOST, device ? handle : 0 };
-
 	count(&a->calls, 1);
-	if (d->cuMemAdvise_v2)
-		return d->cuMemAdvise_v2(start, end - start, what, where);
-	return d->cuMemAdvise_v1(start, end - start, what, device ? handle : CU_DEVICE_CPU);
+	return hm_driver_advise(a->base->hm, start, end - start, what,
+				location_of(a, device));
 }
 
 /* In the device's context. Changes the advice @is to @wanted. */
@@ -1040,24 +1040,6 @@ static bool find_piece(const struct hm_arenas *a, uintptr_t *start,
 	return true;
 }
 
-/* In the device's context. */
-static CUresult prefetch(const struct hm_arenas *a, uintptr_t start, size_t size,
-			 bool device, CUstream stream)
-{
-	const struct hetmem *hm = a->base->hm;
-	const struct hm_driver *d = &hm->driver;
-	CUdevice handle = hm->devices[a->base->device].handle;
-	CUmemLocation to = { device ? CU_MEM_LOCATION_TYPE_DEVICE :
-			     CU_MEM_LOCATION_TYPE_HOST, device ? handle : 0 };
-
-	if (d->cuMemPrefetchAsync_v2)
-		return d->cuMemPrefetchAsync_v2(start, size, to, 0, stream);
-	if (d->cuMemPrefetchAsync_v1)
-		return d->cuMemPrefetchAsync_v1(start, size, device ? handle :
-						CU_DEVICE_CPU, stream);
-	return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 /* Lock not held. NULL: it cannot be made. */
 static CUstream own_stream(struct hm_arenas *a)
 {
@@ -1089,7 +1071,8 @@ static bool by_driver(struct hm_arenas *a, uintptr_t start, uintptr_t end,
 	if (!device)
 		stream = own_stream(a);
 	if (device || stream)
-		res = prefetch(a, start, end - start, device, stream);
+		res = hm_driver_prefetch(hm, start, end - start, location_of(a, device),
+					 stream);
 	if (!res && !device)
 		res = hm->driver.cuStreamSynchronize(stream);
 	hm_context_leave(hm, &saved);

@@ -75,19 +75,11 @@ static bool sync(struct place *at)
 
 static bool prefetch_bare(struct place *at, const void *ptr, size_t size, bool to_device)
 {
-	const struct hm_driver *d = at->o->drv;
-	CUmemLocation where = { CU_MEM_LOCATION_TYPE_HOST, 0 };
-	CUresult res;
+	const uint32_t where = to_device ? at->device :
+		HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
 
-	if (to_device)
-		where = (CUmemLocation){ CU_MEM_LOCATION_TYPE_DEVICE,
-					 at->o->hm->devices[0].handle };
-	if (d->cuMemPrefetchAsync_v2)
-		res = d->cuMemPrefetchAsync_v2((uintptr_t)ptr, size, where, 0, at->stream);
-	else
-		res = d->cuMemPrefetchAsync_v1((uintptr_t)ptr, size, to_device ?
-					       where.id : CU_DEVICE_CPU, at->stream);
-	return good(at, !res, "cuMemPrefetchAsync");
+	return good(at, !hm_driver_prefetch(at->o->hm, (uintptr_t)ptr, size, where,
+					    at->stream), "cuMemPrefetchAsync");
 }
 
 static void *alloc_managed(struct place *at, size_t size)
