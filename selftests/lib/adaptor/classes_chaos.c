@@ -356,8 +356,10 @@ static void *work(void *arg)
 	CUcontext ctx;
 	unsigned int i;
 
-	drv->cuDevicePrimaryCtxRetain(&ctx, 0);
-	drv->cuCtxSetCurrent(ctx);
+	need(!drv->cuDevicePrimaryCtxRetain(&ctx, 0), "a context");
+	/* A rule of another thread's. */
+	while (drv->cuCtxSetCurrent(ctx))
+		;
 	for (i = 0; i < w->rounds; i++) {
 		if (w->fails && !below(w, 4))
 			fail(w);
@@ -372,7 +374,8 @@ static void *work(void *arg)
 		while (hetmem_free(w->res, blocks[i].p, 0, blocks[i].stream) && w->fails)
 			;
 	}
-	drv->cuCtxSetCurrent(NULL);
+	while (drv->cuCtxSetCurrent(NULL))
+		;
 	drv->cuDevicePrimaryCtxRelease(0);
 	return NULL;
 }
@@ -402,6 +405,7 @@ static void chaos(const char *spec, unsigned int threads, bool fails)
 	for (i = 0; i < threads; i++)
 		pthread_join(w[i].thread, NULL);
 	soft_rules(NULL, NULL);
+	wait_for(HETMEM_STREAM_LEGACY);
 	for (i = 0; i < threads; i++) {
 		all.wrong += w[i].wrong;
 		all.errors += w[i].errors;
