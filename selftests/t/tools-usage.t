@@ -134,6 +134,9 @@ wrong 'bench kernel: unknown part' "no part 'frob'" bench kernel frob
 for size in 0 1 x '' -4 4097 4M; do
 	wrong "bench kernel: size '$size'" 'is not a size' bench kernel "--size=$size"
 done
+wrong 'bench agent: unknown option' '--frob' bench agent --frob
+wrong 'bench agent: a word' "'frob' is not an option" bench agent frob
+wrong 'bench agent: rounds' "not a number of rounds" bench agent --rounds=9
 run bench kernel --help
 [ "$status" -eq 0 ] && grep -q '^Usage: hetmem bench kernel' "$tmp/out" &&
 	[ "$(wc -L <"$tmp/out")" -le 80 ]

@@ -6,7 +6,6 @@
  * device that memory moves to.
  */
 #include <getopt.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -182,17 +181,17 @@ int bench_agent(int argc, char **argv)
 	struct times without = { 0 }, with = { 0 };
 	struct bench_report *report;
 	bool json = false;
-	char *end;
+	long rounds;
 	int c;
 
 	opterr = 0;
 	while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
 		switch (c) {
 		case 'r':
-			b.rounds = strtoul(optarg, &end, 10);
-			if (*end || b.rounds < 10 || b.rounds > 100000)
+			if (!parse_number(optarg, 10, 100000, &rounds))
 				return usage_error("bench", "'%s' is not a number of rounds, 10 to 100000",
 						   optarg);
+			b.rounds = rounds;
 			break;
 		case 'j':
 			json = true;
@@ -203,6 +202,8 @@ int bench_agent(int argc, char **argv)
 			return option_error("bench", c, argv);
 		}
 	}
+	if (optind < argc)
+		return usage_error("bench", "'%s' is not an option", argv[optind]);
 	b.piece = PIECE_PAGES * b.page;
 	if (!open_device(&b))
 		return complain(EXIT_FAILED, "bench",

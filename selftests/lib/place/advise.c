@@ -6,9 +6,9 @@
  */
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "place/foreign_memory.h"
 #include "platform/machine.h"
 
 #define PAGES	64U
@@ -18,20 +18,10 @@
 #define NOWHERE	HETMEM_LOC(HETMEM_UNKNOWN, 0)
 
 static struct hetmem *hm;
-static size_t page;
 
 static uint32_t device(unsigned int i)
 {
 	return HETMEM_LOC(HETMEM_DEVICE, i);
-}
-
-static char *pages(unsigned int nr)
-{
-	char *p = mmap(NULL, nr * page, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	need(p != MAP_FAILED, "memory");
-	return p;
 }
 
 static int advise(const void *p, unsigned int nr, int advice, uint32_t location)

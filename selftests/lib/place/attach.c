@@ -6,49 +6,18 @@
  */
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "place/foreign_memory.h"
 #include "platform/machine.h"
 
 #define PAGES	64U
 
 static struct hetmem *hm;
-static size_t page;
-static unsigned int released;
-
-static void count_release(void *owner)
-{
-	__atomic_add_fetch((unsigned int *)owner, 1, __ATOMIC_RELAXED);
-}
-
-static const struct hetmem_attach_params owned = {
-	.size = sizeof(owned), .release = count_release, .owner = &released,
-};
-
-static char *pages(unsigned int nr)
-{
-	char *p = mmap(NULL, nr * page, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	need(p != MAP_FAILED, "memory");
-	return p;
-}
 
 static int attach(void *p, size_t size)
 {
 	return hetmem_attach(hm, p, size, &owned, NULL);
-}
-
-/* Page-locked for the driver. */
-static bool is_pinned(const void *p)
-{
-	CUpointer_attribute which = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-	unsigned int type = 0;
-	void *data = &type;
-
-	hm->driver.cuPointerGetAttributes(1, &which, &data, (uintptr_t)p);
-	return type == CU_MEMORYTYPE_HOST;
 }
 
 static void machines(void)
@@ -70,10 +39,10 @@ static void machines(void)
 		   rows[i].machine);
 		ok(!strcmp(m.how, rows[i].how) && (*m.how == 'd' || *m.reason),
 		   "%s: %s", m.how, m.reason);
-		is(is_pinned(p + 8), *m.how == 'd', "registered or not");
+		is(is_pinned(hm, p + 8), *m.how == 'd', "registered or not");
 		is(hetmem_detach(hm, p + 8, 2 * page), 0, "detached");
 		is(released, 1, "the owner is released");
-		ok(!is_pinned(p + 8), "nothing is registered");
+		ok(!is_pinned(hm, p + 8), "nothing is registered");
 		is(attach(p, page), 0, "attached, and left so");
 		hetmem_close(hm);
 		is(released, 2, "close releases it");
@@ -103,9 +72,9 @@ static void sharing(void)
 	is(hetmem_detach(hm, p + 100, 4 * page), 0, "one of the three");
 	is(hetmem_detach(hm, p + 100, 4 * page), 0, "two");
 	is(released, 2, "two owners are released");
-	ok(is_pinned(p + page), "registered for the third");
+	ok(is_pinned(hm, p + page), "registered for the third");
 	is(hetmem_detach(hm, p + page, page), 0, "the last");
-	ok(!is_pinned(p + page), "ends it");
+	ok(!is_pinned(hm, p + page), "ends it");
 	is(hetmem_detach(hm, p + page, page), -ENOENT, "once more");
 	is(hetmem_detach(hm, p + 100 + 4 * page, page), 0, "the neighbour");
 	is(released, 4, "each owner once");
@@ -122,13 +91,13 @@ static void chunks(void)
 	is(hetmem_attach(hm, p + 5, 6 * page, &params, NULL), 0, "in chunks");
 	is(hm->soft->made(), 4, "that end at multiples of a page");
 	soft_rules(NULL, NULL);
-	ok(is_pinned(p + 5) && is_pinned(p + 6 * page), "all of it");
+	ok(is_pinned(hm, p + 5) && is_pinned(hm, p + 6 * page), "all of it");
 	is(hetmem_detach(hm, p + 5, 6 * page), 0, "detached");
-	ok(!is_pinned(p + 5) && !is_pinned(p + 6 * page), "all of it");
+	ok(!is_pinned(hm, p + 5) && !is_pinned(hm, p + 6 * page), "all of it");
 	soft_rules("cuMemHostRegister:3=CUDA_ERROR_OUT_OF_MEMORY", NULL);
 	is(hetmem_attach(hm, p, 6 * page, &params, NULL), -ENOMEM, "the third fails");
 	soft_rules(NULL, NULL);
-	ok(!is_pinned(p) && !is_pinned(p + 2 * page), "and none is left");
+	ok(!is_pinned(hm, p) && !is_pinned(hm, p + 2 * page), "and none is left");
 	params.chunk = 100;
 	is(hetmem_attach(hm, p, page, &params, NULL), -EINVAL, "no pages");
 	munmap(p, 8 * page);
@@ -263,7 +232,7 @@ static void forked(void)
 	}
 	wait(&status);
 	is(status, 0, "a child has the memory and no attachment, unless DONTFORK");
-	ok(is_pinned(p) && !released, "the parent's is as it was");
+	ok(is_pinned(hm, p) && !released, "the parent's is as it was");
 	is(hetmem_detach(hm, p, page) + hetmem_detach(hm, p + page + 1, 2 * page), 0,
 	   "detached");
 	if (!fork())
@@ -381,7 +350,7 @@ static void random_program(void)
 			for (j = 0; j < 16; j++)
 				pinned |= regs[j].users && i >= regs[j].from &&
 					  i < regs[j].from + regs[j].nr;
-			bad = is_pinned(p + i * page) != pinned;
+			bad = is_pinned(hm, p + i * page) != pinned;
 		}
 		bad |= released != want;
 	}

@@ -8,10 +8,10 @@
 #include <numa.h>
 #include <numaif.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "place/foreign_memory.h"
 #include "platform/machine.h"
 
 #define NODE0	HETMEM_LOC(HETMEM_HOST, 0)
@@ -19,41 +19,11 @@
 #define FAR	((size_t)1 << 36)
 
 static struct hetmem *hm;
-static size_t page;
-static unsigned int released;
-
-static void count_release(void *owner)
-{
-	__atomic_add_fetch((unsigned int *)owner, 1, __ATOMIC_RELAXED);
-}
-
-static const struct hetmem_attach_params owned = {
-	.size = sizeof(owned), .release = count_release, .owner = &released,
-};
-
-static char *pages(size_t nr)
-{
-	char *p = mmap(NULL, nr * page, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	need(p != MAP_FAILED, "memory");
-	return p;
-}
 
 static void open_as(const char *machine)
 {
 	hm = open_machine(machine);
 	need(hm, "%s: %s", machine, hetmem_last_error());
-}
-
-static bool is_pinned(const void *p)
-{
-	CUpointer_attribute which = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-	unsigned int type = 0;
-	void *data = &type;
-
-	hm->driver.cuPointerGetAttributes(1, &which, &data, (uintptr_t)p);
-	return type == CU_MEMORYTYPE_HOST;
 }
 
 /* In place of the C library's: how often the mappings are looked at from the beginning. */
@@ -262,13 +232,13 @@ static void chunk_stays(void)
 	   hetmem_last_error());
 	soft_rules(NULL, NULL);
 	for (i = 0; i < 8; i++)
-		pinned += is_pinned(p + i * page);
+		pinned += is_pinned(hm, p + i * page);
 	is(pinned, 8, "all of it is still registered");
 	is(released, 0, "and the owner kept");
 	is(hetmem_detach(hm, p, 8 * page), 0, "again");
 	is(released, 1, "now it is released");
 	for (i = 0, pinned = 0; i < 8; i++)
-		pinned += is_pinned(p + i * page);
+		pinned += is_pinned(hm, p + i * page);
 	is(pinned, 0, "and all of it unregistered");
 	munmap(p, 8 * page);
 	hetmem_close(hm);

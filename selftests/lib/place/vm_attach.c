@@ -4,43 +4,11 @@
  * part, by munmap(2) or mremap(2); new memory at the same address finds no old
  * registration. The driver is the soft one, on a machine that has only managed memory.
  */
-#include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "api.h"
+#include "place/foreign_memory.h"
 
 static struct hetmem *hm;
-static size_t page;
-static unsigned int released;
-
-static void count_release(void *owner)
-{
-	(void)owner;
-	__atomic_add_fetch(&released, 1, __ATOMIC_RELEASE);
-}
-
-static const struct hetmem_attach_params owned = {
-	.size = sizeof(owned), .release = count_release,
-};
-
-static char *pages(unsigned int nr)
-{
-	char *p = mmap(NULL, nr * page, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	need(p != MAP_FAILED, "memory");
-	return p;
-}
-
-static bool is_pinned(const void *p)
-{
-	CUpointer_attribute which = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-	unsigned int type = 0;
-	void *data = &type;
-
-	hm->driver.cuPointerGetAttributes(1, &which, &data, (uintptr_t)p);
-	return type == CU_MEMORYTYPE_HOST;
-}
 
 /* The library's thread has some time for it. */
 static bool soon(unsigned int nr)
@@ -63,10 +31,10 @@ static void unmapped(void)
 	is(hetmem_attach(hm, p, 8 * page, NULL, NULL), 0, "no owner is needed: %s",
 	   hetmem_last_error());
 	is(hetmem_attach(hm, p + page, page, &owned, NULL), 0, "a part, with an owner");
-	ok(is_pinned(p + page), "registered");
+	ok(is_pinned(hm, p + page), "registered");
 	munmap(p, 8 * page);
 	ok(soon(1), "unmapped: the owner is released");
-	ok(!is_pinned(p + page), "and nothing is registered");
+	ok(!is_pinned(hm, p + page), "and nothing is registered");
 	is(hetmem_detach(hm, p + page, page), -ENOENT, "nor attached: %s",
 	   hetmem_last_error());
 	is(hetmem_detach(hm, p, 8 * page), -ENOENT, "all of it");

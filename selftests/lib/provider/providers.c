@@ -327,6 +327,21 @@ static long faults(int who)
 	return usage.ru_minflt;
 }
 
+/* Memory whose pages are there, most of them made by other threads. */
+static void *alloc_populated(struct hm_provider *p, size_t size, const char *name)
+{
+	long all = faults(RUSAGE_SELF), mine = faults(RUSAGE_THREAD);
+	void *v;
+
+	need(!p->ops->alloc(p, size, NULL, &v), "%s: %zu bytes", name, size);
+	all = faults(RUSAGE_SELF) - all;
+	mine = faults(RUSAGE_THREAD) - mine;
+	is(present(v, size), size, "%s: all pages are there", name);
+	ok(all >= 32 && mine < all * 3 / 4,
+	   "%s: others made most of the pages: %ld of %ld", name, all - mine, all);
+	return v;
+}
+
 /* What pinned does beyond registering: huge pages, near the device, in threads. */
 static void pinned_pages(void)
 {
@@ -334,19 +349,11 @@ static void pinned_pages(void)
 	struct hm_pinned_options options = { .threads = 4, .node = 1 };
 	unsigned long mask[16] = { 0 };
 	struct hm_provider *p;
-	long all, mine;
 	int mode = -1;
 	void *v;
 
 	need(!hm_pinned_provider(hm, 0, &options, &p), "pinned, on node 0");
-	all = faults(RUSAGE_SELF);
-	mine = faults(RUSAGE_THREAD);
-	need(!p->ops->alloc(p, size, NULL, &v), "64 MiB");
-	all = faults(RUSAGE_SELF) - all;
-	mine = faults(RUSAGE_THREAD) - mine;
-	is(present(v, size), size, "pinned: they are there");
-	ok(all >= 32 && mine < all * 3 / 4,
-	   "pinned: others made most of the pages: %ld of %ld", all - mine, all);
+	v = alloc_populated(p, size, "pinned");
 	if (access("/sys/kernel/mm/transparent_hugepage", F_OK))
 		printf("# no huge pages in this kernel\n");
 	else
@@ -395,20 +402,12 @@ static void system_pages(void)
 	struct hm_system_options nowhere = { .node = 1000 };
 	unsigned long mask[16] = { 0 };
 	struct hm_provider *p;
-	long all, mine;
 	int mode = -1;
 	void *v;
 
 	is(hm_system_provider(hm, 0, &nowhere, &p), -EINVAL, "no such node");
 	need(!hm_system_provider(hm, 0, &options, &p), "system, on node 0");
-	all = faults(RUSAGE_SELF);
-	mine = faults(RUSAGE_THREAD);
-	need(!p->ops->alloc(p, size, NULL, &v), "64 MiB");
-	all = faults(RUSAGE_SELF) - all;
-	mine = faults(RUSAGE_THREAD) - mine;
-	is(present(v, size), size, "system: populated");
-	ok(all >= 32 && mine < all * 3 / 4,
-	   "system: others made most of the pages: %ld of %ld", all - mine, all);
+	v = alloc_populated(p, size, "system");
 	if (get_mempolicy(&mode, mask, 8 * sizeof(mask), v, MPOL_F_ADDR))
 		printf("# no memory nodes in this kernel\n");
 	else

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/* The program's own memory, which is attached, and its owner. */
+#ifndef HETMEM_SELFTESTS_FOREIGN_MEMORY_H
+#define HETMEM_SELFTESTS_FOREIGN_MEMORY_H
+
+#include <sys/mman.h>
+
+#include "api.h"
+
+/* Set it first: bytes of a page. */
+static size_t page;
+
+/* How often an owner was released. */
+__attribute__((unused))
+static unsigned int released;
+
+__attribute__((unused))
+static void count_release(void *owner)
+{
+	__atomic_add_fetch((unsigned int *)owner, 1, __ATOMIC_RELEASE);
+}
+
+__attribute__((unused))
+static const struct hetmem_attach_params owned = {
+	.size = sizeof(owned), .release = count_release, .owner = &released,
+};
+
+static char *pages(size_t nr)
+{
+	char *p = mmap(NULL, nr * page, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	need(p != MAP_FAILED, "memory");
+	return p;
+}
+
+/* Whether @p is page-locked for the driver. */
+__attribute__((unused))
+static bool is_pinned(struct hetmem *hm, const void *p)
+{
+	CUpointer_attribute which = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+	unsigned int type = 0;
+	void *data = &type;
+
+	hm->driver.cuPointerGetAttributes(1, &which, &data, (uintptr_t)p);
+	return type == CU_MEMORYTYPE_HOST;
+}
+
+#endif /* HETMEM_SELFTESTS_FOREIGN_MEMORY_H */
