@@ -372,6 +372,8 @@ static int classes_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return classes_set(c, arg);
 	case HM_CTL_ACCESS:
 		return hm_provider_access(hm_arenas_base(c->arenas), arg);
+	case HM_CTL_GATE:
+		return hm_arenas_gate(c->arenas, arg);
 	default:
 		return hm_several_ctl(self, op, arg);
 	}

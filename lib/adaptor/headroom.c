@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * headroom(R,keep=): if an allocation would leave less than @keep usable, by
- * hetmem_memory_info(), it trims R; if that does not suffice, it is refused. Memory that
- * the CPU can use counts against the host, other memory against the device. Prefetches
- * to R's device leave the same usable, see hm_headroom_fit().
+ * headroom(R,keep=): R makes no memory that would leave less than @keep usable, by
+ * hetmem_memory_info(). If an allocation needs such memory, R is trimmed; if that does not
+ * suffice, it is refused. What R has cached needs none. Memory that the CPU can use
+ * counts against the host, other memory against the device. Prefetches to R's device
+ * leave the same usable, see hm_headroom_fit().
  *
- * hetmem_memory_info() takes some 100 us, so its answer serves for a while: it sets
- * @limit, the most that @used may become. Both count bytes allocated here. Frees lower
- * @used, because R reuses cached memory. Untouched memory of R still counts as available
- * on the host: mincore(2) finds it, and look() subtracts it.
- *
- * There is no lock. A request raises @pending before @used, and lowers @pending after
- * upstream returned. look() reads @used before @pending. So bytes of a request under way
- * count at least once: the limit can be too low for a moment, never too high.
+ * A gate in R's providers does the counting (provider/gate.h). hetmem_memory_info() takes
+ * some 100 us, so its answer serves for a while. Memory of R that nobody touched yet still
+ * counts as usable on the host: mincore(2) finds it, and look() subtracts it.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -22,6 +18,7 @@
 
 #include "adaptor/adaptor.h"
 #include "core/snapshot.h"
+#include "provider/gate.h"
 
 /* An answer serves for MIN_AGE_NS, or AGE_OF_COST times the time it took, if longer. */
 #define MIN_AGE_NS	100000000ULL
@@ -35,10 +32,8 @@
  * @keep: for prefetches to R's device; keep.device -1: R has none
  * @where: the device whose memory R uses, or -1: the host
  * @bytes: kept usable there
- * @used: bytes allocated and not freed
- * @pending: bytes of requests that upstream has not answered
- * @limit: bound of @used
- * @until: hm_now() when @limit is stale
+ * @gate: in R's providers
+ * @until: hm_now() when the gate's bound is stale
  * @failed: refused requests
  */
 struct headroom {
@@ -46,9 +41,7 @@ struct headroom {
 	struct hm_keep keep;
 	int where;
 	uint64_t bytes;
-	int64_t used;
-	int64_t pending;
-	int64_t limit;
+	struct hm_gate gate;
 	uint64_t until;
 	uint64_t failed;
 };
@@ -101,132 +94,81 @@ static struct hetmem_resource_stats stats_of(struct headroom *h)
 	return stats;
 }
 
-/* Returns the usable bytes beyond those kept; can be negative. Sets @limit. */
-static int64_t look(struct headroom *h, struct hetmem_memory_info *info)
+/* Returns the usable bytes; @info: from where. Not known: more than there can be. */
+static int64_t usable(const struct headroom *h, struct hetmem_memory_info *info)
 {
-	const int64_t used = __atomic_load_n(&h->used, __ATOMIC_ACQUIRE);
-	const int64_t pending = __atomic_load_n(&h->pending, __ATOMIC_ACQUIRE);
+	*info = (struct hetmem_memory_info){ .size = sizeof(*info) };
+	if (hetmem_memory_info(h->resource.hm, h->where, info) ||
+	    info->usable == HETMEM_MEMORY_UNKNOWN)
+		return INT64_MAX / 4;
+	return clamp(info->usable);
+}
+
+/* Tells the gate how much R may make. */
+static void look(struct headroom *h, struct hetmem_memory_info *info)
+{
+	const int64_t made = hm_gate_made(&h->gate);
 	const uint64_t before = hm_now();
-	int64_t room = INT64_MAX / 4, held;
+	int64_t room = usable(h, info), held, again;
 	uint64_t cost;
 
-	*info = (struct hetmem_memory_info){ .size = sizeof(*info) };
-	if (!hetmem_memory_info(h->resource.hm, h->where, info) &&
-	    info->usable != HETMEM_MEMORY_UNKNOWN) {
-		room = clamp(info->usable) - clamp(h->bytes);
-		held = h->where < 0 ? clamp(stats_of(h).reserved) : 0;
-		/* mincore(2) takes time: only if untouched memory can matter. */
-		if (held && room < 2 * held)
-			held = clamp(untouched(h));
-		room -= held;
+	held = h->where < 0 ? clamp(stats_of(h).reserved) : 0;
+	/* mincore(2) takes time: only if untouched memory can matter. */
+	if (held && room < clamp(h->bytes) + 2 * held) {
+		held = clamp(untouched(h));
+		/* What was touched meanwhile was found by neither. */
+		again = usable(h, info);
+		room = again < room ? again : room;
 	}
+	hm_gate_open_to(&h->gate, made, room - clamp(h->bytes) - held);
 	cost = (hm_now() - before) * AGE_OF_COST;
-	__atomic_store_n(&h->limit, used + room - pending, __ATOMIC_RELEASE);
 	__atomic_store_n(&h->until, before + (cost > MIN_AGE_NS ? cost : MIN_AGE_NS),
 			 __ATOMIC_RELEASE);
-	return room - pending;
 }
 
-static void drop_pending(struct headroom *h, size_t size)
-{
-	__atomic_sub_fetch(&h->pending, size, __ATOMIC_RELEASE);
-}
-
-static bool take(struct headroom *h, size_t size)
-{
-	int64_t used;
-
-	__atomic_add_fetch(&h->pending, size, __ATOMIC_SEQ_CST);
-	used = __atomic_load_n(&h->used, __ATOMIC_RELAXED);
-	do {
-		if (used + clamp(size) >
-		    __atomic_load_n(&h->limit, __ATOMIC_ACQUIRE)) {
-			drop_pending(h, size);
-			return false;
-		}
-	} while (!__atomic_compare_exchange_n(&h->used, &used, used + size, true,
-					      __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-	return true;
-}
-
-static void put(struct headroom *h, size_t size)
-{
-	__atomic_sub_fetch(&h->used, size, __ATOMIC_RELAXED);
-}
-
-static int refuse(struct headroom *h, const char *what, size_t size, int64_t room,
+static int refuse(struct headroom *h, enum hm_ctl op, size_t size,
 		  const struct hetmem_memory_info *info)
 {
-	char place[32] = "the host", keep[48] = "";
+	char what[64] = "more memory is needed", place[32] = "the host", keep[48] = "";
+
+	if (op == HM_CTL_ALLOC_WITH)
+		snprintf(what, sizeof(what), "an allocation of %zu bytes is too large", size);
+	else if (op == HM_CTL_GROW)
+		snprintf(what, sizeof(what), "growth to %zu bytes is too much", size);
 
 	if (h->where >= 0)
 		snprintf(place, sizeof(place), "device %d", h->where);
 	if (h->bytes)
 		snprintf(keep, sizeof(keep), " and keep=%" PRIu64, h->bytes);
 	__atomic_add_fetch(&h->failed, 1, __ATOMIC_RELAXED);
-	return hm_error(-ENOMEM, "headroom: %s of %zu bytes is too large: at most %" PRId64 " fit on %s (its figure \"%s\" less the reserve%s)",
-			what, size, room > 0 ? room : 0, place,
+	return hm_error(-ENOMEM, "headroom: %s: at most %" PRIu64 "%s bytes fit on %s (its figure \"%s\" less the reserve%s)",
+			what, hm_gate_room(&h->gate),
+			op == HM_CTL_ALLOC_WITH ? "" : " more", place,
 			hetmem_memory_figure_name(info->least), keep);
 }
 
-/* An allocation by the ops, or with options (@with). */
+/* A call of R that can make memory: @op with @arg; @ptr: by its ops->alloc. */
 struct request {
+	enum hm_ctl op;
+	void *arg;
 	size_t size;
 	size_t align;
 	hetmem_stream stream;
-	struct hm_ctl_alloc *with;
-	void *ptr;
+	void **ptr;
 };
 
-static int ask_upstream(struct headroom *h, struct request *r)
+static int ask(struct headroom *h, const struct request *r)
 {
 	struct hetmem_resource *up = h->resource.upstream;
-	int err;
 
-	if (!r->with)
-		return up->ops->alloc(up, r->size, r->align, r->stream, &r->ptr);
-	err = up->ops->ctl(up, HM_CTL_ALLOC_WITH, r->with);
-	if (!err)
-		r->ptr = r->with->ptr;
-	return err;
+	if (r->ptr)
+		return up->ops->alloc(up, r->size, r->align, r->stream, r->ptr);
+	return up->ops->ctl(up, r->op, r->arg);
 }
 
-static int ask_taken(struct headroom *h, struct request *r)
+static uint64_t refused(const struct headroom *h)
 {
-	int err = ask_upstream(h, r);
-
-	drop_pending(h, r->size);
-	if (err)
-		put(h, r->size);
-	return err;
-}
-
-/*
- * Tries to serve the request from memory that R has cached. If R had to take new memory
- * and too little is left, frees the block again. -EAGAIN: not served.
- */
-static int ask_cache(struct headroom *h, struct request *r)
-{
-	struct hetmem_resource *up = h->resource.upstream;
-	struct hetmem_resource_stats before = stats_of(h);
-	struct hetmem_memory_info info;
-	size_t size = r->size;
-	int err;
-
-	if (before.reserved < before.requested ||
-	    before.reserved - before.requested < size)
-		return -EAGAIN;
-	err = ask_upstream(h, r);
-	if (err)
-		return err == -ENOMEM ? -EAGAIN : err;
-	if (stats_of(h).reserved > before.reserved && look(h, &info) < 0) {
-		up->ops->free(up, r->ptr, &size, r->stream);
-		return -EAGAIN;
-	}
-	/* After a free, R can serve these bytes again: raise both. */
-	__atomic_add_fetch(&h->used, size, __ATOMIC_RELAXED);
-	__atomic_add_fetch(&h->limit, size, __ATOMIC_RELAXED);
-	return 0;
+	return __atomic_load_n(&h->gate.refused, __ATOMIC_RELAXED);
 }
 
 static void trim(struct headroom *h)
@@ -237,123 +179,92 @@ static void trim(struct headroom *h)
 	hm_ctl_upstream(&h->resource, HM_CTL_TRIM, &none);
 }
 
+/* The gate refused: looks again, then trims R, before the request is refused. */
 __attribute__((noinline))
-static int request_slowly(struct headroom *h, struct request *r)
+static int ask_again(struct headroom *h, const struct request *r)
 {
 	struct hetmem_memory_info info;
-	int64_t room;
-	int err;
+	uint64_t before = 0;
+	int err = -ENOMEM;
+	int i;
 
-	look(h, &info);
-	if (take(h, r->size))
-		return ask_taken(h, r);
-	err = ask_cache(h, r);
-	if (err != -EAGAIN)
+	for (i = 0; i < 2 && err == -ENOMEM; i++) {
+		if (i)
+			trim(h);
+		look(h, &info);
+		before = refused(h);
+		err = ask(h, r);
+	}
+	if (err != -ENOMEM || refused(h) == before)
 		return err;
-	trim(h);
-	room = look(h, &info);
-	if (take(h, r->size))
-		return ask_taken(h, r);
-	return refuse(h, "an allocation", r->size, room, &info);
+	return refuse(h, r->op, r->size, &info);
 }
 
-static int request(struct headroom *h, struct request *r)
+static int request(struct headroom *h, const struct request *r)
 {
-	if (hm_now() < __atomic_load_n(&h->until, __ATOMIC_ACQUIRE) &&
-	    take(h, r->size))
-		return ask_taken(h, r);
-	return request_slowly(h, r);
+	struct hetmem_memory_info info;
+	uint64_t before;
+	int err;
+
+	if (hm_now() >= __atomic_load_n(&h->until, __ATOMIC_ACQUIRE))
+		look(h, &info);
+	before = refused(h);
+	err = ask(h, r);
+	return err == -ENOMEM && refused(h) != before ? ask_again(h, r) : err;
 }
 
 static int headroom_alloc(struct hetmem_resource *self, size_t size,
 			  size_t align, hetmem_stream stream, void **ptr)
 {
-	struct request r = { .size = size, .align = align, .stream = stream };
-	int err = request((struct headroom *)self, &r);
-
-	if (!err)
-		*ptr = r.ptr;
-	return err;
-}
-
-static int headroom_free(struct hetmem_resource *self, void *ptr, size_t *size,
-			 hetmem_stream stream)
-{
-	struct hetmem_resource *up = self->upstream;
-	int err = up->ops->free(up, ptr, size, stream);
-
-	if (!err)
-		put((struct headroom *)self, *size);
-	return err;
-}
-
-static int headroom_grow(struct headroom *h, struct hm_ctl_grow *grow)
-{
-	struct hm_ctl_owns block = { .ptr = grow->ptr, .first = true };
-	struct hetmem_memory_info info;
-	size_t more = 0;
-	int64_t room;
-	int err;
-
-	err = hm_ctl_upstream(&h->resource, HM_CTL_OWNS, &block);
-	if (err || block.base != grow->ptr)
-		return err && err != -ENOENT ? err :
-			hm_error(-EINVAL, "grow: %p is not allocated from this headroom",
-				 grow->ptr);
-	if (grow->size > block.asked)
-		more = grow->size - block.asked;
-	if (hm_now() >= __atomic_load_n(&h->until, __ATOMIC_ACQUIRE) ||
-	    !take(h, more)) {
-		look(h, &info);
-		if (!take(h, more)) {
-			trim(h);
-			room = look(h, &info);
-			if (!take(h, more))
-				return refuse(h, "growth", more, room, &info);
-		}
-	}
-	err = hm_ctl_upstream(&h->resource, HM_CTL_GROW, grow);
-	drop_pending(h, more);
-	if (err)
-		put(h, more);
-	return err;
-}
-
-static int headroom_alloc_with(struct headroom *h, struct hm_ctl_alloc *arg)
-{
-	struct request r = {
-		.size = arg->size, .align = arg->align, .stream = arg->stream,
-		.with = arg,
+	const struct request r = {
+		.op = HM_CTL_ALLOC_WITH, .size = size, .align = align,
+		.stream = stream, .ptr = ptr,
 	};
 
-	return request(h, &r);
+	return request((struct headroom *)self, &r);
 }
 
 static int headroom_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct headroom *h = (struct headroom *)self;
+	struct request r = { .op = op, .arg = arg };
 	struct hetmem_resource_stats *stats = arg;
 	int err;
 
-	if (op == HM_CTL_GROW)
-		return headroom_grow(h, arg);
-	if (op == HM_CTL_ALLOC_WITH)
-		return headroom_alloc_with(h, arg);
-	err = hm_ctl_upstream(self, op, arg);
-	if (op == HM_CTL_STATS && !err) {
-		stats->failed += __atomic_load_n(&h->failed, __ATOMIC_RELAXED);
-		stats->metadata += sizeof(*h);
+	switch (op) {
+	case HM_CTL_GROW:
+		r.size = ((struct hm_ctl_grow *)arg)->size;
+		return request(h, &r);
+	case HM_CTL_ALLOC_WITH:
+		r.size = ((struct hm_ctl_alloc *)arg)->size;
+		return request(h, &r);
+	case HM_CTL_WAKE:
+	case HM_CTL_RESTORE:
+		return request(h, &r);
+	case HM_CTL_STATS:
+		err = hm_ctl_upstream(self, op, arg);
+		if (!err) {
+			stats->failed += __atomic_load_n(&h->failed, __ATOMIC_RELAXED);
+			stats->metadata += sizeof(*h);
+		}
+		return err;
+	default:
+		return hm_ctl_upstream(self, op, arg);
 	}
-	/* Other processes may have taken memory given back: make the limit stale. */
-	if ((op == HM_CTL_TRIM || op == HM_CTL_RESTORE || op == HM_CTL_WAKE) && !err)
-		__atomic_store_n(&h->until, 0, __ATOMIC_RELEASE);
-	return err;
+}
+
+static void pass_gate(struct headroom *h, bool attach)
+{
+	struct hm_ctl_gate arg = { .gate = &h->gate, .attach = attach };
+
+	hm_ctl_upstream(&h->resource, HM_CTL_GATE, &arg);
 }
 
 static void headroom_destroy(struct hetmem_resource *self)
 {
 	struct headroom *h = (struct headroom *)self;
 
+	pass_gate(h, false);
 	if (h->keep.device >= 0)
 		hm_keep_remove(self->hm, &h->keep);
 	hm_resource_free(self);
@@ -362,7 +273,7 @@ static void headroom_destroy(struct hetmem_resource *self)
 static const struct hm_resource_ops headroom_ops = {
 	.name = "headroom",
 	.alloc = headroom_alloc,
-	.free = headroom_free,
+	.free = hm_adaptor_free,
 	.ctl = headroom_ctl,
 	.destroy = headroom_destroy,
 };
@@ -413,6 +324,7 @@ int hm_headroom_create(struct hetmem_resource *upstream, uint64_t bytes,
 	h->keep.bytes = on_device;
 	if (h->keep.device >= 0)
 		hm_keep_add(upstream->hm, &h->keep);
+	pass_gate(h, true);
 	*res = &h->resource;
 	return 0;
 }

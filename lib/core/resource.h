@@ -48,6 +48,7 @@ enum hm_ctl {
 	HM_CTL_RESTORE,		/* [struct hm_ctl_restore] likewise */
 	HM_CTL_WALK,		/* [struct hm_ctl_walk] core/snapshot.h */
 	HM_CTL_TRACE,		/* [struct hm_ctl_trace] calls no driver */
+	HM_CTL_GATE,		/* [struct hm_ctl_gate] provider/gate.h */
 };
 
 /*

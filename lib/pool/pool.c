@@ -53,6 +53,7 @@
 #include "driver/check.h"
 #include "pool/graph.h"
 #include "pool/source.h"
+#include "provider/gate.h"
 #include "stream/uses.h"
 
 /*
@@ -809,6 +810,8 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 		return pool_set(p, arg);
 	case HM_CTL_ACCESS:
 		return hm_provider_access(p->provider, arg);
+	case HM_CTL_GATE:
+		return hm_gate_ctl(p->provider, arg);
 	case HM_CTL_CAPTURE_BEGIN:
 	case HM_CTL_CAPTURE_END:
 	case HM_CTL_CAPTURE_RELEASE:

@@ -20,6 +20,7 @@
 
 #include "driver/check.h"
 #include "pool/region.h"
+#include "provider/gate.h"
 #include "stream/uses.h"
 
 /**
@@ -151,8 +152,8 @@ static int give_back(struct region *r, struct block *b)
 	if (!err) {
 		r->stats.driver_calls++;
 		hm_unlock(&r->lock);
-		err = p->ops->free(p, b->base, b->base_size,
-				   HETMEM_STREAM_HOST);
+		err = hm_provider_free_region(p, b->base, b->base_size,
+					      HETMEM_STREAM_HOST);
 		hm_lock(&r->lock);
 	}
 	if (err) {
@@ -218,7 +219,7 @@ static int alloc_base(struct region *r, size_t size, hetmem_stream stream,
 		r->stats.driver_calls++;
 		returned = r->returned;
 		hm_unlock(&r->lock);
-		err = p->ops->alloc(p, size, stream, base);
+		err = hm_provider_alloc_region(p, size, stream, base);
 		if (err != -ENOMEM)
 			return err;
 		deadline = deadline ? deadline : hm_now() + REAP_NS;
@@ -262,8 +263,8 @@ static int place_block(struct region *r, struct block *b, size_t align,
 		if (b->range.start + b->size <= b->range.end)
 			return 0;
 		/* cuMemAlloc() need not align to what it rounds to. */
-		hm_retry_once(r->provider->ops->free(r->provider, b->base, b->base_size,
-						     HETMEM_STREAM_HOST));
+		hm_retry_once(hm_provider_free_region(r->provider, b->base, b->base_size,
+						      HETMEM_STREAM_HOST));
 		extra = align;
 	}
 }
@@ -292,8 +293,7 @@ static int region_make(struct region *r, struct block *b, size_t align,
 	hm_unlock(&r->lock);
 	if (!err)
 		return 0;
-	r->provider->ops->free(r->provider, b->base, b->base_size,
-			       HETMEM_STREAM_HOST);
+	hm_provider_free_region(r->provider, b->base, b->base_size, HETMEM_STREAM_HOST);
 	return hm_error(-ENOMEM, "%s: no memory for metadata",
 			r->provider->ops->name);
 }
@@ -352,7 +352,7 @@ static int free_streamed(struct region *r, struct block *b, struct hm_stream *s)
 	s->calls++;
 	r->stats.driver_calls++;
 	hm_unlock(&r->lock);
-	err = p->ops->free(p, b->base, b->base_size, here);
+	err = hm_provider_free_region(p, b->base, b->base_size, here);
 	hm_stream_leave(&r->order, s, before);
 	hm_lock(&r->lock);
 	s->calls--;
@@ -528,6 +528,8 @@ static int region_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return 0;
 	case HM_CTL_ACCESS:
 		return hm_provider_access(r->provider, arg);
+	case HM_CTL_GATE:
+		return hm_gate_ctl(r->provider, arg);
 	case HM_CTL_RECORD:
 		return region_record(r, arg);
 	case HM_CTL_RETIRE:
@@ -556,8 +558,8 @@ static void drop_block(struct region *r, struct block *b, bool forget)
 	struct hm_provider *p = r->provider;
 
 	if (!forget)
-		hm_retry_once(p->ops->free(p, b->base, b->base_size,
-					   HETMEM_STREAM_HOST));
+		hm_retry_once(hm_provider_free_region(p, b->base, b->base_size,
+						      HETMEM_STREAM_HOST));
 	free_block(b);
 }
 

@@ -69,8 +69,8 @@ static uint64_t region_bytes(const struct pool *p, uint64_t bytes)
 /* Without the lock. */
 static int call_free(struct pool *p, const struct region *r)
 {
-	return p->provider->ops->free(p->provider, (void *)(uintptr_t)r->addr,
-				      r->bytes, HETMEM_STREAM_HOST);
+	return hm_provider_free_region(p->provider, (void *)(uintptr_t)r->addr, r->bytes,
+				       HETMEM_STREAM_HOST);
 }
 
 static int get_region(struct pool *p, struct pool_stream *s, uint64_t bytes,
@@ -91,7 +91,7 @@ static int get_region(struct pool *p, struct pool_stream *s, uint64_t bytes,
 	p->calls++;
 	p->busy += bytes;
 	pthread_mutex_unlock(&p->lock);
-	err = p->provider->ops->alloc(p->provider, bytes, here, &ptr);
+	err = hm_provider_alloc_region(p->provider, bytes, here, &ptr);
 	hm_stream_leave(&p->order, &s->s, before);
 	pthread_mutex_lock(&p->lock);
 	p->busy -= bytes;

@@ -78,7 +78,8 @@ struct arena {
  * @map: leaves by address; a leaf lives from its first arena until destroy
  * @nr_leaves, @nr_arenas: for metadata
  * @held, @peak: bytes
- * @max: bound of @held; 0: none
+ * @coming: bytes of arenas that the base provider is asked for, to be held then
+ * @max: bound of @held and @coming; 0: none
  * @spared: threads that ask other pools for units
  * @trims: number of trims so far
  * @populate: threads that make pages, from the base provider
@@ -95,7 +96,7 @@ struct hm_arenas {
 	void *tree;
 	struct leaf **map;
 	unsigned int nr_leaves, nr_arenas;
-	uint64_t held, peak, max;
+	uint64_t held, peak, coming, max;
 	unsigned int spared, trims, populate;
 	uint64_t asked, calls;
 	CUstream stream;
@@ -259,32 +260,49 @@ static bool search_units(struct hm_arenas *a, struct search *s)
 	return s->arena;
 }
 
-/* Lock held. @more bytes would exceed max. */
-static int no_room(const struct hm_arenas *a, uint64_t more)
+/* Lock held. Whether @more bytes may be held, and may pass the gate; it is entered then. */
+static int may_hold(const struct hm_arenas *a, uint64_t more)
 {
-	return hm_error(-ENOMEM, "%s: %llu of at most %llu bytes are held, and units of 2 MiB take %llu more: raise max",
-			a->ops.name, (unsigned long long)a->held,
-			(unsigned long long)a->max, (unsigned long long)more);
+	const uint64_t held = a->held + a->coming;
+
+	if (more && a->max && (more > a->max || held > a->max - more))
+		return hm_error(-ENOMEM, "%s: %llu of at most %llu bytes are held, and units of 2 MiB take %llu more: raise max",
+				a->ops.name, (unsigned long long)held,
+				(unsigned long long)a->max, (unsigned long long)more);
+	return hm_gate_enter(a->base, more);
 }
 
-/* Gives the units to @class. -ENOMEM: more than max would be held. */
-static int take_units(struct hm_arenas *a, const struct search *s,
-		      unsigned int class)
+/* Gives the units, of which @more bytes are not held, to @class. */
+static void give_units(struct hm_arenas *a, const struct search *s, unsigned int class,
+		       uint64_t more)
 {
 	const uintptr_t end = s->start + s->units * HM_UNIT_SIZE;
-	uint64_t more = 0;
 	uintptr_t at;
 
-	for (at = s->start; at < end; at += HM_UNIT_SIZE)
-		more += unit_get(a, at) & UNIT_HELD ? 0 : HM_UNIT_SIZE;
-	if (more && a->max && (more > a->max || a->held > a->max - more))
-		return no_room(a, more);
 	for (at = s->start; at < end; at += HM_UNIT_SIZE)
 		unit_set(a, at, class | UNIT_HELD);
 	s->arena->free -= s->units;
 	a->held += more;
 	if (a->held > a->peak)
 		a->peak = a->held;
+}
+
+/* As give_units(). -ENOMEM: more than max, or than the gate lets through. */
+static int take_units(struct hm_arenas *a, const struct search *s,
+		      unsigned int class)
+{
+	const uintptr_t end = s->start + s->units * HM_UNIT_SIZE;
+	uint64_t more = 0;
+	uintptr_t at;
+	int err;
+
+	for (at = s->start; at < end; at += HM_UNIT_SIZE)
+		more += unit_get(a, at) & UNIT_HELD ? 0 : HM_UNIT_SIZE;
+	err = may_hold(a, more);
+	if (err)
+		return err;
+	give_units(a, s, class, more);
+	hm_gate_entered(a->base, more, 0);
 	return 0;
 }
 
@@ -385,18 +403,6 @@ static int add_arena(struct hm_arenas *a, struct arena *arena)
 	return 0;
 }
 
-/* Whether max has room for @bytes more. */
-static int may_hold(struct hm_arenas *a, uint64_t bytes)
-{
-	int err = 0;
-
-	hm_lock(&a->lock);
-	if (a->max && (bytes > a->max || a->held > a->max - bytes))
-		err = no_room(a, bytes);
-	hm_unlock(&a->lock);
-	return err;
-}
-
 /*
  * Times the first huge page of an arena that the CPU will touch. On a fragmented host one
  * can take milliseconds: then the arena gets small pages.
@@ -416,9 +422,12 @@ static void probe(struct hm_arenas *a, const struct arena *arena)
 	madvise(start, arena->range.end - arena->range.start, MADV_NOHUGEPAGE);
 }
 
-/* Makes an arena of @bytes and gives its first units to @class. Lock not held. */
-static int grow(struct hm_arenas *a, unsigned int class, size_t size,
-		size_t bytes, hetmem_stream stream, uintptr_t *start)
+/*
+ * Makes an arena of @bytes and gives its first units, of which @size bytes were coming, to
+ * @class.
+ */
+static int make_arena(struct hm_arenas *a, unsigned int class, size_t size,
+		      size_t bytes, hetmem_stream stream, uintptr_t *start)
 {
 	struct arena *arena = malloc(sizeof(*arena));
 	struct search s = { .units = size / HM_UNIT_SIZE };
@@ -437,11 +446,8 @@ static int grow(struct hm_arenas *a, unsigned int class, size_t size,
 	if (!err) {
 		s.arena = arena;
 		s.start = arena->range.start;
-		err = take_units(a, &s, class);
-		if (err) {
-			hm_range_erase(&a->tree, &arena->range);
-			a->nr_arenas--;
-		}
+		a->coming -= size;
+		give_units(a, &s, class, size);
 	}
 	hm_unlock(&a->lock);
 	if (err) {
@@ -453,6 +459,28 @@ static int grow(struct hm_arenas *a, unsigned int class, size_t size,
 	if (a->base->caps & HM_PROVIDER_PAGES && class != DEVICE_CLASS)
 		probe(a, arena);
 	return 0;
+}
+
+/* Lock not held. */
+static int grow(struct hm_arenas *a, unsigned int class, size_t size,
+		size_t bytes, hetmem_stream stream, uintptr_t *start)
+{
+	int err;
+
+	hm_lock(&a->lock);
+	err = may_hold(a, size);
+	a->coming += err ? 0 : size;
+	hm_unlock(&a->lock);
+	if (err)
+		return err;
+	err = make_arena(a, class, size, bytes, stream, start);
+	hm_gate_entered(a->base, size, err);
+	if (!err)
+		return 0;
+	hm_lock(&a->lock);
+	a->coming -= size;
+	hm_unlock(&a->lock);
+	return err;
 }
 
 /* Lock held. Returns whether there are such units; then *@err is the result of taking. */
@@ -504,9 +532,6 @@ static int try_units(struct hm_arenas *a, unsigned int class, size_t size,
 		*start = s.start;
 		return err;
 	}
-	err = may_hold(a, size);
-	if (err)
-		return err;
 	bytes = arena_bytes(a, size);
 	err = grow(a, class, size, bytes, stream, start);
 	if (err == -ENOMEM && bytes > size)
@@ -538,7 +563,9 @@ static size_t drop_units(struct hm_arenas *a, struct arena *arena,
 		unit_set(a, at, UNIT_BUSY | UNIT_HELD);
 	arena->free -= units;
 	hm_unlock(&a->lock);
+	hm_gate_leave(a->base, end - start);
 	err = madvise((void *)start, end - start, MADV_DONTNEED);
+	hm_gate_left(a->base, end - start, err ? end - start : 0);
 	hm_lock(&a->lock);
 	arena->free += units;
 	for (at = start; at < end; at += HM_UNIT_SIZE)
@@ -562,7 +589,9 @@ static size_t release_arena(struct hm_arenas *a, struct arena *arena,
 	hm_range_erase(&a->tree, &arena->range);
 	a->nr_arenas--;
 	hm_unlock(&a->lock);
+	hm_gate_leave(a->base, bytes);
 	err = region_put(a, arena);
+	hm_gate_left(a->base, bytes, err ? r->end - r->start : 0);
 	hm_lock(&a->lock);
 	if (!err) {
 		free(arena);
@@ -886,6 +915,15 @@ struct hm_provider *hm_arenas_provider(struct hm_arenas *a, unsigned int class)
 const struct hm_provider *hm_arenas_base(const struct hm_arenas *a)
 {
 	return a->base;
+}
+
+int hm_arenas_gate(struct hm_arenas *a, const struct hm_ctl_gate *arg)
+{
+	const int err = hm_gate_ctl(a->base, arg);
+
+	if (arg->attach && arg->gate->granule < HM_UNIT_SIZE)
+		arg->gate->granule = HM_UNIT_SIZE;
+	return err;
 }
 
 int hm_arenas_create(struct hm_provider *base, uint64_t max,

@@ -17,6 +17,7 @@
 #ifndef HETMEM_PROVIDER_ARENAS_H
 #define HETMEM_PROVIDER_ARENAS_H
 
+#include "provider/gate.h"
 #include "provider/provider.h"
 
 /* Classes are 1 to HM_ARENAS_CLASSES. */
@@ -66,6 +67,9 @@ struct hm_provider *hm_arenas_destroy(struct hm_arenas *a);
 struct hm_provider *hm_arenas_provider(struct hm_arenas *a, unsigned int class);
 
 const struct hm_provider *hm_arenas_base(const struct hm_arenas *a);
+
+/* HM_CTL_GATE: units pass it when they become held, and when they no longer are. */
+int hm_arenas_gate(struct hm_arenas *a, const struct hm_ctl_gate *arg);
 
 /* The class of the unit that @ptr is in; 0: none. Takes no lock. */
 unsigned int hm_arenas_class(const struct hm_arenas *a, const void *ptr);

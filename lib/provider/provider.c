@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "provider/gate.h"
 #include "provider/provider.h"
 
 int hm_provider_check(struct hetmem *hm, int device)
@@ -35,6 +36,54 @@ void *hm_provider_new(struct hetmem *hm, int device,
 		p->total = hm->devices[device].props.total;
 	}
 	return p;
+}
+
+int hm_provider_alloc_region(struct hm_provider *self, size_t size, hetmem_stream stream,
+			     void **ptr)
+{
+	int err = hm_gate_enter(self, size);
+
+	if (err)
+		return err;
+	err = self->ops->alloc(self, size, stream, ptr);
+	hm_gate_entered(self, size, err);
+	return err;
+}
+
+int hm_provider_free_region(struct hm_provider *self, void *ptr, size_t size,
+			    hetmem_stream stream)
+{
+	int err;
+
+	/* The driver keeps it, and nobody knows until when. */
+	if (self->caps & HM_PROVIDER_STREAMED)
+		return self->ops->free(self, ptr, size, stream);
+	hm_gate_leave(self, size);
+	err = self->ops->free(self, ptr, size, stream);
+	hm_gate_left(self, size, err ? size : 0);
+	return err;
+}
+
+int hm_provider_create_handle(struct hm_provider *self, size_t size, bool rdma,
+			      uint64_t *handle)
+{
+	int err = hm_gate_enter(self, size);
+
+	if (err)
+		return err;
+	err = self->ops->create(self, size, rdma, handle);
+	hm_gate_entered(self, size, err);
+	return err;
+}
+
+int hm_provider_release_handle(struct hm_provider *self, uint64_t handle, size_t size)
+{
+	int err;
+
+	hm_gate_leave(self, size);
+	err = self->ops->release(self, handle);
+	hm_gate_left(self, size, err ? size : 0);
+	return err;
 }
 
 void hm_provider_free(struct hm_provider *self)

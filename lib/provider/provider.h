@@ -20,6 +20,7 @@
 #include "driver/hetmem.h"
 
 struct hm_provider;
+struct hm_gate;
 
 #define HM_PROVIDER_MAPPABLE	(1U << 0)	/* reserve, create, map */
 #define HM_PROVIDER_HOST	(1U << 1)	/* the CPU can use it */
@@ -88,6 +89,7 @@ struct hm_provider_ops {
  * @populate: threads that make the pages be there before memory is handed out; 0:
  *	they come on first touch
  * @slow_ns: a huge page that takes longer is not worth it; 0: HM_PAGES_SLOW_NS
+ * @gate: bounds the memory that is made, or NULL
  */
 struct hm_provider {
 	const struct hm_provider_ops *ops;
@@ -99,6 +101,7 @@ struct hm_provider {
 	uint64_t total;
 	unsigned int populate;
 	uint64_t slow_ns;
+	struct hm_gate *gate;
 };
 
 /*
@@ -131,6 +134,15 @@ int hm_provider_check(struct hetmem *hm, int device);
 void *hm_provider_new(struct hetmem *hm, int device,
 		      const struct hm_provider_ops *ops, unsigned int caps,
 		      size_t bytes);
+
+/* The ops of these names, through the gate. Who holds memory longer calls gate.h itself. */
+int hm_provider_alloc_region(struct hm_provider *self, size_t size, hetmem_stream stream,
+			     void **ptr);
+int hm_provider_free_region(struct hm_provider *self, void *ptr, size_t size,
+			    hetmem_stream stream);
+int hm_provider_create_handle(struct hm_provider *self, size_t size, bool rdma,
+			      uint64_t *handle);
+int hm_provider_release_handle(struct hm_provider *self, uint64_t handle, size_t size);
 
 /* hm_provider_ops.destroy of one that is only memory. */
 void hm_provider_free(struct hm_provider *self);

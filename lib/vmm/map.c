@@ -55,7 +55,7 @@ int hm_vmm_drop_handle(struct pool *p, uint32_t id)
 	h->mapping = 0;
 	h->maps = 0;
 	p->calls++;
-	err = p->provider->ops->release(p->provider, h->handle);
+	err = hm_provider_release_handle(p->provider, h->handle, page_bytes(v, h->pages));
 	if (err) {
 		/* Still held, still counted; destroy tries again. */
 		h->flags |= HANDLE_STUCK;
@@ -81,9 +81,8 @@ int hm_vmm_make_handle(struct pool *p, uint32_t pages, uint32_t *id)
 	err = hm_pool_may_hold(p, page_bytes(v, pages));
 	if (!err) {
 		p->calls++;
-		err = p->provider->ops->create(p->provider,
-					       page_bytes(v, pages), true,
-					       &handle);
+		err = hm_provider_create_handle(p->provider, page_bytes(v, pages), true,
+						&handle);
 	}
 	if (err) {
 		hm_table_put(&v->handles, *id);
@@ -920,9 +919,10 @@ static void destroy_mapping(struct pool *p, uint32_t page, uint32_t pages)
 					      page_bytes(v, pages)));
 }
 
-static void destroy_handle(struct pool *p, uint64_t handle)
+static void destroy_handle(struct pool *p, const struct handle *h)
 {
-	hm_retry_once(p->provider->ops->release(p->provider, handle));
+	hm_retry_once(hm_provider_release_handle(p->provider, h->handle,
+						 page_bytes(vmm_of(p), h->pages)));
 }
 
 static void destroy_reservation(struct pool *p, const struct vmm *v)
@@ -958,12 +958,12 @@ static void destroy_all(struct pool *p)
 		if (h->maps)
 			continue;
 		if (!(h->flags & HANDLE_ASLEEP))
-			destroy_handle(p, h->handle);
+			destroy_handle(p, h);
 		v->pages -= h->pages;
 	}
 	for (id = 1; id < v->handles.nr; id++)
 		if (handle_at(v, id)->flags & HANDLE_STUCK)
-			destroy_handle(p, handle_at(v, id)->handle);
+			destroy_handle(p, handle_at(v, id));
 	destroy_reservation(p, v);
 }
 

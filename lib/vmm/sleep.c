@@ -38,7 +38,7 @@ static int put_to_sleep(struct pool *p, struct handle *h)
 	if (err)
 		return err;
 	h->flags |= HANDLE_ASLEEP;
-	err = ops->release(p->provider, h->handle);
+	err = hm_provider_release_handle(p->provider, h->handle, bytes_of(v, h));
 	if (err) {
 		/* Wake maps what is still there. */
 		h->flags |= HANDLE_STUCK;
@@ -94,8 +94,8 @@ static int wake_up(struct pool *p, struct handle *h)
 		if (err)
 			return err;
 		p->calls++;
-		err = ops->create(p->provider, bytes_of(v, h), true,
-				  &h->handle);
+		err = hm_provider_create_handle(p->provider, bytes_of(v, h), true,
+						&h->handle);
 		if (err)
 			return err;
 		hm_pool_hold(p, bytes_of(v, h));

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/* Gates: see gate.h. */
+#include <errno.h>
+
+#include "provider/gate.h"
+#include "provider/provider.h"
+
+static void add(int64_t *counter, uint64_t bytes)
+{
+	__atomic_add_fetch(counter, (int64_t)bytes, __ATOMIC_SEQ_CST);
+}
+
+static int64_t get(const int64_t *counter)
+{
+	return __atomic_load_n(counter, __ATOMIC_SEQ_CST);
+}
+
+static void attach(struct hm_provider *p, struct hm_gate *gate)
+{
+	struct hm_gate **last = &p->gate;
+
+	while (*last && *last != gate)
+		last = &(*last)->outer;
+	*last = gate;
+	if (p->granularity > gate->granule)
+		gate->granule = p->granularity;
+}
+
+static void detach(struct hm_provider *p, const struct hm_gate *gate)
+{
+	struct hm_gate **link = &p->gate;
+
+	while (*link && *link != gate)
+		link = &(*link)->outer;
+	if (*link)
+		*link = gate->outer;
+}
+
+int hm_gate_ctl(struct hm_provider *p, const struct hm_ctl_gate *arg)
+{
+	if (arg->attach)
+		attach(p, arg->gate);
+	else
+		detach(p, arg->gate);
+	return 0;
+}
+
+int64_t hm_gate_made(const struct hm_gate *gate)
+{
+	return get(&gate->made);
+}
+
+void hm_gate_open_to(struct hm_gate *gate, int64_t made, int64_t usable)
+{
+	__atomic_store_n(&gate->limit, usable + made - get(&gate->leaving),
+			 __ATOMIC_SEQ_CST);
+}
+
+uint64_t hm_gate_room(const struct hm_gate *gate)
+{
+	const int64_t left = get(&gate->left);
+	const int64_t room = get(&gate->limit) - (get(&gate->asked) - left);
+
+	return room > 0 ? room / gate->granule * gate->granule : 0;
+}
+
+static bool enter(struct hm_gate *gate, uint64_t bytes)
+{
+	/* Read first: less has left than by the time @asked is compared. */
+	const int64_t left = get(&gate->left);
+	int64_t asked = get(&gate->asked);
+
+	do {
+		if (bytes > INT64_MAX / 4 ||
+		    asked - left + (int64_t)bytes > get(&gate->limit)) {
+			__atomic_add_fetch(&gate->refused, 1, __ATOMIC_RELAXED);
+			return false;
+		}
+	} while (!__atomic_compare_exchange_n(&gate->asked, &asked, asked + (int64_t)bytes,
+					      false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+	return true;
+}
+
+int hm_gate_enter(const struct hm_provider *p, uint64_t bytes)
+{
+	struct hm_gate *gate, *taken;
+
+	for (gate = p->gate; gate; gate = gate->outer) {
+		if (enter(gate, bytes))
+			continue;
+		for (taken = p->gate; taken != gate; taken = taken->outer)
+			add(&taken->left, bytes);
+		return hm_error(-ENOMEM, "%s: headroom: %llu bytes more would leave too little usable",
+				p->ops->name, (unsigned long long)bytes);
+	}
+	return 0;
+}
+
+void hm_gate_entered(const struct hm_provider *p, uint64_t bytes, int err)
+{
+	struct hm_gate *gate;
+
+	for (gate = p->gate; gate; gate = gate->outer)
+		add(err ? &gate->left : &gate->made, bytes);
+}
+
+void hm_gate_leave(const struct hm_provider *p, uint64_t bytes)
+{
+	struct hm_gate *gate;
+
+	for (gate = p->gate; gate; gate = gate->outer)
+		add(&gate->leaving, bytes);
+}
+
+void hm_gate_left(const struct hm_provider *p, uint64_t bytes, uint64_t kept)
+{
+	struct hm_gate *gate;
+
+	/* As if all had left and @kept were made again, which counts first. */
+	for (gate = p->gate; gate; gate = gate->outer) {
+		add(&gate->asked, kept);
+		add(&gate->made, kept);
+		add(&gate->left, bytes);
+	}
+}

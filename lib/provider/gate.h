@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * A gate: bounds the memory that a group of providers makes. Providers pass it where memory
+ * is made and given back; what a pool has cached does not. So a cached block costs
+ * nothing, and the bound is exact.
+ *
+ * The owner of the gate tells it how much is usable, see hm_gate_open_to(). Until it does
+ * so again, the gate lets the providers hold that much more than they held then.
+ *
+ * There is no lock. Four counters only grow: @asked before memory is made, @made after
+ * that, @leaving before it is given back, @left after that. So @asked - @left is at least
+ * what the providers hold, and @made - @leaving at most. The first is compared with the
+ * bound and the second makes it: the bound can be too low for a moment, never too high.
+ */
+#ifndef HETMEM_PROVIDER_GATE_H
+#define HETMEM_PROVIDER_GATE_H
+
+#include "core/resource.h"
+
+struct hm_provider;
+
+/**
+ * struct hm_gate - zeroed, it lets nothing through
+ * @outer: a gate behind this one
+ * @limit: bound of @asked - @left
+ * @asked, @made, @leaving, @left: bytes
+ * @refused: requests
+ * @granule: the largest granularity of the providers: they make multiples of it
+ */
+struct hm_gate {
+	struct hm_gate *outer;
+	int64_t limit;
+	int64_t asked, made, leaving, left;
+	uint64_t refused;
+	size_t granule;
+};
+
+/* HM_CTL_GATE: the memory of a resource passes @gate, or, not @attach, no longer does. */
+struct hm_ctl_gate {
+	struct hm_gate *gate;
+	bool attach;
+};
+
+/* HM_CTL_GATE of a resource that is made of @p's memory, which nobody uses meanwhile. */
+int hm_gate_ctl(struct hm_provider *p, const struct hm_ctl_gate *arg);
+
+/*
+ * Bytes that the providers hold at least, to be read before the usable bytes are, and the
+ * new bound for this many usable bytes (can be negative). Any thread, at any time.
+ */
+int64_t hm_gate_made(const struct hm_gate *gate);
+void hm_gate_open_to(struct hm_gate *gate, int64_t made, int64_t usable);
+
+/* Bytes that may still be made, a multiple of the granule; 0: none. */
+uint64_t hm_gate_room(const struct hm_gate *gate);
+
+/*
+ * Around the making of @bytes by @p: -ENOMEM if a gate refuses, else hm_gate_entered()
+ * must follow, with the result of the making.
+ */
+int hm_gate_enter(const struct hm_provider *p, uint64_t bytes);
+void hm_gate_entered(const struct hm_provider *p, uint64_t bytes, int err);
+
+/* Around the giving back of @bytes by @p, of which @kept are held after all. */
+void hm_gate_leave(const struct hm_provider *p, uint64_t bytes);
+void hm_gate_left(const struct hm_provider *p, uint64_t bytes, uint64_t kept);
+
+#endif /* HETMEM_PROVIDER_GATE_H */
