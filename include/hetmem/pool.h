@@ -32,10 +32,11 @@ int hetmem_poll(struct hetmem_resource *res);
 int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed);
 
 /*
- * Grows the block @ptr to @size bytes at the same address, for use on
- * @stream, which counts as recorded from now on. After an error nothing has
- * changed. Errors:
- * -ENOSPC: the addresses after the block are in use;
+ * Grows the block @ptr of a pool to @size bytes at the same address, for use on
+ * @stream, which counts as recorded from now on. It grows into the addresses that
+ * were reserved for it, else into free memory behind it; over vmm() also into new
+ * memory. After an error nothing has changed. Errors:
+ * -ENOSPC: the addresses after the block are in use, or there are no more;
  * -EBUSY: the block belongs to a capture, or the pool is asleep;
  * -EOPNOTSUPP, -ENOMEM.
  */
@@ -61,7 +62,9 @@ enum hetmem_placement {
  * @size: sizeof(struct hetmem_alloc_params)
  * @bytes, @align, @stream: as of hetmem_alloc()
  * @reserve: 0, or bytes of addresses, @bytes at least, that hetmem_grow() can
- *	grow the block to. Pools over vmm(); @align is a granule at most.
+ *	grow the block to. Pools over vmm() (@align: a granule at most), and over memory
+ *	that costs nothing before it is touched: system(), host() and managed(), as
+ *	in unified. There all addresses count as held, in max= and in headroom() too.
  * @private_pool: 0, or a private pool that is retained. Not with @reserve.
  * @flags: 0
  * @placement: enum hetmem_placement. A resource without classes ignores it.
@@ -87,7 +90,7 @@ struct hetmem_alloc_params {
  * -E2BIG: a later version's member is set;
  * -ENOENT: the private pool is not retained;
  * -ENOSPC: there are 65,535 pairs of private pool and stream;
- * -EOPNOTSUPP: not a pool (@private_pool), not over vmm() (@reserve);
+ * -EOPNOTSUPP: not a pool (@private_pool), or over other memory (@reserve);
  * -EBUSY: @stream is being captured, and there is a @reserve; the pool sleeps;
  * -ENOMEM, -EOWNERDEAD.
  */

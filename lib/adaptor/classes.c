@@ -349,6 +349,16 @@ static int ask_owner(struct classes *c, const void *ptr, enum hm_ctl op,
 		hm_error(-EINVAL, "%p is not allocated from these classes", ptr);
 }
 
+static int classes_grow(struct classes *c, struct hm_ctl_grow *arg)
+{
+	int err = ask_owner(c, arg->ptr, HM_CTL_GROW, arg);
+
+	if (!err && arg->size > arg->was)
+		hm_arenas_given(c->arenas, (char *)arg->ptr + arg->was,
+				arg->size - arg->was, arg->stream);
+	return err;
+}
+
 static int classes_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct classes *c = (struct classes *)self;
@@ -360,6 +370,8 @@ static int classes_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return ask_owner(c, ((struct hm_ctl_owns *)arg)->ptr, op, arg);
 	case HM_CTL_RECORD:
 		return classes_record(c, arg);
+	case HM_CTL_GROW:
+		return classes_grow(c, arg);
 	case HM_CTL_POLL:
 		return classes_poll(c);
 	case HM_CTL_PIN_COMM:

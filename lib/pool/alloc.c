@@ -942,8 +942,8 @@ static struct block *find_for_small(struct pool *p, struct pool_stream *s,
 	return b;
 }
 
-static struct block *find_or_grow(struct pool *p, struct pool_stream *s,
-				  unsigned int zone, uint64_t units, int *err)
+struct block *hm_pool_find_now(struct pool *p, struct pool_stream *s, unsigned int zone,
+			       uint64_t units, int *err)
 {
 	bool order = p->opt.reuse_order;
 	struct block *b;
@@ -1152,7 +1152,7 @@ static int find_attempt(struct pool *p, struct pool_stream *s, void *arg)
 	struct wanted *w = arg;
 	int err = -ENOMEM;
 
-	w->block = find_or_grow(p, s, w->zone, w->units, &err);
+	w->block = hm_pool_find_now(p, s, w->zone, w->units, &err);
 	return w->block ? 0 : err;
 }
 

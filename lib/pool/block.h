@@ -35,7 +35,7 @@ enum block_state {
 #define BLOCK_ZONE	1	/* bit: zone 1 */
 #define BLOCK_USED	2	/* has uses on further streams */
 #define BLOCK_GRAPH	4	/* belongs to a capture */
-#define BLOCK_RESERVE	8	/* addresses are reserved after it */
+#define BLOCK_RESERVE	8	/* addresses are reserved after it; BUSY: it is these */
 #define BLOCK_WHOLE	16	/* owns its handle, never cut or merged */
 #define BLOCK_EXPORTED	32	/* shared with other processes: never reused */
 

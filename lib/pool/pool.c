@@ -284,8 +284,8 @@ void hm_pool_spare(struct hetmem_resource *res, size_t bytes)
 #define GAP_BLOCKS	4096
 
 /*
- * The last block from @b on, to the right or the left, before a live one or an end of
- * the region. *@blocks: looked at; from GAP_BLOCKS on it was stopped.
+ * The last block from @b on, to the right or the left, before a live one, one that is
+ * reserved or an end of the region. *@blocks: looked at; from GAP_BLOCKS on it was stopped.
  */
 static struct block *last_free(struct pool *p, struct block *b, bool right,
 			       unsigned int *blocks)
@@ -294,7 +294,7 @@ static struct block *last_free(struct pool *p, struct block *b, bool right,
 		uint32_t id = right ? b->next : b->prev;
 
 		if (!id || block_state(block_at(p, id)) == BLOCK_LIVE ||
-		    ++*blocks >= GAP_BLOCKS)
+		    block_at(p, id)->flags & BLOCK_RESERVE || ++*blocks >= GAP_BLOCKS)
 			return b;
 		b = block_at(p, id);
 	}
@@ -397,18 +397,18 @@ static int pool_attempt(struct pool *p, struct pool_stream *s,
 }
 
 /* New memory rather than an order between streams, unless there is none. */
-static int reserve_block(struct pool *p, struct pool_stream *s, uint64_t units,
-			 uint64_t reserve, struct block **b)
+static int reserve_block(struct pool *p, struct pool_stream *s,
+			 const struct hm_ctl_alloc *arg, struct block **b)
 {
 	int err = -ENOMEM;
 
 	if (!p->opt.reuse_order)
-		err = p->source->reserve(p, s, units, reserve, false, b);
+		err = p->source->reserve(p, s, arg, false, b);
 	if (err != -ENOMEM)
 		return err;
 	if (s->s.index)
 		hm_pool_claim(p, s);
-	return p->source->reserve(p, s, units, reserve, true, b);
+	return p->source->reserve(p, s, arg, true, b);
 }
 
 static int reserve_attempt(struct pool *p, struct pool_stream *s, void *arg)
@@ -422,7 +422,7 @@ static int reserve_attempt(struct pool *p, struct pool_stream *s, void *arg)
 		return hm_pool_asleep();
 	if (s->graph)
 		return hm_error(-EBUSY, "alloc_with: what a capture has does not grow");
-	err = reserve_block(p, s, units_of(r->size), units_of(r->reserve), &b);
+	err = reserve_block(p, s, r, &b);
 	if (err)
 		return err;
 	r->ptr = (void *)(uintptr_t)b->addr;

@@ -218,6 +218,9 @@ int hm_pool_explain(struct pool *p, const char *what, size_t size, int err,
 struct block *hm_pool_find(struct pool *p, struct pool_stream *s,
 			   unsigned int zone, uint64_t units, int *err,
 			   struct hm_stream **waited);
+/* As hm_pool_find(), without waiting for memory. */
+struct block *hm_pool_find_now(struct pool *p, struct pool_stream *s, unsigned int zone,
+			       uint64_t units, int *err);
 /* Makes a BUSY block live: @size bytes, on @s. */
 void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
 		  size_t size);

@@ -268,6 +268,30 @@ static size_t regions_trim(struct pool *p, uint64_t keep)
 	return freed;
 }
 
+static void set_reserve(struct block *b, bool reserve)
+{
+	const uint8_t flags = b->flags & ~BLOCK_RESERVE;
+
+	__atomic_store_n(&b->flags, flags | (reserve ? BLOCK_RESERVE : 0), __ATOMIC_RELEASE);
+}
+
+/* Cuts BUSY @b after @units and releases the rest; false, and @b is released, too. */
+static bool regions_cut_off(struct pool *p, struct block *b, uint64_t units)
+{
+	struct block *rest = hm_block_cut(p, b, units);
+
+	hm_block_release(p, rest ? rest : b);
+	return rest;
+}
+
+/* Whether @s is behind all that was done with the free block @b. */
+static bool may_have(const struct pool *p, const struct pool_stream *s,
+		     const struct block *b)
+{
+	return b->pos <= hm_stream_known(&s->s, p->order.streams[b->stream]) ||
+	       hm_block_done(p, b);
+}
+
 /* Nothing here is mapped elsewhere; it is not given back either. */
 static int regions_pin(struct pool *p, struct block *b)
 {
@@ -278,6 +302,147 @@ static int regions_pin(struct pool *p, struct block *b)
 		if (b->addr >= l->regions[i].addr &&
 		    b->addr < l->regions[i].addr + l->regions[i].bytes)
 			l->regions[i].pinned = true;
+	return 0;
+}
+
+/*
+ * A reserved block is two: the block, and the BUSY rest of what was reserved. Memory that
+ * costs nothing before it is touched can be reserved so.
+ */
+static int regions_reserve(struct pool *p, struct pool_stream *s,
+			   const struct hm_ctl_alloc *arg, bool order, struct block **out)
+{
+	const uint64_t units = units_of(arg->size), all = units_of(arg->reserve);
+	struct block *b, *front;
+	uint64_t before;
+	int err;
+
+	(void)order;
+	if (!(p->provider->caps & HM_PROVIDER_LAZY))
+		return -EOPNOTSUPP;
+	b = hm_pool_find_now(p, s, 1, all + units_of(arg->align) - 1, &err);
+	if (!b)
+		return err;
+	before = (-b->addr & (arg->align - 1)) >> UNIT_SHIFT;
+	if (before) {
+		front = b;
+		b = hm_block_cut(p, front, before);
+		hm_block_release(p, front);
+	}
+	/* Released, the end can merge with what is behind it, but not with @b. */
+	if (b && b->units > all && !regions_cut_off(p, b, all))
+		return -ENOMEM;
+	if (b && b->units > units) {
+		if (!hm_block_cut(p, b, units)) {
+			hm_block_release(p, b);
+			return -ENOMEM;
+		}
+		set_reserve(b, true);
+		set_reserve(block_at(p, b->next), true);
+	}
+	*out = b;
+	return b ? 0 : -ENOMEM;
+}
+
+static void regions_unreserve(struct pool *p, struct block *b)
+{
+	struct block *rest = block_at(p, b->next);
+
+	set_reserve(b, false);
+	set_reserve(rest, false);
+	rest->stream = b->stream;
+	rest->pos = b->pos;
+	hm_block_release(p, rest);
+}
+
+static int in_use(void)
+{
+	return hm_error(-ENOSPC, "grow: the memory after the block is in use");
+}
+
+/* Enlarges @b by a part of what was reserved for it. */
+static int enlarge_reserved(struct pool *p, struct block *b, uint64_t units)
+{
+	struct block *rest = block_at(p, b->next);
+	const uint64_t more = units - b->units;
+	const bool is_all = rest->units == more;
+
+	if (rest->units < more)
+		return hm_error(-ENOSPC, "grow: no more addresses were reserved for the block");
+	if (!is_all && !hm_block_cut(p, rest, more))
+		return -ENOMEM;
+	set_reserve(b, !is_all);
+	hm_block_join(p, b, rest);
+	return 0;
+}
+
+/*
+ * The last of the free blocks after @b that have @units together with it, and *@missing:
+ * how many of the last one's that takes. NULL, and *@err: there are none that @s may have,
+ * with @order behind their last uses.
+ */
+static struct block *find_behind(struct pool *p, const struct pool_stream *s,
+				 const struct block *b, uint64_t units, bool order,
+				 uint64_t *missing, int *err)
+{
+	struct block *n = NULL;
+	unsigned int i;
+
+	*missing = units - b->units;
+	for (i = 0; i < PIECE && b->next; i++, b = n) {
+		n = block_at(p, b->next);
+		if ((block_state(n) != BLOCK_FREE && block_state(n) != BLOCK_PENDING) ||
+		    n->flags & (BLOCK_GRAPH | BLOCK_WHOLE))
+			break;
+		if (block_state(n) == BLOCK_PENDING || !(order || may_have(p, s, n))) {
+			*err = hm_error(-ENOMEM, "grow: the memory after the block is used by another stream");
+			return NULL;
+		}
+		if (n->units >= *missing)
+			return n;
+		*missing -= n->units;
+	}
+	*err = in_use();
+	return NULL;
+}
+
+/* Orders @s behind the blocks after @b up to @last. */
+static int wait_behind(struct pool *p, struct pool_stream *s, const struct block *b,
+		       const struct block *last)
+{
+	int err = 0;
+
+	while (!err && b != last) {
+		b = block_at(p, b->next);
+		err = hm_stream_wait(&p->order, &s->s, p->order.streams[b->stream], b->pos);
+	}
+	return err == -EAGAIN ?
+		hm_error(-ENOMEM, "grow: the memory after the block is still in use") : err;
+}
+
+static int regions_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
+			   uint64_t units, bool order)
+{
+	struct block *last, *n;
+	uint64_t missing;
+	int err = 0;
+
+	if (b->flags & BLOCK_RESERVE)
+		return enlarge_reserved(p, b, units);
+	last = find_behind(p, s, b, units, order, &missing, &err);
+	if (last)
+		err = wait_behind(p, s, b, last);
+	if (err)
+		return err;
+	hm_block_take(p, last);
+	if (last->units > missing && !regions_cut_off(p, last, missing))
+		return -ENOMEM;
+	while (b->units < units) {
+		n = block_at(p, b->next);
+		if (n != last)
+			hm_block_take(p, n);
+		hm_block_join(p, b, n);
+	}
 	return 0;
 }
 
@@ -317,6 +482,9 @@ static const struct source regions_source = {
 	.destroy = regions_destroy,
 	.metadata = regions_metadata,
 	.pin = regions_pin,
+	.enlarge = regions_enlarge,
+	.reserve = regions_reserve,
+	.unreserve = regions_unreserve,
 };
 
 int hm_pool_create(struct hm_provider *provider,

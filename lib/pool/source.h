@@ -32,9 +32,9 @@
  * @pin: the live block @b keeps its memory and addresses until destroy.
  * @enlarge: the live block @b gets @units or more; @order as in @grow. After an
  *	error it has what it had, and so does the pool.
- * @reserve: puts into @b a BUSY block of @units that @s may use, with @reserve
- *	units of addresses; @order as in @grow.
- * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed.
+ * @reserve: puts into @b a BUSY block that @s may use, as @arg says: at a multiple of
+ *	@arg->align, with addresses for @arg->reserve bytes; @order as in @grow.
+ * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed, and has its tag.
  * @sleep, @wake: as the ctl of the same name.
  * @export: as HM_CTL_EXPORT.
  * @drop: deletes a BUSY block that was exported; its uses are complete.
@@ -58,8 +58,8 @@ struct source {
 	int (*pin)(struct pool *p, struct block *b);
 	int (*enlarge)(struct pool *p, struct pool_stream *s, struct block *b,
 		       uint64_t units, bool order);
-	int (*reserve)(struct pool *p, struct pool_stream *s, uint64_t units,
-		       uint64_t reserve, bool order, struct block **b);
+	int (*reserve)(struct pool *p, struct pool_stream *s,
+		       const struct hm_ctl_alloc *arg, bool order, struct block **b);
 	void (*unreserve)(struct pool *p, struct block *b);
 	int (*sleep)(struct pool *p);
 	int (*wake)(struct pool *p);

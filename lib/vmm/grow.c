@@ -1334,11 +1334,12 @@ static int reserve_by_plan(struct pool *p, struct pool_stream *s,
 	return carry_out(p, &plan, NULL, b);
 }
 
-int hm_vmm_reserve(struct pool *p, struct pool_stream *s, uint64_t units,
-		   uint64_t reserve, bool order, struct block **out)
+int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_alloc *arg,
+		   bool order, struct block **out)
 {
 	struct vmm *v = vmm_of(p);
-	uint32_t all = pages_for_units(v, reserve);
+	uint64_t units = units_of(arg->size);
+	uint32_t all = pages_for_units(v, units_of(arg->reserve));
 	uint32_t pages = pages_for_units(v, units), page;
 	struct block *b;
 	int err;

@@ -231,8 +231,8 @@ void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order);
 bool hm_vmm_retry(struct pool *p);
 int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
 		uint64_t units, bool order, struct block **b);
-int hm_vmm_reserve(struct pool *p, struct pool_stream *s, uint64_t units,
-		   uint64_t reserve, bool order, struct block **b);
+int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_alloc *arg,
+		   bool order, struct block **b);
 void hm_vmm_unreserve(struct pool *p, struct block *b);
 int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 		   uint64_t units, bool order);

@@ -500,7 +500,7 @@ static void test_default(void)
 	unsigned int managed = 1;
 	char text[64];
 	size_t total;
-	void *p = NULL;
+	void *p = NULL, *none;
 
 	need(!drv->cuDeviceTotalMem(&total, hm->devices[0].handle), "a total");
 	snprintf(text, sizeof(text), "of at most %zu", total / 2);
@@ -518,7 +518,7 @@ static void test_default(void)
 	is(drv->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED,
 				      (uintptr_t)p) || managed, 0,
 	   "default: never managed memory");
-	is(hetmem_grow(res, p, 4 * MB, a), -EOPNOTSUPP,
+	is(alloc_reserve(res, MB, 2 * MB, a, &none), -EOPNOTSUPP,
 	   "default: regions where there are no handles");
 	hetmem_free(res, p, 3 * MB, a);
 	hetmem_resource_destroy(res);

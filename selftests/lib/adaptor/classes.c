@@ -697,11 +697,8 @@ static void bad_input(void)
 	is(hetmem_free(res, &params, 0, HOST), -EINVAL, "memory of nobody's");
 	is(hetmem_record_stream(res, &params, a), -EINVAL, "nor can it be used");
 	p = get_in(res, 2, 1000, a);
-	is(hetmem_grow(res, p, 5000, a), -EOPNOTSUPP, "blocks do not grow");
-	params = (struct hetmem_alloc_params){
-		.size = sizeof(params), .bytes = 1, .stream = a, .reserve = MIB,
-	};
-	is(hetmem_alloc_with(res, &params, &p), -EOPNOTSUPP, "nor have room to");
+	is(hetmem_grow(res, (char *)p + 512, 5000, a), -EINVAL, "no block begins here");
+	is(hetmem_grow(res, &params, 5000, a), -EINVAL, "nor in memory of nobody's");
 	is(hetmem_resource_destroy(res), 1, "one is live");
 	is(hetmem_resource_create(hm, "classes(async)", &res), -EOPNOTSUPP,
 	   "memory in the order of streams");

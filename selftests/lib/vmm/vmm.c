@@ -111,8 +111,8 @@ static void grow(void)
 
 	make_pool("device", NULL);
 	p = get(1000, NULL);
-	is(hetmem_grow(pool, p, 100 * MIB, NULL), -EOPNOTSUPP,
-	   "regions do not grow");
+	is(hetmem_grow(pool, p, 100 * MIB, NULL), -ENOSPC,
+	   "beyond a region there are no addresses");
 	put(p, 1000, NULL);
 	hetmem_resource_destroy(pool);
 }
