@@ -464,10 +464,11 @@ int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left)
 }
 
 /*
- * Free blocks that are looked at with the lock: the largest, and as many from where
- * the last growth stopped,
+ * Free blocks that are looked at with the lock: the largest, and some from where the
+ * last growth stopped,
  */
 #define COLLECT_LOOKS	200
+#define COLLECT_MORE	130
 /* and handles that are found in them; more, if that is not enough. */
 #define COLLECT_MOST	256
 /* Arenas that are looked at, and of these such with enough memory. */
@@ -622,7 +623,7 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 			v->collect_next = arena;
 			v->collect_below = below;
 		}
-		c.looks = COLLECT_LOOKS;
+		c.looks = COLLECT_MORE;
 		if (!c.err && !has_enough(&c) &&
 		    collect_from(p, &c, &v->collect_next, &v->collect_below))
 			v->collect_next = 0;

@@ -12,8 +12,6 @@
 #include "single_step.h"
 
 #define MOST		50000
-/* The most expensive search: all free blocks are large, and no handle is free. */
-#define MOST_LARGE	65000
 #define A_CALL		2000
 
 /**
@@ -525,13 +523,12 @@ static bool look(void)
 
 static void one(const struct kind *k)
 {
-	const unsigned long most = k->call == get_300m ? MOST_LARGE : MOST;
 	struct counted *c = counted;
 	bool counts;
 
 	memset(c, 0, sizeof(*c));
 	counts = single_step(work, look, k);
-	ok(counts && !c->failed && c->all && c->excess <= most,
+	ok(counts && !c->failed && c->all && c->excess <= MOST,
 	   "%s: at most %lu instructions and %lu calls of the driver at a time, %lu more than the calls are worth, in %u times %lu",
 	   k->name, c->longest, c->longest_calls, c->excess, c->holds, c->all);
 }
