@@ -47,6 +47,12 @@ uint64_t thread_cpu_ns(void);
 long thread_waits(void);
 
 /*
+ * The least difference of thread_cpu_ns() that says something: on a busy host a guest's
+ * clock stands still for a while, and then less is told than was used.
+ */
+#define CPU_CLOCK_NS	((uint64_t)50000)
+
+/*
  * Kills @pid and waits for its end. Return: the CPU time, in ms, that the process took
  * from SIGKILL to its end; or a negative errno, -ECHILD if it ended by itself.
  */

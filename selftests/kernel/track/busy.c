@@ -124,6 +124,8 @@ TEST_F(busy, looks)
 	EXPECT_EQ(0, quiet.wrong);
 	EXPECT_EQ(0, busy.wrong);
 	EXPECT_EQ(moving, read_long(MOVING));
+	if (quiet.median_ns < CPU_CLOCK_NS)
+		quiet.median_ns = CPU_CLOCK_NS;
 	EXPECT_GT(10 * quiet.median_ns, busy.median_ns);
 	EXPECT_GT(rounds / 10 + 10, busy.waits);
 }
