@@ -218,7 +218,8 @@ int hetmem_agent_start(struct hetmem *hm,
 
 /*
  * Stops the agent and waits for its thread. Releases the blocks that it holds and takes
- * its advice back. hetmem_close() does the same. Errors:
+ * its advice back. hetmem_close() does the same. Both wait up to 2 s for the thread if the
+ * program closed its descriptors. Errors:
  * -ENOENT: the agent does not run;
  * -EOWNERDEAD: a forked child.
  */

@@ -15,11 +15,10 @@
  *
  * Only the thread uses the ring and the table of blocks. Start, stop and stats hold
  * hm->making; the thread never takes it. Counters are atomic. The thread ends early if
- * the module does not answer or the program ends it: the agent reports that once, and
- * the library continues without it.
+ * the module does not answer, or the program closes its descriptors or ends it: the agent
+ * reports that once, and the library continues without it.
  */
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,6 +28,8 @@
 #include <unistd.h>
 
 #include "hint/agent.h"
+#include "hint/executor.h"
+#include "provider/arenas.h"
 
 /* Events that fit the ring; fewer if the administrator allows fewer. */
 #define ENTRIES		256
@@ -327,39 +328,28 @@ static void on_hints(struct hm_agent *a)
 		decided(a, 0, 0, "%zd hints carried out: another process asked", n);
 }
 
-static bool is_gone(const struct pollfd *fd)
-{
-	return fd->revents & (POLLERR | POLLHUP | POLLNVAL);
-}
-
 static void *run(void *arg)
 {
 	struct hm_agent *a = arg;
 	struct pollfd fds[3] = {
-		{ .fd = a->stop_fd, .events = POLLIN },
 		{ .fd = a->fd, .events = POLLIN },
+		{ .fd = a->stop_fd, .events = POLLIN },
 		{ .fd = a->hints ? hetmem_executor_fd(a->hints) : -1,
 		  .events = POLLIN },
 	};
 	int state;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-	while (!__atomic_load_n(&a->stop, __ATOMIC_ACQUIRE)) {
-		if (poll(fds, 3, on_time(a)) < 0 && errno != EINTR) {
-			say_ended(a, strerror(errno));
-			break;
-		}
+	while (hm_ring_wait(&a->ring, fds, 3, &a->stop, on_time(a))) {
 		count(&a->stats.wakeups, 1);
-		if (is_gone(&fds[1])) {
-			say_ended(a, "the module does not answer");
-			break;
-		}
 		on_events(a);
-		if (a->hints && is_gone(&fds[2]))
+		if (a->hints && hm_ring_lost(&a->hints->ring, &fds[2]))
 			fds[2].fd = -1;
 		else if (a->hints && fds[2].revents)
 			on_hints(a);
 	}
+	if (!__atomic_load_n(&a->stop, __ATOMIC_ACQUIRE))
+		say_ended(a, "the module does not answer, or the program closed its descriptor");
 	__atomic_store_n(&a->stats.running, 0, __ATOMIC_RELEASE);
 	return NULL;
 }
@@ -460,8 +450,12 @@ static void end(struct hm_agent *a)
 
 	check_thread(a);
 	__atomic_store_n(&a->stop, true, __ATOMIC_RELEASE);
-	/* Fails only with EINTR, or if the eventfd is readable already. */
-	while (a->alive && write(a->stop_fd, &one, sizeof(one)) < 0 && errno == EINTR)
+	/*
+	 * A thread that ended by itself needs none, and the descriptor may be another file's.
+	 * Fails with EINTR, if the eventfd is readable already, or if it is closed.
+	 */
+	while (a->alive && __atomic_load_n(&a->stats.running, __ATOMIC_ACQUIRE) &&
+	       write(a->stop_fd, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 	if (a->alive)
 		pthread_join(a->thread, NULL);

@@ -12,7 +12,6 @@
  * ring: it may only close it, which forgets it.
  */
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -236,11 +235,8 @@ static void *run_thread(void *arg)
 		{ .fd = x->stop_fd, .events = POLLIN },
 	};
 
-	while (!__atomic_load_n(&x->stop, __ATOMIC_ACQUIRE)) {
-		if (poll(fds, 2, -1) < 0 && errno != EINTR)
-			break;
+	while (hm_ring_wait(&x->ring, fds, 2, &x->stop, -1))
 		hm_executor_work(x);
-	}
 	return NULL;
 }
 

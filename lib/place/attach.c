@@ -18,7 +18,6 @@
  * current. Owners are released without the lock.
  */
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -273,12 +272,10 @@ static void *watch(void *arg)
 		{ .fd = at->stop_fd, .events = POLLIN },
 	};
 
-	while (!__atomic_load_n(&at->stop, __ATOMIC_ACQUIRE)) {
+	while (hm_ring_wait(&at->ring, fds, 2, &at->stop, -1)) {
 		struct attachment *ended = NULL;
 		struct hm_context saved;
 
-		if ((poll(fds, 2, -1) < 0 && errno != EINTR) || fds[0].revents & ~POLLIN)
-			break;
 		if (hm_context_enter(at->hm, at->device, &saved))
 			break;
 		hm_context_relax(at->hm, &saved);

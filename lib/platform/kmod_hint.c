@@ -20,6 +20,9 @@
 /* The node itself may have another name, or none that we can see. */
 #define SELF_FD		"/proc/self/fd/%d"
 
+/* A waiting thread finds out after so long that its descriptors were closed. */
+#define LOOK_MS		2000
+
 static int command(int fd, unsigned long nr, void *arg)
 {
 	return ioctl(fd, nr, arg) ? -errno : 0;
@@ -85,8 +88,43 @@ bool hm_ring_next(struct hm_ring *ring, struct hetmem_event *event)
 	memcpy(event, (char *)h + h->data_offset + slot * h->entry_size,
 	       sizeof(*event));
 	/* Release: it is read before the kernel may write there again. */
-	__atomic_store_n(&h->tail, ++ring->tail, __ATOMIC_RELEASE);
+	__atomic_store_n(&ring->tail, ring->tail + 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&h->tail, ring->tail, __ATOMIC_RELEASE);
 	return true;
+}
+
+/* Another thread may be reading. */
+static bool is_empty(const struct hm_ring *ring)
+{
+	return __atomic_load_n(&ring->header->head, __ATOMIC_ACQUIRE) ==
+	       __atomic_load_n(&ring->tail, __ATOMIC_RELAXED);
+}
+
+bool hm_ring_lost(const struct hm_ring *ring, const struct pollfd *fd)
+{
+	struct hetmem_cmd_info info = { .size = sizeof(info) };
+
+	if (fd->revents & ~POLLIN)
+		return true;
+	/* The module never reports an empty ring as readable, /dev/null always is. */
+	return fd->revents && is_empty(ring) && command(fd->fd, HETMEM_IOC_INFO, &info);
+}
+
+bool hm_ring_wait(const struct hm_ring *ring, struct pollfd *fds, unsigned int nr,
+		  const bool *stop, int ms)
+{
+	unsigned int i;
+	int err;
+
+	if (__atomic_load_n(stop, __ATOMIC_ACQUIRE))
+		return false;
+	for (i = 0; i < nr; i++)
+		fds[i].revents = 0;
+	/* If a descriptor is closed, poll(2) does not return, and nobody can wake us. */
+	err = poll(fds, nr, ms < 0 || ms > LOOK_MS ? LOOK_MS : ms) < 0 ? errno : 0;
+	if (__atomic_load_n(stop, __ATOMIC_ACQUIRE) || (err && err != EINTR))
+		return false;
+	return err || (!fds[1].revents && !hm_ring_lost(ring, &fds[0]));
 }
 
 int hm_kmod_allow(int fd, uint32_t allowed)

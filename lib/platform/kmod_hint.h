@@ -7,6 +7,8 @@
 #ifndef HETMEM_PLATFORM_KMOD_HINT_H
 #define HETMEM_PLATFORM_KMOD_HINT_H
 
+#include <poll.h>
+
 #include "platform/kmod.h"
 
 /* A new context of the device behind @kmod, to be closed with close(2). */
@@ -37,6 +39,21 @@ void hm_ring_close(struct hm_ring *ring);
 
 /* The next event; false: there is none. */
 bool hm_ring_next(struct hm_ring *ring, struct hetmem_event *event);
+
+/*
+ * Whether the polled descriptor @fd is no longer the context of @ring: the program closed
+ * it, or made it another file.
+ */
+bool hm_ring_lost(const struct hm_ring *ring, const struct pollfd *fd);
+
+/*
+ * For a thread that reads @ring: polls @fds for at most @ms (-1: no limit, or soon after
+ * a descriptor was closed). @fds[0] is the context, @fds[1] an eventfd that ends the
+ * thread after *@stop was set, the others are the caller's. Returns false if the thread
+ * must end: *@stop is set; or the module no longer answers, or a descriptor was closed.
+ */
+bool hm_ring_wait(const struct hm_ring *ring, struct pollfd *fds, unsigned int nr,
+		  const bool *stop, int ms);
 
 /* HETMEM_SHAREABLE, HETMEM_ALLOW_HINTS or both: all that others may do. */
 int hm_kmod_allow(int fd, uint32_t allowed);

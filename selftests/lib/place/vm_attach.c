@@ -5,6 +5,7 @@
  * registration. The driver is the soft one, on a machine that has only managed memory.
  */
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "place/foreign_memory.h"
 
@@ -134,14 +135,39 @@ static void forked(void)
 	munmap(p, 2 * page);
 }
 
-int main(void)
+static void open_managed(void)
 {
 	struct hetmem_params params = { .size = sizeof(params), .driver = "soft" };
+
+	need(!hetmem_open(&hm, &params), "opens: %s", hetmem_last_error());
+}
+
+/* The program closes the library's descriptors: nothing hangs. */
+static void closed(void)
+{
+	char *p = pages(2);
+
+	open_managed();
+	is(hetmem_attach(hm, p, page, &owned, NULL), 0, "attached");
+	is(hetmem_attach(hm, p + page, page, &owned, NULL), 0, "another page");
+	released = 0;
+	/* The library's thread falls asleep. */
+	usleep(200000);
+	is(close_range(3, ~0U, 0), 0, "all descriptors are closed");
+	is(hetmem_detach(hm, p, page), 0, "detached all the same");
+	is(released, 1, "released");
+	hetmem_close(hm);
+	is(released, 2, "close releases the other, and ends");
+	munmap(p, 2 * page);
+}
+
+int main(void)
+{
 	char *p;
 
 	page = sysconf(_SC_PAGESIZE);
 	setenv("HETMEM_SOFT_MACHINE", "managed", 1);
-	need(!hetmem_open(&hm, &params), "opens: %s", hetmem_last_error());
+	open_managed();
 	unmapped();
 	again();
 	neighbours();
@@ -153,5 +179,6 @@ int main(void)
 	hetmem_close(hm);
 	is(released, 1, "until close");
 	munmap(p, page);
+	closed();
 	return tap_end();
 }
