@@ -173,8 +173,9 @@ $(lib_tests): $(B)/selftests/%: $(B)/obj/selftests/%.o $(B)/libhetmem.a
 	$(Q)$(CC) $(ldflags) -Wl,--disable-new-dtags,-rpath,$(abspath $(B)) -o $@ $^ $(lib_libs) $(tool_libs)
 
 # The kernel's own test driver's interface comes with its test harness, see below.
-$(B)/obj/selftests/lib/hint/vm_emu_hint_foreign.o: cppflags += -isystem $$(cat $(B)/harness)
-$(B)/obj/selftests/lib/hint/vm_emu_hint_foreign.o: $(B)/harness
+foreign = $(patsubst %,$(B)/obj/selftests/lib/hint/vm_emu_%_foreign.o,agent hint)
+$(foreign): cppflags += -isystem $$(cat $(B)/harness)
+$(foreign): $(B)/harness
 
 # The kernel's test harness comes from the kernel's sources, see selftests/vm/harness.
 ktest_flags = $(cppflags) -Iselftests/kernel -isystem $$(cat $(B)/harness) -std=gnu11 \

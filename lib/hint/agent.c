@@ -38,6 +38,8 @@
 
 #define NS_PER_MS	1000000ULL
 
+static const uint32_t any_host = HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
+
 static const struct hm_policy policies[] = {
 	[HETMEM_AGENT_OFF] = { "off", 0, 0, 0, 0 },
 	[HETMEM_AGENT_CONSERVATIVE] = { "conservative", 300, 4800, 4, 0 },
@@ -85,17 +87,43 @@ static void say_ended(struct hm_agent *a, const char *why)
 			why);
 }
 
+static bool advise_once(const struct hetmem *hm, const struct hm_block *b,
+			CUmem_advise advice, uint32_t location)
+{
+	return !hm_driver_advise(hm, b->from, b->to - b->from, advice, location);
+}
+
+/* In the device's context. */
+static bool unadvise_device(const struct hetmem *hm, const struct hm_block *b, int device)
+{
+	const bool done = advise_once(hm, b, CU_MEM_ADVISE_UNSET_ACCESSED_BY,
+				      HETMEM_LOC(HETMEM_DEVICE, device));
+
+	return advise_once(hm, b, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, any_host) && done;
+}
+
+/* In the device's context. All of the advice, or none. */
+static bool advise_device(const struct hetmem *hm, const struct hm_block *b, int device)
+{
+	if (!advise_once(hm, b, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, any_host))
+		return false;
+	if (advise_once(hm, b, CU_MEM_ADVISE_SET_ACCESSED_BY,
+			HETMEM_LOC(HETMEM_DEVICE, device)))
+		return true;
+	/* Nobody would take it back: the block would stay on the host for ever. */
+	advise_once(hm, b, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, any_host);
+	return false;
+}
+
 /*
  * @set: advises the drivers of all unregistered devices to use @b on the host. Otherwise
  * takes that back. False: there is no such device, or its driver refused.
  */
 static bool advise(struct hm_agent *a, const struct hm_block *b, bool set)
 {
-	const size_t size = b->to - b->from;
 	struct hetmem *hm = a->hm;
 	struct hm_context saved;
 	bool done = false;
-	CUresult res;
 	int i;
 
 	for (i = 0; i < hm->nr_devices; i++) {
@@ -103,29 +131,23 @@ static bool advise(struct hm_agent *a, const struct hm_block *b, bool set)
 		    !hm->devices[i].platform.moves ||
 		    hm_context_enter(hm, i, &saved))
 			continue;
-		res = hm_driver_advise(hm, b->from, size, set ?
-				       CU_MEM_ADVISE_SET_PREFERRED_LOCATION :
-				       CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION,
-				       HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY));
-		if (!res)
-			res = hm_driver_advise(hm, b->from, size, set ?
-					       CU_MEM_ADVISE_SET_ACCESSED_BY :
-					       CU_MEM_ADVISE_UNSET_ACCESSED_BY,
-					       HETMEM_LOC(HETMEM_DEVICE, i));
+		done = (set ? advise_device(hm, b, i) : unadvise_device(hm, b, i)) || done;
 		hm_context_leave(hm, &saved);
-		done = done || !res;
 	}
 	return done;
 }
 
-/* Whether the program gave advice about the block: the agent's would replace it. */
+/*
+ * Whether the program, or a placement class, gave advice about the block: the agent's would
+ * replace it.
+ */
 static bool is_advised(const struct hm_agent *a, const struct hm_block *b)
 {
 	struct hetmem_advised range;
 	uintptr_t next;
 
-	return hetmem_advised(a->hm, (void *)b->from, b->to - b->from, &range, 1,
-			      &next) != 0;
+	return hm_arenas_advised(a->hm, b->from, b->to) ||
+	       hetmem_advised(a->hm, (void *)b->from, b->to - b->from, &range, 1, &next) != 0;
 }
 
 /* Lets the block move. @early: its pin has not ended by itself. */

@@ -1261,6 +1261,20 @@ bool hm_arenas_border(struct hetmem *hm, uintptr_t addr)
 	return a && arena_at(a, addr).start == addr;
 }
 
+bool hm_arenas_advised(struct hetmem *hm, uintptr_t start, uintptr_t end)
+{
+	bool advised = false;
+	struct hm_arenas *a;
+	uintptr_t at;
+
+	hm_lock(&hm->arenas_lock);
+	for (a = hm->arenas; a; a = a->next)
+		for (at = start & ~(HM_UNIT_SIZE - 1); at < end; at += HM_UNIT_SIZE)
+			advised = advised || unit_get(a, at) & UNIT_ADVICE;
+	hm_unlock(&hm->arenas_lock);
+	return advised;
+}
+
 void hm_arenas_moved(struct hetmem *hm, uintptr_t start, uintptr_t end,
 		     bool device)
 {

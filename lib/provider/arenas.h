@@ -130,6 +130,9 @@ bool hm_arenas_border(struct hetmem *hm, uintptr_t addr);
 int hm_arenas_kind(struct hetmem *hm, uintptr_t addr);
 void hm_arenas_set_kind(struct hetmem *hm, uintptr_t addr, int kind);
 
+/* Whether the driver was advised about any memory of [@start, @end) for its class. */
+bool hm_arenas_advised(struct hetmem *hm, uintptr_t start, uintptr_t end);
+
 /* A program's prefetch brought [@start, @end) to the device, or to the host. */
 void hm_arenas_moved(struct hetmem *hm, uintptr_t start, uintptr_t end,
 		     bool device);
