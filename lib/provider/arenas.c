@@ -1129,13 +1129,15 @@ static bool renew(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 				  a->base->slow_ns);
 }
 
-/* Not with ATS: to the module, the node of the device is a node of the host. */
-static bool by_module(const struct hm_arenas *a)
+/* To the host. Not with ATS: to the module, the node of the device is a node of the host. */
+static bool by_module(const struct hm_arenas *a, uintptr_t start, uintptr_t end)
 {
 	const struct hetmem *hm = a->base->hm;
+	struct hetmem_moved moved = { 0 };
 
 	return a->base->caps & HM_PROVIDER_PAGES && hm_kmod_there(&hm->kmod) &&
-	       hm->devices[a->base->device].platform.node < 0;
+	       hm->devices[a->base->device].platform.node < 0 &&
+	       !hm_kmod_migrate(&hm->kmod, start, end, location_of(a, false), 0, &moved);
 }
 
 /* Returns the addresses of the arena that @addr is in; { 0 }: none. */
@@ -1159,7 +1161,6 @@ static void bring(struct hm_arenas *a, const void *ptr, size_t size,
 	const uintptr_t grain = 1UL << HM_GRAIN_SHIFT;
 	const uint8_t from = HM_ON_HOST + HM_ON_DEVICE - side_of(stream);
 	uintptr_t block = (uintptr_t)ptr, start, end;
-	struct hetmem_moved moved = { 0 };
 	struct hm_range in;
 	bool done;
 
@@ -1178,12 +1179,9 @@ static void bring(struct hm_arenas *a, const void *ptr, size_t size,
 		done = renew(a, start, end);
 		start = (start + grain - 1) & ~(grain - 1);
 		end &= ~(grain - 1);
-	} else if (host && by_module(a)) {
-		done = !hm_kmod_migrate(&a->base->hm->kmod, start, end,
-					HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
-					0, &moved);
 	} else {
-		done = by_driver(a, start, end, stream);
+		done = (host && by_module(a, start, end)) ||
+			by_driver(a, start, end, stream);
 	}
 	if (done)
 		grains_change(a, start, end, host ? HM_ON_HOST : HM_ON_DEVICE,

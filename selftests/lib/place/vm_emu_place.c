@@ -6,50 +6,13 @@
  */
 #include <sys/mman.h>
 
-#include "soft_driver.h"
+#include "numbers.h"
 
 #define MIB	((size_t)1 << 20)
 
 static size_t page;
 static const uint32_t device0 = HETMEM_LOC(HETMEM_DEVICE, 0);
 static const uint32_t host = HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
-
-static uint64_t pages_at(const void *p, size_t size, uint32_t kind)
-{
-	uintptr_t at = (uintptr_t)p, end = at + size, next;
-	struct hetmem_run runs[64];
-	uint64_t pages = 0;
-	ssize_t n, i;
-
-	for (; at < end; at = next) {
-		n = hetmem_residency(hm, (void *)at, end - at, runs, NULL, 64, &next);
-		if (n <= 0 || next <= at)
-			return UINT64_MAX;
-		for (i = 0; i < n; i++)
-			if (HETMEM_LOC_KIND(runs[i].location) == kind)
-				pages += (runs[i].end - runs[i].start) / page;
-	}
-	return pages;
-}
-
-static void write_numbers(unsigned char *p, size_t size, uint64_t seed)
-{
-	uint64_t *words = (uint64_t *)p;
-	size_t i;
-
-	for (i = 0; i < size / 8; i++)
-		words[i] = i * 0x9e3779b97f4a7c15ULL + seed;
-}
-
-static size_t wrong_numbers(const unsigned char *p, size_t size, uint64_t seed)
-{
-	const uint64_t *words = (const uint64_t *)p;
-	size_t i, wrong = 0;
-
-	for (i = 0; i < size / 8; i++)
-		wrong += words[i] != i * 0x9e3779b97f4a7c15ULL + seed;
-	return wrong;
-}
 
 /*
  * A page now and then stays, for reasons of the kernel's own: asked again,
