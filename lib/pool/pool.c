@@ -442,10 +442,11 @@ static int pool_alloc_with(struct pool *p, struct hm_ctl_alloc *arg)
 				     arg->stream, &arg->ptr);
 	if (!p->source->reserve || p->whole)
 		return -EOPNOTSUPP;
-	if (arg->align > p->provider->granularity)
+	if (arg->align > p->provider->granularity && p->provider->caps & HM_PROVIDER_MAPPABLE)
 		return hm_error(-EINVAL, "alloc_with: a block that grows is aligned to %zu",
 				p->provider->granularity);
-	if (arg->size > BLOCK_MAX || arg->reserve > BLOCK_MAX)
+	if (arg->size > BLOCK_MAX || arg->align > BLOCK_MAX ||
+	    arg->reserve > BLOCK_MAX - arg->align)
 		return hm_error(-ENOMEM, "alloc_with: more than there can be");
 	err = hm_pool_lock_stream(p, arg->stream, &s);
 	if (err)

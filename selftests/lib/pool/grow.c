@@ -162,6 +162,27 @@ static void into_reserved_addresses(const char *spec)
 	is(hetmem_resource_destroy(pool), 0, "nothing is live");
 }
 
+/* Alignment beyond that of the provider's regions. */
+static void aligned(const char *spec)
+{
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = MIB, .align = 4 * MIB, .stream = HOST,
+		.reserve = 8 * MIB,
+	};
+	void *p = NULL;
+
+	make(spec);
+	get_on(3 * MIB, HOST);
+	is(hetmem_alloc_with(pool, &params, &p), 0, "%s: aligned to 4 MiB: %s", spec,
+	   hetmem_last_error());
+	ok(p && !((uintptr_t)p & (params.align - 1)), "it is");
+	is(hetmem_grow(pool, p, 8 * MIB, HOST), 0, "and grows");
+	params.align = (size_t)1 << 62;
+	is(hetmem_alloc_with(pool, &params, &p), -ENOMEM, "beyond all addresses: %s",
+	   hetmem_last_error());
+	hetmem_resource_destroy(pool);
+}
+
 static void no_addresses(const char *spec)
 {
 	void *p;
@@ -275,6 +296,8 @@ int main(int argc, char **argv)
 	into_reserved_addresses("pool(system(device=0))");
 	into_reserved_addresses("unified(over=system)");
 	into_reserved_addresses("stats(unified(over=managed,headroom=off))");
+	aligned("pool(managed)");
+	aligned("unified(over=system)");
 	no_addresses("pool(device)");
 	no_addresses("unified(over=registered)");
 	at_random("pool(host)", true);
