@@ -51,16 +51,21 @@ static int64_t clamp(uint64_t bytes)
 	return bytes < INT64_MAX / 4 ? (int64_t)bytes : INT64_MAX / 4;
 }
 
-/* Adds the bytes of a segment that have no page to *@data. */
+/* Bytes of segments that were found, and those of them that have no page. */
+struct found {
+	uint64_t bytes, untouched;
+};
+
 static int count_untouched(void *data, const struct hetmem_walk_segment *segment)
 {
 	const size_t page = sysconf(_SC_PAGESIZE);
 	uintptr_t at = (uintptr_t)segment->base & ~(page - 1);
 	const uintptr_t end = (uintptr_t)segment->base + segment->bytes;
 	unsigned char core[BATCH];
-	uint64_t *untouched = data;
+	struct found *found = data;
 	size_t n, i;
 
+	found->bytes += segment->bytes;
 	for (; at < end; at += n * page) {
 		n = (end - at + page - 1) / page;
 		if (n > BATCH)
@@ -68,30 +73,40 @@ static int count_untouched(void *data, const struct hetmem_walk_segment *segment
 		if (mincore((void *)at, n * page, core))
 			continue;
 		for (i = 0; i < n; i++)
-			*untouched += core[i] & 1 ? 0 : page;
+			found->untouched += core[i] & 1 ? 0 : page;
 	}
 	return 0;
 }
 
-static uint64_t untouched(struct headroom *h)
+/*
+ * Returns the bytes of R that may be untouched, if R gave back @gone before. What a walk
+ * does not find, because threads change it, or nobody has it, counts too.
+ */
+static int64_t untouched(struct headroom *h, int64_t gone)
 {
-	uint64_t bytes = 0;
+	struct found found = { 0 };
 	const struct hetmem_walk walk = {
-		.size = sizeof(walk), .segment = count_untouched, .data = &bytes,
+		.size = sizeof(walk), .segment = count_untouched, .data = &found,
 	};
-	struct hm_ctl_walk arg = { .walk = &walk };
+	struct hm_ctl_walk arg = { .walk = &walk, .regions = true };
+	int64_t missed;
 
 	hm_ctl_upstream(&h->resource, HM_CTL_WALK, &arg);
-	return bytes;
+	missed = hm_gate_had(&h->gate, gone) - clamp(found.bytes);
+	return clamp(found.untouched) + (missed > 0 ? missed : 0);
 }
 
-static struct hetmem_resource_stats stats_of(struct headroom *h)
+/* As untouched(), without a look at pages. R can hold memory from before the gate. */
+static int64_t held(struct headroom *h, int64_t gone)
 {
 	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+	int64_t had, reserved;
 
 	if (hm_ctl_upstream(&h->resource, HM_CTL_STATS, &stats))
-		stats = (struct hetmem_resource_stats){ 0 };
-	return stats;
+		stats.reserved = 0;
+	reserved = clamp(stats.reserved);
+	had = hm_gate_had(&h->gate, gone);
+	return had > reserved ? had : reserved;
 }
 
 /* Returns the usable bytes; @info: from where. Not known: more than there can be. */
@@ -107,20 +122,21 @@ static int64_t usable(const struct headroom *h, struct hetmem_memory_info *info)
 /* Tells the gate how much R may make. */
 static void look(struct headroom *h, struct hetmem_memory_info *info)
 {
+	const int64_t gone = hm_gate_gone(&h->gate);
 	const int64_t made = hm_gate_made(&h->gate);
 	const uint64_t before = hm_now();
-	int64_t room = usable(h, info), held, again;
+	int64_t room = usable(h, info), promised, again;
 	uint64_t cost;
 
-	held = h->where < 0 ? clamp(stats_of(h).reserved) : 0;
+	promised = h->where < 0 ? held(h, gone) : 0;
 	/* mincore(2) takes time: only if untouched memory can matter. */
-	if (held && room < clamp(h->bytes) + 2 * held) {
-		held = clamp(untouched(h));
+	if (promised && room < clamp(h->bytes) + 2 * promised) {
+		promised = untouched(h, gone);
 		/* What was touched meanwhile was found by neither. */
 		again = usable(h, info);
 		room = again < room ? again : room;
 	}
-	hm_gate_open_to(&h->gate, made, room - clamp(h->bytes) - held);
+	hm_gate_open_to(&h->gate, made, room - clamp(h->bytes) - promised);
 	cost = (hm_now() - before) * AGE_OF_COST;
 	__atomic_store_n(&h->until, before + (cost > MIN_AGE_NS ? cost : MIN_AGE_NS),
 			 __ATOMIC_RELEASE);
@@ -129,10 +145,12 @@ static void look(struct headroom *h, struct hetmem_memory_info *info)
 static int refuse(struct headroom *h, enum hm_ctl op, size_t size,
 		  const struct hetmem_memory_info *info)
 {
-	char what[64] = "more memory is needed", place[32] = "the host", keep[48] = "";
+	char what[96] = "more memory is needed", place[32] = "the host", keep[48] = "";
+	const uint64_t room = hm_gate_room(&h->gate);
 
 	if (op == HM_CTL_ALLOC_WITH)
-		snprintf(what, sizeof(what), "an allocation of %zu bytes is too large", size);
+		snprintf(what, sizeof(what), "an allocation of %zu bytes%s is too large", size,
+			 size <= room ? ", with its alignment and guards," : "");
 	else if (op == HM_CTL_GROW)
 		snprintf(what, sizeof(what), "growth to %zu bytes is too much", size);
 
@@ -142,7 +160,7 @@ static int refuse(struct headroom *h, enum hm_ctl op, size_t size,
 		snprintf(keep, sizeof(keep), " and keep=%" PRIu64, h->bytes);
 	__atomic_add_fetch(&h->failed, 1, __ATOMIC_RELAXED);
 	return hm_error(-ENOMEM, "headroom: %s: at most %" PRIu64 "%s bytes fit on %s (its figure \"%s\" less the reserve%s)",
-			what, hm_gate_room(&h->gate),
+			what, room,
 			op == HM_CTL_ALLOC_WITH ? "" : " more", place,
 			hetmem_memory_figure_name(info->least), keep);
 }
@@ -157,18 +175,20 @@ struct request {
 	void **ptr;
 };
 
-static int ask(struct headroom *h, const struct request *r)
+/* *@refused: the result is -ENOMEM, and the gate had a part in that. */
+static int ask(struct headroom *h, const struct request *r, bool *refused)
 {
 	struct hetmem_resource *up = h->resource.upstream;
+	struct hm_gate_watch watch;
+	int err;
 
+	hm_gate_watch(&watch, &h->gate);
 	if (r->ptr)
-		return up->ops->alloc(up, r->size, r->align, r->stream, r->ptr);
-	return up->ops->ctl(up, r->op, r->arg);
-}
-
-static uint64_t refused(const struct headroom *h)
-{
-	return __atomic_load_n(&h->gate.refused, __ATOMIC_RELAXED);
+		err = up->ops->alloc(up, r->size, r->align, r->stream, r->ptr);
+	else
+		err = up->ops->ctl(up, r->op, r->arg);
+	*refused = hm_gate_unwatch(&watch) && err == -ENOMEM;
+	return err;
 }
 
 static void trim(struct headroom *h)
@@ -184,33 +204,29 @@ __attribute__((noinline))
 static int ask_again(struct headroom *h, const struct request *r)
 {
 	struct hetmem_memory_info info;
-	uint64_t before = 0;
+	bool refused = true;
 	int err = -ENOMEM;
 	int i;
 
-	for (i = 0; i < 2 && err == -ENOMEM; i++) {
+	for (i = 0; i < 2 && refused; i++) {
 		if (i)
 			trim(h);
 		look(h, &info);
-		before = refused(h);
-		err = ask(h, r);
+		err = ask(h, r, &refused);
 	}
-	if (err != -ENOMEM || refused(h) == before)
-		return err;
-	return refuse(h, r->op, r->size, &info);
+	return refused ? refuse(h, r->op, r->size, &info) : err;
 }
 
 static int request(struct headroom *h, const struct request *r)
 {
 	struct hetmem_memory_info info;
-	uint64_t before;
+	bool refused;
 	int err;
 
 	if (hm_now() >= __atomic_load_n(&h->until, __ATOMIC_ACQUIRE))
 		look(h, &info);
-	before = refused(h);
-	err = ask(h, r);
-	return err == -ENOMEM && refused(h) != before ? ask_again(h, r) : err;
+	err = ask(h, r, &refused);
+	return refused ? ask_again(h, r) : err;
 }
 
 static int headroom_alloc(struct hetmem_resource *self, size_t size,

@@ -7,10 +7,14 @@
 
 #include "core/resource.h"
 
-/* @result: out: what a callback returned. If it is not 0, nothing is done. */
+/*
+ * @result: out: what a callback returned. If it is not 0, nothing is done. @regions: in:
+ * resources without a pool tell their memory, too, by segments alone.
+ */
 struct hm_ctl_walk {
 	const struct hetmem_walk *walk;
 	int result;
+	bool regions;
 };
 
 /**

@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "core/snapshot.h"
 #include "driver/check.h"
 #include "pool/region.h"
 #include "provider/gate.h"
@@ -510,6 +511,57 @@ static void region_get_stats(struct region *r,
 	}
 }
 
+struct spans {
+	struct hetmem_walk_segment *at;
+	size_t nr;
+};
+
+static void add_span(const struct block *b, struct spans *spans)
+{
+	spans->at[spans->nr++] = (struct hetmem_walk_segment){
+		.size = sizeof(*spans->at), .base = b->base, .bytes = b->base_size,
+	};
+}
+
+static void add_live(struct hm_range *range, void *arg)
+{
+	add_span((struct block *)range, arg);
+}
+
+/* With the lock: copies what there is, except blocks that are being given back. */
+static int copy_spans(struct region *r, struct spans *spans)
+{
+	size_t nr = r->stats.live;
+	struct block *b;
+
+	for (b = r->freed; b; b = b->next)
+		nr++;
+	spans->at = malloc((nr + 1) * sizeof(*spans->at));
+	if (!spans->at)
+		return hm_error(-ENOMEM, "%s: no memory for a walk", r->provider->ops->name);
+	hm_range_walk(&r->live, add_live, spans);
+	for (b = r->freed; b; b = b->next)
+		add_span(b, spans);
+	return 0;
+}
+
+static int region_walk(struct region *r, struct hm_ctl_walk *arg)
+{
+	struct spans spans = { 0 };
+	size_t i;
+	int err;
+
+	if (!arg->regions)
+		return -EOPNOTSUPP;
+	hm_lock(&r->lock);
+	err = copy_spans(r, &spans);
+	hm_unlock(&r->lock);
+	for (i = 0; i < spans.nr && !arg->result; i++)
+		arg->result = arg->walk->segment(arg->walk->data, &spans.at[i]);
+	free(spans.at);
+	return err;
+}
+
 static int region_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct region *r = region_of(self);
@@ -528,6 +580,8 @@ static int region_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return 0;
 	case HM_CTL_ACCESS:
 		return hm_provider_access(r->provider, arg);
+	case HM_CTL_WALK:
+		return region_walk(r, arg);
 	case HM_CTL_GATE:
 		return hm_gate_ctl(r->provider, arg);
 	case HM_CTL_RECORD:

@@ -5,6 +5,8 @@
 #include "provider/gate.h"
 #include "provider/provider.h"
 
+static __thread struct hm_gate_watch *watches;
+
 static void add(int64_t *counter, uint64_t bytes)
 {
 	__atomic_add_fetch(counter, (int64_t)bytes, __ATOMIC_SEQ_CST);
@@ -56,6 +58,36 @@ void hm_gate_open_to(struct hm_gate *gate, int64_t made, int64_t usable)
 			 __ATOMIC_SEQ_CST);
 }
 
+int64_t hm_gate_gone(const struct hm_gate *gate)
+{
+	return get(&gate->left);
+}
+
+int64_t hm_gate_had(const struct hm_gate *gate, int64_t gone)
+{
+	return get(&gate->asked) - gone;
+}
+
+void hm_gate_watch(struct hm_gate_watch *w, const struct hm_gate *gate)
+{
+	*w = (struct hm_gate_watch){ .outer = watches, .gate = gate };
+	watches = w;
+}
+
+bool hm_gate_unwatch(struct hm_gate_watch *w)
+{
+	watches = w->outer;
+	return w->refused;
+}
+
+static void tell_refused(const struct hm_gate *gate)
+{
+	struct hm_gate_watch *w;
+
+	for (w = watches; w; w = w->outer)
+		w->refused |= w->gate == gate;
+}
+
 uint64_t hm_gate_room(const struct hm_gate *gate)
 {
 	const int64_t left = get(&gate->left);
@@ -73,7 +105,7 @@ static bool enter(struct hm_gate *gate, uint64_t bytes)
 	do {
 		if (bytes > INT64_MAX / 4 ||
 		    asked - left + (int64_t)bytes > get(&gate->limit)) {
-			__atomic_add_fetch(&gate->refused, 1, __ATOMIC_RELAXED);
+			tell_refused(gate);
 			return false;
 		}
 	} while (!__atomic_compare_exchange_n(&gate->asked, &asked, asked + (int64_t)bytes,
@@ -85,6 +117,9 @@ int hm_gate_enter(const struct hm_provider *p, uint64_t bytes)
 {
 	struct hm_gate *gate, *taken;
 
+	/* Others may have taken what was usable: memory that is held serves all the same. */
+	if (!bytes)
+		return 0;
 	for (gate = p->gate; gate; gate = gate->outer) {
 		if (enter(gate, bytes))
 			continue;

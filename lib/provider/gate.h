@@ -24,14 +24,12 @@ struct hm_provider;
  * @outer: a gate behind this one
  * @limit: bound of @asked - @left
  * @asked, @made, @leaving, @left: bytes
- * @refused: requests
  * @granule: the largest granularity of the providers: they make multiples of it
  */
 struct hm_gate {
 	struct hm_gate *outer;
 	int64_t limit;
 	int64_t asked, made, leaving, left;
-	uint64_t refused;
 	size_t granule;
 };
 
@@ -51,12 +49,33 @@ int hm_gate_ctl(struct hm_provider *p, const struct hm_ctl_gate *arg);
 int64_t hm_gate_made(const struct hm_gate *gate);
 void hm_gate_open_to(struct hm_gate *gate, int64_t made, int64_t usable);
 
+/*
+ * Bytes that the providers had at any time since hm_gate_gone() returned @gone, at most:
+ * what none of several looks at their memory finds is in the rest of these.
+ */
+int64_t hm_gate_gone(const struct hm_gate *gate);
+int64_t hm_gate_had(const struct hm_gate *gate, int64_t gone);
+
+/**
+ * struct hm_gate_watch - whether @gate refuses a call of this thread
+ * @outer: began before this one
+ */
+struct hm_gate_watch {
+	struct hm_gate_watch *outer;
+	const struct hm_gate *gate;
+	bool refused;
+};
+
+/* Around a call; the watches of a thread are nested. Returns whether @w->gate refused. */
+void hm_gate_watch(struct hm_gate_watch *w, const struct hm_gate *gate);
+bool hm_gate_unwatch(struct hm_gate_watch *w);
+
 /* Bytes that may still be made, a multiple of the granule; 0: none. */
 uint64_t hm_gate_room(const struct hm_gate *gate);
 
 /*
  * Around the making of @bytes by @p: -ENOMEM if a gate refuses, else hm_gate_entered()
- * must follow, with the result of the making.
+ * must follow, with the result of the making. No gate refuses 0 bytes.
  */
 int hm_gate_enter(const struct hm_provider *p, uint64_t bytes);
 void hm_gate_entered(const struct hm_provider *p, uint64_t bytes, int err);

@@ -77,6 +77,9 @@ static void bare_device(void)
 	ok(a, "freed, it can be had again");
 	put(res, a);
 	put(res, b);
+	is(hetmem_alloc(res, 52 * MIB, 4 * MIB, HETMEM_STREAM_HOST, &a), -ENOMEM, "aligned");
+	ok(strstr(hetmem_last_error(), "with its alignment"), "which takes more: %s",
+	   hetmem_last_error());
 	is(hetmem_resource_destroy(res), 0, "nothing is left");
 	res = make("headroom(device,keep=50%)");
 	ok(!get(res, 31 * MIB), "a share");
@@ -182,6 +185,9 @@ static void the_hosts(void)
 		"headroom(classes(host),keep=10M)",
 		"headroom(stats(classes(system(device=0))),keep=10M)",
 		"headroom(headroom(pool(host)),keep=10M)",
+		"headroom(host,keep=10M)",
+		"headroom(managed,keep=10M)",
+		"headroom(stats(fallback(host,pool(host))),keep=10M)",
 		"unified(over=managed,keep=10M)",
 	};
 	struct hetmem_resource *res;
@@ -221,6 +227,34 @@ static void the_hosts(void)
 	   strstr(hetmem_last_error(), "at most 16777216 bytes fit"),
 	   "in multiples of what the driver gives: %s", hetmem_last_error());
 	ok(get(res, 16 * MIB), "up to that");
+	hetmem_resource_destroy(res);
+	hetmem_close(hm);
+}
+
+/* What one class gave back, and no other took, is held: nobody touched it either. */
+static void held_by_no_class(void)
+{
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = 20 * MIB, .stream = HETMEM_STREAM_HOST,
+		.placement = HETMEM_PLACEMENT_BOTH,
+	};
+	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+	struct hetmem_resource *res;
+	void *p;
+
+	open_device("hmm memory=8M");
+	hm->root = root;
+	put_host(320 * MIB, 320 * MIB);
+	res = make("headroom(classes(host),keep=10M)");
+	put(res, get(res, 240 * MIB));
+	is(hetmem_alloc_with(res, &params, &p), 0, "another class: %s", hetmem_last_error());
+	hetmem_resource_stats(res, &stats);
+	is(stats.reserved, 240 * MIB, "takes a part of it");
+	usleep(150000);
+	params.bytes = 230 * MIB;
+	is(hetmem_alloc_with(res, &params, &p), 0, "more in one piece: %s", hetmem_last_error());
+	hetmem_resource_stats(res, &stats);
+	ok(stats.reserved <= 300 * MIB, "%llu MiB are held", (long long)stats.reserved / MIB);
 	hetmem_resource_destroy(res);
 	hetmem_close(hm);
 }
@@ -417,6 +451,7 @@ int main(void)
 	others();
 	pools();
 	the_hosts();
+	held_by_no_class();
 	growth();
 	failures();
 	threads("headroom(pool(vmm),keep=2M)", 2 * MIB);

@@ -145,6 +145,22 @@ static void threads(void)
 	ok(!providers[0].gate && !providers[1].gate, "gates go");
 }
 
+/* Which gate refuses, while others watch. */
+static void watched(struct hm_gate *gate)
+{
+	struct hm_gate_watch first, second, other;
+
+	hm_gate_watch(&first, gate);
+	hm_gate_watch(&other, &inner);
+	hm_gate_watch(&second, gate);
+	is(hm_gate_enter(&providers[1], 100 * UNIT), -ENOMEM, "too much again");
+	ok(hm_gate_unwatch(&second), "this gate");
+	ok(!hm_gate_unwatch(&other), "not the other one");
+	ok(hm_gate_unwatch(&first), "who watches it hears of it");
+	hm_gate_watch(&first, gate);
+	ok(!hm_gate_unwatch(&first), "and of no refusal before");
+}
+
 static void alone(void)
 {
 	struct hm_gate gate = { 0 };
@@ -182,6 +198,7 @@ static void alone(void)
 	capacity -= 40 * UNIT;
 	look(&gate, 15 * UNIT);
 	is(hm_gate_room(&gate), 0, "less than nothing");
+	is(hm_gate_enter(p, 0), 0, "but no memory can be made");
 	capacity += 40 * UNIT;
 	look(&gate, 15 * UNIT);
 	is(hm_gate_enter(p, 10 * UNIT), 0, "again");
@@ -189,7 +206,7 @@ static void alone(void)
 	hm_gate_leave(p, 10 * UNIT);
 	hm_gate_left(p, 10 * UNIT, 12 * UNIT);
 	is(hm_gate_room(&gate), 22 * UNIT, "what stays after all, and two more, counts");
-	is(gate.refused, 3, "refusals are counted");
+	watched(&gate);
 	pass(&gate, 2, false);
 	is(hm_gate_enter(p, 1 << 30), 0, "the gate is gone");
 }
