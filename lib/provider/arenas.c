@@ -346,6 +346,20 @@ static void count(uint64_t *counter, unsigned int n)
 	__atomic_fetch_add(counter, n, __ATOMIC_RELAXED);
 }
 
+/* A region of @bytes and one unit more, whose memory passes the gate unless it is lazy. */
+static int get_larger(struct hm_arenas *a, size_t bytes, hetmem_stream stream, void **ptr)
+{
+	const uint64_t more = is_lazy(a) ? 0 : HM_UNIT_SIZE;
+	int err = hm_gate_enter(a->base, more);
+
+	if (err)
+		return err;
+	count(&a->calls, 1);
+	err = a->base->ops->alloc(a->base, bytes + HM_UNIT_SIZE, stream, ptr);
+	hm_gate_entered(a->base, more, err);
+	return err;
+}
+
 /* Gets a region of @bytes; if it is not aligned, one that is larger by a unit. */
 static int region_get(struct hm_arenas *a, size_t bytes, hetmem_stream stream,
 		      struct arena *arena)
@@ -358,10 +372,10 @@ static int region_get(struct hm_arenas *a, size_t bytes, hetmem_stream stream,
 
 	count(&a->calls, 1);
 	if (!err && (uintptr_t)ptr & (HM_UNIT_SIZE - 1)) {
-		count(&a->calls, 2);
+		count(&a->calls, 1);
 		hm_retry_once(ops->free(a->base, ptr, size, stream));
 		size += HM_UNIT_SIZE;
-		err = ops->alloc(a->base, size, stream, &ptr);
+		err = get_larger(a, bytes, stream, &ptr);
 	}
 	if (err)
 		return err;
@@ -375,11 +389,18 @@ static int region_get(struct hm_arenas *a, size_t bytes, hetmem_stream stream,
 	return 0;
 }
 
+/* The caller sees to the gate, except for what get_larger() made more. */
 static int region_put(struct hm_arenas *a, const struct arena *arena)
 {
+	const uint64_t more = is_lazy(a) ? 0 :
+		arena->bytes - (arena->range.end - arena->range.start);
+	int err;
+
 	count(&a->calls, 1);
-	return a->base->ops->free(a->base, arena->ptr, arena->bytes,
-				  HETMEM_STREAM_HOST);
+	hm_gate_leave(a->base, more);
+	err = a->base->ops->free(a->base, arena->ptr, arena->bytes, HETMEM_STREAM_HOST);
+	hm_gate_left(a->base, more, err ? more : 0);
+	return err;
 }
 
 /* Lock held. After an error @arena is in no tree. */

@@ -259,6 +259,65 @@ static void held_by_no_class(void)
 	hetmem_close(hm);
 }
 
+/* Memory that begins a page after a multiple of 2 MiB, and how much of it there is. */
+static size_t crooked;
+
+static int crooked_alloc(void *unused, size_t size, void **ptr)
+{
+	char *p = mmap(NULL, size + 4 * MIB, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	char *at = p + (-(uintptr_t)p & (2 * MIB - 1));
+
+	(void)unused;
+	if (p == MAP_FAILED)
+		return -ENOMEM;
+	*(char **)at = p;
+	*ptr = at + 4 * KIB;
+	crooked += size;
+	return 0;
+}
+
+static int crooked_free(void *unused, void *ptr, size_t size)
+{
+	char *p = *(char **)((char *)ptr - 4 * KIB);
+
+	(void)unused;
+	if (munmap(p, size + 4 * MIB))
+		return -errno;
+	crooked -= size;
+	return 0;
+}
+
+/* Regions that are larger than what is held in them, to be aligned, count as a whole. */
+static void larger_regions(void)
+{
+	const struct hetmem_provider provider = {
+		.size = sizeof(provider), .version = HETMEM_PROVIDER_VERSION,
+		.flags = HETMEM_PROVIDER_HOST, .device = -1, .granularity = 4 * KIB,
+		.alloc = crooked_alloc, .free = crooked_free,
+	};
+	struct hetmem_resource *res;
+	unsigned int i;
+	void *p[20];
+
+	open_device("hmm memory=8M");
+	hm->root = root;
+	put_host(320 * MIB, 320 * MIB);
+	need(!hetmem_provider_register(hm, "crooked", &provider, NULL), "registers");
+	res = make("headroom(classes(custom(name=crooked)),keep=10M)");
+	for (i = 0; i < 20 && (p[i] = get(res, 18 * MIB)); i++)
+		;
+	ok(i && crooked <= 300 * MIB, "%u blocks in %zu MiB", i, crooked / MIB);
+	while (i)
+		put(res, p[--i]);
+	hetmem_trim(res, 0, NULL);
+	is(crooked, 0, "all is given back");
+	ok(get(res, 298 * MIB), "and can be had again: %s", hetmem_last_error());
+	is(crooked, 300 * MIB, "in a larger region");
+	hetmem_resource_destroy(res);
+	hetmem_close(hm);
+}
+
 static void growth(void)
 {
 	struct hetmem_alloc_params params = {
@@ -452,6 +511,7 @@ int main(void)
 	pools();
 	the_hosts();
 	held_by_no_class();
+	larger_regions();
 	growth();
 	failures();
 	threads("headroom(pool(vmm),keep=2M)", 2 * MIB);
