@@ -55,7 +55,10 @@ int hm_vmm_drop_handle(struct pool *p, uint32_t id)
 	h->mapping = 0;
 	h->maps = 0;
 	p->calls++;
-	err = hm_provider_release_handle(p->provider, h->handle, page_bytes(v, h->pages));
+	/* Importers can have it for longer, and nobody knows until when: it has not left. */
+	err = h->flags & HANDLE_EXPORTED ?
+		p->provider->ops->release(p->provider, h->handle) :
+		hm_provider_release_handle(p->provider, h->handle, page_bytes(v, h->pages));
 	if (err) {
 		/* Still held, still counted; destroy tries again. */
 		h->flags |= HANDLE_STUCK;

@@ -318,6 +318,47 @@ static void larger_regions(void)
 	hetmem_close(hm);
 }
 
+/* Bytes that an importer has, which the soft driver does not count. */
+static size_t imported;
+static CUresult (*mem_get_info)(size_t *available, size_t *total);
+
+static CUresult count_imported(size_t *available, size_t *total)
+{
+	const CUresult res = mem_get_info(available, total);
+
+	*available -= res ? 0 : imported;
+	return res;
+}
+
+/* Exported memory that is freed stays with its importers, at once and later. */
+static void exports(void)
+{
+	struct hetmem_segment segment;
+	struct hetmem_resource *res;
+	int fd;
+	void *p;
+
+	open_device("hmm memory=64M");
+	mem_get_info = hm->driver.cuMemGetInfo;
+	hm->driver.cuMemGetInfo = count_imported;
+	res = make("headroom(pool(vmm(export=fd)),keep=10M)");
+	p = get(res, 20 * MIB);
+	need(p && hetmem_export(res, p, &fd, &segment, 1) == 1, "an export: %s",
+	     hetmem_last_error());
+	imported = 20 * MIB;
+	put(res, p);
+	ok(!get(res, 34 * MIB), "20 MiB are in use: %s", hetmem_last_error());
+	p = get(res, 32 * MIB);
+	ok(p && usable(0) == 10 * MIB, "what is kept is left");
+	put(res, p);
+	imported = 0;
+	close(fd);
+	usleep(150000);
+	ok(get(res, 52 * MIB), "when they are gone, all is there: %s", hetmem_last_error());
+	hetmem_resource_destroy(res);
+	hetmem_close(hm);
+}
+
 static void growth(void)
 {
 	struct hetmem_alloc_params params = {
@@ -512,6 +553,7 @@ int main(void)
 	the_hosts();
 	held_by_no_class();
 	larger_regions();
+	exports();
 	growth();
 	failures();
 	threads("headroom(pool(vmm),keep=2M)", 2 * MIB);
