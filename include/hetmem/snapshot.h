@@ -14,7 +14,7 @@ extern "C" {
 
 enum hetmem_block_state {
 	HETMEM_BLOCK_LIVE,	/* allocated */
-	HETMEM_BLOCK_PENDING,	/* freed; nobody can have it yet */
+	HETMEM_BLOCK_PENDING,	/* freed; nobody can have it yet. Or reserved for growth */
 	HETMEM_BLOCK_CACHED,	/* freed; its stream keeps it for its own use */
 	HETMEM_BLOCK_FREE,	/* its stream, or any, can have it; see @stream */
 };
