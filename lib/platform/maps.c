@@ -3,7 +3,8 @@
  * The mappings of this process: /proc/self/maps, by queries (PROCMAP_QUERY, Linux
  * 6.11), else as text that is read once. HMM leaves files, shared memory, huge pages
  * of hugetlbfs and special mappings on the host without a report, so the mappings are
- * read before a prefetch.
+ * read before a prefetch. The text has no page sizes: there, only anonymous memory of
+ * hugetlbfs is told from files and shared memory.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -80,6 +81,9 @@ static bool ask(int fd, uintptr_t addr, struct hm_vma *vma, int *err)
 	vma->readable = q.vma_flags & QUERY_READABLE;
 	vma->writable = q.vma_flags & QUERY_WRITABLE;
 	vma->why = why_of(name, q.inode, vma->readable);
+	/* Whatever its name: files, memfds and System V memory can be of hugetlbfs. */
+	if (q.vma_page_size > (uint64_t)sysconf(_SC_PAGESIZE))
+		vma->why = (vma->why & HETMEM_WHY_NOT_READABLE) | HETMEM_WHY_HUGETLB;
 	return true;
 }
 
