@@ -263,15 +263,20 @@ enum hetmem_advice {
  * The library remembers advice in force; hetmem_advised() reports it. The library forgets
  * it when the library frees or unmaps the memory. hetmem_free() of a pool's block takes
  * back the advice about pages that are wholly the block's. hetmem_system_resize() and
- * hetmem_grow() give it again; added memory takes the advice of the page before it. If
- * the program unmaps memory itself, the advice stays remembered: give NOT_ advice before.
+ * hetmem_grow() give it again; added memory takes the advice of the page before it.
+ *
+ * If the program unmaps memory itself, the advice stays remembered. Give NOT_ advice before,
+ * or hetmem_advised() reports it about new memory at the same address. A call that finds
+ * no room for more advice forgets what is no longer mapped: it looks once at the mappings,
+ * which takes some milliseconds. With the module, attached memory is forgotten at once.
  *
  * Errors, after which nothing has changed:
  * -EINVAL: bad range, advice or location; part of the range is not mapped; with mbind(2)
  *	the range begins or ends within a mapping that the kernel cannot split, as half a
  *	page of hugetlbfs;
  * -ENODEV: no such device;
- * -ENOSPC: 16,384 separate ranges have advice;
+ * -ENOSPC: 16,384 separate ranges of mapped memory have advice; or 32,768, and advice is
+ *	taken back about part of one;
  * -EOWNERDEAD: a forked child's @hm;
  * -EIO: the driver or the kernel failed;
  * -ENOMEM.

@@ -6,10 +6,13 @@
  * pages, sorted by address. Neighbours with equal advice are one range. The array grows
  * before anything changes, so a change cannot fail half done. The library forgets advice
  * when it frees the memory, and gives it again when it resizes the memory. The driver and
- * the kernel forget it at munmap(2).
+ * the kernel forget it at munmap(2). The library forgets what the program unmapped when the
+ * array is full, and attached memory when the module reports munmap(2).
  *
  * place->lock protects the array and the call that puts advice in force, so that both
- * agree. It is taken after hm->lock and after a context is current.
+ * agree. It is taken after hm->lock, after attach->lock and after a context is current.
+ * Every change of the array is one pass over it. A full array costs one more pass, with one
+ * look at /proc/self/maps for each range.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,10 +20,17 @@
 
 #include "core/resource.h"
 #include "place/place.h"
+#include "provider/arenas.h"
 
+/* Ranges. Advice that is taken back from the middle of a range adds one: up to twice as many. */
 #define MAX_ADVISED	16384
 
 #define NOWHERE		HETMEM_LOC(HETMEM_UNKNOWN, 0)
+
+/* Internal flag: the program took back advice of the unit's class. Not reported. */
+#define ADVISED_NOT	(1U << 31)
+/* For remember(): changes nothing except @mark. */
+#define NO_ADVICE	(-1)
 
 /**
  * struct hm_place - the advice in force
@@ -111,19 +121,49 @@ static void split(struct hm_place *p, uintptr_t addr)
 /* Erases empty ranges and joins equal neighbours, from @at to the range at @end. */
 static void tidy(struct hm_place *p, size_t at, uintptr_t end)
 {
-	at = at ? at - 1 : 0;
-	while (at < p->nr && p->advised[at].start <= end) {
-		struct hetmem_advised *a = &p->advised[at];
+	const size_t first = at ? at - 1 : 0;
+	size_t to = first;
 
-		if (is_empty(a)) {
-			erase(p, at, 1);
-			at = at ? at - 1 : 0;
-		} else if (at + 1 < p->nr && a[1].start == a->end &&
-			   is_same(a, a + 1)) {
-			a->end = a[1].end;
-			erase(p, at + 1, 1);
-		} else {
-			at++;
+	for (at = first; at < p->nr && p->advised[at].start <= end; at++) {
+		const struct hetmem_advised *a = &p->advised[at];
+		struct hetmem_advised *last = &p->advised[to] - 1;
+
+		if (is_empty(a))
+			continue;
+		if (to > first && last->end == a->start && is_same(last, a))
+			last->end = a->end;
+		else
+			p->advised[to++] = *a;
+	}
+	erase(p, to, at - to);
+}
+
+/*
+ * Inserts empty ranges where [@start, @end) has none. No range crosses @start or @end, and
+ * reserve() has made room.
+ */
+static void fill_gaps(struct hm_place *p, uintptr_t start, uintptr_t end)
+{
+	const size_t first = find(p, start);
+	struct hetmem_advised *a = p->advised;
+	size_t from = first, to, gaps = 0;
+	uintptr_t at = start;
+
+	for (; from < p->nr && a[from].start < end; at = a[from++].end)
+		gaps += a[from].start > at;
+	gaps += at < end;
+	memmove(&a[from + gaps], &a[from], (p->nr - from) * sizeof(*a));
+	p->nr += gaps;
+	/* From the end: the ranges move towards it. */
+	for (to = from + gaps; to > from;) {
+		at = from > first ? a[from - 1].end : start;
+		if (at < end)
+			a[--to] = (struct hetmem_advised){
+				.start = at, .end = end, .preferred = NOWHERE,
+			};
+		if (from > first) {
+			a[--to] = a[--from];
+			end = a[to].start;
 		}
 	}
 }
@@ -151,6 +191,8 @@ static void set(struct hetmem_advised *a, int advice, uint32_t location)
 	case HETMEM_ADVISE_READ_MOSTLY:
 		a->flags |= HETMEM_ADVISED_READ_MOSTLY;
 		break;
+	case NO_ADVICE:
+		break;
 	default:
 		a->flags &= ~HETMEM_ADVISED_READ_MOSTLY;
 	}
@@ -165,25 +207,20 @@ static void watch(const struct hm_place *p, size_t before)
 		hm_watch_blocks(&block_ops, p->nr ? 1 : -1);
 }
 
-/* reserve() has made room. */
+/* reserve() has made room. @mark: ADVISED_NOT or 0 */
 static void remember(struct hm_place *p, uintptr_t start, uintptr_t end,
-		     int advice, uint32_t location)
+		     int advice, uint32_t location, uint32_t mark)
 {
-	struct hetmem_advised gap = { .preferred = NOWHERE };
 	const size_t before = p->nr;
 	size_t first, at;
 
 	split(p, start);
 	split(p, end);
-	first = at = find(p, start);
-	for (; start < end; start = p->advised[at++].end) {
-		if (at == p->nr || p->advised[at].start > start) {
-			gap.start = start;
-			gap.end = at == p->nr || p->advised[at].start > end ?
-				end : p->advised[at].start;
-			insert(p, at, &gap);
-		}
+	fill_gaps(p, start, end);
+	first = find(p, start);
+	for (at = first; at < p->nr && p->advised[at].start < end; at++) {
 		set(&p->advised[at], advice, location);
+		p->advised[at].flags |= mark;
 	}
 	tidy(p, first, end);
 	watch(p, before);
@@ -193,7 +230,7 @@ static void remember(struct hm_place *p, uintptr_t start, uintptr_t end,
 static void forget(struct hm_place *p, uintptr_t start, uintptr_t end)
 {
 	const size_t before = p->nr;
-	size_t at;
+	size_t at, to;
 
 	if (!p->nr)
 		return;
@@ -201,10 +238,59 @@ static void forget(struct hm_place *p, uintptr_t start, uintptr_t end)
 		split(p, start);
 		split(p, end);
 	}
-	at = find(p, start);
-	while (at < p->nr && p->advised[at].start < end)
-		erase(p, at, 1);
+	at = to = find(p, start);
+	while (to < p->nr && p->advised[to].start < end)
+		to++;
+	erase(p, at, to - at);
 	watch(p, before);
+}
+
+/*
+ * Forgets ranges without any mapping. One pass, with at most one query for each range, or one
+ * reading of /proc/self/maps on kernels without queries. New memory at the address of old
+ * memory keeps the range.
+ */
+static void forget_unmapped(struct hm_place *p)
+{
+	const size_t before = p->nr;
+	struct hm_vma vma = { 0 };
+	struct hm_maps maps;
+	size_t at, to = 0;
+
+	if (hm_maps_open(&maps))
+		return;
+	for (at = 0; at < p->nr; at++) {
+		const struct hetmem_advised a = p->advised[at];
+
+		if (vma.end <= a.start && !hm_maps_next(&maps, a.start, &vma))
+			break;
+		if (vma.start < a.end)
+			p->advised[to++] = a;
+	}
+	hm_maps_close(&maps);
+	p->nr = to;
+	watch(p, before);
+}
+
+void hm_place_unmapped(struct hetmem *hm, uintptr_t start, uintptr_t end)
+{
+	struct hm_place *p = hm->place;
+	struct hm_maps maps;
+	struct hm_vma vma;
+
+	hm_lock(&p->lock);
+	/* With the lock: new memory there has no advice that would be forgotten. */
+	if (p->nr && !hm_maps_open(&maps)) {
+		while (start < end) {
+			if (!hm_maps_next(&maps, start, &vma) || vma.start > end)
+				vma.start = vma.end = end;
+			if (start < vma.start)
+				forget(p, start, vma.start);
+			start = vma.end;
+		}
+		hm_maps_close(&maps);
+	}
+	hm_unlock(&p->lock);
 }
 
 /* The ways to put advice in force: a driver call, or the kernel's memory policy. */
@@ -455,9 +541,30 @@ static bool look(const struct hetmem *hm, const struct hm_span *span,
 	return done->not_moved < (span->end - span->start) / hm->page_size;
 }
 
+static bool cuts(const struct hm_place *p, uintptr_t addr)
+{
+	const size_t at = find(p, addr);
+
+	return at < p->nr && p->advised[at].start < addr;
+}
+
+/* -ENOSPC: the array is full, and its memory is mapped. */
+static int check_room(struct hm_place *p, const struct hm_span *span, int what)
+{
+	const size_t max = is_added(what) ? MAX_ADVISED : 2 * MAX_ADVISED;
+
+	if (p->nr + 3 <= max ||
+	    (!is_added(what) && !cuts(p, span->start) && !cuts(p, span->end)))
+		return 0;
+	forget_unmapped(p);
+	return p->nr + 3 <= max ? 0 : -ENOSPC;
+}
+
 static int carry_out(struct hetmem *hm, const struct hm_span *span,
 		     const struct advice *a, struct hetmem_moved *done)
 {
+	const uint32_t mark = a->by == BY_DRIVER && !is_added(a->what) &&
+		hm_arenas_advised(hm, span->start, span->end) ? ADVISED_NOT : 0;
 	struct hm_place *p = hm->place;
 	struct hm_context saved = { 0 };
 	int device = 0, err = 0;
@@ -472,16 +579,16 @@ static int carry_out(struct hetmem *hm, const struct hm_span *span,
 	}
 	hm_lock(&p->lock);
 	err = reserve(p, span->start, span->end);
-	if (!err && is_added(a->what) && p->nr + 3 > MAX_ADVISED)
-		err = -ENOSPC;
+	if (!err)
+		err = check_room(p, span, a->what);
 	if (err)
 		hm_error(err, err == -ENOSPC ?
-			 "advise: %d ranges have advice: give more of it to fewer ranges" :
-			 "advise: no memory to remember %d ranges", MAX_ADVISED);
+			 "advise: %zu ranges have advice: take advice back about whole ranges, or advise fewer and larger ones" :
+			 "advise: no memory to remember more than %zu ranges", p->nr);
 	if (!err)
 		err = put_in_force(hm, span->start, span->end, a);
 	if (!err)
-		remember(p, span->start, span->end, a->what, a->location);
+		remember(p, span->start, span->end, a->what, a->location, mark);
 	hm_unlock(&p->lock);
 	if (a->by == BY_DRIVER)
 		hm_context_leave(hm, &saved);
@@ -549,12 +656,16 @@ ssize_t hetmem_advised(struct hetmem *hm, const void *ptr, size_t size,
 	p = hm->place;
 	hm_lock(&p->lock);
 	at = find(p, span.start);
-	for (; at < p->nr && p->advised[at].start < span.end && n < nr; at++, n++) {
+	for (; at < p->nr && p->advised[at].start < span.end && n < nr; at++) {
 		ranges[n] = p->advised[at];
+		ranges[n].flags &= ~ADVISED_NOT;
+		if (is_empty(&ranges[n]))
+			continue;
 		if (ranges[n].start < span.start)
 			ranges[n].start = span.start;
 		if (ranges[n].end > span.end)
 			ranges[n].end = span.end;
+		n++;
 	}
 	*next = at < p->nr && p->advised[at].start < span.end ?
 		p->advised[at].start : span.end;
@@ -634,15 +745,27 @@ static void once_again(void *arg, int what, uint32_t location)
 	if (put_in_force(again->hm, again->start, again->end, &a) || again->off)
 		return;
 	if (!reserve(again->hm->place, again->start, again->end))
-		remember(again->hm->place, again->start, again->end, what, location);
+		remember(again->hm->place, again->start, again->end, what, location, 0);
+}
+
+/* What the memory is, for advice that changes with it. Retry once: no error is returned. */
+static enum hm_memory known_memory(struct hetmem *hm, uintptr_t addr)
+{
+	enum hm_memory memory;
+
+	if (!hm_memory_of(hm, (void *)addr, &memory) ||
+	    !hm_memory_of(hm, (void *)addr, &memory))
+		return memory;
+	return HM_DRIVERS_OWN;
 }
 
 /*
  * Forgets the advice about [@from, @from_end). With @off, takes it back from the driver or
  * the kernel. Otherwise puts it in force on [@to, @to_end); if that is longer, its end
- * gets the advice of the last page.
+ * gets the advice of the last page. Returns whether there was any. The work is at most one
+ * call of the driver for each piece of advice that the program gave about the range.
  */
-static void transfer(struct hetmem *hm, uintptr_t from, uintptr_t from_end,
+static bool transfer(struct hetmem *hm, uintptr_t from, uintptr_t from_end,
 		     uintptr_t to, uintptr_t to_end, bool off)
 {
 	struct hm_place *p = hm->place;
@@ -656,7 +779,7 @@ static void transfer(struct hetmem *hm, uintptr_t from, uintptr_t from_end,
 	if (has_context)
 		hm_context_relax(hm, &saved);
 	/* It takes locks that are held when memory is forgotten: ask before p->lock. */
-	memory = hm_memory_of(hm, (void *)to);
+	memory = known_memory(hm, to);
 	hm_lock(&p->lock);
 	first = find(p, from);
 	nr = find(p, from_end - 1) - first;
@@ -677,13 +800,18 @@ static void transfer(struct hetmem *hm, uintptr_t from, uintptr_t from_end,
 		if (again.end > to_end)
 			again.end = to_end;
 		again.memory = memory;
-		if (again.start < again.end)
-			each_advice(&copy[i], once_again, &again);
+		if (again.start >= again.end)
+			continue;
+		each_advice(&copy[i], once_again, &again);
+		if (!off && copy[i].flags & ADVISED_NOT &&
+		    !reserve(p, again.start, again.end))
+			remember(p, again.start, again.end, NO_ADVICE, 0, ADVISED_NOT);
 	}
 	hm_unlock(&p->lock);
 	free(copy);
 	if (has_context)
 		hm_context_leave(hm, &saved);
+	return nr;
 }
 
 static bool has_advice(struct hm_place *p)
@@ -711,13 +839,17 @@ static const struct hm_memory_ops memory_ops = {
 	.moved = memory_moved,
 };
 
-/* Takes advice back: the pool gives the memory to blocks that have none. */
+/*
+ * Takes advice back: the pool gives the memory to blocks that have none. Advice of the
+ * block's class may have gone with it, so the driver gets that again.
+ */
 static void block_freed(struct hetmem *hm, uintptr_t start, size_t size)
 {
 	uintptr_t first, end;
 
-	if (!is_forked(hm) && pages_inside(hm, start, size, &first, &end))
-		transfer(hm, first, end, first, end, true);
+	if (!is_forked(hm) && pages_inside(hm, start, size, &first, &end) &&
+	    transfer(hm, first, end, first, end, true))
+		hm_arenas_advise(hm, first, end);
 }
 
 static const struct hm_block_ops block_ops = {

@@ -558,8 +558,12 @@ static int check_attach(struct hetmem *hm, const struct hetmem_attach_params *pa
 			hm->attach->device);
 }
 
-/* Whether all of @span is of the kind that its first byte is, block by block. */
-static bool is_all(struct hetmem *hm, const struct hm_span *span)
+/*
+ * Sets @span->memory to the kind of its first byte if all of it is of that kind, else to
+ * HM_PAGEABLE: then find_or_register() or the driver refuses it. The driver is asked
+ * twice for each of its blocks in @span.
+ */
+static int find_kind(struct hetmem *hm, struct hm_span *span)
 {
 	CUpointer_attribute ask[2] = { CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
 				       CU_POINTER_ATTRIBUTE_RANGE_SIZE };
@@ -569,18 +573,29 @@ static bool is_all(struct hetmem *hm, const struct hm_span *span)
 	size_t size;
 	void *data[2] = { &start, &size };
 
+	enum hm_memory memory;
+	int err = hm_memory_of(hm, span->ptr, &span->memory);
+
+	/* Of these the two ends must do. */
 	if (span->memory == HM_PAGEABLE || span->memory == HM_DRIVERS_OWN)
-		return hm_memory_of(hm, (void *)(end - 1)) == span->memory;
-	for (; at < end; at = start + size) {
-		if (hm_memory_of(hm, (void *)at) != span->memory)
-			return false;
+		at = end - 1;
+	while (!err && at < end) {
+		err = hm_memory_of(hm, (void *)at, &memory);
+		if (err || memory != span->memory) {
+			span->memory = HM_PAGEABLE;
+			break;
+		}
 		start = size = 0;
+		if (at == end - 1)
+			break;
+		/* If the driver does not know the block, too. */
 		if (hm->driver.cuPointerGetAttributes(2, ask, data, at) || start > at ||
 		    start + size <= at)
-			/* The driver does not know the block: the two ends must do. */
-			return hm_memory_of(hm, (void *)(end - 1)) == span->memory;
+			at = end - 1;
+		else
+			at = start + size;
 	}
-	return true;
+	return err;
 }
 
 static int attach(struct hetmem *hm, const struct hm_span *span,
@@ -633,13 +648,10 @@ int hetmem_attach(struct hetmem *hm, void *ptr, size_t size,
 	if (!params)
 		params = &no_params;
 	err = hm_place_pages(hm, "attach", ptr, size, &span);
-	if (!err) {
-		/* find_or_register() or the driver refuses mixed memory. */
-		span.memory = hm_memory_of(hm, ptr);
-		if (!is_all(hm, &span))
-			span.memory = HM_PAGEABLE;
+	if (!err)
+		err = find_kind(hm, &span);
+	if (!err)
 		err = check_attach(hm, params, &span);
-	}
 	if (!err)
 		err = attach(hm, &span, params, &result);
 	if (done) {

@@ -56,11 +56,15 @@ int hm_place_enter(struct hetmem *hm, const char *what,
 /* Fills @span except @span->memory; does not call the driver. -EINVAL. */
 int hm_place_pages(const struct hetmem *hm, const char *what, const void *ptr,
 		   size_t size, struct hm_span *span);
-/* Fills all of @span. -EINVAL: also if its two ends are different kinds of memory. */
+/*
+ * Fills all of @span. -EINVAL: also if its two ends are different kinds of memory;
+ * -EIO, -ENOMEM: the driver fails and does not report the kind.
+ */
 int hm_place_span(struct hetmem *hm, const char *what, const void *ptr,
 		  size_t size, struct hm_span *span);
 int hm_place_location(struct hetmem *hm, const char *what, uint32_t location);
-enum hm_memory hm_memory_of(struct hetmem *hm, const void *ptr);
+/* -EIO, -ENOMEM: the driver fails. An address that the driver does not know is HM_PAGEABLE. */
+int hm_memory_of(struct hetmem *hm, const void *ptr, enum hm_memory *memory);
 
 void hm_place_plan(struct hetmem *hm, const struct hm_span *span,
 		   uint32_t location, struct hm_plan *plan);
@@ -94,6 +98,8 @@ struct hm_place;
 int hm_place_open(struct hetmem *hm);
 /* In a forked child, too. */
 void hm_place_close(struct hetmem *hm);
+/* Forgets advice about the parts of [@start, @end) that are not mapped. */
+void hm_place_unmapped(struct hetmem *hm, uintptr_t start, uintptr_t end);
 
 /* attach.c: likewise; sets hm->attach. In a forked child close makes no driver call. */
 int hm_attach_open(struct hetmem *hm);

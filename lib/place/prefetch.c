@@ -54,33 +54,39 @@ int hm_place_pages(const struct hetmem *hm, const char *what, const void *ptr,
 	return 0;
 }
 
-static enum hm_memory ask_memory_of(const struct hetmem *hm, const void *ptr)
+/* CUDA_ERROR_INVALID_VALUE: the driver does not know the address. */
+static int ask_memory_of(const struct hetmem *hm, const void *ptr, enum hm_memory *memory)
 {
 	CUpointer_attribute ask[2] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
 				       CU_POINTER_ATTRIBUTE_IS_MANAGED };
 	unsigned int type = 0, managed = 0;
 	void *data[2] = { &type, &managed };
+	CUresult res = CUDA_SUCCESS;
 
-	if (!hm->nr_devices ||
-	    hm->driver.cuPointerGetAttributes(2, ask, data, (uintptr_t)ptr))
-		return HM_PAGEABLE;
-	if (managed)
-		return HM_MANAGED;
-	return type == CU_MEMORYTYPE_HOST ? HM_PINNED :
+	if (hm->nr_devices)
+		res = hm->driver.cuPointerGetAttributes(2, ask, data, (uintptr_t)ptr);
+	if (res && res != CUDA_ERROR_INVALID_VALUE)
+		return hm_driver_error(&hm->driver, "cuPointerGetAttributes", res);
+	*memory = res ? HM_PAGEABLE : managed ? HM_MANAGED :
+		type == CU_MEMORYTYPE_HOST ? HM_PINNED :
 		type ? HM_DRIVERS_OWN : HM_PAGEABLE;
+	return 0;
 }
 
 /* Asking the driver takes a microsecond; all arenas of a resource are of one kind. */
-enum hm_memory hm_memory_of(struct hetmem *hm, const void *ptr)
+int hm_memory_of(struct hetmem *hm, const void *ptr, enum hm_memory *memory)
 {
 	const int known = hm_arenas_kind(hm, (uintptr_t)ptr);
-	enum hm_memory memory;
+	int err;
 
-	if (known)
-		return known - 1;
-	memory = ask_memory_of(hm, ptr);
-	hm_arenas_set_kind(hm, (uintptr_t)ptr, memory + 1);
-	return memory;
+	if (known) {
+		*memory = known - 1;
+		return 0;
+	}
+	err = ask_memory_of(hm, ptr, memory);
+	if (!err)
+		hm_arenas_set_kind(hm, (uintptr_t)ptr, *memory + 1);
+	return err;
 }
 
 int hm_place_span(struct hetmem *hm, const char *what, const void *ptr,
@@ -95,12 +101,12 @@ int hm_place_span(struct hetmem *hm, const char *what, const void *ptr,
 	enum hm_memory last;
 	int err = hm_place_pages(hm, what, ptr, size, span);
 
-	if (err)
+	if (!err)
+		err = hm_memory_of(hm, ptr, &span->memory);
+	if (!err)
+		err = hm_memory_of(hm, (const char *)ptr + size - 1, &last);
+	if (err || span->memory == last)
 		return err;
-	span->memory = hm_memory_of(hm, ptr);
-	last = hm_memory_of(hm, (const char *)ptr + size - 1);
-	if (span->memory == last)
-		return 0;
 	return hm_error(-EINVAL, "%s: [%p, +%zu) begins in %s and ends in %s: split it",
 			what, ptr, size, names[span->memory], names[last]);
 }

@@ -1294,6 +1294,29 @@ bool hm_arenas_advised(struct hetmem *hm, uintptr_t start, uintptr_t end)
 	return advised;
 }
 
+void hm_arenas_advise(struct hetmem *hm, uintptr_t start, uintptr_t end)
+{
+	unsigned int class;
+	struct hm_arenas *a = find_arenas(hm, start, &class);
+	struct hm_context saved;
+	uintptr_t stop;
+	uint8_t is;
+
+	if (!a || !hm_arenas_advised(hm, start, end) || !can_advise(a) ||
+	    hm_provider_enter(a->base, &saved))
+		return;
+	for (; start < end; start = stop) {
+		is = unit_get(a, start) & UNIT_ADVICE;
+		for (stop = (start & ~(HM_UNIT_SIZE - 1)) + HM_UNIT_SIZE;
+		     stop < end && (unit_get(a, stop) & UNIT_ADVICE) == is;)
+			stop += HM_UNIT_SIZE;
+		if (stop > end)
+			stop = end;
+		hm_retry_once(change_advice(a, start, stop, 0, is));
+	}
+	hm_context_leave(hm, &saved);
+}
+
 void hm_arenas_moved(struct hetmem *hm, uintptr_t start, uintptr_t end,
 		     bool device)
 {

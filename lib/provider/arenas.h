@@ -133,6 +133,12 @@ void hm_arenas_set_kind(struct hetmem *hm, uintptr_t addr, int kind);
 /* Whether the driver was advised about any memory of [@start, @end) for its class. */
 bool hm_arenas_advised(struct hetmem *hm, uintptr_t start, uintptr_t end);
 
+/*
+ * Gives the driver the advice of the class again about the pages [@start, @end), which are of
+ * one block. Call it when a program's advice there was taken back.
+ */
+void hm_arenas_advise(struct hetmem *hm, uintptr_t start, uintptr_t end);
+
 /* A program's prefetch brought [@start, @end) to the device, or to the host. */
 void hm_arenas_moved(struct hetmem *hm, uintptr_t start, uintptr_t end,
 		     bool device);

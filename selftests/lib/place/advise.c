@@ -241,6 +241,31 @@ static void files(void)
 	close(exe);
 }
 
+/* Huge pages in a memfd are no shared memory like another. */
+static void hugetlb(void)
+{
+	const size_t huge = (size_t)2 << 20;
+	struct hetmem_moved m = { .size = sizeof(m) };
+	int fd = memfd_create("huge", MFD_HUGETLB | MFD_CLOEXEC);
+	char *p = MAP_FAILED;
+	struct hm_maps maps;
+
+	if (fd >= 0 && !ftruncate(fd, huge))
+		p = mmap(NULL, huge, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (fd >= 0)
+		close(fd);
+	if (p == MAP_FAILED) {
+		ok(true, "no hugetlbfs here # SKIP");
+		return;
+	}
+	is(hetmem_prefetch(hm, p, huge, device(0), NULL, &m), 0, "prefetched");
+	/* Kernels before 6.11 do not report the size of its pages. */
+	need(!hm_maps_open(&maps), "mappings");
+	is(m.why, maps.text ? HETMEM_WHY_SHMEM : HETMEM_WHY_HUGETLB, "%s: why", m.reason);
+	hm_maps_close(&maps);
+	munmap(p, huge);
+}
+
 static void failures(void)
 {
 	struct hetmem_moved m = { .size = sizeof(m) };
@@ -400,6 +425,145 @@ static void limit(void)
 	munmap(p, nr * page);
 }
 
+/* What the program unmapped itself does not count for ever. */
+static void unmapped(void)
+{
+	const unsigned int nr = 20000;
+	char *kept = pages(1), *p = pages(2 * nr);
+	unsigned int i;
+	int err = 0;
+
+	munmap(p, 2 * nr * page);
+	is(advise(kept, 1, HETMEM_ADVISE_READ_MOSTLY, 0), 0, "memory that stays");
+	for (i = 0; i < nr && !err; i++) {
+		char *q = mmap(p + 2 * i * page, page, PROT_READ | PROT_WRITE, MAP_PRIVATE |
+			       MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+
+		need(q == p + 2 * i * page, "memory");
+		err = advise(q, 1, HETMEM_ADVISE_READ_MOSTLY, 0);
+		munmap(q, page);
+	}
+	is(err, 0, "advised and unmapped, %u times: %s", i, err ? hetmem_last_error() : "");
+	is(ranges(kept, 1), 1, "what is mapped is remembered");
+	is(advise(p, 1, HETMEM_ADVISE_READ_MOSTLY, 0), -EINVAL, "what is not cannot be advised");
+	advise(kept, 1, HETMEM_ADVISE_NOT_READ_MOSTLY, 0);
+	munmap(kept, page);
+}
+
+/* Advice that is taken back page by page makes ranges, too. */
+static void cut_up(void)
+{
+	const unsigned int nr = 2 * 2 * 16384 + 64;
+	char *p = pages(nr);
+	unsigned int i;
+	int err = 0;
+
+	is(advise(p, nr, HETMEM_ADVISE_READ_MOSTLY, 0), 0, "one range");
+	for (i = 1; i < nr && !err; i += 2)
+		err = advise(p + i * page, 1, HETMEM_ADVISE_NOT_READ_MOSTLY, 0);
+	is(err, -ENOSPC, "cut into %u: %s", i / 2, hetmem_last_error());
+	ok(i > 2 * 32000, "and not before");
+	is(advise(p, 1, HETMEM_ADVISE_NOT_READ_MOSTLY, 0), 0, "a whole range is taken back");
+	is(advise(p, nr, HETMEM_ADVISE_NOT_READ_MOSTLY, 0), 0, "and all of them");
+	is(ranges(p, nr), 0, "nothing is left");
+	munmap(p, nr * page);
+}
+
+/* A driver that does not report what memory is. */
+static void unknown_kind(void)
+{
+	static const char fails[] = "cuPointerGetAttributes:*=CUDA_ERROR_LAUNCH_FAILED";
+	struct hetmem_prefetch_range range = { .size = sizeof(range) };
+	struct hetmem_moved m = { .size = sizeof(m) };
+	struct hetmem *all = hm;
+	struct hetmem_resource *res, *classes;
+	char *p, *d, *c;
+
+	hm = open_machine("managed");
+	need(hm, "opens: %s", hetmem_last_error());
+	p = pages(1);
+	need(!hetmem_resource_create(hm, "device", &res) &&
+	     !hetmem_alloc(res, page, 0, NULL, (void **)&d) &&
+	     !hetmem_resource_create(hm, "classes(managed)", &classes) &&
+	     !hetmem_alloc(classes, 2 << 20, 0, NULL, (void **)&c), "memory");
+	soft_rules(fails, NULL);
+	is(advise(d, 1, HETMEM_ADVISE_READ_MOSTLY, 0), -EIO, "advise");
+	ok(strstr(hetmem_last_error(), "cuPointerGetAttributes: CUDA_ERROR_LAUNCH_FAILED"),
+	   "%s", hetmem_last_error());
+	is(hetmem_prefetch(hm, d, page, device(0), NULL, &m), -EIO, "prefetch");
+	is(hetmem_move(hm, d, page, device(0), NULL, 0, &m), -EIO, "move");
+	is(hetmem_discard(hm, d, page, NULL, &m), -EIO, "discard");
+	is(hetmem_attach(hm, d, page, &owned, &m), -EIO, "attach");
+	range.ptr = d;
+	range.bytes = page;
+	range.location = device(0);
+	is(hetmem_prefetch_batch(hm, &range, 1, NULL), -EIO, "a batch");
+	is(range.result, -EIO, "the range of it");
+	is(advise(p, 1, HETMEM_ADVISE_READ_MOSTLY, 0), -EIO, "the process's own memory, too");
+	is(advise(c, 1, HETMEM_ADVISE_READ_MOSTLY, 0), -EIO, "and a class's");
+	soft_rules("cuPointerGetAttributes:*=CUDA_ERROR_INVALID_VALUE", NULL);
+	is(hetmem_advise(hm, p, page, HETMEM_ADVISE_READ_MOSTLY, 0, &m), 0,
+	   "unknown to the driver: the process's own");
+	is(hetmem_prefetch(hm, p, page, device(0), NULL, &m), 0, "likewise");
+	soft_rules(NULL, NULL);
+	is(hetmem_advise(hm, c, 2 << 20, HETMEM_ADVISE_READ_MOSTLY, 0, &m), 0, "later");
+	ok(!strcmp(m.how, "driver"), "a class's memory is managed: %s", m.how);
+	is(hetmem_free(classes, c, 0, NULL) + hetmem_free(res, d, 0, NULL), 0, "freed");
+	is(hetmem_resource_destroy(classes) + hetmem_resource_destroy(res), 0, "destroyed");
+	munmap(p, page);
+	hetmem_close(hm);
+	hm = all;
+}
+
+/* What the program advised goes with its block, and the advice of the block's class stays. */
+static void class_advice(void)
+{
+	static const struct {
+		unsigned int class;
+		int advice;
+		CUmem_range_attribute which;
+		int value;
+	} rows[] = {
+		{ HETMEM_PLACEMENT_READ_MOSTLY, HETMEM_ADVISE_READ_MOSTLY,
+		  CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 1 },
+		{ HETMEM_PLACEMENT_READ_MOSTLY, HETMEM_ADVISE_NOT_READ_MOSTLY,
+		  CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 1 },
+		{ HETMEM_PLACEMENT_STREAMING, HETMEM_ADVISE_PREFERRED,
+		  CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_DEVICE_CPU },
+		{ HETMEM_PLACEMENT_STREAMING, HETMEM_ADVISE_NOT_PREFERRED,
+		  CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_DEVICE_CPU },
+		{ HETMEM_PLACEMENT_STREAMING, HETMEM_ADVISE_ACCESSED_BY,
+		  CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, 0 },
+		{ HETMEM_PLACEMENT_STREAMING, HETMEM_ADVISE_NOT_ACCESSED_BY,
+		  CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, 0 },
+		{ HETMEM_PLACEMENT_DEVICE, HETMEM_ADVISE_READ_MOSTLY,
+		  CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 0 },
+	};
+	struct hetmem_alloc_params params = { .size = sizeof(params), .bytes = 1 << 20 };
+	struct hetmem_resource *res;
+	char *p, *q;
+	size_t i;
+
+	for (i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		params.placement = rows[i].class;
+		need(!hetmem_resource_create(hm, "unified(over=managed)", &res) &&
+		     !hetmem_alloc_with(res, &params, (void **)&p), "a block of class %u",
+		     rows[i].class);
+		is(attribute(p, rows[i].which), rows[i].value, "its class's advice");
+		is(advise(p, (1 << 20) / page, rows[i].advice, device(0)), 0, "advice %d",
+		   rows[i].advice);
+		is(ranges(p, (1 << 20) / page), rows[i].advice % 2 == 0,
+		   "only the program's is reported");
+		is(hetmem_grow(res, p, 3 << 19, NULL), 0, "the block grows");
+		is(hetmem_free(res, p, 0, NULL), 0, "freed");
+		need(!hetmem_alloc_with(res, &params, (void **)&q), "the next block");
+		ok(q == p && !ranges(q, (1 << 20) / page), "is there, and nothing is reported");
+		is(attribute(q, rows[i].which), rows[i].value, "the class's advice holds");
+		is(hetmem_free(res, q, 0, NULL), 0, "freed");
+		is(hetmem_resource_destroy(res), 0, "destroyed");
+	}
+}
+
 static void forked(void)
 {
 	struct hetmem_advised a;
@@ -473,12 +637,17 @@ int main(int argc, char **argv)
 	random_program();
 	bad_input();
 	files();
+	hugetlb();
 	failures();
 	lacking();
 	managed();
 	pool_blocks();
 	resize();
 	limit();
+	unmapped();
+	cut_up();
+	unknown_kind();
+	class_advice();
 	forked();
 	threads();
 	hetmem_close(hm);
