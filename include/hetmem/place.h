@@ -319,7 +319,10 @@ ssize_t hetmem_advised(struct hetmem *hm, const void *ptr, size_t size,
 #define HETMEM_ATTACH_PROMISE	(1U << 0)
 /*
  * A forked child does not get the pages that are wholly in the range. After the last
- * hetmem_detach() children get them, also if the program had kept them from children.
+ * hetmem_detach() children get them, also if the program had kept them from children. When
+ * the library detaches memory that was unmapped in part, children get the rest. If the
+ * program breaks its promise to detach before it unmaps, hetmem_detach() cannot tell other
+ * memory that is mapped in the range by then: children get that, too.
  */
 #define HETMEM_ATTACH_DONTFORK	(1U << 1)
 

@@ -14,6 +14,9 @@
  * stale registration. If events were lost, registrations with a hole end. Without the
  * module the owner keeps the memory mapped.
  *
+ * When a registration ends, forked children get its memory again (MADV_DOFORK), except
+ * what was unmapped: other memory can be mapped there.
+ *
  * attach->lock protects everything, driver calls included. It is taken after a context is
  * current. Owners are released without the lock.
  */
@@ -42,6 +45,7 @@
  * @nr: attachments that use it
  * @start, @end: pages that the module tracks; equal: none
  * @fork_start, @fork_end: pages that a forked child does not get
+ * @holed: the next registration with a hole, while these are looked for
  */
 struct registration {
 	struct hm_range range;
@@ -52,6 +56,7 @@ struct registration {
 	uintptr_t end;
 	uintptr_t fork_start;
 	uintptr_t fork_end;
+	struct registration *holed;
 };
 
 /**
@@ -210,11 +215,34 @@ static struct attachment *take_all(struct hm_attach *at, struct registration *re
 	return taken;
 }
 
+/* Puts @more before @list. */
 static void join(struct attachment **list, struct attachment *more)
 {
-	while (*list)
-		list = &(*list)->next;
+	struct attachment **end = &more;
+
+	while (*end)
+		end = &(*end)->next;
+	*end = *list;
 	*list = more;
+}
+
+static void let_children_have(uintptr_t start, uintptr_t end)
+{
+	if (start < end)
+		madvise((void *)start, end - start, MADV_DOFORK);
+}
+
+/*
+ * With the lock. Ends @reg, of which [@start, @end) was unmapped: other memory may be there,
+ * which some other part of the program keeps from children.
+ */
+static void end_registration(struct hm_attach *at, struct registration *reg,
+			     uintptr_t start, uintptr_t end, struct attachment **ended)
+{
+	unregister(at->hm, reg, reg->range.end);
+	let_children_have(reg->fork_start, start < reg->fork_end ? start : reg->fork_end);
+	let_children_have(end > reg->fork_start ? end : reg->fork_start, reg->fork_end);
+	join(ended, take_all(at, reg));
 }
 
 /* With the lock. Ends all registrations that overlap the unmapped [@start, @end). */
@@ -223,31 +251,62 @@ static void end_unmapped(struct hm_attach *at, uintptr_t start, uintptr_t end,
 {
 	struct registration *reg;
 
-	while ((reg = (void *)hm_range_find(&at->registered, start, end - start))) {
-		unregister(at->hm, reg, reg->range.end);
-		join(ended, take_all(at, reg));
-	}
+	while ((reg = (void *)hm_range_find(&at->registered, start, end - start)))
+		end_registration(at, reg, start, end, ended);
+	hm_place_unmapped(at->hm, start, end);
 }
+
+/* Registrations with a hole. */
+struct holed {
+	struct hm_maps maps;
+	struct registration *first;
+};
 
 static void find_hole(struct hm_range *range, void *arg)
 {
-	struct hm_range *hole = arg;
-	struct hm_span span = { .start = range->start, .end = range->end };
+	struct registration *reg = (struct registration *)range;
+	struct holed *holed = arg;
+	uintptr_t addr = range->start;
+	struct hm_vma vma;
 
-	if (hm_place_mapped(&span, "attach"))
-		*hole = *range;
+	while (addr < range->end && hm_maps_next(&holed->maps, addr, &vma) &&
+	       vma.start <= addr)
+		addr = vma.end;
+	if (addr >= range->end)
+		return;
+	reg->holed = holed->first;
+	holed->first = reg;
 }
 
-/* With the lock. */
+/* With the lock. One pass over the registrations and the mappings that they are in. */
+static void end_holed(struct hm_attach *at, struct attachment **ended)
+{
+	struct holed holed = { .first = NULL };
+	struct registration *reg;
+
+	if (hm_maps_open(&holed.maps))
+		return;
+	hm_range_walk(&at->registered, find_hole, &holed);
+	hm_maps_close(&holed.maps);
+	while ((reg = holed.first)) {
+		holed.first = reg->holed;
+		end_registration(at, reg, reg->fork_start, reg->fork_start, ended);
+	}
+}
+
+/*
+ * With the lock. Handles the events that there are when it is called, at most all of the
+ * ring: the program can add events without end.
+ */
 static void handle_events(struct hm_attach *at, struct attachment **ended)
 {
 	struct hetmem_event event;
-	struct hm_range hole;
 	uint64_t dropped;
+	unsigned int i;
 
 	if (!at->ring.header)
 		return;
-	while (hm_ring_next(&at->ring, &event))
+	for (i = 0; i < at->ring.header->nr_entries && hm_ring_next(&at->ring, &event); i++)
 		if (event.type == HETMEM_EVENT_INVALIDATED &&
 		    event.cause == HETMEM_CHANGE_UNMAP)
 			end_unmapped(at, event.start, event.end, ended);
@@ -256,12 +315,7 @@ static void handle_events(struct hm_attach *at, struct attachment **ended)
 	if (dropped == at->dropped)
 		return;
 	at->dropped = dropped;
-	do {
-		hole = (struct hm_range){ 0 };
-		hm_range_walk(&at->registered, find_hole, &hole);
-		if (hole.end)
-			end_unmapped(at, hole.start, hole.end, ended);
-	} while (hole.end);
+	end_holed(at, ended);
 }
 
 static void *watch(void *arg)
@@ -406,13 +460,6 @@ static int register_error(struct hetmem *hm, CUresult res, bool read_only, uint3
 			": files cannot be pinned everywhere: copy it to memory" : "");
 }
 
-static void let_children_have(const struct registration *reg)
-{
-	if (reg->fork_start < reg->fork_end)
-		madvise((void *)reg->fork_start, reg->fork_end - reg->fork_start,
-			MADV_DOFORK);
-}
-
 static int keep_from_children(const struct hetmem *hm, struct registration *reg)
 {
 	const uintptr_t mask = hm->page_size - 1;
@@ -426,7 +473,7 @@ static int keep_from_children(const struct hetmem *hm, struct registration *reg)
 		return 0;
 	/* Some mappings may have it. */
 	err = errno == ENOMEM ? -ENOMEM : -EINVAL;
-	let_children_have(reg);
+	let_children_have(reg->fork_start, reg->fork_end);
 	return hm_error(err, "attach: HETMEM_ATTACH_DONTFORK: madvise: %s: begin and end with whole mappings, or without it",
 			strerror(-err));
 }
@@ -482,7 +529,7 @@ static int make_registration(struct hm_attach *at, const struct hm_span *span,
 	return 0;
 
 fail_fork:
-	let_children_have(reg);
+	let_children_have(reg->fork_start, reg->fork_end);
 fail_insert:
 	hm_range_erase(&at->registered, &reg->range);
 fail_track:
@@ -687,7 +734,7 @@ static int end_one(struct hm_attach *at, struct attachment **link)
 	*link = a->next;
 	a->next = NULL;
 	if (reg && !--reg->nr) {
-		let_children_have(reg);
+		let_children_have(reg->fork_start, reg->fork_end);
 		untrack(at, reg);
 		hm_range_erase(&at->registered, &reg->range);
 		free(reg);
@@ -773,7 +820,7 @@ static void end_all(struct hm_attach *at)
 	while ((reg = (void *)hm_range_any(&at->registered))) {
 		if (entered) {
 			unregister(at->hm, reg, reg->range.end);
-			let_children_have(reg);
+			let_children_have(reg->fork_start, reg->fork_end);
 		}
 		hm_range_erase(&at->registered, &reg->range);
 		free(reg);

@@ -135,7 +135,61 @@ static void forked(void)
 	munmap(p, 2 * page);
 }
 
-static void open_managed(void)
+/* Whether a child has the page at @p. */
+static bool child_has(char *p)
+{
+	unsigned char core;
+	int status;
+
+	fflush(stdout);
+	if (!fork())
+		_exit(!mincore(p, page, &core));
+	wait(&status);
+	return status;
+}
+
+/* Memory that was kept from children, and is unmapped in part. */
+static void dontfork(void)
+{
+	struct hetmem_attach_params params = owned;
+	char *p = pages(8), *q;
+
+	released = 0;
+	params.flags = HETMEM_ATTACH_DONTFORK;
+	is(hetmem_attach(hm, p, 8 * page, &params, NULL), 0, "kept from children");
+	ok(!child_has(p) && !child_has(p + 7 * page), "a child has none of it");
+	munmap(p + 3 * page, page);
+	q = mmap(p + 3 * page, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS |
+		 MAP_FIXED_NOREPLACE, -1, 0);
+	ok(q == p + 3 * page && !madvise(q, page, MADV_DONTFORK), "other memory there");
+	ok(soon(1), "it is detached");
+	ok(child_has(p) && child_has(p + 2 * page) && child_has(p + 4 * page) &&
+	   child_has(p + 7 * page), "children have the rest");
+	ok(!child_has(q), "and not the other memory");
+	munmap(p, 8 * page);
+}
+
+/* Advice about attached memory is forgotten with it. */
+static void advised(void)
+{
+	const uint32_t device = HETMEM_LOC(HETMEM_DEVICE, 0);
+	struct hetmem_advised a[2];
+	char *p = pages(8);
+	uintptr_t next;
+
+	released = 0;
+	is(hetmem_advise(hm, p, 8 * page, HETMEM_ADVISE_PREFERRED, device, NULL), 0,
+	   "advised");
+	is(hetmem_attach(hm, p, 8 * page, &owned, NULL), 0, "and attached");
+	munmap(p + 3 * page, page);
+	ok(soon(1), "a page is unmapped");
+	is(hetmem_advised(hm, p, 8 * page, a, 2, &next), 2, "advice is of what is left");
+	ok(a[0].end == (uintptr_t)p + 3 * page && a[1].start == (uintptr_t)p + 4 * page,
+	   "and not of that page");
+	munmap(p, 8 * page);
+}
+
+static void open_lib(void)
 {
 	struct hetmem_params params = { .size = sizeof(params), .driver = "soft" };
 
@@ -147,7 +201,7 @@ static void closed(void)
 {
 	char *p = pages(2);
 
-	open_managed();
+	open_lib();
 	is(hetmem_attach(hm, p, page, &owned, NULL), 0, "attached");
 	is(hetmem_attach(hm, p + page, page, &owned, NULL), 0, "another page");
 	released = 0;
@@ -167,18 +221,24 @@ int main(void)
 
 	page = sysconf(_SC_PAGESIZE);
 	setenv("HETMEM_SOFT_MACHINE", "managed", 1);
-	open_managed();
+	open_lib();
 	unmapped();
 	again();
 	neighbours();
 	many();
 	forked();
+	dontfork();
 	p = pages(1);
 	is(hetmem_attach(hm, p, page, &owned, NULL), 0, "left attached");
 	released = 0;
 	hetmem_close(hm);
 	is(released, 1, "until close");
 	munmap(p, page);
+	setenv("HETMEM_SOFT_MACHINE", "hmm; managed", 1);
+	open_lib();
+	advised();
+	hetmem_close(hm);
+	setenv("HETMEM_SOFT_MACHINE", "managed", 1);
 	closed();
 	return tap_end();
 }
