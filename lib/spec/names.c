@@ -4,7 +4,7 @@
  *
  * unified is memory that the CPU and a device use at one address. The provider
  * below it follows from the platform's verdict (platform/detect.c); over= overrides
- * that. Parameters go to the provider or to the pool, whichever has them. A parameter
+ * that, except that a device which cannot use system memory does not get it. Parameters go to the provider or to the pool, whichever has them. A parameter
  * that neither has takes no effect, and the reason names it: one spec serves machines
  * that differ.
  */
@@ -127,7 +127,7 @@ static int expand_pool(const struct hm_spec *spec, const char *pool,
 		append_param(&t, ",", "keep", keep);
 	if (keep)
 		append(&t, ")");
-	return t.full ? hm_error(-EINVAL, "%s: its parameters are too long",
+	return t.full ? hm_error(-EINVAL, "%s: its parameters are too long: shorten them",
 				 spec->kind->name) : 0;
 }
 
@@ -251,10 +251,12 @@ int hm_expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 	}
 	if (device >= hm->nr_devices)
 		return hm_no_device(hm, spec->kind->name, device);
+	if (over == OVER_SYSTEM && !hm->devices[device].platform.pageable)
+		return hm_error(-EOPNOTSUPP, "unified: device %d (%s) cannot use system memory: leave out over=, or give over=host for memory of the CPU alone",
+				device,
+				hetmem_platform_name(hm->devices[device].platform.kind));
 	if (over != OVER_AUTO) {
-		snprintf(out->why, sizeof(out->why), "over=%s%s", providers[over],
-			 over == OVER_SYSTEM && !hm->devices[device].platform.pageable ?
-			 ", although this device uses no system memory" : "");
+		snprintf(out->why, sizeof(out->why), "over=%s", providers[over]);
 		return expand_over(hm, spec, over, device, out);
 	}
 	err = choose(hm, device, &over, &reason);

@@ -96,7 +96,7 @@ static int parse_value(struct parser *p, char **value, size_t *pos)
 		len = strcspn(start, quote == '"' ? "\"" : "'");
 		if (!start[len])
 			return hm_spec_error(p->text, p->pos,
-					     "this quote is never closed");
+					     "this quote is never closed: add one");
 		p->pos += len + 2;
 	} else {
 		start = p->text + p->pos;
@@ -130,7 +130,7 @@ static int parse_param(struct parser *p, struct hm_spec *spec, size_t len)
 				     *list ? list : "none");
 	}
 	if (spec->values[i].text)
-		return hm_spec_error(p->text, name_pos, "%s is given twice",
+		return hm_spec_error(p->text, name_pos, "%s is given twice: leave out one",
 				     kind->params[i].name);
 	p->pos += len;
 	peek(p);
@@ -182,7 +182,7 @@ static int parse_args(struct parser *p, struct hm_spec *spec, int depth)
 			return hm_spec_error(p->text, p->pos,
 					     kind->max_children ?
 					     "%s takes %d below it, not more" :
-					     "%s takes nothing below it",
+					     "%s takes nothing below it: leave this out",
 					     kind->name, kind->max_children);
 		} else {
 			err = parse_spec(p, depth + 1,
@@ -243,7 +243,7 @@ static int parse_spec(struct parser *p, int depth, struct hm_spec **out)
 		return hm_spec_error(p->text, p->pos,
 				     "here must be the name of a resource");
 	if (depth == HM_SPEC_DEPTH)
-		return hm_spec_error(p->text, p->pos, "more than %d inside each other",
+		return hm_spec_error(p->text, p->pos, "more than %d inside each other: use fewer",
 				     HM_SPEC_DEPTH);
 	spec = calloc(1, sizeof(*spec));
 	if (!spec)
@@ -281,7 +281,7 @@ static int check_pool(const char *text, const struct hm_spec *spec)
 
 	if (child->kind->class == HM_KIND_PROVIDER)
 		return 0;
-	return hm_spec_error(text, child->pos, "a pool is cut from a provider's regions, and %s gives blocks, which cannot be given back in parts",
+	return hm_spec_error(text, child->pos, "a pool is cut from a provider's regions, and %s gives blocks, which cannot be given back in parts: put a provider here",
 			     child->kind->name);
 }
 
@@ -299,7 +299,7 @@ static int check_files(const char *text, const struct hm_spec *spec,
 		if (mine->text && other->text &&
 		    !strcmp(mine->text, other->text))
 			return hm_spec_error(text, mine->pos,
-					     "another log writes this file");
+					     "another log writes this file: give each its own");
 	}
 	for (i = 0; i < spec->nr_children; i++) {
 		err = check_files(text, spec->children[i], top);
@@ -307,6 +307,16 @@ static int check_files(const char *text, const struct hm_spec *spec,
 			return err;
 	}
 	return 0;
+}
+
+static int check_headroom(const char *text, const struct hm_spec *spec)
+{
+	const struct hm_value *headroom = hm_spec_value(spec, "headroom");
+	const struct hm_value *keep = hm_spec_value(spec, "keep");
+
+	if (!keep->given || !headroom->text || strcmp(headroom->text, "off"))
+		return 0;
+	return hm_spec_error(text, keep->pos, "keep= has no effect with headroom=off: leave out one of them");
 }
 
 /* As many bounds as there are resources below, less one. */
@@ -353,6 +363,8 @@ static int check_stack(const char *text, const struct hm_spec *spec)
 	err = check_files(text, spec, spec);
 	if (!err)
 		err = check_bounds(text, spec);
+	if (!err)
+		err = check_headroom(text, spec);
 	for (i = 0; !err && i < spec->nr_children; i++) {
 		if (kind->class == HM_KIND_ADAPTOR)
 			err = check_resource(text, spec->children[i]);
@@ -377,11 +389,11 @@ int hm_spec_parse(const char *text, struct hm_spec **out)
 	int err;
 
 	if (strlen(text) > HM_SPEC_LEN)
-		return hm_error(-EINVAL, "spec: longer than %d characters",
+		return hm_error(-EINVAL, "spec: longer than %d characters: shorten it",
 				HM_SPEC_LEN);
 	err = parse_spec(&p, 0, &spec);
 	if (!err && peek(&p))
-		err = hm_spec_error(text, p.pos, "the spec is complete before this");
+		err = hm_spec_error(text, p.pos, "the spec is complete before this: remove the rest");
 	if (!err)
 		err = check_spec(text, spec);
 	if (err) {

@@ -120,11 +120,16 @@ static void over(void)
 	stands_for(hm, "unified(over=system)",
 		   "unified is headroom(classes(system(device=0))): ",
 		   "over=system; with headroom\n");
-	stands_for(hm, "unified(device=1,over=system)",
-		   "unified is classes(system(device=1)): ",
-		   "over=system, although this device uses no system memory\n");
-	stands_for(hm, "unified(over=system,headroom=off,keep=1G)",
+	refused(hm, "unified(device=1,over=system)", -EOPNOTSUPP,
+		"device 1 (managed) cannot use system memory: leave out over=");
+	refused(hm, "stats(unified(over=system,device=2))", -EOPNOTSUPP, "over=host");
+	works(hm, "three devices", "unified(over=system)", NULL);
+	stands_for(hm, "unified(over=system,headroom=off)",
 		   "unified is classes(system(device=0)): ", "over=system\n");
+	refused(hm, "unified(headroom=off,keep=1M)", -EINVAL,
+		"character 27, at \"1M)\": keep= has no effect with headroom=off");
+	refused(hm, "stats(unified(keep=1%, headroom=off))", -EINVAL,
+		"character 20, at \"1%, headroom=off))\": keep=");
 	stands_for(hm, "unified(keep=5%,max=1G)",
 		   "unified is headroom(classes(managed(device=0),max=\"1G\"),keep=\"5%\"): ",
 		   "; with headroom\n");
