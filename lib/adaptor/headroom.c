@@ -159,7 +159,7 @@ static int refuse(struct headroom *h, enum hm_ctl op, size_t size,
 	if (h->bytes)
 		snprintf(keep, sizeof(keep), " and keep=%" PRIu64, h->bytes);
 	__atomic_add_fetch(&h->failed, 1, __ATOMIC_RELAXED);
-	return hm_error(-ENOMEM, "headroom: %s: at most %" PRIu64 "%s bytes fit on %s (its figure \"%s\" less the reserve%s)",
+	return hm_error(-ENOMEM, "headroom: %s: at most %" PRIu64 "%s bytes fit on %s (its figure \"%s\" less the reserve%s): free memory, or lower keep=",
 			what, room,
 			op == HM_CTL_ALLOC_WITH ? "" : " more", place,
 			hetmem_memory_figure_name(info->least), keep);

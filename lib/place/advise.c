@@ -602,7 +602,7 @@ static int carry_out(struct hetmem *hm, const struct hm_span *span,
 static int check_advice(struct hetmem *hm, int advice, uint32_t location)
 {
 	if (advice < 0 || advice > HETMEM_ADVISE_NOT_READ_MOSTLY)
-		return hm_error(-EINVAL, "advise: no advice %d", advice);
+		return hm_error(-EINVAL, "advise: there is no advice %d: give one of enum hetmem_advice", advice);
 	return has_location(advice) ? hm_place_location(hm, "advise", location) : 0;
 }
 

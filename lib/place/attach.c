@@ -430,10 +430,10 @@ static int look(const struct hm_span *span, bool *read_only, uint32_t *why)
 		return err;
 	while (!err && at < span->end) {
 		if (!hm_maps_next(&maps, at, &vma) || vma.start > at)
-			err = hm_error(-EINVAL, "attach: nothing is mapped at %#lx",
+			err = hm_error(-EINVAL, "attach: nothing is mapped at %#lx: attach mapped memory only",
 				       (long)at);
 		else if (!vma.readable)
-			err = hm_error(-EACCES, "attach: the memory at %#lx cannot be read",
+			err = hm_error(-EACCES, "attach: the memory at %#lx cannot be read: give it PROT_READ",
 				       (long)at);
 		else
 			at = vma.end;
@@ -456,7 +456,7 @@ static int register_error(struct hetmem *hm, CUresult res, bool read_only, uint3
 
 	return hm_error(err, "attach: %s driver: cuMemHostRegister: %s%s",
 			hm->driver.name, name, read_only ?
-			": the memory is read-only" : why & HETMEM_WHY_FILE ?
+			": the memory is read-only: make it writable, or copy it" : why & HETMEM_WHY_FILE ?
 			": files cannot be pinned everywhere: copy it to memory" : "");
 }
 
@@ -474,7 +474,7 @@ static int keep_from_children(const struct hetmem *hm, struct registration *reg)
 	/* Some mappings may have it. */
 	err = errno == ENOMEM ? -ENOMEM : -EINVAL;
 	let_children_have(reg->fork_start, reg->fork_end);
-	return hm_error(err, "attach: HETMEM_ATTACH_DONTFORK: madvise: %s: begin and end with whole mappings, or without it",
+	return hm_error(err, "attach: HETMEM_ATTACH_DONTFORK: madvise: %s: attach whole mappings, or leave out this flag",
 			strerror(-err));
 }
 
@@ -584,14 +584,14 @@ static int check_attach(struct hetmem *hm, const struct hetmem_attach_params *pa
 		return hm_error(-EINVAL, "attach: params->size is %zu, set it to sizeof(struct hetmem_attach_params)",
 				params->size);
 	if (params->flags & ~(HETMEM_ATTACH_PROMISE | HETMEM_ATTACH_DONTFORK))
-		return hm_error(-EINVAL, "attach: unknown flags %#x", params->flags);
+		return hm_error(-EINVAL, "attach: unknown flags %#x: use HETMEM_ATTACH_*", params->flags);
 	if (params->chunk & (hm->page_size - 1))
 		return hm_error(-EINVAL, "attach: chunk is %zu, make it a multiple of %zu",
 				params->chunk, hm->page_size);
 	if (!hm->nr_devices)
 		return hm_no_device(hm, "attach", 0);
 	if (span->memory == HM_DRIVERS_OWN)
-		return hm_error(-EINVAL, "attach: %p is memory of the driver's own, and no host memory",
+		return hm_error(-EINVAL, "attach: %p is memory of the driver's own: attach host memory only",
 				span->ptr);
 	if (hm->attach->device < 0)
 		return 0;
@@ -601,7 +601,7 @@ static int check_attach(struct hetmem *hm, const struct hetmem_attach_params *pa
 		if (!p->pageable && p->registers && p->registered)
 			return 0;
 	}
-	return hm_error(-EOPNOTSUPP, "attach: device %d uses no registered memory at the CPU's address",
+	return hm_error(-EOPNOTSUPP, "attach: device %d uses no registered memory at the CPU's address: copy it to memory of the device",
 			hm->attach->device);
 }
 
@@ -765,7 +765,7 @@ int hetmem_detach(struct hetmem *hm, void *ptr, size_t size)
 		a = *link;
 		err = end_one(at, link);
 	} else {
-		err = hm_error(-ENOENT, "detach: [%p, +%zu) is not attached, or was unmapped",
+		err = hm_error(-ENOENT, "detach: [%p, +%zu) is not attached, or was unmapped: give ptr and size as attached",
 			       ptr, size);
 	}
 	hm_unlock(&at->lock);

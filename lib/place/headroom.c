@@ -73,7 +73,7 @@ int hm_headroom_cut(struct hetmem *hm, const struct hm_plan *plan,
 	if (cut == span->end)
 		return 0;
 	if (cut == span->start)
-		return hm_error(-ENOMEM, "prefetch: the headroom of device %d leaves no room for %zu bytes: at most %" PRIu64 " fit",
+		return hm_error(-ENOMEM, "prefetch: the headroom of device %d leaves no room for %zu bytes: at most %" PRIu64 " fit: free memory of the device, or lower keep=",
 				device, (size_t)(span->end - span->start), room);
 	snprintf(reason, sizeof(reason), "headroom: the last %zu bytes stay: at most %" PRIu64 " fit on device %d",
 		 (size_t)(span->end - cut), room, device);

@@ -128,7 +128,7 @@ int hetmem_move(struct hetmem *hm, const void *ptr, size_t size, uint32_t locati
 	if (err)
 		return err;
 	if (flags & ~HETMEM_NONBLOCKING)
-		return hm_error(-EINVAL, "move: unknown flags %#x", flags);
+		return hm_error(-EINVAL, "move: unknown flags %#x: use 0 or HETMEM_NONBLOCKING", flags);
 	err = hm_place_span(hm, "move", ptr, size, &span);
 	if (!err)
 		err = hm_place_location(hm, "move", location);

@@ -45,7 +45,7 @@ int hm_place_pages(const struct hetmem *hm, const char *what, const void *ptr,
 		return hm_error(-EINVAL, "%s: size is 0", what);
 	if (__builtin_add_overflow(first, size - 1, &last) ||
 	    (last | mask) == UINTPTR_MAX)
-		return hm_error(-EINVAL, "%s: [%p, +%zu) leaves the address space",
+		return hm_error(-EINVAL, "%s: [%p, +%zu) leaves the address space: check ptr and size",
 				what, ptr, size);
 	*span = (struct hm_span){
 		.ptr = ptr, .size = size,
@@ -131,7 +131,7 @@ int hm_place_location(struct hetmem *hm, const char *what, uint32_t location)
 	case HETMEM_HOST:
 		if (index == HETMEM_NODE_ANY || hm_numa_has_node(index))
 			return 0;
-		return hm_error(-EINVAL, "%s: no host node %u", what, index);
+		return hm_error(-EINVAL, "%s: there is no host node %u: use HETMEM_NODE_ANY, or a node that `numactl -H` shows", what, index);
 	case HETMEM_DEVICE:
 		if (!(index & HM_KERNEL_DEVICE)) {
 			if (index < (unsigned int)hm->nr_devices)
@@ -142,10 +142,10 @@ int hm_place_location(struct hetmem *hm, const char *what, uint32_t location)
 			if (hm->kmod.devices[i].id ==
 			    (index & ~HM_KERNEL_DEVICE))
 				return 0;
-		return hm_error(-ENODEV, "%s: no kernel device %u", what,
+		return hm_error(-ENODEV, "%s: there is no kernel device %u: use a location that hetmem_residency() reports", what,
 				index & ~HM_KERNEL_DEVICE);
 	default:
-		return hm_error(-EINVAL, "%s: %#x is neither a device nor the host",
+		return hm_error(-EINVAL, "%s: location %#x is neither a device nor the host: use HETMEM_LOC()",
 				what, location);
 	}
 }
@@ -297,7 +297,7 @@ int hm_place_mapped(const struct hm_span *span, const char *what)
 		at = vma.end;
 	hm_maps_close(&maps);
 	return at >= span->end ? 0 :
-		hm_error(-EINVAL, "%s: nothing is mapped at %#lx", what, (long)at);
+		hm_error(-EINVAL, "%s: nothing is mapped at %#lx: give mapped memory only", what, (long)at);
 }
 
 const char *hm_not_pageable(const struct hetmem *hm, int kind)

@@ -183,8 +183,8 @@ static int map_extend(struct hm_arenas *a, uintptr_t start, uintptr_t end)
 	uintptr_t i;
 
 	if ((end - 1) >> ADDR_BITS)
-		return hm_error(-ENOMEM, "%s: address %#lx is out of reach",
-				a->ops.name, (unsigned long)start);
+		return hm_error(-ENOMEM, "%s: address %#lx: classes need addresses below 2^48: use pool(%s)",
+				a->ops.name, (unsigned long)start, a->ops.name);
 	for (i = start >> LEAF_SHIFT; i <= (end - 1) >> LEAF_SHIFT; i++) {
 		if (a->map[i])
 			continue;
@@ -895,7 +895,7 @@ static int units_alloc(struct hm_provider *self, size_t size,
 					a->base->slow_ns);
 		if (err) {
 			put_units(a, start, start + size);
-			return hm_error(err, "%s: no pages for %zu bytes",
+			return hm_error(err, "%s: no pages for %zu bytes: free memory, or leave out populate=",
 					a->ops.name, size);
 		}
 		hm_arenas_used(a, (void *)start, size, HETMEM_STREAM_HOST);
@@ -953,7 +953,7 @@ int hm_arenas_create(struct hm_provider *base, uint64_t max,
 	struct hm_arenas *a;
 
 	if (base->caps & (HM_PROVIDER_MAPPABLE | HM_PROVIDER_STREAMED))
-		return hm_error(-EOPNOTSUPP, "classes: %s gives no regions that any class can use",
+		return hm_error(-EOPNOTSUPP, "classes: %s gives no regions that any class can use: leave out classes()",
 				base->ops->name);
 	a = calloc(1, sizeof(*a));
 	if (a)

@@ -235,7 +235,7 @@ static int explain(struct hetmem *hm, const struct hm_spec *spec, char *text,
 		i = snprintf(text + used, len - used, "%s is %s: %s\n",
 			     spec->kind->name, is.text, is.why);
 		if (i < 0 || (size_t)i >= len - used)
-			return hm_error(-ENOSPC, "resource_explain: %zu bytes are too few",
+			return hm_error(-ENOSPC, "resource_explain: %zu bytes are too few: give a larger buffer",
 					len);
 	}
 	for (i = 0; !err && i < spec->nr_children; i++)
@@ -331,7 +331,7 @@ int hetmem_resource_set_current(struct hetmem *hm, int device,
 	if (err)
 		return err;
 	if (res && res->hm != hm)
-		return hm_error(-EINVAL, "resource_set_current: the resource is of another struct hetmem");
+		return hm_error(-EINVAL, "resource_set_current: the resource is of another struct hetmem: make one with this");
 	pthread_mutex_lock(&hm->lock);
 	if (old)
 		*old = hm->current[device + 1];

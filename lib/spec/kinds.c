@@ -162,11 +162,11 @@ static int change_pool(const struct hm_spec *spec, uint64_t total, void *out)
 
 	if ((hm_spec_value(spec, "max")->percent ||
 	     hm_spec_value(spec, "min")->percent) && !total)
-		return hm_error(-EINVAL, "pool: a percentage of memory of which the total is not known");
+		return hm_error(-EINVAL, "pool: the total of this memory is not known: give max and min in bytes");
 	if (has(spec, "max")) {
 		options->max = hm_spec_bytes(spec, "max", total);
 		if (!options->max)
-			return hm_error(-EINVAL, "pool: max is less than a byte");
+			return hm_error(-EINVAL, "pool: max is less than a byte: give a larger share");
 	}
 	if (has(spec, "min"))
 		options->min = hm_spec_bytes(spec, "min", total);
@@ -236,7 +236,7 @@ static int make_stats(const struct hm_spec *spec,
 static int change_limit(const struct hm_spec *spec, uint64_t total, void *max)
 {
 	if (hm_spec_value(spec, "max")->percent && !total)
-		return hm_error(-EINVAL, "limit: max is a percentage, and host memory has no total");
+		return hm_error(-EINVAL, "limit: host memory has no total: give max in bytes");
 	*(uint64_t *)max = hm_spec_bytes(spec, "max", total);
 	return 0;
 }
@@ -264,7 +264,7 @@ static int make_headroom(const struct hm_spec *spec,
 	if (err)
 		return err;
 	if (hm_spec_value(spec, "keep")->percent && !total)
-		return hm_error(-EINVAL, "headroom: keep is a percentage, and the total is not known");
+		return hm_error(-EINVAL, "headroom: the total of this memory is not known: give keep in bytes");
 	return hm_headroom_create(children[0], hm_spec_bytes(spec, "keep", total),
 				  hm_spec_bytes(spec, "keep", device), res);
 }

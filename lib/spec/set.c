@@ -66,10 +66,10 @@ static int check_name(const struct hm_ctl_set *set)
 		has = kind;
 	}
 	if (!known)
-		return hm_error(-EINVAL, "resource_set: no kind of resource '%s'",
+		return hm_error(-EINVAL, "resource_set: no kind of resource '%s': `hetmem spec --list` shows all",
 				set->kind);
 	if (!has)
-		return hm_error(-EINVAL, "resource_set: %s%sno parameter '%s'",
+		return hm_error(-EINVAL, "resource_set: %s%sno parameter '%s': `hetmem spec --list` shows all",
 				set->kind ? set->kind : "",
 				set->kind ? " has " : "", set->name);
 	return hm_error(-EOPNOTSUPP, "resource_set: %s of %s does not change: make another resource",
@@ -98,7 +98,7 @@ int hetmem_resource_set(struct hetmem_resource *res, const char *name,
 		return err;
 	err = hm_resource_ctl(res, "resource_set", HM_CTL_SET, &set);
 	if (err == -EOPNOTSUPP)
-		hm_error(err, "resource_set: nothing in this stack has a '%s' that changes",
+		hm_error(err, "resource_set: nothing in this stack has a '%s' that changes: make another resource",
 			 name);
 	return err;
 }
