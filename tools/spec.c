@@ -82,7 +82,7 @@ static const char *type_text(const struct hm_param *param)
 {
 	switch (param->type) {
 	case HM_PARAM_SIZE:
-		return "size";
+		return param->words ? "size or word" : "size";
 	case HM_PARAM_POWER:
 		return "size, a power of two";
 	case HM_PARAM_SHARE:

@@ -151,18 +151,35 @@ ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
  */
 int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
 
+/* Flags of hetmem_sleep(). */
+#define HETMEM_SLEEP_DISCARD	0U	/* contents are lost */
+#define HETMEM_SLEEP_KEEP	1U	/* contents are parked in host memory */
+
 /*
  * Sleep synchronizes with all work of all devices. Then it gives back the memory of all
- * pools whose tag= is @tag (NULL: of all pools), allocated memory included. Contents are
- * lost, addresses are kept: an allocation returns -EBUSY, an access faults. Wake gives
- * the addresses memory again. After -ENOMEM only some have memory; call wake again.
- * Errors:
+ * pools whose tag= is @tag (NULL: of all pools), allocated memory included. Addresses are
+ * kept: an allocation returns -EBUSY, an access faults. Wake gives the addresses memory
+ * again. After -ENOMEM only some have memory; call wake again.
+ *
+ * With HETMEM_SLEEP_KEEP, the contents of allocated memory are copied to page-locked host
+ * memory before any device memory goes, and back by the wake: exactly as many bytes, rounded
+ * up to 2 MiB. max_host= of the pool bounds that. After the wake, park= of it are kept for
+ * the next sleep (a quarter of the host's available memory, if not given); each
+ * hetmem_poll() gives back 64 MiB of the rest, hetmem_trim() all. A forked child lacks it.
+ * If a sleep fails before device memory goes, nothing has changed. To sleep once more is no
+ * error, and contents that are parked stay so.
+ *
+ * Other threads can free blocks meanwhile. Errors:
  * -EOPNOTSUPP: not a pool over vmm();
  * -EBUSY: the pool has comm=on, or a stream is being captured. If the pool does not know
- *	that stream, its capture is invalid now;
- * -ENOMEM.
+ *	that stream, its capture is invalid now. With HETMEM_SLEEP_KEEP also: memory is
+ *	exported, or the pool is asleep without its contents;
+ * -EINVAL: unknown flags;
+ * -ENOMEM: of a wake: device memory; of a sleep: there is no room for the contents, and
+ *	the text has the number of bytes that fit;
+ * -EIO.
  */
-int hetmem_sleep(struct hetmem_resource *res, const char *tag);
+int hetmem_sleep(struct hetmem_resource *res, const char *tag, unsigned int flags);
 int hetmem_wake(struct hetmem_resource *res, const char *tag);
 
 /*
@@ -229,6 +246,7 @@ int hetmem_import_close(struct hetmem *hm, void *ptr);
  * @failed: failed allocations
  * @driver_calls: made by the resource
  * @host_wait_ns: nanoseconds that calls waited for a device
+ * @parked: bytes of host memory for contents, see hetmem_sleep()
  */
 struct hetmem_resource_stats {
 	size_t size;
@@ -243,6 +261,7 @@ struct hetmem_resource_stats {
 	uint64_t failed;
 	uint64_t driver_calls;
 	uint64_t host_wait_ns;
+	uint64_t parked;
 };
 
 /*

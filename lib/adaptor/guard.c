@@ -33,6 +33,7 @@ enum known_flags {
 	BARE = 1,	/* zones: not filled, or in no order */
 	RECORDED = 2,
 	SLEPT = 4,	/* what was in it may be gone */
+	AWAY = 8,	/* it may be asleep, and will come back */
 };
 
 /**
@@ -140,18 +141,26 @@ static struct known_block *take_block(struct guard *g, const void *ptr,
 	return NULL;
 }
 
-static void mark_slept(struct hm_range *range, void *slept)
+/* The bits of known_block.flags to clear, then those to set. */
+struct marks {
+	unsigned int clear, set;
+};
+
+static void mark_block(struct hm_range *range, void *arg)
 {
 	struct known_block *known = (struct known_block *)range;
+	const struct marks *marks = arg;
 
-	known->flags &= ~SLEPT;
-	known->flags |= *(bool *)slept ? SLEPT : 0;
+	known->flags &= ~marks->clear;
+	known->flags |= marks->set;
 }
 
-static void mark_all(struct guard *g, bool slept)
+static void mark_all(struct guard *g, unsigned int clear, unsigned int set)
 {
+	struct marks marks = { clear, set };
+
 	hm_lock(&g->lock);
-	hm_range_walk(&g->blocks, mark_slept, &slept);
+	hm_range_walk(&g->blocks, mark_block, &marks);
 	hm_unlock(&g->lock);
 }
 
@@ -385,7 +394,7 @@ static int guard_check(struct guard *g, const struct known_block *known,
 	bool wait, launched = false;
 	int err;
 
-	if (known->flags & SLEPT)
+	if (known->flags & (SLEPT | AWAY))
 		return 0;
 	if (guard_by_cpu(g, stream)) {
 		inspect_zones(g, (unsigned char *)at - ZONE,
@@ -652,14 +661,24 @@ static int guard_poll(struct guard *g)
  * First, since a block may be freed as soon as its memory is gone. Whose tag
  * it is the guard does not know.
  */
-static int guard_sleep(struct guard *g, void *tag)
+static int guard_sleep(struct guard *g, struct hm_ctl_sleep *arg)
 {
+	const unsigned int mark = arg->keep ? AWAY : SLEPT;
 	int err;
 
-	mark_all(g, true);
-	err = hm_ctl_upstream(&g->resource, HM_CTL_SLEEP, tag);
-	if (err == -EOPNOTSUPP)
-		mark_all(g, false);
+	mark_all(g, 0, mark);
+	err = hm_ctl_upstream(&g->resource, HM_CTL_SLEEP, arg);
+	if (err == -EOPNOTSUPP || (arg->keep && err && err != -EIO))
+		mark_all(g, mark, 0);
+	return err;
+}
+
+static int guard_wake(struct guard *g, struct hm_ctl_sleep *arg)
+{
+	int err = hm_ctl_upstream(&g->resource, HM_CTL_WAKE, arg);
+
+	if (!err && !arg->tag)
+		mark_all(g, AWAY, 0);
 	return err;
 }
 
@@ -688,6 +707,8 @@ static int guard_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return guard_poll(g);
 	case HM_CTL_SLEEP:
 		return guard_sleep(g, arg);
+	case HM_CTL_WAKE:
+		return guard_wake(g, arg);
 	case HM_CTL_STATS:
 		return guard_stats(g, arg);
 	case HM_CTL_ALLOC_WITH:

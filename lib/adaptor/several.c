@@ -121,6 +121,7 @@ static int sum_stats(struct hm_several *s,
 		stats->failed += one.failed;
 		stats->driver_calls += one.driver_calls;
 		stats->host_wait_ns += one.host_wait_ns;
+		stats->parked += one.parked;
 	}
 	return result;
 }

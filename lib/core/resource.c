@@ -422,14 +422,20 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr)
 	return hm_resource_ctl(res, "pin_comm", HM_CTL_PIN_COMM, &arg);
 }
 
-int hetmem_sleep(struct hetmem_resource *res, const char *tag)
+int hetmem_sleep(struct hetmem_resource *res, const char *tag, unsigned int flags)
 {
-	return hm_resource_ctl(res, "sleep", HM_CTL_SLEEP, (void *)tag);
+	struct hm_ctl_sleep arg = { .tag = tag, .keep = flags & HETMEM_SLEEP_KEEP };
+
+	if (flags & ~HETMEM_SLEEP_KEEP)
+		return hm_error(-EINVAL, "sleep: flags %#x are not HETMEM_SLEEP_*", flags);
+	return hm_resource_ctl(res, "sleep", HM_CTL_SLEEP, &arg);
 }
 
 int hetmem_wake(struct hetmem_resource *res, const char *tag)
 {
-	return hm_resource_ctl(res, "wake", HM_CTL_WAKE, (void *)tag);
+	struct hm_ctl_sleep arg = { .tag = tag };
+
+	return hm_resource_ctl(res, "wake", HM_CTL_WAKE, &arg);
 }
 
 int hetmem_capture_begin(struct hetmem_resource *res, hetmem_stream stream,

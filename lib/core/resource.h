@@ -29,8 +29,8 @@ enum hm_ctl {
 	HM_CTL_GROW,		/* [struct hm_ctl_grow] in place */
 	HM_CTL_SEGMENTS,	/* [struct hm_ctl_segments] */
 	HM_CTL_PIN_COMM,	/* [struct hm_ctl_stream] stream is not used */
-	HM_CTL_SLEEP,		/* [const char *] tag, NULL for all */
-	HM_CTL_WAKE,		/* [const char *] */
+	HM_CTL_SLEEP,		/* [struct hm_ctl_sleep] */
+	HM_CTL_WAKE,		/* [struct hm_ctl_sleep] */
 	HM_CTL_CAPTURE_BEGIN,	/* [struct hm_ctl_capture] */
 	HM_CTL_CAPTURE_END,	/* [struct hm_ctl_capture] */
 	HM_CTL_CAPTURE_RELEASE,	/* [struct hm_ctl_capture] */
@@ -43,7 +43,7 @@ enum hm_ctl {
 	HM_CTL_EDGE,		/* [struct hm_ctl_edge] for every log() */
 	HM_CTL_ACCESS,		/* [struct hm_ctl_access] takes no lock */
 	HM_CTL_SET,		/* [struct hm_ctl_set] at run time */
-	HM_CTL_HISTORY,		/* [struct hm_ctl_history] */
+	HM_CTL_HISTORY,		/* [struct hm_ctl_history] core/snapshot.h */
 	HM_CTL_CHECKPOINT,	/* [struct hm_ctl_checkpoint] likewise */
 	HM_CTL_RESTORE,		/* [struct hm_ctl_restore] likewise */
 	HM_CTL_WALK,		/* [struct hm_ctl_walk] core/snapshot.h */
@@ -64,6 +64,12 @@ struct hm_ctl_owns {
 	size_t size;		/* out: bytes that may be used */
 	size_t asked;		/* out: bytes that were requested */
 	hetmem_stream stream;	/* out: that it was allocated on, if known */
+};
+
+/* @tag: of pools, NULL: all; @keep: a sleep keeps the contents. */
+struct hm_ctl_sleep {
+	const char *tag;
+	bool keep;
 };
 
 struct hm_ctl_stream {
@@ -151,11 +157,6 @@ struct hm_ctl_set {
 	bool try;
 	int (*change)(const struct hm_ctl_set *set, const char *kind,
 		      uint64_t total, void *options);
-};
-
-struct hm_ctl_history {
-	struct hetmem_history_event *events;
-	size_t nr;		/* in: room; out: filled */
 };
 
 /*

@@ -17,6 +17,11 @@ struct hm_ctl_walk {
 	bool regions;
 };
 
+struct hm_ctl_history {
+	struct hetmem_history_event *events;
+	size_t nr;		/* in: room; out: filled */
+};
+
 /**
  * struct hm_saved - what a pool adds to a checkpoint; first member of its own
  * @next: of another pool

@@ -354,6 +354,7 @@ static int pool_stats(struct pool *p, struct hetmem_resource_stats *st)
 	st->failed = p->failed;
 	st->driver_calls = p->calls + p->order.calls;
 	st->host_wait_ns = p->order.wait_ns;
+	st->parked = p->source->parked ? p->source->parked(p) : 0;
 	pthread_mutex_unlock(&p->lock);
 	return 0;
 }
@@ -652,13 +653,17 @@ static void pool_awake(struct pool *p)
 	pool_set_cache(p);
 }
 
-/* With both locks. Releases pool->lock while it waits. */
-static int pool_go_to_sleep(struct pool *p)
+/* With both locks. Releases pool->lock while it waits and copies. */
+static int pool_go_to_sleep(struct pool *p, bool keep)
 {
 	int err = 0;
 
 	if (p->opt.comm)
 		return hm_error(-EBUSY, "sleep: memory for communication stays");
+	if (keep && p->nr_exported)
+		return hm_error(-EBUSY, "sleep: other processes use exported memory: its contents cannot be kept");
+	if (p->asleep && keep && !p->saved)
+		return hm_error(-EBUSY, "sleep: the pool is asleep and its contents are lost: hetmem_wake()");
 	/* What failed before is tried again. */
 	if (p->asleep)
 		return p->source->sleep(p);
@@ -675,11 +680,45 @@ static int pool_go_to_sleep(struct pool *p)
 	}
 	hm_pool_poll(p);
 	hm_pool_settle_all(p);
+	if (keep)
+		err = p->source->save(p);
+	if (err) {
+		pool_awake(p);
+		return err;
+	}
+	p->saved = keep;
 	return p->source->sleep(p);
 }
 
-static int pool_sleep_or_wake(struct pool *p, const char *tag, bool wake)
+/* With both locks. Releases pool->lock while it copies. */
+static int pool_wake_up(struct pool *p)
 {
+	int err = p->source->wake(p);
+
+	if (!err && p->saved)
+		err = p->source->load(p);
+	if (err)
+		return err;
+	p->saved = false;
+	pool_awake(p);
+	return 0;
+}
+
+/* Not beside a sleep or a wake. */
+static void pool_idle(struct pool *p, bool all)
+{
+	if (!p->source->idle || pthread_mutex_trylock(&p->sleep_lock))
+		return;
+	pthread_mutex_lock(&p->lock);
+	while (p->source->idle(p, all) && all)
+		;
+	pthread_mutex_unlock(&p->lock);
+	pthread_mutex_unlock(&p->sleep_lock);
+}
+
+static int pool_sleep_or_wake(struct pool *p, const struct hm_ctl_sleep *arg, bool wake)
+{
+	const char *tag = arg->tag;
 	int err = 0;
 
 	if (!p->source->sleep)
@@ -688,13 +727,10 @@ static int pool_sleep_or_wake(struct pool *p, const char *tag, bool wake)
 		return 0;
 	pthread_mutex_lock(&p->sleep_lock);
 	pthread_mutex_lock(&p->lock);
-	if (!wake) {
-		err = pool_go_to_sleep(p);
-	} else if (p->asleep) {
-		err = p->source->wake(p);
-		if (!err)
-			pool_awake(p);
-	}
+	if (!wake)
+		err = pool_go_to_sleep(p, arg->keep);
+	else if (p->asleep)
+		err = pool_wake_up(p);
 	pthread_mutex_unlock(&p->lock);
 	pthread_mutex_unlock(&p->sleep_lock);
 	return err;
@@ -783,8 +819,10 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 	case HM_CTL_RETIRE:
 		return pool_retire(p, arg);
 	case HM_CTL_POLL:
+		pool_idle(p, false);
 		return pool_poll(p);
 	case HM_CTL_TRIM:
+		pool_idle(p, true);
 		return pool_trim(p, arg);
 	case HM_CTL_STATS:
 		return pool_stats(p, arg);
@@ -979,7 +1017,7 @@ static int check_options(const struct hm_pool_options *opt,
 	    (opt->handle && opt->handle < provider->granularity))
 		return hm_error(-EINVAL, "pool: handle is a power of two, %zu at least",
 				provider->granularity);
-	if ((opt->comm || opt->reserve) &&
+	if ((opt->comm || opt->reserve || opt->park_given || opt->max_host) &&
 	    !(provider->caps & HM_PROVIDER_MAPPABLE))
 		return hm_error(-EOPNOTSUPP, "pool: %s has no addresses apart from memory",
 				provider->ops->name);

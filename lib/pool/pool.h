@@ -34,6 +34,9 @@
  * @prefer_time: handles are larger: fewer calls of the driver, more memory
  * @check: two threads that free one block at the same time are told apart
  * @tag: for sleep and wake, "" for none
+ * @park: bytes of host memory kept after a wake, if @park_given; else a share of what
+ *	is available
+ * @max_host: most bytes of host memory for contents; 0: what there is
  */
 struct hm_pool_options {
 	uint64_t max;
@@ -49,6 +52,9 @@ struct hm_pool_options {
 	bool prefer_time;
 	bool check;
 	char tag[HM_POOL_TAG_LEN];
+	uint64_t park;
+	bool park_given;
+	uint64_t max_host;
 };
 
 #define HM_POOL_WAIT_MS		1000

@@ -36,6 +36,12 @@
  *	@arg->align, with addresses for @arg->reserve bytes; @order as in @grow.
  * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed, and has its tag.
  * @sleep, @wake: as the ctl of the same name.
+ * @save, @load: the contents of live blocks, before @sleep and after @wake. Nobody
+ *	allocates meanwhile. They release the lock. After an error all is as it was.
+ * @idle: gives back a piece of the host memory that contents were saved in; @all: also
+ *	of what is kept for the next time. Releases the lock. Returns whether there may be
+ *	more.
+ * @parked: bytes of that memory.
  * @export: as HM_CTL_EXPORT.
  * @drop: deletes a BUSY block that was exported; its uses are complete.
  *
@@ -63,6 +69,10 @@ struct source {
 	void (*unreserve)(struct pool *p, struct block *b);
 	int (*sleep)(struct pool *p);
 	int (*wake)(struct pool *p);
+	int (*save)(struct pool *p);
+	int (*load)(struct pool *p);
+	bool (*idle)(struct pool *p, bool all);
+	uint64_t (*parked)(const struct pool *p);
 	int (*export)(struct pool *p, struct block *b,
 		      struct hm_ctl_export *arg);
 	void (*drop)(struct pool *p, struct block *b);

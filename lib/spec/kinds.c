@@ -198,6 +198,12 @@ static int pool_options(const struct hm_spec *spec, uint64_t total,
 		.check = hm_spec_number(spec, "check"),
 	};
 	snprintf(options->tag, sizeof(options->tag), "%s", tag ? tag : "");
+	options->max_host = hm_spec_number(spec, "max_host");
+	options->park_given = has(spec, "park");
+	options->park = hm_spec_number(spec, "park");
+	/* release, keep */
+	if (hm_spec_value(spec, "park")->word)
+		options->park = options->park ? UINT64_MAX : 0;
 	return change_pool(spec, total, options);
 }
 
@@ -392,7 +398,11 @@ static int make_fixed(const struct hm_spec *spec,
 	  "time: larger handles, fewer calls of the driver" },		\
 	{ "check", HM_PARAM_SWITCH, "off", NULL,			\
 	  "finds two threads that free one block at a time" },		\
-	{ "tag", HM_PARAM_TAG, NULL, NULL, "name for sleep and wake" }
+	{ "tag", HM_PARAM_TAG, NULL, NULL, "name for sleep and wake" },	\
+	{ "park", HM_PARAM_SIZE, NULL, "release|keep",			\
+	  "host memory kept after a wake; not given: 25% of what is available" }, \
+	{ .name = "max_host", .type = HM_PARAM_SIZE, .not_zero = true,	\
+	  .help = "most host memory for contents of a sleep" }
 
 #define PROVIDER(kind, text, ...) {					\
 	.name = #kind, .class = HM_KIND_PROVIDER, .help = text,		\

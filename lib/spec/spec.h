@@ -15,7 +15,7 @@
 #include "provider/provider.h"
 #include "core/resource.h"
 
-#define HM_SPEC_PARAMS		24
+#define HM_SPEC_PARAMS		28
 #define HM_SPEC_CHILDREN	8
 #define HM_SPEC_DEPTH		16
 #define HM_SPEC_LEN		4096
@@ -39,7 +39,7 @@ enum hm_param_type {
  * @name: NULL ends the list
  * @type: what its value is
  * @preset: text of the value that it has when it is not given; NULL: none
- * @words: for HM_PARAM_WORD, separated by '|'
+ * @words: for HM_PARAM_WORD, separated by '|'; for HM_PARAM_SIZE, in place of a size
  * @help: what it does, a few words
  * @required: must be given
  * @not_zero: must be more than 0
@@ -123,6 +123,7 @@ const struct hm_kind *hm_kind_find(const char *name, size_t len);
  * @text: as it was written, without quotes; NULL: not given and no preset
  * @given: not a preset
  * @percent: of HM_PARAM_SHARE: @number is in millionths of all there is
+ * @word: of HM_PARAM_SIZE: @number is the index of a word
  * @number: what it comes to
  * @pos: offset in the spec
  */
@@ -130,6 +131,7 @@ struct hm_value {
 	char *text;
 	bool given;
 	bool percent;
+	bool word;
 	uint64_t number;
 	size_t pos;
 };

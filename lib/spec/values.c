@@ -145,6 +145,7 @@ int hm_value_parse(const struct hm_param *param, const char *text,
 	int n;
 
 	value->percent = false;
+	value->word = false;
 	value->number = 0;
 	switch (param->type) {
 	case HM_PARAM_SHARE:
@@ -158,10 +159,14 @@ int hm_value_parse(const struct hm_param *param, const char *text,
 		}
 		/* fall through */
 	case HM_PARAM_SIZE:
+		value->word = param->words && parse_word(param->words, text, &value->number);
+		if (value->word)
+			return 0;
 		good = parse_scaled(text, size_units, true, &value->number) &&
 		       value->number <= PTRDIFF_MAX;
-		snprintf(why, len, "a size like 4096, 64K, 1.5GiB%s",
-			 param->type == HM_PARAM_SHARE ? ", or 90%" : "");
+		snprintf(why, len, "a size like 4096, 64K, 1.5GiB%s%s",
+			 param->type == HM_PARAM_SHARE ? ", or 90%" :
+			 param->words ? ", or one of " : "", param->words ? param->words : "");
 		break;
 	case HM_PARAM_POWER:
 		good = parse_scaled(text, size_units, true, &value->number) &&

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "vmm/park.h"
 #include "vmm/vmm.h"
 #include "vmm/vmm_impl.h"
 
@@ -815,7 +816,8 @@ static int trim_arena(struct pool *p, struct arena *a, uint64_t keep)
 	int nr;
 
 	hm_pool_step(p, ARENA_WORK);
-	while (p->reserved > keep && a->units >= page >> UNIT_SHIFT &&
+	/* A sleep can begin wherever the lock is released. */
+	while (!vmm_of(p)->copying && p->reserved > keep && a->units >= page >> UNIT_SHIFT &&
 	       (b = hm_arena_walk(p, a, WALK_TRIM))) {
 		nr = block_bytes(b) >= page && hm_block_done(p, b) ?
 			trim_block(p, b, keep) : 0;
@@ -971,10 +973,31 @@ static void destroy_all(struct pool *p)
 	destroy_reservation(p, v);
 }
 
+static int vmm_save(struct pool *p)
+{
+	return hm_park_save(p, &vmm_of(p)->park);
+}
+
+static int vmm_load(struct pool *p)
+{
+	return hm_park_load(p, vmm_of(p)->park);
+}
+
+static bool vmm_idle(struct pool *p, bool all)
+{
+	return hm_park_shrink(p, vmm_of(p)->park, all);
+}
+
+static uint64_t vmm_parked(const struct pool *p)
+{
+	return hm_park_held(vmm_of(p)->park);
+}
+
 static void vmm_destroy(struct pool *p, bool forget)
 {
 	struct vmm *v = vmm_of(p);
 
+	hm_park_free(p, v->park, forget);
 	if (!forget && v->nr)
 		destroy_all(p);
 	if (v->map)
@@ -1066,6 +1089,10 @@ static const struct source vmm_source = {
 	.unreserve = hm_vmm_unreserve,
 	.sleep = hm_vmm_sleep,
 	.wake = hm_vmm_wake,
+	.save = vmm_save,
+	.load = vmm_load,
+	.idle = vmm_idle,
+	.parked = vmm_parked,
 	.export = hm_vmm_export,
 	.drop = hm_vmm_drop,
 };

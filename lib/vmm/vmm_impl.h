@@ -89,6 +89,7 @@ struct mapping {
  * @collect_next, @collect_below: arena and block where hm_vmm_collect() goes on
  * @more: a growth left out some of what is free
  * @pages: held; @small: of blocks of zone 0
+ * @park: contents while the pool sleeps, or NULL; @copying: mappings stay as they are
  */
 struct vmm {
 	uint64_t base;
@@ -116,6 +117,8 @@ struct vmm {
 	uint64_t pages;
 	uint64_t small;
 	uint32_t stamp;
+	struct hm_park *park;
+	bool copying;
 };
 
 static inline struct vmm *vmm_of(const struct pool *p)
@@ -237,12 +240,10 @@ void hm_vmm_unreserve(struct pool *p, struct block *b);
 int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 		   uint64_t units, bool order);
 
-/* sleep.c, likewise. */
+/* sleep.c and share.c, likewise. */
 int hm_vmm_pin(struct pool *p, struct block *b);
 int hm_vmm_sleep(struct pool *p);
 int hm_vmm_wake(struct pool *p);
-
-/* share.c, likewise. */
 int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg);
 void hm_vmm_drop(struct pool *p, struct block *b);
 

@@ -77,7 +77,7 @@ static void asleep(const char *rule, bool sleeps, bool wakes)
 	p = get(res, 8 * MIB, HOST);
 	if (!sleeps)
 		need(!soft_rules(rule, NULL), "a rule");
-	is(!hetmem_sleep(res, NULL), sleeps, "%s: sleep", rule);
+	is(!hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD), sleeps, "%s: sleep", rule);
 	if (sleeps)
 		need(!soft_rules(rule, NULL), "a rule");
 	is(!hetmem_wake(res, NULL), wakes, "%s: wake", rule);
@@ -117,12 +117,12 @@ static void moved(unsigned int nth)
 	snprintf(rule, sizeof(rule), nth ? "cuMemUnmap:%u" : "cuMemUnmap:*",
 		 nth);
 	need(!soft_rules(rule, NULL), "a rule");
-	err = hetmem_sleep(res, NULL);
+	err = hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD);
 	held = used();
 	soft_rules(NULL, NULL);
 	ok(err ? held : !held, "%s: sleep is %d, %zu bytes are left", rule, err,
 	   held);
-	is(hetmem_sleep(res, NULL), 0, "%s: sleeps when it is told again", rule);
+	is(hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD), 0, "%s: sleeps when it is told again", rule);
 	is(used(), 0, "%s: and nothing is left", rule);
 	is(hetmem_wake(res, NULL), 0, "%s: wakes", rule);
 	memset(q, 1, 16 * MIB);

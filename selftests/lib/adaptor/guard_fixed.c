@@ -150,7 +150,7 @@ static void test_guard_sleep(void)
 	void *p = get(res, 1000, HOST), *q = get(res, 3000 * KB, a);
 
 	drv->cuStreamSynchronize(a);
-	is(hetmem_sleep(res, NULL), 0, "guard: sleep");
+	is(hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD), 0, "guard: sleep");
 	is(hetmem_free(res, p, 1000, HOST), 0, "guard: freed while it sleeps");
 	is(hetmem_wake(res, NULL), 0, "guard: wake");
 	is(hetmem_free(res, q, 3000 * KB, a), 0, "guard: freed when it is awake");
@@ -161,7 +161,7 @@ static void test_guard_sleep(void)
 	is(hetmem_resource_destroy(res), 0, "guard: nothing is live");
 	res = make("guard(pool(device))");
 	p = get(res, 1000, a);
-	is(hetmem_sleep(res, NULL), -EOPNOTSUPP, "guard: what cannot sleep");
+	is(hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD), -EOPNOTSUPP, "guard: what cannot sleep");
 	is(free_damaged(res, p), -EFAULT, "guard: is looked at");
 	hetmem_resource_destroy(res);
 }

@@ -46,7 +46,7 @@ static void sleeps(void)
 	void *p = get(res, 1000, a), *q;
 	int err;
 
-	is(hetmem_sleep(res, NULL), -EBUSY, "one does not sleep: %s",
+	is(hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD), -EBUSY, "one does not sleep: %s",
 	   hetmem_last_error());
 	ok(strstr(hetmem_last_error(), "communication"), "says why");
 	q = get(res, 1000, a);
@@ -59,12 +59,12 @@ static void sleeps(void)
 	p = get(res, 1000, a);
 	q = get(res, 2 * MIB, a);
 	need(!soft_rules("cuMemUnmap:2", NULL), "a rule");
-	err = hetmem_sleep(res, NULL);
+	err = hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD);
 	ok(err < 0, "one fails: %s", hetmem_last_error());
 	soft_rules(NULL, NULL);
 	memset(p, 1, 1000);
 	memset(q, 1, 2 * MIB);
-	is(hetmem_sleep(res, NULL), 0, "both sleep");
+	is(hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD), 0, "both sleep");
 	is(hetmem_wake(res, NULL), 0, "and wake");
 	memset(q, 1, 2 * MIB);
 	is(hetmem_free(res, p, 0, a) | hetmem_free(res, q, 0, a), 0, "freed");

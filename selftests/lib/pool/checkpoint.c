@@ -319,7 +319,7 @@ static void meanwhile(const char *provider)
 	   provider);
 	put(p, 3 * MIB, a);
 	if (!strcmp(provider, "vmm")) {
-		need(!hetmem_sleep(pool, NULL), "sleep");
+		need(!hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), "sleep");
 		is(restore(c), -EBUSY, "asleep: %s", hetmem_last_error());
 		need(!hetmem_wake(pool, NULL), "wake");
 		is(restore(c), 0, "and awake");

@@ -146,7 +146,7 @@ static void sleep_and_wake(void)
 	fill(p, 64 * MIB, 1, NULL);
 	drv->cuMemGetInfo(&before, &total);
 	start = ms_now();
-	is(hetmem_sleep(pool, NULL), 0, "sleep");
+	is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), 0, "sleep");
 	printf("# 1 GiB in %.2f ms\n", ms_now() - start);
 	drv->cuMemGetInfo(&asleep, &total);
 	ok(asleep >= before + 1000 * MIB, "the device has its memory back");

@@ -27,14 +27,14 @@ static void sleep_waits(void)
 	make_pool("vmm", NULL);
 	p = get(3 * MIB, a);
 	id = use_slowly(p, 3 * MIB, a);
-	is(hetmem_sleep(pool, NULL), 0, "sleep");
+	is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), 0, "sleep");
 	ok(__atomic_load_n(&is_open, __ATOMIC_SEQ_CST),
 	   "waits for what uses memory that is live");
 	pthread_join(id, NULL);
 	is(drv->cuStreamSynchronize(a), 0, "which has it until then");
 	is(hetmem_wake(pool, NULL), 0, "wake");
 	need(!drv->cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_RELAXED), "a capture");
-	is(hetmem_sleep(pool, NULL), -EBUSY, "not while a stream is captured: %s",
+	is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), -EBUSY, "not while a stream is captured: %s",
 	   hetmem_last_error());
 	need(!drv->cuStreamEndCapture(a, &(CUgraph){ NULL }), "its end");
 	put(p, 0, a);
@@ -79,7 +79,7 @@ static void unknown(const char *provider, bool sleeps)
 	     !drv->cuStreamWaitEvent(b, e, 0) && !drv->cuEventDestroy(e), "an order");
 	id = use_slowly(p, 3 * MIB, b);
 	if (sleeps)
-		is(hetmem_sleep(pool, NULL), 0, "%s: sleep", provider);
+		is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), 0, "%s: sleep", provider);
 	else
 		is(hetmem_resource_destroy(pool), 1, "%s: destroy", provider);
 	ok(__atomic_load_n(&is_open, __ATOMIC_SEQ_CST),
@@ -105,7 +105,7 @@ static void private_pool(bool sleeps)
 	id = use_slowly(p, 3 * MIB, a);
 	put(p, 3 * MIB, a);
 	if (sleeps)
-		is(hetmem_sleep(pool, NULL), 0, "sleep");
+		is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), 0, "sleep");
 	else
 		is(hetmem_resource_destroy(pool), 0, "destroy");
 	ok(__atomic_load_n(&is_open, __ATOMIC_SEQ_CST),
@@ -429,7 +429,7 @@ static void export_asleep(void)
 	need(!hetmem_resource_create(hm, "pool(vmm(export=fd))", &pool), "a pool: %s",
 	     hetmem_last_error());
 	p = get(4 * MIB, HETMEM_STREAM_HOST);
-	is(hetmem_sleep(pool, NULL), 0, "exportable memory sleeps");
+	is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), 0, "exportable memory sleeps");
 	is(hetmem_export(pool, p, fds, segments, 8), -EBUSY, "export: %s",
 	   hetmem_last_error());
 	is(hetmem_wake(pool, NULL), 0, "wakes");

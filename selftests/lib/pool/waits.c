@@ -130,7 +130,7 @@ static void slept_meanwhile(void)
 	wait_until(&nr_queries, 5);
 	soft_rules("cuMemUnmap:*", NULL);
 	open_gate();
-	hetmem_sleep(pool, NULL);
+	hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD);
 	soft_rules(NULL, NULL);
 	pthread_join(id, NULL);
 	ok(!want.err || want.err == -EBUSY, "asleep, or just before: %d", want.err);
@@ -143,7 +143,7 @@ static void slept_meanwhile(void)
 
 static void *sleep_now(void *arg)
 {
-	*(int *)arg = hetmem_sleep(pool, NULL);
+	*(int *)arg = hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD);
 	return NULL;
 }
 

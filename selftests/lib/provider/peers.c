@@ -111,7 +111,7 @@ static void everything_mapped(void)
 	   "a block with room");
 	is(hetmem_grow(res, q, 20 * MIB, own), 0, "grows");
 	ok(is_shared(q, 20 * MIB), "what it has grown by");
-	is(hetmem_sleep(res, "t"), 0, "sleep");
+	is(hetmem_sleep(res, "t", HETMEM_SLEEP_DISCARD), 0, "sleep");
 	is(hetmem_wake(res, "t"), 0, "wake");
 	ok(is_shared(q, 20 * MIB) && is_shared(p[0], 3 * MIB),
 	   "what is there after waking");

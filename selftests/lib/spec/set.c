@@ -156,7 +156,7 @@ static void test_asleep(void)
 	struct pool *p = to_pool(res);
 
 	hetmem_free(res, get(res, 1000, HOST), 0, HOST);
-	is(hetmem_sleep(res, NULL), 0, "asleep");
+	is(hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD), 0, "asleep");
 	is(hetmem_resource_set(res, "cache", "3M"), 0, "cache");
 	is(p->cache_max, 0, "nothing is cached yet");
 	is(hetmem_wake(res, NULL), 0, "awake");

@@ -104,7 +104,7 @@ static void woken(bool again)
 
 	make_pool("vmm", NULL);
 	p = get(6 * MIB, NULL);
-	is(hetmem_sleep(pool, NULL), 0, "sleep");
+	is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), 0, "sleep");
 	half_mapped_from(1);
 	ok(hetmem_wake(pool, NULL) < 0, "does not wake: %s", hetmem_last_error());
 	ok(hetmem_wake(pool, NULL) < 0, "nor does it then");

@@ -125,16 +125,16 @@ static void sleep_and_wake(void)
 	make_pool("vmm", &opt);
 	p = get(30 * MIB, NULL);
 	q = get(1000, NULL);
-	is(hetmem_sleep(pool, "weights"), 0, "another tag");
+	is(hetmem_sleep(pool, "weights", HETMEM_SLEEP_DISCARD), 0, "another tag");
 	is(touch(p), 0, "sleeps not");
-	is(hetmem_sleep(pool, "kv"), 0, "sleep");
+	is(hetmem_sleep(pool, "kv", HETMEM_SLEEP_DISCARD), 0, "sleep");
 	is(device_used(), 0, "all memory is given back");
 	is(pool_stats().reserved, 0, "and counted so");
 	is(touch(p), SIGSEGV, "addresses are there, memory is not");
 	is(hetmem_alloc(pool, 10, 0, NULL, &r), -EBUSY, "nothing to be had");
 	is(hetmem_alloc(pool, 10 * MIB, 0, NULL, &r), -EBUSY, "of any size");
 	put(q, 1000, NULL);
-	is(hetmem_sleep(pool, NULL), 0, "sleeps already");
+	is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), 0, "sleeps already");
 	need(!soft_rules("cuMemCreate:1", NULL), "a rule");
 	is(hetmem_wake(pool, NULL), -ENOMEM, "no memory to wake with");
 	soft_rules(NULL, NULL);
@@ -145,7 +145,7 @@ static void sleep_and_wake(void)
 	memset(r, 5, 1000);
 	put(r, 0, NULL);
 	put(p, 30 * MIB, NULL);
-	is(hetmem_sleep(pool, NULL), 0, "nothing is allocated");
+	is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), 0, "nothing is allocated");
 	is(hetmem_resource_destroy(pool), 0, "destroyed asleep");
 	is(device_used(), 0, "nothing is left");
 }
@@ -200,7 +200,7 @@ static void comm(void)
 	q = get(40 * MIB, NULL);
 	ok(p == q, "comm: and comes at the same addresses");
 	put(q, 0, NULL);
-	is(hetmem_sleep(pool, NULL), -EBUSY, "comm: no sleep");
+	is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), -EBUSY, "comm: no sleep");
 	hetmem_resource_destroy(pool);
 	is(device_used(), 0, "comm: until destroy");
 }

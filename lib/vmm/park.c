@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/* Parked contents: see park.h. */
+#include <stdlib.h>
+
+#include "platform/platform.h"
+#include "provider/regions.h"
+#include "vmm/park.h"
+#include "vmm/vmm_impl.h"
+
+/*
+ * A piece of host memory. On an H200's host, registering this much takes some 1.2 ms,
+ * during which other calls of the driver wait.
+ */
+#define PIECE_BYTES	((uint64_t)64 << 20)
+#define PIECE_UNIT	((uint64_t)2 << 20)
+/* Memory between two blocks that is copied with them: a copy takes microseconds. */
+#define MAX_GAP		((uint64_t)64 << 10)
+/* Of the host's available memory, by default: what is kept for the next sleep. */
+#define KEEP_SHARE	4
+/* Instructions of a look at a block, about. */
+#define LOOK_WORK	64
+
+struct piece {
+	void *ptr;
+	uint64_t bytes;
+};
+
+/* Device memory [@addr, @addr + @bytes) that is saved. */
+struct span {
+	uint64_t addr;
+	uint64_t bytes;
+};
+
+/**
+ * struct hm_park - see park.h
+ * @provider: of the pieces
+ * @stream: of the copies
+ * @pieces: contents fill one after the other
+ * @held: bytes of pieces
+ * @keep: of these after a wake
+ * @spans: by address
+ * @bytes: of spans
+ * @is_used: contents are saved
+ */
+struct hm_park {
+	struct hm_provider *provider;
+	CUstream stream;
+	struct piece *pieces;
+	unsigned int nr_pieces;
+	unsigned int piece_room;
+	uint64_t held;
+	uint64_t keep;
+	struct span *spans;
+	size_t nr_spans;
+	size_t span_room;
+	uint64_t bytes;
+	bool is_used;
+};
+
+static int no_host_memory(void)
+{
+	return hm_error(-ENOMEM, "sleep: no host memory");
+}
+
+/* What is to be saved. */
+
+static int add_span(struct hm_park *park, uint64_t addr, uint64_t end)
+{
+	size_t room = park->span_room ? 2 * park->span_room : 64;
+	struct span *spans;
+
+	if (park->nr_spans == park->span_room) {
+		spans = realloc(park->spans, room * sizeof(*spans));
+		if (!spans)
+			return no_host_memory();
+		park->spans = spans;
+		park->span_room = room;
+	}
+	park->spans[park->nr_spans++] = (struct span){ addr, end - addr };
+	return 0;
+}
+
+static bool stays(const struct handle *h)
+{
+	return h->flags & (HANDLE_PINNED | HANDLE_RESERVED);
+}
+
+/* The parts of @b whose handles a sleep takes. */
+static int add_block(const struct vmm *v, const struct block *b, struct hm_park *park)
+{
+	uint64_t at = b->addr, end = block_end(b), next;
+	int err = 0;
+
+	while (at < end && !err) {
+		const struct mapping *m = mapping_at(v, v->map[page_of(v, at)]);
+		const struct handle *h = handle_at(v, m->handle);
+
+		next = page_addr(v, m->page + h->pages);
+		if (next > end)
+			next = end;
+		if (!stays(h))
+			err = add_span(park, at, next);
+		at = next;
+	}
+	return err;
+}
+
+static int by_addr(const void *a, const void *b)
+{
+	const struct span *x = a, *y = b;
+
+	return x->addr < y->addr ? -1 : x->addr > y->addr;
+}
+
+/* Nobody allocates meanwhile; what is freed while the lock is released is saved in vain. */
+static int find_spans(struct pool *p, struct hm_park *park)
+{
+	const struct vmm *v = vmm_of(p);
+	uint32_t id;
+	int err = 0;
+
+	park->nr_spans = 0;
+	for (id = 1; id < p->blocks.nr && !err; id++) {
+		const struct block *b = block_at(p, id);
+
+		if (block_state(b) == BLOCK_LIVE)
+			err = add_block(v, b, park);
+		hm_pool_step(p, LOOK_WORK);
+	}
+	return err;
+}
+
+/* Whether the memory between two spans can be copied with them. */
+static bool is_near(const struct vmm *v, const struct span *a, uint64_t addr)
+{
+	const uint64_t end = a->addr + a->bytes;
+	const struct mapping *m = mapping_at(v, v->map[page_of(v, end - 1)]);
+
+	return addr == end ||
+		(addr - end <= MAX_GAP &&
+		 addr <= page_addr(v, m->page + handle_at(v, m->handle)->pages));
+}
+
+/* Spans that are near become one. Only a sleep and a wake change mappings now. */
+static void join_spans(const struct vmm *v, struct hm_park *park)
+{
+	struct span *last = park->spans, *s;
+	size_t i;
+
+	park->bytes = 0;
+	if (park->nr_spans)
+		qsort(park->spans, park->nr_spans, sizeof(*park->spans), by_addr);
+	for (i = 1; i < park->nr_spans; i++) {
+		s = &park->spans[i];
+		if (is_near(v, last, s->addr))
+			last->bytes = s->addr + s->bytes - last->addr;
+		else
+			*++last = *s;
+	}
+	park->nr_spans = park->nr_spans ? last - park->spans + 1 : 0;
+	for (i = 0; i < park->nr_spans; i++)
+		park->bytes += park->spans[i].bytes;
+}
+
+/* Host memory. */
+
+static uint64_t round_up(uint64_t bytes)
+{
+	return (bytes + PIECE_UNIT - 1) & ~(PIECE_UNIT - 1);
+}
+
+/* Before anything is made. */
+static int has_room(const struct pool *p, const struct hm_park *park)
+{
+	const uint64_t needed = round_up(park->bytes);
+	const char *reason = "max_host=";
+	uint64_t most = p->opt.max_host;
+	struct hm_host_memory host;
+	uint64_t available;
+
+	hm_host_memory(p->res.hm->root, &host);
+	available = host.available < host.cgroup ? host.available : host.cgroup;
+	if (available != HETMEM_MEMORY_UNKNOWN && (!most || available + park->held < most)) {
+		most = available + park->held;
+		reason = "the host has no more";
+	}
+	if (!most || needed <= most)
+		return 0;
+	return hm_error(-ENOMEM, "sleep: %llu bytes of contents do not fit: at most %llu (%s)",
+			(unsigned long long)needed, (unsigned long long)most, reason);
+}
+
+/* A piece for up to @bytes more. Lock not held. */
+static int add_piece(struct hm_park *park, uint64_t bytes)
+{
+	const unsigned int room = park->piece_room ? 2 * park->piece_room : 16;
+	struct piece *pieces, *piece;
+	int err;
+
+	if (park->nr_pieces == park->piece_room) {
+		pieces = realloc(park->pieces, room * sizeof(*pieces));
+		if (!pieces)
+			return no_host_memory();
+		park->pieces = pieces;
+		park->piece_room = room;
+	}
+	piece = &park->pieces[park->nr_pieces];
+	piece->bytes = bytes < PIECE_BYTES ? round_up(bytes) : PIECE_BYTES;
+	err = hm_provider_alloc_region(park->provider, piece->bytes, HETMEM_STREAM_HOST,
+				       &piece->ptr);
+	if (err)
+		return err;
+	park->nr_pieces++;
+	park->held += piece->bytes;
+	return 0;
+}
+
+/* The last piece goes back. Lock not held. */
+static int drop_piece(struct hm_park *park)
+{
+	const struct piece *piece = &park->pieces[park->nr_pieces - 1];
+	int err = hm_provider_free_region(park->provider, piece->ptr, piece->bytes,
+					  HETMEM_STREAM_HOST);
+
+	if (err)
+		return err;
+	park->held -= piece->bytes;
+	park->nr_pieces--;
+	return 0;
+}
+
+static struct hm_park *make(struct pool *p)
+{
+	struct hm_park *park = calloc(1, sizeof(*park));
+
+	if (park && hm_registered_provider(p->res.hm, p->res.device, NULL, &park->provider)) {
+		free(park);
+		return NULL;
+	}
+	if (!park)
+		no_host_memory();
+	return park;
+}
+
+/* Copies. The lock is not held; in the device's context. */
+
+/*
+ * How many of the @bytes from @addr on are mapped, or how many are not: *@mapped. Memory
+ * that was freed after it was saved can be given back.
+ */
+static uint64_t same_state(const struct vmm *v, uint64_t addr, uint64_t bytes, bool *mapped)
+{
+	const uint32_t first = page_of(v, addr), last = page_of(v, addr + bytes - 1);
+	uint32_t page = first;
+
+	*mapped = v->map[first];
+	while (page <= last && !v->map[page] == !*mapped)
+		page++;
+	return page > last ? bytes : page_addr(v, page) - addr;
+}
+
+/* All spans, or as many as can be copied. */
+static int copy_spans(struct pool *p, struct hm_park *park, bool save)
+{
+	const struct hm_driver *d = &p->res.hm->driver;
+	uint64_t in = 0, done, bytes, left = park->bytes, host, device;
+	unsigned int at = 0;
+	CUresult res;
+	bool mapped;
+	size_t i;
+	int err;
+
+	for (i = 0; i < park->nr_spans; i++) {
+		const struct span *s = &park->spans[i];
+
+		for (done = 0; done < s->bytes; done += bytes) {
+			if (at < park->nr_pieces && in == park->pieces[at].bytes) {
+				at++;
+				in = 0;
+			}
+			if (at == park->nr_pieces) {
+				err = add_piece(park, left);
+				if (err)
+					return err;
+			}
+			bytes = park->pieces[at].bytes - in;
+			if (bytes > s->bytes - done)
+				bytes = s->bytes - done;
+			host = (uintptr_t)park->pieces[at].ptr + in;
+			device = s->addr + done;
+			bytes = same_state(vmm_of(p), device, bytes, &mapped);
+			res = !mapped ? CUDA_SUCCESS :
+				d->cuMemcpyAsync(save ? host : device, save ? device : host, bytes,
+						 park->stream);
+			if (res)
+				return hm_driver_error(d, "cuMemcpyAsync", res);
+			in += bytes;
+			left -= bytes;
+		}
+	}
+	return 0;
+}
+
+static int make_stream(struct hm_park *park, const struct hm_driver *d)
+{
+	CUresult res = park->stream ? CUDA_SUCCESS :
+		d->cuStreamCreate(&park->stream, CU_STREAM_NON_BLOCKING);
+
+	if (!res)
+		return 0;
+	park->stream = NULL;
+	return hm_driver_error(d, "cuStreamCreate", res);
+}
+
+/* Copies both ways end before this returns, after an error too. */
+static int transfer(struct pool *p, struct hm_park *park, bool save)
+{
+	const struct hm_driver *d = &p->res.hm->driver;
+	struct hm_context saved;
+	CUresult res;
+	int err;
+
+	err = hm_provider_enter(p->provider, &saved);
+	if (err)
+		return err;
+	err = make_stream(park, d);
+	if (!err) {
+		err = copy_spans(p, park, save);
+		res = hm_retry_once(d->cuStreamSynchronize(park->stream));
+		if (res && !err)
+			err = hm_driver_error(d, "cuStreamSynchronize", res);
+	}
+	hm_context_leave(p->res.hm, &saved);
+	return err;
+}
+
+int hm_park_save(struct pool *p, struct hm_park **out)
+{
+	struct hm_park *park = *out ? *out : make(p);
+	unsigned int kept;
+	int err;
+
+	if (!park)
+		return -ENOMEM;
+	*out = park;
+	kept = park->nr_pieces;
+	vmm_of(p)->copying = true;
+	err = find_spans(p, park);
+	pthread_mutex_unlock(&p->lock);
+	if (!err) {
+		join_spans(vmm_of(p), park);
+		err = has_room(p, park);
+	}
+	if (!err)
+		err = transfer(p, park, true);
+	while (err && park->nr_pieces > kept && !hm_retry_once(drop_piece(park)))
+		;
+	pthread_mutex_lock(&p->lock);
+	vmm_of(p)->copying = false;
+	park->is_used = !err;
+	return err;
+}
+
+static uint64_t to_keep(const struct pool *p)
+{
+	struct hm_host_memory host;
+
+	if (p->opt.park_given)
+		return p->opt.park;
+	hm_host_memory(p->res.hm->root, &host);
+	return host.available == HETMEM_MEMORY_UNKNOWN ? 0 : host.available / KEEP_SHARE;
+}
+
+int hm_park_load(struct pool *p, struct hm_park *park)
+{
+	int err;
+
+	vmm_of(p)->copying = true;
+	pthread_mutex_unlock(&p->lock);
+	err = transfer(p, park, false);
+	if (!err)
+		park->keep = to_keep(p);
+	pthread_mutex_lock(&p->lock);
+	vmm_of(p)->copying = false;
+	park->is_used = err;
+	return err;
+}
+
+bool hm_park_shrink(struct pool *p, struct hm_park *park, bool all)
+{
+	int err;
+
+	if (!park || park->is_used || !park->nr_pieces ||
+	    park->held <= (all ? 0 : park->keep))
+		return false;
+	pthread_mutex_unlock(&p->lock);
+	err = drop_piece(park);
+	pthread_mutex_lock(&p->lock);
+	return !err;
+}
+
+uint64_t hm_park_held(const struct hm_park *park)
+{
+	return park ? park->held : 0;
+}
+
+void hm_park_free(struct pool *p, struct hm_park *park, bool forget)
+{
+	const struct hm_driver *d = &p->res.hm->driver;
+	struct hm_context saved;
+
+	if (!park)
+		return;
+	while (!forget && park->nr_pieces && !hm_retry_once(drop_piece(park)))
+		;
+	if (!forget && park->stream && !hm_provider_enter(p->provider, &saved)) {
+		hm_retry_once(d->cuStreamDestroy(park->stream));
+		hm_context_leave(p->res.hm, &saved);
+	}
+	park->provider->ops->destroy(park->provider);
+	free(park->pieces);
+	free(park->spans);
+	free(park);
+}

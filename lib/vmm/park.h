@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Parked contents: what the live blocks of a VMM pool hold, in host memory, while the
+ * pool sleeps. The memory is that of the provider registered (huge pages near the
+ * device, made by several threads, registered in pieces), so copies run at the speed of
+ * the bus; they overlap with the making of the next piece.
+ *
+ * A park belongs to its pool. pool->sleep_lock protects it, which no allocation or free
+ * takes; pool->lock is not held during a copy, nor while host memory is made.
+ */
+#ifndef HETMEM_VMM_PARK_H
+#define HETMEM_VMM_PARK_H
+
+#include "pool/pool_impl.h"
+
+struct hm_park;
+
+/*
+ * Saves the contents of all live blocks whose memory a sleep takes. With both locks;
+ * releases pool->lock. All work is complete, and the pool lets nobody allocate. -ENOMEM:
+ * max_host= or the host has no room, and the text has the number that fits; -EIO. After an
+ * error nothing is saved and no memory is held that was not before.
+ */
+int hm_park_save(struct pool *p, struct hm_park **park);
+
+/*
+ * Copies all back, to memory that is mapped where it was. With both locks; releases
+ * pool->lock. After an error the contents are still saved.
+ */
+int hm_park_load(struct pool *p, struct hm_park *park);
+
+/*
+ * Gives one piece of host memory back that is not to be kept; @all: is not needed now.
+ * With both locks; releases pool->lock. Returns whether there may be more.
+ */
+bool hm_park_shrink(struct pool *p, struct hm_park *park, bool all);
+
+/* Bytes of host memory that are held. */
+uint64_t hm_park_held(const struct hm_park *park);
+
+/* @forget: the driver is gone. NULL does nothing. */
+void hm_park_free(struct pool *p, struct hm_park *park, bool forget);
+
+#endif /* HETMEM_VMM_PARK_H */

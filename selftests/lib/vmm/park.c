@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Sleep that keeps contents: whatever the blocks and handles, contents are there after
+ * the wake and device memory is free until then; host memory is bounded, as large as
+ * needed and given back as told; whatever call of the driver fails, contents are here or
+ * there. Arguments: a seed, rounds.
+ */
+#include <fcntl.h>
+#include <sys/wait.h>
+
+#include "soft_driver.h"
+
+#define KIB	((size_t)1 << 10)
+#define MIB	((size_t)1 << 20)
+#define HOST	HETMEM_STREAM_HOST
+#define KEEP	HETMEM_SLEEP_KEEP
+#define DISCARD	HETMEM_SLEEP_DISCARD
+#define SLOTS	64
+
+static unsigned int seed = 1, rounds = 8;
+static struct hetmem_resource *res;
+
+struct slot {
+	unsigned char *p;
+	size_t size;
+	unsigned int value;
+};
+
+static struct slot slots[SLOTS];
+
+static unsigned int below(unsigned int n)
+{
+	seed = seed * 1103515245 + 12345;
+	return (seed >> 8) % n;
+}
+
+static void make(const char *spec)
+{
+	memset(slots, 0, sizeof(slots));
+	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec, hetmem_last_error());
+}
+
+static size_t used(void)
+{
+	size_t available = 0, total = 1;
+
+	drv->cuMemGetInfo(&available, &total);
+	return total - available;
+}
+
+static struct hetmem_resource_stats stats(void)
+{
+	struct hetmem_resource_stats s = { .size = sizeof(s) };
+
+	need(!hetmem_resource_stats(res, &s), "%s", hetmem_last_error());
+	return s;
+}
+
+/* Each byte has a value of its own, about. */
+static unsigned char byte_of(const struct slot *s, size_t i)
+{
+	return s->value + i * 7 + (i >> 12);
+}
+
+static void fill(struct slot *s, size_t size)
+{
+	void *p = NULL;
+	size_t i;
+
+	need(!hetmem_alloc(res, size, 0, HOST, &p), "%zu bytes: %s", size,
+	     hetmem_last_error());
+	*s = (struct slot){ p, size, below(256) };
+	for (i = 0; i < size; i++)
+		s->p[i] = byte_of(s, i);
+}
+
+static void empty(struct slot *s)
+{
+	if (s->p && hetmem_free(res, s->p, s->size, HOST))
+		ok(false, "free: %s", hetmem_last_error());
+	s->p = NULL;
+}
+
+static unsigned int wrong(void)
+{
+	unsigned int k, n = 0;
+	size_t i;
+
+	for (k = 0; k < SLOTS; k++)
+		for (i = 0; slots[k].p && i < slots[k].size; i++)
+			n += slots[k].p[i] != byte_of(&slots[k], i);
+	return n;
+}
+
+static size_t live(void)
+{
+	size_t bytes = 0;
+	unsigned int k;
+
+	for (k = 0; k < SLOTS; k++)
+		bytes += slots[k].p ? slots[k].size : 0;
+	return bytes;
+}
+
+static void end(void)
+{
+	unsigned int k;
+
+	for (k = 0; k < SLOTS; k++)
+		empty(&slots[k]);
+	is(hetmem_resource_destroy(res), 0, "nothing is live");
+	is(used(), 0, "no device memory is left");
+}
+
+static size_t any_size(void)
+{
+	switch (below(4)) {
+	case 0:
+		return 1 + below(2000);
+	case 1:
+		return 1 + below(100 * KIB);
+	case 2:
+		return 1 + below(2 * MIB);
+	default:
+		return 1 + below(9 * MIB);
+	}
+}
+
+/* Blocks come and go, the pool sleeps and wakes. */
+static void at_random(const char *spec)
+{
+	unsigned int i, k, bad = 0, errors = 0;
+	void *none;
+
+	make(spec);
+	for (i = 0; i < rounds; i++) {
+		for (k = 0; k < SLOTS; k++) {
+			if (below(2))
+				empty(&slots[k]);
+			if (!slots[k].p && below(3))
+				fill(&slots[k], any_size());
+		}
+		errors += !!hetmem_sleep(res, NULL, KEEP);
+		errors += used() != 0;
+		errors += stats().parked < live() / 512 * 512;
+		errors += hetmem_alloc(res, 100, 0, HOST, &none) != -EBUSY;
+		/* Freed while they are away. */
+		for (k = below(4) * 16; k < SLOTS; k += 3)
+			empty(&slots[k]);
+		hetmem_trim(res, 0, NULL);
+		errors += below(2) && hetmem_sleep(res, NULL, KEEP);
+		errors += !!hetmem_wake(res, NULL);
+		bad += wrong();
+	}
+	is(bad, 0, "%s: contents are kept", spec);
+	is(errors, 0, "all calls do as they should: %s", hetmem_last_error());
+	end();
+}
+
+/* Exactly as much host memory as contents need, which goes and stays as told. */
+static void host_memory(void)
+{
+	make("pool(vmm,park=keep)");
+	fill(&slots[0], 70 * MIB);
+	fill(&slots[1], 30 * MIB);
+	fill(&slots[2], MIB);
+	empty(&slots[1]);
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps: %s", hetmem_last_error());
+	ok(stats().parked >= 71 * MIB && stats().parked <= 76 * MIB,
+	   "71 MiB take %llu bytes", (long long)stats().parked);
+	is(hetmem_trim(res, 0, NULL), 0, "a trim");
+	ok(stats().parked >= 71 * MIB, "takes no contents");
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	is(wrong(), 0, "contents are there");
+	hetmem_poll(res);
+	hetmem_poll(res);
+	ok(stats().parked >= 71 * MIB, "park=keep: host memory stays");
+	is(hetmem_trim(res, 0, NULL), 0, "a trim");
+	is(stats().parked, 0, "takes it");
+	end();
+
+	make("pool(vmm,park=release)");
+	fill(&slots[0], 150 * MIB);
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps: %s", hetmem_last_error());
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	ok(stats().parked >= 150 * MIB, "park=release: not in front of the wake");
+	hetmem_poll(res);
+	ok(stats().parked >= 64 * MIB && stats().parked < 150 * MIB, "then in pieces: %llu",
+	   (long long)stats().parked);
+	hetmem_poll(res);
+	hetmem_poll(res);
+	is(stats().parked, 0, "until none is left");
+	is(wrong(), 0, "contents are there");
+	end();
+
+	make("pool(vmm,park=70M)");
+	fill(&slots[0], 150 * MIB);
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps: %s", hetmem_last_error());
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	while (hetmem_poll(res), stats().parked > 70 * MIB)
+		;
+	hetmem_poll(res);
+	ok(stats().parked > 0 && stats().parked <= 70 * MIB, "park=70M: %llu stay",
+	   (long long)stats().parked);
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps again: %s", hetmem_last_error());
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	is(wrong(), 0, "contents are there");
+	end();
+}
+
+/* Refused before anything moves, with the number. */
+static void bounded(void)
+{
+	make("pool(vmm,max_host=10M)");
+	fill(&slots[0], 8 * MIB);
+	fill(&slots[1], 3 * MIB);
+	is(hetmem_sleep(res, NULL, KEEP), -ENOMEM, "too much: %s", hetmem_last_error());
+	ok(strstr(hetmem_last_error(), "at most 10485760") &&
+	   strstr(hetmem_last_error(), "max_host="), "with the number");
+	is(wrong(), 0, "contents are where they were");
+	is(stats().parked, 0, "no host memory is held");
+	fill(&slots[2], 100);
+	empty(&slots[1]);
+	is(hetmem_sleep(res, NULL, KEEP), 0, "what fits, sleeps: %s", hetmem_last_error());
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	is(wrong(), 0, "contents are there");
+	end();
+	is(hetmem_resource_create(hm, "pool(vmm,max_host=0)", &res), -EINVAL, "no room: %s",
+	   hetmem_last_error());
+	is(hetmem_resource_create(hm, "pool(vmm,park=some)", &res), -EINVAL, "no such word: %s",
+	   hetmem_last_error());
+	is(hetmem_resource_create(hm, "pool(device,park=keep)", &res), -EOPNOTSUPP,
+	   "memory that cannot sleep: %s", hetmem_last_error());
+}
+
+static void order_of_calls(void)
+{
+	struct hetmem_resource *other;
+	CUgraph graph = NULL;
+	CUstream s;
+	void *p;
+	pid_t pid;
+	int status;
+
+	make("pool(vmm,tag=weights)");
+	need(!hetmem_resource_create(hm, "pool(vmm,tag=kv)", &other), "another pool");
+	is(hetmem_sleep(res, NULL, 2), -EINVAL, "unknown flags: %s", hetmem_last_error());
+	is(hetmem_sleep(res, NULL, KEEP), 0, "nothing is live");
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	fill(&slots[0], 5 * MIB);
+	is(hetmem_sleep(res, "kv", KEEP), 0, "another tag");
+	ok(used(), "does nothing");
+	is(hetmem_sleep(res, "weights", KEEP), 0, "its own");
+	is(used(), 0, "takes the memory");
+	is(hetmem_sleep(res, NULL, DISCARD), 0, "sleeps already");
+	is(hetmem_wake(res, NULL), 0, "and wakes");
+	is(wrong(), 0, "with its contents");
+	is(hetmem_wake(res, NULL), 0, "is awake");
+	is(hetmem_sleep(res, NULL, DISCARD), 0, "without contents");
+	is(hetmem_sleep(res, NULL, KEEP), -EBUSY, "there are none to keep: %s",
+	   hetmem_last_error());
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	empty(&slots[0]);
+	fill(&slots[0], 5 * MIB);
+	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "a stream");
+	need(!hetmem_alloc(res, 100, 0, s, &p) && !hetmem_free(res, p, 0, s), "it is known");
+	need(!drv->cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED), "a capture");
+	is(hetmem_sleep(res, NULL, KEEP), -EBUSY, "not meanwhile: %s", hetmem_last_error());
+	drv->cuStreamEndCapture(s, &graph);
+	if (graph)
+		drv->cuGraphDestroy(graph);
+	is(wrong(), 0, "contents are where they were");
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps: %s", hetmem_last_error());
+	pid = fork();
+	if (!pid)
+		_exit(hetmem_wake(res, NULL) != -EOWNERDEAD ||
+		      hetmem_free(res, slots[0].p, 0, HOST) != -EOWNERDEAD);
+	waitpid(pid, &status, 0);
+	is(status, 0, "a child has neither");
+	is(hetmem_wake(res, NULL), 0, "the parent wakes");
+	is(wrong(), 0, "with its contents");
+	drv->cuStreamDestroy(s);
+	is(hetmem_resource_destroy(other), 0, "the other one goes");
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps");
+	slots[0].p = NULL;
+	is(hetmem_resource_destroy(res), 1, "destroyed asleep: one is live");
+	is(used(), 0, "no device memory is left");
+	make("pool(vmm,comm=on)");
+	is(hetmem_sleep(res, NULL, KEEP), -EBUSY, "memory for communication stays");
+	end();
+}
+
+/* What is pinned stays where it is, and what it is used for goes on. */
+static void pinned(void)
+{
+	make("pool(vmm,handle=2M)");
+	fill(&slots[0], 4 * MIB);
+	fill(&slots[1], 4 * MIB);
+	is(hetmem_pin_comm(res, slots[0].p), 0, "one is pinned");
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps: %s", hetmem_last_error());
+	ok(stats().parked <= 4 * MIB, "the other one is parked: %llu",
+	   (long long)stats().parked);
+	slots[0].p[5] = byte_of(&slots[0], 5) + 1;
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	is(slots[0].p[5], (unsigned char)(byte_of(&slots[0], 5) + 1),
+	   "what was written meanwhile is there");
+	slots[0].p[5]--;
+	is(wrong(), 0, "contents are there");
+	end();
+}
+
+/* No memory on the device: some wakes, and later all. */
+static void no_device_memory(void)
+{
+	struct hetmem_resource *other;
+	void *p;
+
+	make("pool(vmm,handle=2M)");
+	fill(&slots[0], 40 * MIB);
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps");
+	need(!hetmem_resource_create(hm, "device", &other) &&
+	     !hetmem_alloc(other, 1000 * MIB, 0, HOST, &p), "others take the memory");
+	is(hetmem_wake(res, NULL), -ENOMEM, "does not wake: %s", hetmem_last_error());
+	is(hetmem_free(other, p, 0, HOST), 0, "there is memory");
+	hetmem_trim(other, 0, NULL);
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	is(wrong(), 0, "contents are there");
+	hetmem_resource_destroy(other);
+	end();
+}
+
+/* The @nth call of one kind fails in a sleep, or in a wake. */
+static void failing(const char *call, unsigned int nth, bool wake)
+{
+	unsigned int k, bad;
+	char rule[48];
+	int err;
+
+	make("pool(vmm,handle=2M,park=release)");
+	for (k = 0; k < 8; k++)
+		fill(&slots[k], 1 + k * 700 * KIB);
+	empty(&slots[3]);
+	if (wake)
+		need(!hetmem_sleep(res, NULL, KEEP), "sleeps");
+	snprintf(rule, sizeof(rule), "%s:%u", call, nth);
+	need(!soft_rules(rule, NULL), "a rule");
+	err = wake ? hetmem_wake(res, NULL) : hetmem_sleep(res, NULL, KEEP);
+	soft_rules(NULL, NULL);
+	/* Whether that call is made, and is made again, is not said here. */
+	if (err && !wake)
+		hetmem_wake(res, NULL);
+	if (err && wake)
+		need(!hetmem_wake(res, NULL), "%s: wakes then: %s", rule, hetmem_last_error());
+	if (!err && !wake)
+		need(!used() && !hetmem_wake(res, NULL), "%s: wakes", rule);
+	bad = wrong();
+	for (k = 0; k < SLOTS; k++)
+		empty(&slots[k]);
+	need(!hetmem_sleep(res, NULL, KEEP) && !hetmem_wake(res, NULL) && !hetmem_trim(res, 0, NULL),
+	     "%s: goes on: %s", rule, hetmem_last_error());
+	while (hetmem_poll(res), stats().parked)
+		;
+	err = hetmem_resource_destroy(res);
+	ok(!bad && !err && !used(), "%s in a %s: contents stay, nothing is left", rule,
+	   wake ? "wake" : "sleep");
+}
+
+static void all_fail(void)
+{
+	static const char *const calls[] = {
+		"cuStreamCreate", "cuMemHostRegister", "cuMemHostUnregister", "cuMemcpyAsync",
+		"cuStreamSynchronize", "cuMemUnmap", "cuMemRelease", "cuMemCreate", "cuMemMap",
+		"cuMemSetAccess", "cuCtxSetCurrent", "cuCtxSynchronize",
+	};
+	unsigned int i, nth;
+
+	for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+		for (nth = 1; nth <= 3; nth++) {
+			failing(calls[i], nth, false);
+			failing(calls[i], nth, true);
+		}
+}
+
+static void *free_all(void *arg)
+{
+	unsigned int k;
+
+	(void)arg;
+	for (k = 1; k < SLOTS; k += 2) {
+		empty(&slots[k]);
+		hetmem_trim(res, 0, NULL);
+		hetmem_poll(res);
+	}
+	return NULL;
+}
+
+/* Another thread frees, trims and polls while the pool falls asleep and wakes. */
+static void threads(void)
+{
+	unsigned int i, k, bad = 0, errors = 0;
+	pthread_t thread;
+
+	make("pool(vmm,handle=2M,park=release)");
+	for (i = 0; i < rounds; i++) {
+		for (k = 0; k < SLOTS; k++)
+			if (!slots[k].p)
+				fill(&slots[k], any_size() / 4 + 1);
+		need(!pthread_create(&thread, NULL, free_all, NULL), "a thread");
+		for (k = 0; k < 3; k++) {
+			errors += !!hetmem_sleep(res, NULL, KEEP);
+			errors += !!hetmem_wake(res, NULL);
+		}
+		pthread_join(thread, NULL);
+		bad += wrong();
+	}
+	is(bad, 0, "threads: contents are kept");
+	is(errors, 0, "no errors: %s", hetmem_last_error());
+	end();
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1)
+		seed = strtoul(argv[1], NULL, 0);
+	if (argc > 2)
+		rounds = strtoul(argv[2], NULL, 0);
+	printf("# seed %u\n", seed);
+	setenv("HETMEM_SOFT_DEBUG", "1", 1);
+	setenv("HETMEM_SOFT_MACHINE", "managed memory=1G", 1);
+	open_soft("");
+	at_random("pool(vmm)");
+	at_random("pool(vmm,handle=2M)");
+	at_random("pool(vmm,handle=16M,park=release)");
+	at_random("stats(guard(pool(vmm)))");
+	at_random("binning(pool(vmm),pool(vmm,park=1M),at=64K)");
+	host_memory();
+	bounded();
+	order_of_calls();
+	pinned();
+	no_device_memory();
+	all_fail();
+	threads();
+	close_soft();
+	return tap_end();
+}
