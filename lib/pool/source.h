@@ -35,7 +35,7 @@
  * @reserve: puts into @b a BUSY block that @s may use, as @arg says: at a multiple of
  *	@arg->align, with addresses for @arg->reserve bytes; @order as in @grow.
  * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed, and has its tag.
- * @sleep, @wake: as the ctl of the same name.
+ * @sleep, @wake: as the ctl of the same name. @wake releases the lock before it begins.
  * @save, @load: the contents of live blocks, before @sleep and after @wake. Nobody
  *	allocates meanwhile. They release the lock. After an error all is as it was.
  * @idle: gives back a piece of the host memory that contents were saved in; @all: also

@@ -309,6 +309,34 @@ static void pinned(void)
 	end();
 }
 
+/* A wake makes few and large handles, of which each is of one block. */
+static void large_handles(void)
+{
+	struct hetmem_segment segments[64];
+
+	make("pool(vmm,handle=2M)");
+	fill(&slots[0], 40 * MIB);
+	fill(&slots[1], 7 * MIB);
+	fill(&slots[2], 300);
+	ok(hetmem_segments(res, slots[0].p, 40 * MIB, segments, 64) >= 20, "20 handles");
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleep");
+	is(hetmem_wake(res, NULL), 0, "wake");
+	ok(hetmem_segments(res, slots[0].p, 40 * MIB, segments, 64) <= 3, "are three at most");
+	is(wrong(), 0, "contents are there");
+	empty(&slots[0]);
+	fill(&slots[3], 60 * MIB);
+	fill(&slots[4], 9 * MIB);
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleep again");
+	empty(&slots[3]);
+	is(hetmem_wake(res, NULL), 0, "wake");
+	is(wrong(), 0, "contents are there");
+	hetmem_trim(res, 0, NULL);
+	ok(used() <= 30 * MIB, "what is free goes: %zu bytes are held", used());
+	fill(&slots[5], 70 * MIB);
+	is(wrong(), 0, "and comes again");
+	end();
+}
+
 /* No memory on the device: some wakes, and later all. */
 static void no_device_memory(void)
 {
@@ -437,6 +465,7 @@ int main(int argc, char **argv)
 	bounded();
 	order_of_calls();
 	pinned();
+	large_handles();
 	no_device_memory();
 	all_fail();
 	threads();
