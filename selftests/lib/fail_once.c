@@ -70,11 +70,14 @@ static void destroy(const char *spec, const char *call, unsigned int nth)
 static void asleep(const char *rule, bool sleeps, bool wakes)
 {
 	struct hetmem_resource *res;
-	void *p;
+	void *p[4];
+	int i;
 
 	begin();
 	res = make("pool(vmm,handle=2M)");
-	p = get(res, 8 * MIB, HOST);
+	/* A wake makes one handle of those that are in one block. */
+	for (i = 0; i < 4; i++)
+		p[i] = get(res, 2 * MIB, HOST);
 	if (!sleeps)
 		need(!soft_rules(rule, NULL), "a rule");
 	is(!hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD), sleeps, "%s: sleep", rule);
@@ -82,7 +85,8 @@ static void asleep(const char *rule, bool sleeps, bool wakes)
 		need(!soft_rules(rule, NULL), "a rule");
 	is(!hetmem_wake(res, NULL), wakes, "%s: wake", rule);
 	soft_rules(NULL, NULL);
-	hetmem_free(res, p, 0, HOST);
+	for (i = 0; i < 4; i++)
+		hetmem_free(res, p[i], 0, HOST);
 	hetmem_resource_destroy(res);
 	nothing_left("destroyed in part asleep", rule);
 }
