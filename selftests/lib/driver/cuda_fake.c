@@ -101,6 +101,12 @@ static CUresult old_call(void)
 	return CUDA_ERROR_ILLEGAL_STATE;
 }
 
+/* As of malloc'd memory. */
+static CUresult pointer_get_attributes(void)
+{
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult other_call(void)
 {
 	return CUDA_ERROR_NOT_SUPPORTED;
@@ -117,6 +123,7 @@ static void *function(const char *base, int version)
 	HAS(cuDeviceGetName, device_get_name);
 	HAS(cuDeviceGetAttribute, device_get_attribute);
 	HAS(cuDeviceTotalMem, device_total_mem);
+	HAS(cuPointerGetAttributes, pointer_get_attributes);
 #undef HAS
 	/* As the real one: the newest ABI up to the version asked for. */
 	if (!strcmp(base, "cuMemPrefetchAsync") &&
