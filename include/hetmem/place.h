@@ -330,8 +330,7 @@ ssize_t hetmem_advised(struct hetmem *hm, const void *ptr, size_t size,
  * struct hetmem_attach_params - options of hetmem_attach()
  * @size: sizeof(struct hetmem_attach_params)
  * @flags: HETMEM_ATTACH_*
- * @chunk: bytes of each registered piece, a multiple of the page size, of which there are
- *	4,096 at most; 0: one piece.
+ * @chunk: bytes of each registered piece, a multiple of the page size; 0: one piece.
  *	One piece of very large memory can take minutes and hold locks of the driver, and
  *	Linux 6.11 to 6.13 pin at most 2 GB at once. A copy across two pieces fails: copy
  *	piece by piece

@@ -147,7 +147,10 @@ ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
 /*
  * Pins the memory of @ptr to its addresses until the resource is destroyed:
  * it is neither remapped nor given back, even after a free. For transports
- * that register memory and cache the registration.
+ * that register memory and cache the registration. Errors:
+ * -EINVAL: @ptr is in no live block;
+ * -EBUSY: the pool is asleep;
+ * -EOPNOTSUPP.
  */
 int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
 
@@ -159,7 +162,8 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  * Sleep synchronizes with all work of all devices. Then it gives back the memory of all
  * pools whose tag= is @tag (NULL: of all pools), allocated memory included. Addresses are
  * kept: an allocation returns -EBUSY, an access faults. Wake gives the addresses memory
- * again. After -ENOMEM only some have memory; call wake again.
+ * again. After -ENOMEM only some have memory; call wake again. Pinned and exported memory
+ * stays, with its contents.
  *
  * With HETMEM_SLEEP_KEEP, the contents of allocated memory are copied to page-locked host
  * memory before any device memory goes, and back by the wake: exactly as many bytes, rounded
@@ -172,8 +176,8 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  * Other threads can free blocks meanwhile. Errors:
  * -EOPNOTSUPP: not a pool over vmm();
  * -EBUSY: the pool has comm=on, or a stream is being captured. If the pool does not know
- *	that stream, its capture is invalid now. With HETMEM_SLEEP_KEEP also: memory is
- *	exported, or the pool is asleep without its contents;
+ *	that stream, its capture is invalid now. With HETMEM_SLEEP_KEEP also: the pool is
+ *	asleep without its contents;
  * -EINVAL: unknown flags;
  * -ENOMEM: of a wake: device memory; of a sleep: there is no room for the contents, and
  *	the text has the number of bytes that fit;

@@ -26,6 +26,7 @@
 #include <string.h>
 
 #include "adaptor/adaptor.h"
+#include "core/snapshot.h"
 
 #define ZONE		((size_t)512)
 
@@ -33,7 +34,6 @@ enum known_flags {
 	BARE = 1,	/* zones: not filled, or in no order */
 	RECORDED = 2,
 	SLEPT = 4,	/* what was in it may be gone */
-	AWAY = 8,	/* it may be asleep, and will come back */
 };
 
 /**
@@ -42,6 +42,7 @@ enum known_flags {
  * @stream: it was allocated on, as @thread calls it, see hm_stream_here()
  * @front: bytes before it
  * @flags: enum known_flags
+ * @away: call of hetmem_sleep() since which it may be asleep and will come back, or 0
  */
 struct known_block {
 	struct hm_range range;
@@ -49,6 +50,7 @@ struct known_block {
 	uint64_t thread;
 	size_t front;
 	unsigned int flags;
+	uint32_t away;
 };
 
 /**
@@ -141,26 +143,43 @@ static struct known_block *take_block(struct guard *g, const void *ptr,
 	return NULL;
 }
 
-/* The bits of known_block.flags to clear, then those to set. */
-struct marks {
-	unsigned int clear, set;
-};
-
-static void mark_block(struct hm_range *range, void *arg)
+static void mark_slept(struct hm_range *range, void *arg)
 {
-	struct known_block *known = (struct known_block *)range;
-	const struct marks *marks = arg;
-
-	known->flags &= ~marks->clear;
-	known->flags |= marks->set;
+	(void)arg;
+	((struct known_block *)range)->flags |= SLEPT;
 }
 
-static void mark_all(struct guard *g, unsigned int clear, unsigned int set)
+/* Nothing below can sleep. */
+static void mark_sleepless(struct hm_range *range, void *arg)
 {
-	struct marks marks = { clear, set };
+	(void)arg;
+	((struct known_block *)range)->flags &= ~SLEPT;
+}
 
+/* @arg: the call. A block that is away already stays so if this one fails. */
+static void mark_away(struct hm_range *range, void *arg)
+{
+	struct known_block *known = (struct known_block *)range;
+
+	if (!known->away)
+		known->away = *(uint32_t *)arg;
+}
+
+/* @arg: the call, 0: any. */
+static void mark_back(struct hm_range *range, void *arg)
+{
+	struct known_block *known = (struct known_block *)range;
+	const uint32_t call = *(uint32_t *)arg;
+
+	if (!call || known->away == call)
+		known->away = 0;
+}
+
+static void mark_all(struct guard *g, void (*mark)(struct hm_range *range, void *arg),
+		     uint32_t call)
+{
 	hm_lock(&g->lock);
-	hm_range_walk(&g->blocks, mark_block, &marks);
+	hm_range_walk(&g->blocks, mark, &call);
 	hm_unlock(&g->lock);
 }
 
@@ -394,7 +413,7 @@ static int guard_check(struct guard *g, const struct known_block *known,
 	bool wait, launched = false;
 	int err;
 
-	if (known->flags & (SLEPT | AWAY))
+	if (known->flags & SLEPT || known->away)
 		return 0;
 	if (guard_by_cpu(g, stream)) {
 		inspect_zones(g, (unsigned char *)at - ZONE,
@@ -663,13 +682,14 @@ static int guard_poll(struct guard *g)
  */
 static int guard_sleep(struct guard *g, struct hm_ctl_sleep *arg)
 {
-	const unsigned int mark = arg->keep ? AWAY : SLEPT;
 	int err;
 
-	mark_all(g, 0, mark);
+	mark_all(g, arg->keep ? mark_away : mark_slept, arg->call);
 	err = hm_ctl_upstream(&g->resource, HM_CTL_SLEEP, arg);
-	if (err == -EOPNOTSUPP || (arg->keep && err && err != -EIO))
-		mark_all(g, mark, 0);
+	if (err == -EOPNOTSUPP && !arg->keep)
+		mark_all(g, mark_sleepless, 0);
+	else if (arg->keep && err && err != -EIO)
+		mark_all(g, mark_back, arg->call);
 	return err;
 }
 
@@ -677,8 +697,8 @@ static int guard_wake(struct guard *g, struct hm_ctl_sleep *arg)
 {
 	int err = hm_ctl_upstream(&g->resource, HM_CTL_WAKE, arg);
 
-	if (!err && !arg->tag)
-		mark_all(g, AWAY, 0);
+	if (!err && (arg->undo || !arg->tag))
+		mark_all(g, mark_back, arg->undo ? arg->call : 0);
 	return err;
 }
 

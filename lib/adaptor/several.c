@@ -175,7 +175,8 @@ static int trim_all(struct hm_several *s, size_t *arg)
 /*
  * What puts those that were told before one failed back: otherwise neither the
  * same nor the opposite could be done with all of them. What is not here can be
- * told again. Memory that slept for a while is there again without its contents.
+ * told again. A pool that slept before sleeps on. Without HETMEM_SLEEP_KEEP the others
+ * have lost their contents.
  */
 static bool opposite(enum hm_ctl op, enum hm_ctl *back)
 {
@@ -207,6 +208,8 @@ static void put_back(struct hm_several *s, unsigned int told, enum hm_ctl op,
 
 	if (!opposite(op, &back))
 		return;
+	if (op == HM_CTL_SLEEP)
+		((struct hm_ctl_sleep *)arg)->undo = true;
 	snprintf(text, sizeof(text), "%s", hetmem_last_error());
 	for (i = 0; i < s->nr; i++)
 		if (told >> i & 1)

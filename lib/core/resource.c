@@ -424,7 +424,11 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr)
 
 int hetmem_sleep(struct hetmem_resource *res, const char *tag, unsigned int flags)
 {
-	struct hm_ctl_sleep arg = { .tag = tag, .keep = flags & HETMEM_SLEEP_KEEP };
+	static uint32_t calls;
+	struct hm_ctl_sleep arg = {
+		.tag = tag, .keep = flags & HETMEM_SLEEP_KEEP,
+		.call = __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) | 1U << 31,
+	};
 
 	if (flags & ~HETMEM_SLEEP_KEEP)
 		return hm_error(-EINVAL, "sleep: flags %#x are not HETMEM_SLEEP_*", flags);

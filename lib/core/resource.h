@@ -29,7 +29,7 @@ enum hm_ctl {
 	HM_CTL_GROW,		/* [struct hm_ctl_grow] in place */
 	HM_CTL_SEGMENTS,	/* [struct hm_ctl_segments] */
 	HM_CTL_PIN_COMM,	/* [struct hm_ctl_stream] stream is not used */
-	HM_CTL_SLEEP,		/* [struct hm_ctl_sleep] */
+	HM_CTL_SLEEP,		/* [struct hm_ctl_sleep] core/snapshot.h */
 	HM_CTL_WAKE,		/* [struct hm_ctl_sleep] */
 	HM_CTL_CAPTURE_BEGIN,	/* [struct hm_ctl_capture] */
 	HM_CTL_CAPTURE_END,	/* [struct hm_ctl_capture] */
@@ -64,12 +64,6 @@ struct hm_ctl_owns {
 	size_t size;		/* out: bytes that may be used */
 	size_t asked;		/* out: bytes that were requested */
 	hetmem_stream stream;	/* out: that it was allocated on, if known */
-};
-
-/* @tag: of pools, NULL: all; @keep: a sleep keeps the contents. */
-struct hm_ctl_sleep {
-	const char *tag;
-	bool keep;
 };
 
 struct hm_ctl_stream {

@@ -17,6 +17,17 @@ struct hm_ctl_walk {
 	bool regions;
 };
 
+/*
+ * @tag: of pools, NULL: all; @keep: a sleep keeps the contents. @call: number of the call
+ * of hetmem_sleep(), never 0; @undo: a wake wakes only what that call put to sleep.
+ */
+struct hm_ctl_sleep {
+	const char *tag;
+	bool keep;
+	bool undo;
+	uint32_t call;
+};
+
 struct hm_ctl_history {
 	struct hetmem_history_event *events;
 	size_t nr;		/* in: room; out: filled */

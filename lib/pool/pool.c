@@ -50,6 +50,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/snapshot.h"
 #include "driver/check.h"
 #include "pool/graph.h"
 #include "pool/source.h"
@@ -606,9 +607,10 @@ static int pool_pin_comm(struct pool *p, const struct hm_ctl_stream *arg)
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&p->lock);
 	b = find_live(p, (uintptr_t)arg->ptr);
-	err = b ? p->source->pin(p, b) :
-		hm_error(-EINVAL, "pin_comm: %p is in no live block",
-			 arg->ptr);
+	if (!b)
+		err = hm_error(-EINVAL, "pin_comm: %p is in no live block", arg->ptr);
+	else
+		err = p->asleep ? hm_pool_asleep() : p->source->pin(p, b);
 	pthread_mutex_unlock(&p->lock);
 	return err;
 }
@@ -654,20 +656,20 @@ static void pool_awake(struct pool *p)
 }
 
 /* With both locks. Releases pool->lock while it waits and copies. */
-static int pool_go_to_sleep(struct pool *p, bool keep)
+static int pool_go_to_sleep(struct pool *p, const struct hm_ctl_sleep *arg)
 {
+	const bool keep = arg->keep;
 	int err = 0;
 
 	if (p->opt.comm)
 		return hm_error(-EBUSY, "sleep: memory for communication stays");
-	if (keep && p->nr_exported)
-		return hm_error(-EBUSY, "sleep: other processes use exported memory: its contents cannot be kept");
 	if (p->asleep && keep && !p->saved)
 		return hm_error(-EBUSY, "sleep: the pool is asleep and its contents are lost: hetmem_wake()");
 	/* What failed before is tried again. */
 	if (p->asleep)
 		return p->source->sleep(p);
 	p->asleep = true;
+	p->slept_in = arg->call;
 	pool_set_cache(p);
 	hm_pool_flush(p);
 	/* Streams that are known come first: to ask one that is captured does no harm. */
@@ -716,6 +718,26 @@ static void pool_idle(struct pool *p, bool all)
 	pthread_mutex_unlock(&p->sleep_lock);
 }
 
+/*
+ * Gives back what is beyond a lower max. Trim keeps what it is told to, so that
+ * a large region can stay: then all free memory goes.
+ */
+static void pool_shrink(struct pool *p)
+{
+	size_t keep, step;
+	uint64_t max;
+
+	for (step = 0; step < 2; step++) {
+		pthread_mutex_lock(&p->lock);
+		max = p->opt.max && p->reserved > p->opt.max ? p->opt.max : 0;
+		pthread_mutex_unlock(&p->lock);
+		if (!max)
+			return;
+		keep = step ? 0 : max;
+		pool_trim(p, &keep);
+	}
+}
+
 static int pool_sleep_or_wake(struct pool *p, const struct hm_ctl_sleep *arg, bool wake)
 {
 	const char *tag = arg->tag;
@@ -728,11 +750,14 @@ static int pool_sleep_or_wake(struct pool *p, const struct hm_ctl_sleep *arg, bo
 	pthread_mutex_lock(&p->sleep_lock);
 	pthread_mutex_lock(&p->lock);
 	if (!wake)
-		err = pool_go_to_sleep(p, arg->keep);
-	else if (p->asleep)
+		err = pool_go_to_sleep(p, arg);
+	else if (p->asleep && (!arg->undo || p->slept_in == arg->call))
 		err = pool_wake_up(p);
 	pthread_mutex_unlock(&p->lock);
 	pthread_mutex_unlock(&p->sleep_lock);
+	/* A max that was lowered while the pool slept concerns free memory only. */
+	if (wake && !err)
+		pool_shrink(p);
 	return err;
 }
 
@@ -758,26 +783,6 @@ static int pool_export(struct pool *p, struct hm_ctl_export *arg)
 
 static int check_options(const struct hm_pool_options *opt,
 			 const struct hm_provider *provider);
-
-/*
- * Gives back what is beyond a lower max. Trim keeps what it is told to, so that
- * a large region can stay: then all free memory goes.
- */
-static void pool_shrink(struct pool *p)
-{
-	size_t keep, step;
-	uint64_t max;
-
-	for (step = 0; step < 2; step++) {
-		pthread_mutex_lock(&p->lock);
-		max = p->opt.max && p->reserved > p->opt.max ? p->opt.max : 0;
-		pthread_mutex_unlock(&p->lock);
-		if (!max)
-			return;
-		keep = step ? 0 : max;
-		pool_trim(p, &keep);
-	}
-}
 
 static int pool_set(struct pool *p, struct hm_ctl_set *set)
 {

@@ -32,8 +32,9 @@
  * @nr_lost: streams that were lost, and not synchronized since
  * @settle_next: arena where hm_pool_settle() goes on; @nr_settled: arenas before
  *	it in which it found no more to do
- * @asleep: memory is released, addresses stay; @saved: and so are contents;
- *	@sleep_lock: held by a sleep and a wake, taken before @lock
+ * @asleep: memory is released, addresses stay; @saved: and so are contents; @slept_in: by
+ *	which call of hetmem_sleep(). @sleep_lock: held by a sleep and a wake, taken before
+ *	@lock
  * @host: works in a forked child; only then @fork is registered
  * @whole: blocks own their handles
  * @shared: streams share @room; @sum_due: hm_pool_sum() may raise the peak
@@ -50,6 +51,7 @@ struct pool {
 	uint32_t nr_privates;
 	uint64_t cache_max;
 	bool asleep, saved;
+	uint32_t slept_in;
 	bool host;
 	bool whole;
 	bool shared, sum_due;

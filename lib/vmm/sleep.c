@@ -90,9 +90,7 @@ static int wake_up(struct pool *p, struct handle *h)
 		m->half = false;
 	}
 	if (!(h->flags & HANDLE_STUCK)) {
-		err = hm_pool_may_hold(p, bytes_of(v, h));
-		if (err)
-			return err;
+		/* Whatever max= is now: live memory is not refused. */
 		p->calls++;
 		err = hm_provider_create_handle(p->provider, bytes_of(v, h), true,
 						&h->handle);
