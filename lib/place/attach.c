@@ -113,9 +113,6 @@ static void release(struct attachment *a)
 	}
 }
 
-/* Pieces of one attachment: each is a call of the driver, with the lock. */
-#define MAX_CHUNKS	4096
-
 static size_t chunk_end(const struct hetmem *hm, uintptr_t at, uintptr_t end,
 			size_t chunk)
 {
@@ -591,9 +588,6 @@ static int check_attach(struct hetmem *hm, const struct hetmem_attach_params *pa
 	if (params->chunk & (hm->page_size - 1))
 		return hm_error(-EINVAL, "attach: chunk is %zu, make it a multiple of %zu",
 				params->chunk, hm->page_size);
-	if (params->chunk && span->size / params->chunk >= MAX_CHUNKS)
-		return hm_error(-EINVAL, "attach: %zu bytes are more than %d chunks of %zu: make them larger",
-				span->size, MAX_CHUNKS, params->chunk);
 	if (!hm->nr_devices)
 		return hm_no_device(hm, "attach", 0);
 	if (span->memory == HM_DRIVERS_OWN)

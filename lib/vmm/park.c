@@ -17,7 +17,7 @@
 #define MAX_GAP		((uint64_t)64 << 10)
 /* Of the host's available memory, by default: what is kept for the next sleep. */
 #define KEEP_SHARE	4
-/* Instructions of a look at a block, about. */
+/* Instructions of a look at a block or a handle, about. */
 #define LOOK_WORK	64
 
 struct piece {
@@ -36,7 +36,7 @@ struct span {
  * @provider: of the pieces
  * @stream: of the copies
  * @pieces: contents fill one after the other
- * @held: bytes of pieces
+ * @held: bytes of pieces; read without pool->sleep_lock too
  * @keep: of these after a wake
  * @spans: by address
  * @bytes: of spans
@@ -85,13 +85,18 @@ static bool stays(const struct handle *h)
 	return h->flags & (HANDLE_PINNED | HANDLE_RESERVED);
 }
 
-/* The parts of @b whose handles a sleep takes. */
-static int add_block(const struct vmm *v, const struct block *b, struct hm_park *park)
+/*
+ * The parts of the live block @b whose handles a sleep takes. May release the lock: a block
+ * that is freed then is no longer one.
+ */
+static int add_block(struct pool *p, const struct block *b, struct hm_park *park)
 {
-	uint64_t at = b->addr, end = block_end(b), next;
+	const struct vmm *v = vmm_of(p);
+	const uint64_t addr = b->addr, end = block_end(b);
+	uint64_t at = addr, next;
 	int err = 0;
 
-	while (at < end && !err) {
+	while (at < end && !err && block_state(b) == BLOCK_LIVE && b->addr == addr) {
 		const struct mapping *m = mapping_at(v, v->map[page_of(v, at)]);
 		const struct handle *h = handle_at(v, m->handle);
 
@@ -101,6 +106,7 @@ static int add_block(const struct vmm *v, const struct block *b, struct hm_park 
 		if (!stays(h))
 			err = add_span(park, at, next);
 		at = next;
+		hm_pool_step(p, LOOK_WORK);
 	}
 	return err;
 }
@@ -115,7 +121,6 @@ static int by_addr(const void *a, const void *b)
 /* Nobody allocates meanwhile; what is freed while the lock is released is saved in vain. */
 static int find_spans(struct pool *p, struct hm_park *park)
 {
-	const struct vmm *v = vmm_of(p);
 	uint32_t id;
 	int err = 0;
 
@@ -124,7 +129,7 @@ static int find_spans(struct pool *p, struct hm_park *park)
 		const struct block *b = block_at(p, id);
 
 		if (block_state(b) == BLOCK_LIVE)
-			err = add_block(v, b, park);
+			err = add_block(p, b, park);
 		hm_pool_step(p, LOOK_WORK);
 	}
 	return err;
@@ -169,25 +174,34 @@ static uint64_t round_up(uint64_t bytes)
 	return (bytes + PIECE_UNIT - 1) & ~(PIECE_UNIT - 1);
 }
 
+/* What the host and the cgroup have, or HETMEM_MEMORY_UNKNOWN, which is the largest. */
+static uint64_t host_available(const struct pool *p)
+{
+	struct hm_host_memory host;
+
+	hm_host_memory(p->res.hm->root, &host);
+	return host.available < host.cgroup ? host.available : host.cgroup;
+}
+
+static int no_room(const struct hm_park *park, uint64_t most, const char *reason)
+{
+	return hm_error(-ENOMEM, "sleep: %llu bytes of contents do not fit: at most %llu (%s)",
+			(unsigned long long)round_up(park->bytes), (unsigned long long)most,
+			reason);
+}
+
 /* Before anything is made. */
 static int has_room(const struct pool *p, const struct hm_park *park)
 {
-	const uint64_t needed = round_up(park->bytes);
+	uint64_t most = p->opt.max_host ? p->opt.max_host : UINT64_MAX;
+	const uint64_t available = host_available(p);
 	const char *reason = "max_host=";
-	uint64_t most = p->opt.max_host;
-	struct hm_host_memory host;
-	uint64_t available;
 
-	hm_host_memory(p->res.hm->root, &host);
-	available = host.available < host.cgroup ? host.available : host.cgroup;
-	if (available != HETMEM_MEMORY_UNKNOWN && (!most || available + park->held < most)) {
+	if (available != HETMEM_MEMORY_UNKNOWN && available + park->held < most) {
 		most = available + park->held;
 		reason = "the host has no more";
 	}
-	if (!most || needed <= most)
-		return 0;
-	return hm_error(-ENOMEM, "sleep: %llu bytes of contents do not fit: at most %llu (%s)",
-			(unsigned long long)needed, (unsigned long long)most, reason);
+	return round_up(park->bytes) <= most ? 0 : no_room(park, most, reason);
 }
 
 /* A piece for up to @bytes more. Lock not held. */
@@ -211,7 +225,7 @@ static int add_piece(struct hm_park *park, uint64_t bytes)
 	if (err)
 		return err;
 	park->nr_pieces++;
-	park->held += piece->bytes;
+	__atomic_store_n(&park->held, park->held + piece->bytes, __ATOMIC_RELAXED);
 	return 0;
 }
 
@@ -224,7 +238,7 @@ static int drop_piece(struct hm_park *park)
 
 	if (err)
 		return err;
-	park->held -= piece->bytes;
+	__atomic_store_n(&park->held, park->held - piece->bytes, __ATOMIC_RELAXED);
 	park->nr_pieces--;
 	return 0;
 }
@@ -280,6 +294,8 @@ static int copy_spans(struct pool *p, struct hm_park *park, bool save)
 			}
 			if (at == park->nr_pieces) {
 				err = add_piece(park, left);
+				if (err == -ENOMEM)
+					no_room(park, park->held, "the host gives no more");
 				if (err)
 					return err;
 			}
@@ -363,12 +379,12 @@ int hm_park_save(struct pool *p, struct hm_park **out)
 
 static uint64_t to_keep(const struct pool *p)
 {
-	struct hm_host_memory host;
+	uint64_t available;
 
 	if (p->opt.park_given)
 		return p->opt.park;
-	hm_host_memory(p->res.hm->root, &host);
-	return host.available == HETMEM_MEMORY_UNKNOWN ? 0 : host.available / KEEP_SHARE;
+	available = host_available(p);
+	return available == HETMEM_MEMORY_UNKNOWN ? 0 : available / KEEP_SHARE;
 }
 
 int hm_park_load(struct pool *p, struct hm_park *park)
@@ -401,7 +417,7 @@ bool hm_park_shrink(struct pool *p, struct hm_park *park, bool all)
 
 uint64_t hm_park_held(const struct hm_park *park)
 {
-	return park ? park->held : 0;
+	return park ? __atomic_load_n(&park->held, __ATOMIC_RELAXED) : 0;
 }
 
 void hm_park_free(struct pool *p, struct hm_park *park, bool forget)

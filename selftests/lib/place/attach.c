@@ -101,13 +101,6 @@ static void chunks(void)
 	params.chunk = 100;
 	is(hetmem_attach(hm, p, page, &params, NULL), -EINVAL, "no pages");
 	munmap(p, 8 * page);
-	p = pages(4100);
-	params.chunk = page;
-	is(hetmem_attach(hm, p, 4100 * page, &params, NULL), -EINVAL, "too many: %s",
-	   hetmem_last_error());
-	is(hetmem_attach(hm, p, 4000 * page, &params, NULL), 0, "as many as may be");
-	is(hetmem_detach(hm, p, 4000 * page), 0, "detached");
-	munmap(p, 4100 * page);
 }
 
 static void bad_ranges(void)

@@ -6,6 +6,8 @@
  * there. Arguments: a seed, rounds.
  */
 #include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "soft_driver.h"
@@ -306,6 +308,166 @@ static void pinned(void)
 	   "what was written meanwhile is there");
 	slots[0].p[5]--;
 	is(wrong(), 0, "contents are there");
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps again");
+	is(hetmem_pin_comm(res, slots[1].p), -EBUSY, "nothing to pin: %s", hetmem_last_error());
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	end();
+}
+
+/* Of several pools all fall asleep or none does; one that slept before sleeps on. */
+static void several_pools(void)
+{
+	const char *const below = "binning(pool(vmm,tag=a),pool(vmm,tag=b,max_host=2M),at=1M)";
+	char spec[96];
+	size_t before;
+
+	make(below);
+	fill(&slots[0], 1000);
+	fill(&slots[1], 5 * MIB);
+	is(hetmem_sleep(res, NULL, KEEP), -ENOMEM, "one has no room: %s", hetmem_last_error());
+	is(wrong(), 0, "contents are where they were");
+	is(hetmem_sleep(res, "a", KEEP), 0, "the other sleeps");
+	before = used();
+	is(hetmem_sleep(res, NULL, KEEP), -ENOMEM, "both do not");
+	is(used(), before, "the one that slept sleeps on");
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	is(wrong(), 0, "contents are there");
+	end();
+
+	/* A guard does not look at what is asleep. */
+	snprintf(spec, sizeof(spec), "guard(%s)", below);
+	make(spec);
+	fill(&slots[0], 1000);
+	fill(&slots[1], 5 * MIB);
+	is(hetmem_sleep(res, "a", KEEP), 0, "one sleeps");
+	is(hetmem_sleep(res, "b", KEEP), -ENOMEM, "the other has no room");
+	empty(&slots[0]);
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	is(hetmem_poll(res), 0, "no damage");
+	is(wrong(), 0, "contents are there");
+	slots[1].p[5 * MIB] ^= 1;
+	empty(&slots[1]);
+	is(hetmem_poll(res), -EFAULT, "what is awake is looked at: %s", hetmem_last_error());
+	end();
+}
+
+static void put_host(const char *root, const char *file, const char *text)
+{
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s", root, file);
+	f = fopen(path, "w");
+	need(f && fputs(text, f) >= 0 && !fclose(f), "%s", path);
+}
+
+/* What the host has bounds a sleep, and what is kept after it. */
+static void small_host(void)
+{
+	static const char *const dirs[] = { "", "/proc", "/proc/self", "/sys", "/sys/fs",
+					    "/sys/fs/cgroup", "/sys/fs/cgroup/job" };
+	const char *old = hm->root;
+	char root[] = "/tmp/hetmem-park-XXXXXX", path[128];
+	unsigned int i;
+
+	need(mkdtemp(root), "a directory");
+	for (i = 1; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
+		snprintf(path, sizeof(path), "%s%s", root, dirs[i]);
+		need(!mkdir(path, 0700), "%s", path);
+	}
+	make("pool(vmm)");
+	fill(&slots[0], 10 * MIB);
+	hm->root = root;
+	put_host(root, "proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 0 kB\n");
+	is(hetmem_sleep(res, NULL, KEEP), -ENOMEM, "no memory at all: %s", hetmem_last_error());
+	put_host(root, "proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 9216 kB\n");
+	is(hetmem_sleep(res, NULL, KEEP), -ENOMEM, "too little: %s", hetmem_last_error());
+	ok(strstr(hetmem_last_error(), "at most 9437184"), "with the number");
+	is(wrong(), 0, "contents are where they were");
+	/* A quarter of what the cgroup has is less than a piece. */
+	put_host(root, "proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 1048576 kB\n");
+	put_host(root, "proc/self/cgroup", "0::/job\n");
+	put_host(root, "proc/self/mountinfo",
+		 "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+	put_host(root, "sys/fs/cgroup/job/memory.max", "20971520\n");
+	put_host(root, "sys/fs/cgroup/job/memory.current", "0\n");
+	put_host(root, "sys/fs/cgroup/job/memory.stat", "inactive_file 0\nactive_file 0\n");
+	is(hetmem_sleep(res, NULL, KEEP), 0, "fits: %s", hetmem_last_error());
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	hetmem_poll(res);
+	is(stats().parked, 0, "what the cgroup lacks is not kept");
+	is(wrong(), 0, "contents are there");
+	hm->root = old;
+	end();
+	snprintf(path, sizeof(path), "rm -rf %s", root);
+	need(!system(path), "%s", path);
+}
+
+/* The host promises more than it gives. */
+static void no_addresses(void)
+{
+	struct rlimit all, few;
+	unsigned long pages;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	make("pool(vmm)");
+	fill(&slots[0], 200 * MIB);
+	need(f && fscanf(f, "%lu", &pages) == 1 && !fclose(f), "a size");
+	need(!getrlimit(RLIMIT_AS, &all), "a limit");
+	few = all;
+	few.rlim_cur = pages * sysconf(_SC_PAGESIZE) + 150 * MIB;
+	need(!setrlimit(RLIMIT_AS, &few), "a limit");
+	is(hetmem_sleep(res, NULL, KEEP), -ENOMEM, "no addresses: %s", hetmem_last_error());
+	ok(strstr(hetmem_last_error(), "at most "), "with the number");
+	need(!setrlimit(RLIMIT_AS, &all), "no limit");
+	is(stats().parked, 0, "no host memory is held");
+	is(wrong(), 0, "contents are where they were");
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps: %s", hetmem_last_error());
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	is(wrong(), 0, "contents are there");
+	end();
+}
+
+/* A max= that is lowered takes nothing that is live, asleep or not. */
+static void lower_max(void)
+{
+	make("pool(vmm,handle=2M,max=100M)");
+	fill(&slots[0], 50 * MIB);
+	fill(&slots[1], 40 * MIB);
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps");
+	empty(&slots[1]);
+	is(hetmem_resource_set(res, "max", "20M"), 0, "a lower max");
+	is(hetmem_wake(res, NULL), 0, "wakes: %s", hetmem_last_error());
+	is(wrong(), 0, "contents are there");
+	ok(stats().reserved <= 52 * MIB, "what is free went: %llu",
+	   (long long)stats().reserved);
+	end();
+}
+
+/* Exported memory stays: others use it. */
+static void exported(void)
+{
+	struct hetmem_segment segment;
+	void *theirs;
+	int fd;
+
+	make("pool(vmm(export=fd))");
+	fill(&slots[0], 5 * MIB);
+	fill(&slots[1], 3 * MIB);
+	fill(&slots[2], MIB);
+	is(hetmem_export(res, slots[0].p, &fd, &segment, 1), 1, "exported");
+	need(!hetmem_import(hm, 0, &fd, &segment, 1, &theirs), "%s", hetmem_last_error());
+	close(fd);
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps: %s", hetmem_last_error());
+	((unsigned char *)theirs)[7] ^= 1;
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	is(wrong(), 1, "what another process wrote is there, and no other byte differs");
+	empty(&slots[0]);
+	is(hetmem_sleep(res, NULL, KEEP), 0, "freed, it is in nobody's way: %s",
+	   hetmem_last_error());
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	is(wrong(), 0, "contents are there");
+	hetmem_import_close(hm, theirs);
 	end();
 }
 
@@ -465,6 +627,11 @@ int main(int argc, char **argv)
 	bounded();
 	order_of_calls();
 	pinned();
+	several_pools();
+	small_host();
+	no_addresses();
+	lower_max();
+	exported();
 	large_handles();
 	no_device_memory();
 	all_fail();
