@@ -1166,32 +1166,6 @@ struct block *hm_pool_find(struct pool *p, struct pool_stream *s,
 	return *err ? NULL : w.block;
 }
 
-/* Gives back what is behind @units, and what is before @addr. */
-static struct block *trim_to(struct pool *p, struct block *b, uint64_t addr,
-			     uint64_t units, uint64_t smallest)
-{
-	uint64_t before = (addr - b->addr) >> UNIT_SHIFT;
-	struct block *front = b, *rest;
-
-	if (before) {
-		b = hm_block_cut(p, front, before);
-		if (!b) {
-			hm_block_release(p, front);
-			return NULL;
-		}
-		hm_block_release(p, front);
-	}
-	if (b->units >= units + smallest && !(b->flags & BLOCK_WHOLE)) {
-		rest = hm_block_cut(p, b, units);
-		if (!rest) {
-			hm_block_release(p, b);
-			return NULL;
-		}
-		hm_block_release(p, rest);
-	}
-	return b;
-}
-
 int hm_pool_explain(struct pool *p, const char *what, size_t size, int err,
 		    uint64_t waited, const struct hm_stream *on)
 {
@@ -1258,7 +1232,7 @@ static struct block *place_block(struct pool *p, struct block *b,
 	if (p->source->place && align == UNIT && zone && b->units > units && b->next &&
 	    !(b->flags & BLOCK_GRAPH))
 		addr = p->source->place(p, b, units);
-	return trim_to(p, b, addr, units, zone ? SMALLEST_REST : 1);
+	return hm_block_trim(p, b, addr, units, zone ? SMALLEST_REST : 1);
 }
 
 int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,

@@ -254,6 +254,31 @@ struct block *hm_block_release(struct pool *p, struct block *b)
 	return block_release(p, b, false);
 }
 
+struct block *hm_block_trim(struct pool *p, struct block *b, uint64_t addr,
+			    uint64_t units, uint64_t smallest)
+{
+	uint64_t before = (addr - b->addr) >> UNIT_SHIFT;
+	struct block *front = b, *rest;
+
+	if (before) {
+		b = hm_block_cut(p, front, before);
+		if (!b) {
+			hm_block_release(p, front);
+			return NULL;
+		}
+		hm_block_release(p, front);
+	}
+	if (b->units >= units + smallest && !(b->flags & BLOCK_WHOLE)) {
+		rest = hm_block_cut(p, b, units);
+		if (!rest) {
+			hm_block_release(p, b);
+			return NULL;
+		}
+		hm_block_release(p, rest);
+	}
+	return b;
+}
+
 /*
  * A piece of work is so many steps: a look at a block is one, a move some 1,000
  * instructions and MOVE_STEPS.

@@ -211,6 +211,12 @@ void hm_block_take(struct pool *p, struct block *b);
 struct block *hm_block_release(struct pool *p, struct block *b);
 /* Cuts a BUSY block after @units. Returns the BUSY rest; NULL: no memory. */
 struct block *hm_block_cut(struct pool *p, struct block *b, uint64_t units);
+/*
+ * Releases what BUSY @b has before @addr, and what it has behind @units from there on, if
+ * that is @smallest units at least. NULL: no memory, and all of @b is released.
+ */
+struct block *hm_block_trim(struct pool *p, struct block *b, uint64_t addr,
+			    uint64_t units, uint64_t smallest);
 /* Returns a BUSY, complete block that is a run of its own; NULL: no memory. */
 struct block *hm_block_new(struct pool *p, uint64_t addr, uint64_t units,
 			   unsigned int zone);

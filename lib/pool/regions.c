@@ -275,23 +275,6 @@ static void set_reserve(struct block *b, bool reserve)
 	__atomic_store_n(&b->flags, flags | (reserve ? BLOCK_RESERVE : 0), __ATOMIC_RELEASE);
 }
 
-/* Cuts BUSY @b after @units and releases the rest; false, and @b is released, too. */
-static bool regions_cut_off(struct pool *p, struct block *b, uint64_t units)
-{
-	struct block *rest = hm_block_cut(p, b, units);
-
-	hm_block_release(p, rest ? rest : b);
-	return rest;
-}
-
-/* Whether @s is behind all that was done with the free block @b. */
-static bool may_have(const struct pool *p, const struct pool_stream *s,
-		     const struct block *b)
-{
-	return b->pos <= hm_stream_known(&s->s, p->order.streams[b->stream]) ||
-	       hm_block_done(p, b);
-}
-
 /* Nothing here is mapped elsewhere; it is not given back either. */
 static int regions_pin(struct pool *p, struct block *b)
 {
@@ -313,8 +296,7 @@ static int regions_reserve(struct pool *p, struct pool_stream *s,
 			   const struct hm_ctl_alloc *arg, bool order, struct block **out)
 {
 	const uint64_t units = units_of(arg->size), all = units_of(arg->reserve);
-	struct block *b, *front;
-	uint64_t before;
+	struct block *b;
 	int err;
 
 	(void)order;
@@ -323,16 +305,10 @@ static int regions_reserve(struct pool *p, struct pool_stream *s,
 	b = hm_pool_find_now(p, s, 1, all + units_of(arg->align) - 1, &err);
 	if (!b)
 		return err;
-	before = (-b->addr & (arg->align - 1)) >> UNIT_SHIFT;
-	if (before) {
-		front = b;
-		b = hm_block_cut(p, front, before);
-		hm_block_release(p, front);
-	}
-	/* Released, the end can merge with what is behind it, but not with @b. */
-	if (b && b->units > all && !regions_cut_off(p, b, all))
+	b = hm_block_trim(p, b, (b->addr + arg->align - 1) & ~(uint64_t)(arg->align - 1), all, 1);
+	if (!b)
 		return -ENOMEM;
-	if (b && b->units > units) {
+	if (b->units > units) {
 		if (!hm_block_cut(p, b, units)) {
 			hm_block_release(p, b);
 			return -ENOMEM;
@@ -341,7 +317,7 @@ static int regions_reserve(struct pool *p, struct pool_stream *s,
 		set_reserve(block_at(p, b->next), true);
 	}
 	*out = b;
-	return b ? 0 : -ENOMEM;
+	return 0;
 }
 
 static void regions_unreserve(struct pool *p, struct block *b)
@@ -394,7 +370,7 @@ static struct block *find_behind(struct pool *p, const struct pool_stream *s,
 		if ((block_state(n) != BLOCK_FREE && block_state(n) != BLOCK_PENDING) ||
 		    n->flags & (BLOCK_GRAPH | BLOCK_WHOLE))
 			break;
-		if (block_state(n) == BLOCK_PENDING || !(order || may_have(p, s, n))) {
+		if (block_state(n) == BLOCK_PENDING || !(order || source_may_have(p, s, n))) {
 			*err = hm_error(-ENOMEM, "grow: the memory after the block is used by another stream");
 			return NULL;
 		}
@@ -435,7 +411,7 @@ static int regions_enlarge(struct pool *p, struct pool_stream *s, struct block *
 	if (err)
 		return err;
 	hm_block_take(p, last);
-	if (last->units > missing && !regions_cut_off(p, last, missing))
+	if (!hm_block_trim(p, last, last->addr, missing, 1))
 		return -ENOMEM;
 	while (b->units < units) {
 		n = block_at(p, b->next);

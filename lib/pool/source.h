@@ -78,6 +78,14 @@ struct source {
 	void (*drop)(struct pool *p, struct block *b);
 };
 
+/* Whether @s is behind all that was done with the FREE block @b. */
+static inline bool source_may_have(const struct pool *p, const struct pool_stream *s,
+				   const struct block *b)
+{
+	return b->pos <= hm_stream_known(&s->s, p->order.streams[b->stream]) ||
+	       hm_block_done(p, b);
+}
+
 /* As hm_pool_create(), over @source. */
 int hm_pool_create_over(struct hm_provider *provider,
 			const struct source *source,

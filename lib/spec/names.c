@@ -4,9 +4,9 @@
  *
  * unified is memory that the CPU and a device use at one address. The provider
  * below it follows from the platform's verdict (platform/detect.c); over= overrides
- * that, except that a device which cannot use system memory does not get it. Parameters go to the provider or to the pool, whichever has them. A parameter
- * that neither has takes no effect, and the reason names it: one spec serves machines
- * that differ.
+ * that. A device that cannot use system memory is refused it. Parameters go to the
+ * provider or to the pool, whichever has them. A parameter that neither has takes no
+ * effect, and the reason names it: one spec serves machines that differ.
  */
 #include <errno.h>
 #include <stdarg.h>

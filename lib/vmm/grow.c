@@ -287,11 +287,8 @@ static uint32_t plan_pages(const struct pool *p, const struct vmm_plan *plan,
 static bool may_have(const struct pool *p, const struct vmm_plan *plan,
 		     const struct block *b)
 {
-	const struct hm_stream *s = &plan->s->s;
-	const struct hm_stream *of = p->order.streams[b->stream];
-
-	return b->pos <= hm_stream_known(s, of) || hm_block_done(p, b) ||
-	       (plan->wait && s->index && !of->lost);
+	return source_may_have(p, plan->s, b) ||
+	       (plan->wait && plan->s->s.index && !p->order.streams[b->stream]->lost);
 }
 
 /* In a walk a block is part of the interval, or its handles are moved. */
@@ -441,13 +438,8 @@ static struct block *front_of(const struct pool *p, uint32_t handle,
 static bool may_begin(const struct pool *p, const struct vmm_plan *plan,
 		      const struct block *b)
 {
-	const struct hm_stream *of;
-
-	if (block_state(b) != BLOCK_FREE ||
-	    b->flags & (BLOCK_WHOLE | BLOCK_GRAPH) || b->units >= plan->want)
-		return false;
-	of = p->order.streams[b->stream];
-	return b->pos <= hm_stream_known(&plan->s->s, of) || hm_block_done(p, b);
+	return block_state(b) == BLOCK_FREE && !(b->flags & (BLOCK_WHOLE | BLOCK_GRAPH)) &&
+	       b->units < plan->want && source_may_have(p, plan->s, b);
 }
 
 /* Behind free blocks that end a run; of many runs, others than last time. */
