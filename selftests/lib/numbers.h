@@ -5,10 +5,14 @@
 
 #include "soft_driver.h"
 
-/* Pages of a range in memory of @kind; UINT64_MAX: it is not known. */
+/*
+ * Pages of a range at @location, or, with HETMEM_NODE_ANY, at any of its kind;
+ * UINT64_MAX: it is not known.
+ */
 __attribute__((unused))
-static uint64_t pages_at(const void *p, size_t size, uint32_t kind)
+static uint64_t pages_on(const void *p, size_t size, uint32_t location)
 {
+	const bool any = HETMEM_LOC_INDEX(location) == HETMEM_NODE_ANY;
 	const uintptr_t page = sysconf(_SC_PAGESIZE);
 	uintptr_t at = (uintptr_t)p, end = at + size, next;
 	struct hetmem_run runs[64];
@@ -20,10 +24,18 @@ static uint64_t pages_at(const void *p, size_t size, uint32_t kind)
 		if (n <= 0 || next <= at)
 			return UINT64_MAX;
 		for (i = 0; i < n; i++)
-			if (HETMEM_LOC_KIND(runs[i].location) == kind)
+			if (any ? HETMEM_LOC_KIND(runs[i].location) == HETMEM_LOC_KIND(location) :
+			    runs[i].location == location)
 				pages += (runs[i].end - runs[i].start) / page;
 	}
 	return pages;
+}
+
+/* As pages_on(), of all locations of @kind. */
+__attribute__((unused))
+static uint64_t pages_at(const void *p, size_t size, uint32_t kind)
+{
+	return pages_on(p, size, HETMEM_LOC(kind, HETMEM_NODE_ANY));
 }
 
 __attribute__((unused))

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 
 #include "hint/peer.h"
-#include "soft_driver.h"
+#include "numbers.h"
 
 #define MIB		((size_t)1 << 20)
 #define DEVICE(n)	HETMEM_LOC(HETMEM_DEVICE, n)
@@ -18,26 +18,6 @@
 
 static size_t page;
 static struct hetmem_peer *self;
-
-static uint64_t pages_at(const void *p, size_t size, uint32_t location)
-{
-	uintptr_t at = (uintptr_t)p, end = at + size, next;
-	struct hetmem_run runs[64];
-	uint64_t pages = 0;
-	ssize_t n, i;
-
-	for (; at < end; at = next) {
-		n = hetmem_residency(hm, (void *)at, end - at, runs, NULL, 64, &next);
-		if (n <= 0 || next <= at)
-			return UINT64_MAX;
-		for (i = 0; i < n; i++)
-			if (runs[i].location == location ||
-			    (location == ANY_HOST &&
-			     HETMEM_LOC_KIND(runs[i].location) == HETMEM_HOST))
-				pages += (runs[i].end - runs[i].start) / page;
-	}
-	return pages;
-}
 
 static char *memory(size_t size)
 {
@@ -96,13 +76,13 @@ static void ask_until_there(const char *p, size_t size, uint32_t location,
 	for (i = 0; i < 20; i++) {
 		err = ask(p, size, location, &h);
 		moved += h.moved;
-		if (err || pages_at(p, size, location) == size / page)
+		if (err || pages_on(p, size, location) == size / page)
 			break;
 	}
 	is(err, 0, "%s: answered", name);
 	is(h.answered, 1, "by the executor");
 	is(moved, size / page, "moved");
-	is(pages_at(p, size, location), size / page, "are there");
+	is(pages_on(p, size, location), size / page, "are there");
 }
 
 static void errors(void)
@@ -180,7 +160,7 @@ static void there_and_back(void)
 	ask_until_there(p, size, ANY_HOST, "to the host");
 	is(wrong(p, size), 0, "contents");
 	ask_until_there(p + page, page, DEVICE(0), "one page");
-	is(pages_at(p, size, DEVICE(0)), 1, "and no more");
+	is(pages_on(p, size, DEVICE(0)), 1, "and no more");
 	is(ask(p + 2 * page + 5, 1, DEVICE(0), &h), 0, "a byte");
 	is(h.moved, 1, "is its page");
 	s = stats_of(x);
@@ -207,7 +187,7 @@ static void holes(void)
 	ask_until_there(p, 2 * page, DEVICE(0), "before the hole");
 	is(ask(p, 8 * page, DEVICE(0), &h), 0, "with a hole");
 	is(h.moved, 4, "what is behind it moves");
-	is(pages_at(p, 8 * page, DEVICE(0)), 6, "all that there is");
+	is(pages_on(p, 8 * page, DEVICE(0)), 6, "all that there is");
 	is(ask(p + 2 * page, 2 * page, DEVICE(0), &h), 0, "only the hole");
 	is(h.moved, 0, "is nothing");
 	is(ask(p, 8 * page, ANY_HOST, &h), 0, "back");
@@ -234,8 +214,8 @@ static void untouched(void)
 		p[i * 8 * MIB] = i + 1;
 	is(ask(p, size, DEVICE(0), &h), 0, "eight pages of it were");
 	is(h.moved, 8, "and move");
-	is(pages_at(p, size, DEVICE(0)), 8, "alone");
-	is(pages_at(p, size, HETMEM_LOC(HETMEM_UNKNOWN, 0)), size / page - 8,
+	is(pages_on(p, size, DEVICE(0)), 8, "alone");
+	is(pages_on(p, size, HETMEM_LOC(HETMEM_UNKNOWN, 0)), size / page - 8,
 	   "the rest is as it was");
 	for (i = 0; i < 8; i++)
 		ok(p[i * 8 * MIB] == (char)(i + 1), "contents of page %zu", i);
@@ -277,7 +257,7 @@ static void refuse(void)
 	is(h.moved, 0, "nothing moved");
 	ok(seen.p == p && seen.size == MIB && seen.location == DEVICE(1),
 	   "it knew what was asked");
-	is(pages_at(p, MIB, DEVICE(1)), 0, "indeed");
+	is(pages_on(p, MIB, DEVICE(1)), 0, "indeed");
 	seen.say = 1;
 	is(ask(p, MIB, ANY_HOST, &h), -EPERM, "an answer that is none");
 	ok(seen.location == ANY_HOST, "to the host");
@@ -374,8 +354,8 @@ static void merge(void)
 	is(a[3].hinted.moved, MIB / page, "the one in the others");
 	is(a[4].hinted.moved, 3 * MIB / page, "back");
 	is(a[5].hinted.moved, MIB / page, "to the other device");
-	is(pages_at(p, 8 * MIB, DEVICE(1)), MIB / page, "the last one is last");
-	is(pages_at(p, 8 * MIB, DEVICE(0)), MIB / page, "what none took back");
+	is(pages_on(p, 8 * MIB, DEVICE(1)), MIB / page, "the last one is last");
+	is(pages_on(p, 8 * MIB, DEVICE(0)), MIB / page, "what none took back");
 	is(hetmem_executor_run(x), 0, "nothing is left");
 	is(poll(&pfd, 1, 0), 0, "poll() agrees");
 	is(wrong(p, 8 * MIB), 0, "contents");
