@@ -282,6 +282,7 @@ const char *hetmem_driver_name(struct hetmem *hm);
 #include <hetmem/adaptor.h>
 #include <hetmem/framework.h>
 #include <hetmem/hint.h>
+#include <hetmem/move.h>
 #include <hetmem/place.h>
 #include <hetmem/pool.h>
 #include <hetmem/snapshot.h>

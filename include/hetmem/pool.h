@@ -66,8 +66,9 @@ enum hetmem_placement {
  *	that costs nothing before it is touched: system(), host() and managed(), as
  *	in unified. There all addresses count as held, in max= and in headroom() too.
  * @private_pool: 0, or a private pool that is retained. Not with @reserve.
- * @flags: 0
+ * @flags: HETMEM_ALLOC_*
  * @placement: enum hetmem_placement. A resource without classes ignores it.
+ * @priority: of a movable block, see hetmem_priority()
  *
  * Zero in a member that a later version adds means the behaviour of this version.
  */
@@ -80,7 +81,15 @@ struct hetmem_alloc_params {
 	uint64_t private_pool;
 	unsigned int flags;
 	unsigned int placement;
+	int priority;
 };
+
+/*
+ * Flags. A resource that moves no blocks ignores them, and a pool those of blocks of at
+ * most 1 MiB.
+ */
+#define HETMEM_ALLOC_MOVABLE	(1U << 0)	/* may be spilled, see <hetmem/move.h> */
+#define HETMEM_ALLOC_KEEP	(1U << 1)	/* never, whatever movable= says */
 
 /*
  * As hetmem_alloc(), with options. For a private pool @stream may be captured, with or
@@ -251,6 +260,11 @@ int hetmem_import_close(struct hetmem *hm, void *ptr);
  * @driver_calls: made by the resource
  * @host_wait_ns: nanoseconds that calls waited for a device
  * @parked: bytes of host memory for contents, see hetmem_sleep()
+ * @spilled: bytes of live blocks that are on the host, see hetmem_spill(). @reserved
+ *	does not include them
+ * @spill_host: bytes of host memory for that, kept ones included
+ * @spill_host_peak: highest value of @spill_host
+ * @spilled_total, @fetched_total: bytes that were moved, each way
  */
 struct hetmem_resource_stats {
 	size_t size;
@@ -266,6 +280,11 @@ struct hetmem_resource_stats {
 	uint64_t driver_calls;
 	uint64_t host_wait_ns;
 	uint64_t parked;
+	uint64_t spilled;
+	uint64_t spill_host;
+	uint64_t spill_host_peak;
+	uint64_t spilled_total;
+	uint64_t fetched_total;
 };
 
 /*

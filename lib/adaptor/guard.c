@@ -26,6 +26,7 @@
 #include <string.h>
 
 #include "adaptor/adaptor.h"
+#include "core/move.h"
 #include "core/snapshot.h"
 
 #define ZONE		((size_t)512)
@@ -723,6 +724,8 @@ static int guard_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	case HM_CTL_PIN_COMM:
 		return guard_by_base(g, op, arg,
 				     &((struct hm_ctl_stream *)arg)->ptr);
+	case HM_CTL_MOVE:
+		return guard_by_base(g, op, arg, &((struct hm_ctl_move *)arg)->ptr);
 	case HM_CTL_POLL:
 		return guard_poll(g);
 	case HM_CTL_SLEEP:

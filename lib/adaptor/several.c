@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "adaptor/adaptor.h"
+#include "core/move.h"
 #include "core/snapshot.h"
 
 void *hm_adaptor_new(size_t bytes, const struct hm_resource_ops *ops,
@@ -122,6 +123,11 @@ static int sum_stats(struct hm_several *s,
 		stats->driver_calls += one.driver_calls;
 		stats->host_wait_ns += one.host_wait_ns;
 		stats->parked += one.parked;
+		stats->spilled += one.spilled;
+		stats->spill_host += one.spill_host;
+		stats->spill_host_peak += one.spill_host_peak;
+		stats->spilled_total += one.spilled_total;
+		stats->fetched_total += one.fetched_total;
 	}
 	return result;
 }
@@ -193,6 +199,9 @@ static bool opposite(enum hm_ctl op, enum hm_ctl *back)
 	case HM_CTL_SLEEP:
 		*back = HM_CTL_WAKE;
 		return true;
+	case HM_CTL_OBSERVE:
+		*back = HM_CTL_OBSERVE;
+		return true;
 	default:
 		return false;
 	}
@@ -210,6 +219,8 @@ static void put_back(struct hm_several *s, unsigned int told, enum hm_ctl op,
 		return;
 	if (op == HM_CTL_SLEEP)
 		((struct hm_ctl_sleep *)arg)->undo = true;
+	if (op == HM_CTL_OBSERVE)
+		((struct hm_ctl_observe *)arg)->add ^= true;
 	snprintf(text, sizeof(text), "%s", hetmem_last_error());
 	for (i = 0; i < s->nr; i++)
 		if (told >> i & 1)
@@ -346,6 +357,8 @@ int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	case HM_CTL_RECORD:
 		return ask_owner(s, ((struct hm_ctl_stream *)arg)->ptr, true,
 				 op, arg);
+	case HM_CTL_MOVE:
+		return ask_owner(s, ((struct hm_ctl_move *)arg)->ptr, true, op, arg);
 	case HM_CTL_GROW:
 		return ask_owner(s, ((struct hm_ctl_grow *)arg)->ptr, true, op,
 				 arg);

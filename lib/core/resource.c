@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "core/move.h"
 #include "core/snapshot.h"
 
 /* Callbacks that threads are in: all, and the calling thread's, the last first. */
@@ -348,8 +349,13 @@ static int check_params(const struct hetmem_alloc_params *params, void **ptr)
 				params->size);
 	if (hm_has_more(params, sizeof(*params), params->size))
 		return hm_error(-E2BIG, "alloc_with: params has members that this library does not know");
-	if (params->flags)
-		return hm_error(-EINVAL, "alloc_with: flags are 0");
+	if (params->flags & ~(HETMEM_ALLOC_MOVABLE | HETMEM_ALLOC_KEEP))
+		return hm_error(-EINVAL, "alloc_with: flags %#x are not HETMEM_ALLOC_*",
+				params->flags);
+	if (params->flags == (HETMEM_ALLOC_MOVABLE | HETMEM_ALLOC_KEEP))
+		return hm_error(-EINVAL, "alloc_with: a block is movable or kept");
+	if (params->flags & HETMEM_ALLOC_MOVABLE && params->private_pool)
+		return hm_error(-EINVAL, "alloc_with: a private pool's blocks do not move");
 	if (params->placement > HETMEM_PLACEMENT_STREAMING)
 		return hm_error(-EINVAL, "alloc_with: there is no placement %u",
 				params->placement);
@@ -372,7 +378,7 @@ int hetmem_alloc_with(struct hetmem_resource *res,
 
 	if (err)
 		return err;
-	if (!params->reserve && !params->private_pool && !params->placement)
+	if (!params->reserve && !params->private_pool && !params->placement && !params->flags)
 		return hetmem_alloc(res, params->bytes, params->align,
 				    params->stream, ptr);
 	arg = (struct hm_ctl_alloc){
@@ -382,6 +388,8 @@ int hetmem_alloc_with(struct hetmem_resource *res,
 		.reserve = params->reserve,
 		.private_pool = params->private_pool,
 		.placement = params->placement,
+		.flags = params->flags,
+		.priority = params->priority,
 		.stream = params->stream,
 	};
 	err = hm_resource_ctl(res, "alloc_with", HM_CTL_ALLOC_WITH, &arg);
@@ -440,6 +448,72 @@ int hetmem_wake(struct hetmem_resource *res, const char *tag)
 	struct hm_ctl_sleep arg = { .tag = tag };
 
 	return hm_resource_ctl(res, "wake", HM_CTL_WAKE, &arg);
+}
+
+static int move(struct hetmem_resource *res, const char *what, enum hm_move how, void *ptr,
+		bool begin)
+{
+	struct hm_ctl_move arg = { .ptr = ptr, .move = how, .begin = begin };
+
+	if (!ptr)
+		return hm_error(-EINVAL, "%s: ptr is NULL", what);
+	return hm_resource_ctl(res, what, HM_CTL_MOVE, &arg);
+}
+
+int hetmem_spill(struct hetmem_resource *res, void *ptr)
+{
+	return move(res, "spill", HM_MOVE_SPILL, ptr, false);
+}
+
+int hetmem_fetch(struct hetmem_resource *res, void *ptr)
+{
+	return move(res, "fetch", HM_MOVE_FETCH, ptr, false);
+}
+
+int hetmem_spill_async(struct hetmem_resource *res, void *ptr)
+{
+	return move(res, "spill_async", HM_MOVE_SPILL, ptr, true);
+}
+
+int hetmem_fetch_async(struct hetmem_resource *res, void *ptr)
+{
+	return move(res, "fetch_async", HM_MOVE_FETCH, ptr, true);
+}
+
+int hetmem_host_access(struct hetmem_resource *res, void *ptr)
+{
+	return move(res, "host_access", HM_MOVE_HOST_ACCESS, ptr, false);
+}
+
+int hetmem_priority(struct hetmem_resource *res, void *ptr, int priority)
+{
+	struct hm_ctl_move arg = {
+		.ptr = ptr, .move = HM_MOVE_PRIORITY, .priority = priority,
+	};
+
+	if (!ptr)
+		return hm_error(-EINVAL, "priority: ptr is NULL");
+	return hm_resource_ctl(res, "priority", HM_CTL_MOVE, &arg);
+}
+
+static int observe(struct hetmem_resource *res, const char *what, hetmem_remap_fn fn, void *arg,
+		   bool add)
+{
+	struct hm_ctl_observe observe = { .fn = fn, .arg = arg, .add = add };
+
+	if (!fn)
+		return hm_error(-EINVAL, "%s: fn is NULL", what);
+	return hm_resource_ctl(res, what, HM_CTL_OBSERVE, &observe);
+}
+
+int hetmem_on_remap(struct hetmem_resource *res, hetmem_remap_fn fn, void *arg)
+{
+	return observe(res, "on_remap", fn, arg, true);
+}
+
+int hetmem_off_remap(struct hetmem_resource *res, hetmem_remap_fn fn, void *arg)
+{
+	return observe(res, "off_remap", fn, arg, false);
 }
 
 int hetmem_capture_begin(struct hetmem_resource *res, hetmem_stream stream,

@@ -49,6 +49,8 @@ enum hm_ctl {
 	HM_CTL_WALK,		/* [struct hm_ctl_walk] core/snapshot.h */
 	HM_CTL_TRACE,		/* [struct hm_ctl_trace] calls no driver */
 	HM_CTL_GATE,		/* [struct hm_ctl_gate] provider/gate.h */
+	HM_CTL_MOVE,		/* [struct hm_ctl_move] core/move.h */
+	HM_CTL_OBSERVE,		/* [struct hm_ctl_observe] likewise */
 };
 
 /*
@@ -94,6 +96,8 @@ struct hm_ctl_alloc {
 	size_t reserve;
 	uint64_t private_pool;
 	unsigned int placement;
+	unsigned int flags;
+	int priority;
 	hetmem_stream stream;
 	void *ptr;
 };

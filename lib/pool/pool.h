@@ -37,6 +37,11 @@
  * @park: bytes of host memory kept after a wake, if @park_given; else a share of what
  *	is available
  * @max_host: most bytes of host memory for contents; 0: what there is
+ * @spill: most bytes of host memory for spilled blocks; 0: the pool moves none by itself,
+ *	and the program as many as there is memory for
+ * @min_host: of these, made when the pool is created
+ * @movable: blocks of so many bytes are movable; 0: those that are declared
+ * @single_launcher: blocks of the legacy stream move, too
  */
 struct hm_pool_options {
 	uint64_t max;
@@ -55,6 +60,10 @@ struct hm_pool_options {
 	uint64_t park;
 	bool park_given;
 	uint64_t max_host;
+	uint64_t spill;
+	uint64_t min_host;
+	uint64_t movable;
+	bool single_launcher;
 };
 
 #define HM_POOL_WAIT_MS		1000

@@ -199,6 +199,10 @@ static int pool_options(const struct hm_spec *spec, uint64_t total,
 	};
 	snprintf(options->tag, sizeof(options->tag), "%s", tag ? tag : "");
 	options->max_host = hm_spec_number(spec, "max_host");
+	options->spill = hm_spec_number(spec, "spill");
+	options->min_host = hm_spec_number(spec, "min_host");
+	options->movable = hm_spec_number(spec, "movable");
+	options->single_launcher = hm_spec_number(spec, "launcher");
 	options->park_given = has(spec, "park");
 	options->park = hm_spec_number(spec, "park");
 	/* release, keep */
@@ -402,7 +406,15 @@ static int make_fixed(const struct hm_spec *spec,
 	{ "park", HM_PARAM_SIZE, NULL, "release|keep",			\
 	  "host memory kept after a wake; not given: 25% of what is available" }, \
 	{ .name = "max_host", .type = HM_PARAM_SIZE, .not_zero = true,	\
-	  .help = "most host memory for contents of a sleep" }
+	  .help = "most host memory for contents of a sleep" },		\
+	{ .name = "spill", .type = HM_PARAM_SIZE, .not_zero = true,	\
+	  .help = "most host memory for blocks that move when the device is full" }, \
+	{ "min_host", HM_PARAM_SIZE, NULL, NULL,			\
+	  "host memory for spilled blocks, made beforehand" },		\
+	{ .name = "movable", .type = HM_PARAM_SIZE, .not_zero = true,	\
+	  .help = "blocks of so many bytes or more are movable" },	\
+	{ "launcher", HM_PARAM_WORD, "any", "any|single",		\
+	  "single: one thread gives work to the device" }
 
 #define PROVIDER(kind, text, ...) {					\
 	.name = #kind, .class = HM_KIND_PROVIDER, .help = text,		\

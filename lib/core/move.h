@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * What ctl() is asked for by the functions of include/hetmem/move.h.
+ */
+#ifndef HETMEM_CORE_MOVE_H
+#define HETMEM_CORE_MOVE_H
+
+#include "core/resource.h"
+
+enum hm_move {
+	HM_MOVE_SPILL,
+	HM_MOVE_FETCH,
+	HM_MOVE_HOST_ACCESS,
+	HM_MOVE_PRIORITY,
+};
+
+/* @begin: the move ends later. */
+struct hm_ctl_move {
+	void *ptr;
+	enum hm_move move;
+	bool begin;
+	int priority;
+};
+
+/* @add: or remove. */
+struct hm_ctl_observe {
+	hetmem_remap_fn fn;
+	void *arg;
+	bool add;
+};
+
+#endif /* HETMEM_CORE_MOVE_H */
