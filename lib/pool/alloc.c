@@ -361,25 +361,23 @@ static void use_remove(struct pool *p, struct use *u)
 
 void hm_block_end_uses(struct pool *p, struct block *b)
 {
-	if (!(b->flags & BLOCK_EXPORTED)) {
+	if (!(b->flags & BLOCK_DROPPED)) {
 		hm_block_release(p, b);
-	} else if (hm_block_done(p, b)) {
-		p->source->drop(p, b);
-	} else {
+	} else if (!hm_block_done(p, b) || !p->source->drop(p, b)) {
 		block_set_state(b, BLOCK_PENDING);
 		b->right = 0;
-		if (p->nr_exported++)
-			block_at(p, p->last_exported)->right = block_id(p, b);
+		if (p->nr_dropped++)
+			block_at(p, p->last_dropped)->right = block_id(p, b);
 		else
-			p->exported = block_id(p, b);
-		p->last_exported = block_id(p, b);
+			p->dropped = block_id(p, b);
+		p->last_dropped = block_id(p, b);
 	}
 }
 
 /* A PENDING block with uses becomes BUSY; its list of them stays. */
 static void pending_take(struct pool *p, struct block *b)
 {
-	if (!(b->flags & BLOCK_EXPORTED))
+	if (!(b->flags & BLOCK_DROPPED))
 		hm_arena_remove(p, &p->pending[block_zone(b)], b);
 	p->nr_pending--;
 	block_set_state(b, BLOCK_BUSY);
@@ -417,18 +415,18 @@ static bool settle_pending(struct pool *p, struct pool_stream *s)
 }
 
 /*
- * Exported blocks whose own stream is done with them. Releases the lock between
+ * Blocks to be dropped whose own stream is done with them. Releases the lock between
  * pieces; a block that is still in use goes to the end of the list.
  */
-static void settle_exported(struct pool *p)
+static void settle_dropped(struct pool *p)
 {
-	uint32_t nr = p->nr_exported;
+	uint32_t nr = p->nr_dropped;
 
-	for (; nr && p->nr_exported; nr--) {
-		struct block *b = block_at(p, p->exported);
+	for (; nr && p->nr_dropped; nr--) {
+		struct block *b = block_at(p, p->dropped);
 
-		p->exported = b->right;
-		p->nr_exported--;
+		p->dropped = b->right;
+		p->nr_dropped--;
 		hm_stream_record(&p->order, p->order.streams[b->stream]);
 		block_set_state(b, BLOCK_BUSY);
 		hm_block_end_uses(p, b);
@@ -483,7 +481,7 @@ static void free_used(struct pool *p, struct block *b)
 	use_at(p, b->slack)->left = nr;
 	p->nr_pending++;
 	block_set_state(b, BLOCK_PENDING);
-	if (!(b->flags & BLOCK_EXPORTED))
+	if (!(b->flags & BLOCK_DROPPED))
 		hm_arena_add(p, &p->pending[block_zone(b)], b);
 }
 
@@ -740,7 +738,7 @@ bool hm_pool_claim(struct pool *p, struct pool_stream *s)
 
 			next = use_at(p, id)->later;
 			looks += 2;
-			if (b->flags & BLOCK_EXPORTED ||
+			if (b->flags & BLOCK_DROPPED ||
 			    block_state(b) != BLOCK_PENDING || !uses_known(p, s, b, &looks) ||
 			    block_wait(p, s, b))
 				continue;
@@ -1003,7 +1001,7 @@ bool hm_pool_awaits(struct pool *p)
 
 		if (!s->s.nr || s->s.lost)
 			continue;
-		if (s->first_use || p->nr_exported)
+		if (s->first_use || p->nr_dropped)
 			return true;
 		for (zone = 0; zone < NR_ZONES; zone++)
 			if (s->arenas[zone].units)
@@ -1114,7 +1112,7 @@ static bool retry_source(struct pool *p)
 	return (p->source->retry && p->source->retry(p)) || changed;
 }
 
-int hm_pool_attempt(struct pool *p, struct pool_stream *s,
+int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
 		    int (*attempt)(struct pool *p, struct pool_stream *s,
 				   void *arg),
 		    void *arg, struct hm_stream **waited)
@@ -1123,6 +1121,8 @@ int hm_pool_attempt(struct pool *p, struct pool_stream *s,
 	uint64_t deadline;
 
 	if (err == -ENOMEM && retry_source(p))
+		err = attempt(p, s, arg);
+	while (err == -ENOMEM && p->source->relieve && p->source->relieve(p, s, bytes))
 		err = attempt(p, s, arg);
 	if (err != -ENOMEM || p->opt.wait_ms == HM_POOL_NO_WAIT)
 		return err;
@@ -1162,7 +1162,7 @@ struct block *hm_pool_find(struct pool *p, struct pool_stream *s,
 {
 	struct wanted w = { .zone = zone, .units = units };
 
-	*err = hm_pool_attempt(p, s, find_attempt, &w, waited);
+	*err = hm_pool_attempt(p, s, units << UNIT_SHIFT, find_attempt, &w, waited);
 	return *err ? NULL : w.block;
 }
 
@@ -1235,8 +1235,21 @@ static struct block *place_block(struct pool *p, struct block *b,
 	return hm_block_trim(p, b, addr, units, zone ? SMALLEST_REST : 1);
 }
 
+/* A block of its own that was just given, and is no capture's. */
+static void declare(struct pool *p, struct block *b, const struct hm_ctl_alloc *with,
+		    size_t size)
+{
+	const unsigned int flags = with ? with->flags : 0;
+
+	if (!p->source->declare || !block_zone(b) || b->flags & BLOCK_GRAPH ||
+	    flags & HETMEM_ALLOC_KEEP)
+		return;
+	if (flags & HETMEM_ALLOC_MOVABLE || (p->opt.movable && size >= p->opt.movable))
+		p->source->declare(p, b, with ? with->priority : 0);
+}
+
 int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
-		       size_t size, size_t align, void **ptr)
+		       const struct hm_ctl_alloc *with, size_t size, size_t align, void **ptr)
 {
 	const size_t whole = p->provider->granularity;
 	unsigned int zone = size > SMALL_MAX || p->whole;
@@ -1273,7 +1286,14 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 	}
 	*ptr = (void *)(uintptr_t)b->addr;
 	hm_pool_give(p, s, b, size);
+	declare(p, b, with, size);
 	sum_if_due(p);
+	/* Last: it waits, and other threads go on. */
+	if (zone && p->source->regain) {
+		s->pins++;
+		p->source->regain(p, s);
+		s->pins--;
+	}
 	return 0;
 }
 
@@ -1285,10 +1305,15 @@ static void let_go(struct pool *p, struct pool_stream *s, struct graph *to,
 		p->source->unreserve(p, b);
 	if (b->flags & BLOCK_GRAPH)
 		hm_graph_free(p, s, to, b);
-	else if (b->flags & (BLOCK_USED | BLOCK_EXPORTED))
+	else if (b->flags & (BLOCK_USED | BLOCK_DROPPED))
 		free_used(p, b);
 	else
 		hm_block_release(p, b);
+}
+
+void hm_pool_let_go(struct pool *p, struct block *b)
+{
+	let_go(p, stream_at(p, b->stream), NULL, b);
 }
 
 void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
@@ -1311,7 +1336,8 @@ void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
 	publish_and_unlock(p, s);
 	/* The lock may be released. */
 	s->pins++;
-	let_go(p, s, to, b);
+	if (!(b->flags & BLOCK_MOVABLE) || p->source->forget(p, b))
+		let_go(p, s, to, b);
 	s->pins--;
 	hm_pool_record(p, s, 1, bytes);
 	/* Others may wait for the device when they take memory back. */
@@ -1431,7 +1457,7 @@ bool hm_pool_poll(struct pool *p)
 		lost += s->s.id && s->s.lost && !s->s.synced;
 	}
 	p->nr_lost = lost;
-	settle_exported(p);
+	settle_dropped(p);
 	if (retired) {
 		hm_pool_settle(p);
 		for (i = 1; i < p->order.nr; i++) {

@@ -38,6 +38,10 @@ enum block_state {
 #define BLOCK_RESERVE	8	/* addresses are reserved after it; BUSY: it is these */
 #define BLOCK_WHOLE	16	/* owns its handle, never cut or merged */
 #define BLOCK_EXPORTED	32	/* shared with other processes: never reused */
+#define BLOCK_MOVABLE	64	/* live: may be spilled */
+#define BLOCK_SPILLED	128	/* some of it is host memory: never reused */
+/* Freed, it goes to no arena, but to source->drop() once its uses are complete. */
+#define BLOCK_DROPPED	(BLOCK_EXPORTED | BLOCK_SPILLED)
 
 /**
  * struct block - descriptor of [@addr, @addr + @units * 512)
@@ -45,8 +49,8 @@ enum block_state {
  * @prev, @next: neighbours in the run, 0 at its ends
  * @chain: next in the hash
  * @left, @right: links of a tree or list. Live: @left is the list of uses,
- *	@right the graph that the block belongs to, if any. BUSY and about to be
- *	live: @right likewise.
+ *	@right the graph that the block belongs to, if any, or, of a movable one, its
+ *	entry in vmm/movable.c. BUSY and about to be live: @right likewise.
  * @stream: index. Free: the tag's. Live: the stream it was allocated on.
  * @pos: free: the tag's position. Live: serial of that stream; of a graph:
  *	links, see graph.c.

@@ -227,7 +227,7 @@ int alloc_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	int err = hm_pool_lock(p, stream, epoch, &s);
 
 	if (!err) {
-		err = hm_pool_alloc_slow(p, s, NULL, size, align, ptr);
+		err = hm_pool_alloc_slow(p, s, NULL, NULL, size, align, ptr);
 		pthread_mutex_unlock(&p->lock);
 	}
 	return err;

@@ -544,7 +544,7 @@ int hm_private_alloc(struct pool *p, struct hm_ctl_alloc *arg)
 		err = private_part(p, of, arg->stream, &g);
 	if (!err) {
 		of->users++;
-		err = hm_pool_alloc_slow(p, stream_at(p, 0), g, arg->size,
+		err = hm_pool_alloc_slow(p, stream_at(p, 0), g, NULL, arg->size,
 					 arg->align, &arg->ptr);
 		of->users--;
 	}

@@ -356,6 +356,8 @@ static int pool_stats(struct pool *p, struct hetmem_resource_stats *st)
 	st->driver_calls = p->calls + p->order.calls;
 	st->host_wait_ns = p->order.wait_ns;
 	st->parked = p->source->parked ? p->source->parked(p) : 0;
+	if (p->source->moved)
+		p->source->moved(p, st);
 	pthread_mutex_unlock(&p->lock);
 	return 0;
 }
@@ -390,7 +392,7 @@ static int pool_attempt(struct pool *p, struct pool_stream *s,
 	int err;
 
 	s->pins++;
-	err = hm_pool_attempt(p, s, attempt, arg, &waited);
+	err = hm_pool_attempt(p, s, size, attempt, arg, &waited);
 	s->pins--;
 	if (err != -ENOMEM)
 		return err;
@@ -429,7 +431,24 @@ static int reserve_attempt(struct pool *p, struct pool_stream *s, void *arg)
 		return err;
 	r->ptr = (void *)(uintptr_t)b->addr;
 	hm_pool_give(p, s, b, r->size);
+	if (r->flags & HETMEM_ALLOC_MOVABLE && p->source->declare && block_zone(b))
+		p->source->declare(p, b, r->priority);
 	return 0;
+}
+
+/* A large block with flags: it comes by the slow path in any case. */
+static int alloc_flagged(struct pool *p, struct hm_ctl_alloc *arg)
+{
+	struct pool_stream *s;
+	int err = hm_pool_lock_stream(p, arg->stream, &s);
+
+	if (err)
+		return err;
+	err = hm_pool_alloc_slow(p, s, NULL, arg, arg->size, arg->align, &arg->ptr);
+	pthread_mutex_unlock(&p->lock);
+	if (hm_unlikely(p->res.hm->check) && !err)
+		hm_pool_tell_alloc(p, arg->ptr, arg->size, arg->stream);
+	return err;
 }
 
 static int pool_alloc_with(struct pool *p, struct hm_ctl_alloc *arg)
@@ -439,6 +458,8 @@ static int pool_alloc_with(struct pool *p, struct hm_ctl_alloc *arg)
 
 	if (arg->private_pool)
 		return hm_private_alloc(p, arg);
+	if (!arg->reserve && arg->flags && arg->size > SMALL_MAX)
+		return alloc_flagged(p, arg);
 	if (!arg->reserve)
 		return hm_pool_alloc(&p->res, arg->size, arg->align,
 				     arg->stream, &arg->ptr);
@@ -655,6 +676,12 @@ static void pool_awake(struct pool *p)
 	pool_set_cache(p);
 }
 
+static void tell(struct pool *p, enum hetmem_remap_cause cause, bool after, int err)
+{
+	if (p->source->tell)
+		p->source->tell(p, cause, after, err);
+}
+
 /* With both locks. Releases pool->lock while it waits and copies. */
 static int pool_go_to_sleep(struct pool *p, const struct hm_ctl_sleep *arg)
 {
@@ -668,6 +695,8 @@ static int pool_go_to_sleep(struct pool *p, const struct hm_ctl_sleep *arg)
 	/* What failed before is tried again. */
 	if (p->asleep)
 		return p->source->sleep(p);
+	if (p->source->end_moves)
+		p->source->end_moves(p);
 	p->asleep = true;
 	p->slept_in = arg->call;
 	pool_set_cache(p);
@@ -689,16 +718,22 @@ static int pool_go_to_sleep(struct pool *p, const struct hm_ctl_sleep *arg)
 		return err;
 	}
 	p->saved = keep;
-	return p->source->sleep(p);
+	tell(p, HETMEM_REMAP_SLEEP, false, 0);
+	err = p->source->sleep(p);
+	tell(p, HETMEM_REMAP_SLEEP, true, err);
+	return err;
 }
 
 /* With both locks. Releases pool->lock while it copies. */
 static int pool_wake_up(struct pool *p)
 {
-	int err = p->source->wake(p);
+	int err;
 
+	tell(p, HETMEM_REMAP_WAKE, false, 0);
+	err = p->source->wake(p);
 	if (!err && p->saved)
 		err = p->source->load(p);
+	tell(p, HETMEM_REMAP_WAKE, true, err);
 	if (err)
 		return err;
 	p->saved = false;
@@ -706,16 +741,33 @@ static int pool_wake_up(struct pool *p)
 	return 0;
 }
 
-/* Not beside a sleep or a wake. */
+int hm_pool_lock_moves(struct pool *p)
+{
+	if (__atomic_load_n(&p->mover, __ATOMIC_RELAXED) == hm_thread())
+		return hm_error(-EDEADLK, "pool: not in a function of hetmem_on_remap()");
+	pthread_mutex_lock(&p->sleep_lock);
+	__atomic_store_n(&p->mover, hm_thread(), __ATOMIC_RELAXED);
+	pthread_mutex_lock(&p->lock);
+	return 0;
+}
+
+void hm_pool_unlock_moves(struct pool *p)
+{
+	pthread_mutex_unlock(&p->lock);
+	__atomic_store_n(&p->mover, 0, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&p->sleep_lock);
+}
+
+/* Not beside a sleep, a wake or a move. */
 static void pool_idle(struct pool *p, bool all)
 {
 	if (!p->source->idle || pthread_mutex_trylock(&p->sleep_lock))
 		return;
+	__atomic_store_n(&p->mover, hm_thread(), __ATOMIC_RELAXED);
 	pthread_mutex_lock(&p->lock);
 	while (p->source->idle(p, all) && all)
 		;
-	pthread_mutex_unlock(&p->lock);
-	pthread_mutex_unlock(&p->sleep_lock);
+	hm_pool_unlock_moves(p);
 }
 
 /*
@@ -747,14 +799,14 @@ static int pool_sleep_or_wake(struct pool *p, const struct hm_ctl_sleep *arg, bo
 		return -EOPNOTSUPP;
 	if (tag && strcmp(tag, p->opt.tag))
 		return 0;
-	pthread_mutex_lock(&p->sleep_lock);
-	pthread_mutex_lock(&p->lock);
+	err = hm_pool_lock_moves(p);
+	if (err)
+		return err;
 	if (!wake)
 		err = pool_go_to_sleep(p, arg);
 	else if (p->asleep && (!arg->undo || p->slept_in == arg->call))
 		err = pool_wake_up(p);
-	pthread_mutex_unlock(&p->lock);
-	pthread_mutex_unlock(&p->sleep_lock);
+	hm_pool_unlock_moves(p);
 	/* A max that was lowered while the pool slept concerns free memory only. */
 	if (wake && !err)
 		pool_shrink(p);
@@ -850,6 +902,11 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 		return pool_sleep_or_wake(p, arg, op == HM_CTL_WAKE);
 	case HM_CTL_EXPORT:
 		return pool_export(p, arg);
+	case HM_CTL_MOVE:
+		return p->source->move && !p->whole && !p->opt.comm ?
+			p->source->move(p, arg) : -EOPNOTSUPP;
+	case HM_CTL_OBSERVE:
+		return p->source->observe ? p->source->observe(p, arg) : -EOPNOTSUPP;
 	case HM_CTL_SET:
 		return pool_set(p, arg);
 	case HM_CTL_ACCESS:
@@ -1022,10 +1079,18 @@ static int check_options(const struct hm_pool_options *opt,
 	    (opt->handle && opt->handle < provider->granularity))
 		return hm_error(-EINVAL, "pool: handle is a power of two, %zu at least",
 				provider->granularity);
-	if ((opt->comm || opt->reserve || opt->park_given || opt->max_host) &&
+	if ((opt->comm || opt->reserve || opt->park_given || opt->max_host || opt->spill ||
+	     opt->min_host || opt->movable) &&
 	    !(provider->caps & HM_PROVIDER_MAPPABLE))
 		return hm_error(-EOPNOTSUPP, "pool: %s has no addresses apart from memory",
 				provider->ops->name);
+	if ((opt->spill || opt->min_host || opt->movable) &&
+	    (opt->comm || provider->caps & HM_PROVIDER_EXPORT || !provider->ops->create_host))
+		return hm_error(-EINVAL, "pool: %s blocks do not move: no spill, min_host, movable",
+				opt->comm ? "comm=on:" : provider->caps & HM_PROVIDER_EXPORT ?
+				"exported" : provider->ops->name);
+	if (opt->spill && opt->min_host > opt->spill)
+		return hm_error(-EINVAL, "pool: min_host is more than spill");
 	return 0;
 }
 
@@ -1089,6 +1154,8 @@ int hm_pool_create_over(struct hm_provider *provider,
 	p->opt = *options;
 	if (!p->opt.wait_ms)
 		p->opt.wait_ms = HM_POOL_WAIT_MS;
+	if (p->opt.spill && !p->opt.handle)
+		p->opt.handle = HM_POOL_SPILL_HANDLE;
 	p->host = provider->caps & HM_PROVIDER_FORK;
 	p->whole = provider->caps & HM_PROVIDER_EXPORT;
 	pool_set_cache(p);

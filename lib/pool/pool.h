@@ -67,6 +67,8 @@ struct hm_pool_options {
 };
 
 #define HM_POOL_WAIT_MS		1000
+/* With spill=: whole handles move, and a copy of one takes longer than changing its mapping. */
+#define HM_POOL_SPILL_HANDLE	((uint64_t)8 << 20)
 #define HM_POOL_NO_WAIT		(~0U)
 
 /*

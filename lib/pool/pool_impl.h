@@ -20,7 +20,7 @@
  * @work: instructions since the lock was released for a moment, about; @pauses:
  *	how often that was
  * @nr_pending: PENDING blocks with uses on further streams; @pending: arenas of
- *	those that may be reused; @exported, @last_exported, @nr_exported: list of
+ *	those that may be reused; @dropped, @last_dropped, @nr_dropped: list of
  *	PENDING ones without uses
  * @turn, @to_ask: where the next search of other streams begins, and how many
  *	of them it may ask the driver about, see alloc.c
@@ -33,8 +33,8 @@
  * @settle_next: arena where hm_pool_settle() goes on; @nr_settled: arenas before
  *	it in which it found no more to do
  * @asleep: memory is released, addresses stay; @saved: and so are contents; @slept_in: by
- *	which call of hetmem_sleep(). @sleep_lock: held by a sleep and a wake, taken before
- *	@lock
+ *	which call of hetmem_sleep(). @sleep_lock: held by a sleep, a wake and a move, taken
+ *	before @lock; @mover: hm_thread() of its holder, or 0
  * @host: works in a forked child; only then @fork is registered
  * @whole: blocks own their handles
  * @shared: streams share @room; @sum_due: hm_pool_sum() may raise the peak
@@ -59,12 +59,13 @@ struct pool {
 	/* Written by the slow path. */
 	pthread_mutex_t lock __attribute__((aligned(64)));
 	pthread_mutex_t sleep_lock;
+	uint64_t mover;
 	struct table uses;
 	struct graphs *graphs;
 	uint32_t hash_nr;
 	unsigned int work, pauses;
 	uint32_t nr_pending;
-	uint32_t exported, last_exported, nr_exported;
+	uint32_t dropped, last_dropped, nr_dropped;
 	struct arena pending[NR_ZONES];
 	unsigned int turn;
 	unsigned int to_ask;
@@ -176,15 +177,20 @@ void hm_block_end_uses(struct pool *p, struct block *b);
 /* Counts @nr blocks that went to the arenas of @s; enough of them get an event. */
 void hm_pool_record(struct pool *p, struct pool_stream *s, unsigned int nr,
 		    uint64_t bytes);
-/* @g: the part of a private pool that it is for, or NULL. Releases the lock. */
+/*
+ * @g: the part of a private pool that it is for, or NULL. @with: has flags and a
+ * priority, or NULL. Releases the lock.
+ */
 int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
-		       size_t size, size_t align, void **ptr);
+		       const struct hm_ctl_alloc *with, size_t size, size_t align, void **ptr);
 /*
  * Frees a BUSY block that was live. @s: NULL if the stream is unknown. @to: as
  * hm_graph_free(). Releases the lock.
  */
 void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
 		       struct block *b);
+/* The rest of that, for a BUSY block which source->forget() did not give back. */
+void hm_pool_let_go(struct pool *p, struct block *b);
 /*
  * All that is cached, and free and complete, merges with its neighbours.
  * Releases the lock between pieces.
@@ -199,11 +205,11 @@ bool hm_pool_claim(struct pool *p, struct pool_stream *s);
 /* -EBUSY: the pool is asleep. */
 int hm_pool_asleep(void);
 /*
- * Calls @attempt until it does not return -ENOMEM: while there is memory in use,
- * waits for any of it, at most wait_ms, without the lock. *@waited: the last
- * stream that was waited for. -EBUSY: the pool was put to sleep.
+ * Calls @attempt, which needs @bytes, until it does not return -ENOMEM: while blocks can
+ * move away, or there is memory in use: waits for any of it, at most wait_ms, without the
+ * lock. *@waited: the last stream that was waited for. -EBUSY: the pool was put to sleep.
  */
-int hm_pool_attempt(struct pool *p, struct pool_stream *s,
+int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
 		    int (*attempt)(struct pool *p, struct pool_stream *s,
 				   void *arg),
 		    void *arg, struct hm_stream **waited);
@@ -238,7 +244,14 @@ int hm_pool_may_hold(const struct pool *p, uint64_t bytes);
 void hm_pool_hold(struct pool *p, uint64_t bytes);
 void hm_pool_unhold(struct pool *p, uint64_t bytes);
 
-/* pool.c: tells check mode. Without a lock; @b is BUSY, of no capture. */
+/*
+ * pool.c: takes sleep_lock, then the lock; and back. -EDEADLK: the thread has it, in a
+ * callback of hetmem_on_remap().
+ */
+int hm_pool_lock_moves(struct pool *p);
+void hm_pool_unlock_moves(struct pool *p);
+
+/* Tell check mode. Without a lock; @b is BUSY, of no capture. */
 
 void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size,
 			hetmem_stream stream);

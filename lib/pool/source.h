@@ -6,6 +6,7 @@
 #ifndef HETMEM_POOL_SOURCE_H
 #define HETMEM_POOL_SOURCE_H
 
+#include "core/move.h"
 #include "pool/pool_impl.h"
 
 /**
@@ -43,9 +44,21 @@
  *	more.
  * @parked: bytes of that memory.
  * @export: as HM_CTL_EXPORT.
- * @drop: deletes a BUSY block that was exported; its uses are complete.
+ * @drop: deletes a BUSY block of BLOCK_DROPPED; its uses are complete. false: try again.
+ * @declare: the live block @b is movable, with this priority. There may be no room to
+ *	remember it: then it is not.
+ * @forget: a movable block that is BUSY is freed: it is no longer. false: it is under way,
+ *	and hm_pool_let_go() follows.
+ * @relieve: there is no memory for @bytes on @s: moves blocks of @s to the host. Returns
+ *	whether any moved. Releases the lock, waits.
+ * @regain: moves blocks of @s back that fit. Likewise.
+ * @end_moves: ends moves that are under way. With both locks; releases pool->lock.
+ * @move, @observe: as HM_CTL_MOVE, HM_CTL_OBSERVE. Without a lock.
+ * @tell: calls observers before a sleep or a wake (@after: after it, with @err). With both
+ *	locks; releases pool->lock.
+ * @moved: adds the figures of moves.
  *
- * From @pin on, NULL means -EOPNOTSUPP.
+ * From @pin on, NULL means -EOPNOTSUPP; @declare to @end_moves: that no block moves.
  */
 struct source {
 	int (*init)(struct pool *p);
@@ -75,7 +88,16 @@ struct source {
 	uint64_t (*parked)(const struct pool *p);
 	int (*export)(struct pool *p, struct block *b,
 		      struct hm_ctl_export *arg);
-	void (*drop)(struct pool *p, struct block *b);
+	bool (*drop)(struct pool *p, struct block *b);
+	void (*declare)(struct pool *p, struct block *b, int priority);
+	bool (*forget)(struct pool *p, struct block *b);
+	bool (*relieve)(struct pool *p, struct pool_stream *s, uint64_t bytes);
+	void (*regain)(struct pool *p, struct pool_stream *s);
+	void (*end_moves)(struct pool *p);
+	int (*move)(struct pool *p, struct hm_ctl_move *arg);
+	int (*observe)(struct pool *p, const struct hm_ctl_observe *arg);
+	void (*tell)(struct pool *p, enum hetmem_remap_cause cause, bool after, int err);
+	void (*moved)(const struct pool *p, struct hetmem_resource_stats *st);
 };
 
 /* Whether @s is behind all that was done with the FREE block @b. */

@@ -51,6 +51,8 @@ struct hm_gate;
  * @unmap: whole mappings; needs nothing complete on the device that does not
  *	use these addresses
  * @export_fd: a descriptor of the caller's for a handle
+ * @create_host: a handle of host memory near the device, which @map and @unmap take, too;
+ *	it passes no gate. @access_host: the CPU can use a mapping of it. Both may be NULL.
  * @destroy: frees @self; what is live is the caller's mistake
  * All return 0 or a negative errno: -ENOMEM, -EOWNERDEAD in a forked child,
  * -EIO and the text names the driver's error.
@@ -74,6 +76,8 @@ struct hm_provider_ops {
 		   uint64_t handle);
 	int (*unmap)(struct hm_provider *self, uintptr_t addr, size_t size);
 	int (*export_fd)(struct hm_provider *self, uint64_t handle, int *fd);
+	int (*create_host)(struct hm_provider *self, size_t size, uint64_t *handle);
+	int (*access_host)(struct hm_provider *self, uintptr_t addr, size_t size);
 	void (*destroy)(struct hm_provider *self);
 };
 

@@ -126,6 +126,46 @@ static int vmm_export_fd(struct hm_provider *self, uint64_t handle, int *fd)
 	return res ? failed(self, "cuMemExportToShareableHandle", res) : 0;
 }
 
+static CUmemLocation host_location(const struct hm_provider *self)
+{
+	const int node = self->hm->devices[self->device].platform.host_node;
+
+	return (CUmemLocation){
+		.type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = node > 0 ? node : 0,
+	};
+}
+
+static int vmm_create_host(struct hm_provider *self, size_t size, uint64_t *handle)
+{
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = host_location(self),
+	};
+	CUmemGenericAllocationHandle h;
+	CUresult res;
+	int err;
+
+	err = hm_check_owner(self->hm);
+	if (err)
+		return err;
+	res = self->hm->driver.cuMemCreate(&h, size, &prop, 0);
+	if (res == CUDA_ERROR_INVALID_DEVICE || res == CUDA_ERROR_NOT_SUPPORTED)
+		return hm_error(-EOPNOTSUPP, "vmm: the driver makes no handles of host memory");
+	if (res)
+		return failed(self, "cuMemCreate", res);
+	*handle = h;
+	return 0;
+}
+
+static int vmm_access_host(struct hm_provider *self, uintptr_t addr, size_t size)
+{
+	const CUmemAccessDesc access = {
+		.location = host_location(self), .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	};
+	CUresult res = self->hm->driver.cuMemSetAccess(addr, size, &access, 1);
+
+	return res ? failed(self, "cuMemSetAccess", res) : 0;
+}
+
 static const struct hm_provider_ops vmm_ops = {
 	.name = "vmm",
 	.reserve = vmm_reserve,
@@ -135,6 +175,8 @@ static const struct hm_provider_ops vmm_ops = {
 	.map = vmm_map,
 	.unmap = vmm_unmap,
 	.export_fd = vmm_export_fd,
+	.create_host = vmm_create_host,
+	.access_host = vmm_access_host,
 	.destroy = hm_provider_free,
 };
 

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "vmm/park.h"
+#include "vmm/spill.h"
 #include "vmm/vmm.h"
 #include "vmm/vmm_impl.h"
 
@@ -55,6 +56,13 @@ int hm_vmm_drop_handle(struct pool *p, uint32_t id)
 
 	h->mapping = 0;
 	h->maps = 0;
+	if (h->flags & HANDLE_HOST) {
+		hm_spill_put_host(p, h->host);
+		hm_vmm_remove_front(v, id);
+		v->pages -= h->pages;
+		hm_table_put(&v->handles, id);
+		return 0;
+	}
 	p->calls++;
 	/* Importers can have it for longer, and nobody knows until when: it has not left. */
 	err = h->flags & HANDLE_EXPORTED ?
@@ -465,6 +473,28 @@ int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left)
 	hm_vmm_set_pages(v, f->page, f->pages, 0);
 	hm_table_put(&v->mappings, h->mapping);
 	return hm_vmm_drop_handle(p, f->handle);
+}
+
+bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left)
+{
+	struct vmm *v = vmm_of(p);
+	struct handle *h = handle_at(v, f->handle);
+	const uint32_t m = h->mapping;
+	struct block *piece = cut_out(p, f, left);
+
+	if (!piece)
+		return false;
+	hm_block_delete(p, piece);
+	h->mapping = 0;
+	if (!(h->flags & HANDLE_TORN) && hm_retry_once(unmap_pages(p, f->page, f->pages))) {
+		add_alias(v, m);
+		leave_half(v, m);
+		return true;
+	}
+	hm_vmm_set_pages(v, f->page, f->pages, 0);
+	hm_table_put(&v->mappings, m);
+	hm_vmm_drop_handle(p, f->handle);
+	return true;
 }
 
 /*
@@ -955,7 +985,7 @@ static void destroy_all(struct pool *p)
 			page += h->pages;
 			continue;
 		}
-		if (!(h->flags & HANDLE_ASLEEP) ||
+		if (!(h->flags & (HANDLE_ASLEEP | HANDLE_TORN)) ||
 		    mapping_at(v, v->map[page])->half)
 			destroy_mapping(p, page, h->pages);
 		page += h->pages;
@@ -963,7 +993,7 @@ static void destroy_all(struct pool *p)
 		/* A mapping of it may come before this one, and one behind. */
 		if (h->maps)
 			continue;
-		if (!(h->flags & HANDLE_ASLEEP))
+		if (!(h->flags & (HANDLE_ASLEEP | HANDLE_HOST)))
 			destroy_handle(p, h);
 		v->pages -= h->pages;
 	}
@@ -985,7 +1015,26 @@ static int vmm_load(struct pool *p)
 
 static bool vmm_idle(struct pool *p, bool all)
 {
-	return hm_park_shrink(p, vmm_of(p)->park, all);
+	bool more = hm_park_shrink(p, vmm_of(p)->park, all);
+
+	hm_spill_end(p, false);
+	return (all && hm_spill_shrink(p)) || more;
+}
+
+static void vmm_end_moves(struct pool *p)
+{
+	hm_spill_end(p, true);
+}
+
+static void vmm_moved(const struct pool *p, struct hetmem_resource_stats *st)
+{
+	const struct hm_spill *sp = vmm_of(p)->spill;
+
+	st->spilled = sp->spilled;
+	st->spill_host = sp->host_bytes;
+	st->spill_host_peak = sp->host_peak;
+	st->spilled_total = sp->out_total;
+	st->fetched_total = sp->in_total;
 }
 
 static uint64_t vmm_parked(const struct pool *p)
@@ -998,8 +1047,10 @@ static void vmm_destroy(struct pool *p, bool forget)
 	struct vmm *v = vmm_of(p);
 
 	hm_park_free(p, v->park, forget);
+	hm_spill_stop(p, forget);
 	if (!forget && v->nr)
 		destroy_all(p);
+	hm_spill_free(p, forget);
 	if (v->map)
 		munmap(v->map, v->map_bytes);
 	hm_holes_free(v);
@@ -1066,9 +1117,10 @@ static int vmm_init(struct pool *p)
 		return err;
 	err = hm_table_init(&v->handles, sizeof(struct handle),
 			    offsetof(struct handle, mapping), MAX_MAPPINGS);
-	return err ? err : hm_table_init(&v->mappings, sizeof(struct mapping),
-					 offsetof(struct mapping, next),
-					 MAX_MAPPINGS);
+	if (!err)
+		err = hm_table_init(&v->mappings, sizeof(struct mapping),
+				    offsetof(struct mapping, next), MAX_MAPPINGS);
+	return err ? err : hm_spill_init(p, &v->spill);
 }
 
 static const struct source vmm_source = {
@@ -1095,6 +1147,15 @@ static const struct source vmm_source = {
 	.parked = vmm_parked,
 	.export = hm_vmm_export,
 	.drop = hm_vmm_drop,
+	.declare = hm_movable_declare,
+	.forget = hm_movable_forget,
+	.relieve = hm_movable_relieve,
+	.regain = hm_movable_regain,
+	.end_moves = vmm_end_moves,
+	.move = hm_spill_ctl,
+	.observe = hm_spill_observe,
+	.tell = hm_spill_tell,
+	.moved = vmm_moved,
 };
 
 int hm_vmm_pool_create(struct hm_provider *provider,

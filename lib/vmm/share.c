@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "vmm/spill.h"
 #include "vmm/vmm_impl.h"
 
 int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg)
@@ -32,7 +33,7 @@ int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg)
 	return 0;
 }
 
-void hm_vmm_drop(struct pool *p, struct block *b)
+bool hm_vmm_drop(struct pool *p, struct block *b)
 {
 	struct vmm *v = vmm_of(p);
 	uint32_t page = page_of(v, b->addr);
@@ -43,11 +44,14 @@ void hm_vmm_drop(struct pool *p, struct block *b)
 	};
 	bool left;
 
+	if (b->flags & BLOCK_SPILLED)
+		return hm_spill_drop(p, b);
 	/* Without success it is free memory; nobody else has it for long. */
 	__atomic_store_n(&b->flags, b->flags & ~BLOCK_EXPORTED,
 			 __ATOMIC_RELEASE);
 	if (hm_vmm_release(p, &f, &left) && left)
 		hm_block_release(p, b);
+	return true;
 }
 
 /**

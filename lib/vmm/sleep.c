@@ -65,8 +65,8 @@ int hm_vmm_sleep(struct pool *p)
 		struct handle *h = handle_at(v, id);
 
 		if (!h->mapping || h->maps != 1 || !h->pages ||
-		    h->flags & (HANDLE_PINNED | HANDLE_ASLEEP |
-				HANDLE_RESERVED))
+		    h->flags & (HANDLE_PINNED | HANDLE_ASLEEP | HANDLE_RESERVED |
+				HANDLE_HOST | HANDLE_TORN))
 			continue;
 		one = put_to_sleep(p, h);
 		err = err ? err : one;

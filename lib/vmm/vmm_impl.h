@@ -28,6 +28,8 @@
 #define HANDLE_RESERVED	16	/* addresses set aside, no memory ever */
 #define HANDLE_SMALL	32	/* of blocks of zone 0 */
 #define HANDLE_STUCK	8	/* unmapped, and the driver did not release it */
+#define HANDLE_HOST	64	/* spilled: host memory */
+#define HANDLE_TORN	128	/* a move could not map it: it has memory and addresses */
 
 /**
  * struct handle - memory
@@ -40,6 +42,7 @@
  * @aliases: list of its aliases
  * @front: 0, or the list of handles that end runs that it is in, zone + 1;
  *	@front_next, @front_prev: in it
+ * @host: spilled: its part of host memory
  */
 struct handle {
 	uint64_t handle;
@@ -53,6 +56,7 @@ struct handle {
 	uint32_t front;
 	uint32_t front_next;
 	uint32_t front_prev;
+	uint32_t host;
 };
 
 /**
@@ -90,6 +94,7 @@ struct mapping {
  * @more: a growth left out some of what is free
  * @pages: held; @small: of blocks of zone 0
  * @park: contents while the pool sleeps, or NULL; @copying: mappings stay as they are
+ * @spill: of blocks that move
  */
 struct vmm {
 	uint64_t base;
@@ -118,6 +123,7 @@ struct vmm {
 	uint64_t small;
 	uint32_t stamp;
 	struct hm_park *park;
+	struct hm_spill *spill;
 	bool copying;
 };
 
@@ -199,6 +205,8 @@ int hm_vmm_create(struct pool *p, uint32_t page, uint32_t pages);
 int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left);
 /* It is unmapped everywhere and released; *@left likewise. */
 int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left);
+/* So is host memory, at last by hm_vmm_trim(). false: no memory, nothing has changed. */
+bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left);
 /*
  * Unmaps aliases that are complete, the oldest first, until at most @keep
  * are left: some of them.
@@ -245,6 +253,6 @@ int hm_vmm_pin(struct pool *p, struct block *b);
 int hm_vmm_sleep(struct pool *p);
 int hm_vmm_wake(struct pool *p);
 int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg);
-void hm_vmm_drop(struct pool *p, struct block *b);
+bool hm_vmm_drop(struct pool *p, struct block *b);
 
 #endif /* HETMEM_VMM_VMM_IMPL_H */

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Movable blocks: which of them move by themselves, and when.
+ *
+ * When the device or max= is full, blocks of the stream that needs memory go to the host:
+ * those of the lowest priority first; of one priority, the oldest of the step. In training
+ * the backward pass needs the oldest last. Blocks from before the step (weights) go after
+ * all of the step's. The pool cannot see uses, so age is all that it knows.
+ *
+ * A step begins when the bytes of movable blocks rise again after they fell: by a quarter
+ * of the step's most, and by a quarter of the way back.
+ *
+ * When there is room, the blocks that were spilled last come back first: the backward pass
+ * needs them first. They come back many at a time, since the host waits for the stream, and
+ * leave a margin of free memory. The margin doubles when a block that came back has to
+ * leave in the same step, and shrinks from step to step.
+ */
+#include <stdlib.h>
+
+#include "vmm/spill.h"
+#include "vmm/vmm_impl.h"
+
+/* Parts of the ceiling: what moves at once at least, each way, and the least margin. */
+#define OUT_SHARE	64
+#define BACK_SHARE	32
+#define MARGIN_SHARE	16
+/* Of the ceiling, the most margin. */
+#define MOST_MARGIN	2
+/* Ages of the blocks of a step: those of one age go by size. */
+#define AGES		16
+/* Instructions of a look at a block, and at a handle of it, about. */
+#define LOOK_WORK	256
+
+static struct hm_spill *spill_of(const struct pool *p)
+{
+	return vmm_of(p)->spill;
+}
+
+static uint64_t ceiling(const struct pool *p)
+{
+	return p->opt.max ? p->opt.max : spill_of(p)->ceiling;
+}
+
+/* Steps. */
+
+static void step_rises(struct pool *p)
+{
+	struct hm_spill *sp = spill_of(p);
+	uint64_t least = ceiling(p) / MARGIN_SHARE;
+
+	if (sp->low < sp->high - sp->high / 4 &&
+	    sp->bytes > sp->low + (sp->high - sp->low) / 4) {
+		sp->step_birth = sp->low_birth;
+		sp->high = sp->bytes;
+		sp->low = sp->bytes;
+		sp->low_birth = sp->births;
+		sp->margin -= sp->margin / 4;
+		if (sp->margin < least)
+			sp->margin = least;
+	}
+	if (sp->bytes > sp->high) {
+		sp->high = sp->bytes;
+		/* What fell before the step's most is no end of a step. */
+		sp->low = sp->bytes;
+		sp->low_birth = sp->births;
+	}
+}
+
+static void step_falls(struct hm_spill *sp)
+{
+	if (sp->bytes >= sp->low)
+		return;
+	sp->low = sp->bytes;
+	sp->low_birth = sp->births;
+}
+
+void hm_movable_declare(struct pool *p, struct block *b, int priority)
+{
+	struct hm_spill *sp = spill_of(p);
+	uint32_t id = hm_table_get(&sp->movables);
+
+	if (!id)
+		return;
+	*movable_at(sp, id) = (struct movable){
+		.block = block_id(p, b), .priority = priority, .prev = sp->youngest,
+		.birth = ++sp->births,
+	};
+	if (sp->youngest)
+		movable_at(sp, sp->youngest)->next = id;
+	else
+		sp->oldest = id;
+	sp->youngest = id;
+	sp->bytes += block_bytes(b);
+	step_rises(p);
+	b->right = id;
+	__atomic_store_n(&b->flags, b->flags | BLOCK_MOVABLE, __ATOMIC_RELEASE);
+}
+
+static void forget(struct pool *p, struct movable *m)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct block *b = block_at(p, m->block);
+
+	if (m->prev)
+		movable_at(sp, m->prev)->next = m->next;
+	else
+		sp->oldest = m->next;
+	if (m->next)
+		movable_at(sp, m->next)->prev = m->prev;
+	else
+		sp->youngest = m->prev;
+	m->block = 0;
+	hm_table_put(&sp->movables, b->right);
+	b->right = 0;
+	__atomic_store_n(&b->flags, b->flags & ~BLOCK_MOVABLE, __ATOMIC_RELEASE);
+}
+
+bool hm_movable_forget(struct pool *p, struct block *b)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct movable *m = movable_of(sp, b);
+
+	sp->bytes -= block_bytes(b);
+	step_falls(sp);
+	if (m->move) {
+		m->freed = true;
+		return false;
+	}
+	forget(p, m);
+	return true;
+}
+
+void hm_movable_ended(struct pool *p, struct movable *m)
+{
+	struct block *b = block_at(p, m->block);
+
+	m->move = NULL;
+	if (!m->freed)
+		return;
+	forget(p, m);
+	hm_pool_let_go(p, b);
+}
+
+/* Candidates: movable blocks of one stream, in the order in which they move. */
+
+/**
+ * struct candidate - a block that can move
+ * @id, @birth: its entry: it may be another one's when the lock was released
+ * @old: from before the step
+ * @age: of the step
+ * @bytes: that would move
+ */
+struct candidate {
+	uint32_t id;
+	uint64_t birth;
+	int priority;
+	bool old;
+	unsigned int age;
+	uint64_t spilled_at;
+	uint64_t bytes;
+};
+
+struct candidates {
+	struct candidate *list;
+	size_t nr;
+	size_t room;
+};
+
+static int by_leaving(const void *a, const void *b)
+{
+	const struct candidate *x = a, *y = b;
+
+	if (x->priority != y->priority)
+		return x->priority < y->priority ? -1 : 1;
+	if (x->old != y->old)
+		return x->old ? 1 : -1;
+	if (x->age != y->age)
+		return x->age < y->age ? -1 : 1;
+	if (x->bytes != y->bytes)
+		return x->bytes > y->bytes ? -1 : 1;
+	return x->birth < y->birth ? -1 : 1;
+}
+
+static int by_return(const void *a, const void *b)
+{
+	const struct candidate *x = a, *y = b;
+
+	if (x->priority != y->priority)
+		return x->priority > y->priority ? -1 : 1;
+	return x->spilled_at > y->spilled_at ? -1 : 1;
+}
+
+static bool add(struct candidates *c, const struct candidate *one)
+{
+	size_t room = c->room ? 2 * c->room : 256;
+	struct candidate *list;
+
+	if (c->nr == c->room) {
+		list = realloc(c->list, room * sizeof(*list));
+		if (!list)
+			return false;
+		c->list = list;
+		c->room = room;
+	}
+	c->list[c->nr++] = *one;
+	return true;
+}
+
+/* The stream of the block is @s, and no other one that had its slot before. */
+static bool is_of(const struct block *b, const struct pool_stream *s)
+{
+	return b->stream == s->s.index && (!s->s.index || b->pos == s->s.serial);
+}
+
+static void consider(struct pool *p, struct pool_stream *s, uint32_t id, bool spilled,
+		     struct candidates *c)
+{
+	const struct hm_spill *sp = spill_of(p);
+	const struct movable *m = movable_at(sp, id);
+	const struct block *b = block_at(p, m->block);
+	struct candidate one = {
+		.id = id, .birth = m->birth, .priority = m->priority,
+		.spilled_at = m->spilled_at, .old = m->birth < sp->step_birth,
+	};
+	uint64_t device, host;
+	struct pool_stream *of;
+
+	if (m->move || !m->spilled_at == spilled || block_state(b) != BLOCK_LIVE ||
+	    !is_of(b, s) || hm_spill_check(p, b, &of))
+		return;
+	hm_spill_count(p, b, &device, &host);
+	one.bytes = spilled ? host : device;
+	if (!one.old)
+		one.age = (m->birth - sp->step_birth) * AGES / (sp->births - sp->step_birth + 1);
+	if (one.bytes)
+		add(c, &one);
+}
+
+/* Those of @s that are @spilled, or are not. Releases the lock between pieces. */
+static void find_candidates(struct pool *p, struct pool_stream *s, bool spilled,
+			    struct candidates *c)
+{
+	struct hm_spill *sp = spill_of(p);
+	uint32_t id, next;
+	uint64_t birth;
+
+	/* By name: a list can change while the lock is released. */
+	for (id = sp->oldest; id; id = next) {
+		next = movable_at(sp, id)->next;
+		birth = next ? movable_at(sp, next)->birth : 0;
+		consider(p, s, id, spilled, c);
+		hm_pool_step(p, LOOK_WORK);
+		if (next && (!movable_at(sp, next)->block || movable_at(sp, next)->birth != birth))
+			break;
+	}
+}
+
+/* Moves the first of @c that have @bytes together, with both locks. Returns the bytes. */
+static uint64_t move_first(struct pool *p, struct pool_stream *s, struct candidates *c,
+			   bool spill, uint64_t bytes)
+{
+	struct hm_spill *sp = spill_of(p);
+	uint32_t *ids = malloc((c->nr ? c->nr : 1) * sizeof(*ids));
+	uint64_t sum = 0, moved = 0;
+	size_t i, n = 0;
+
+	for (i = 0; ids && i < c->nr && (spill ? sum < bytes : true); i++) {
+		const struct candidate *one = &c->list[i];
+		struct movable *m = movable_at(sp, one->id);
+		struct pool_stream *of;
+
+		/* The lock was released since. */
+		if (!m->block || m->birth != one->birth || m->move || m->freed ||
+		    hm_spill_check(p, block_at(p, m->block), &of))
+			continue;
+		/* What comes back has to fit, and nothing overtakes what does not. */
+		if (!spill && sum + one->bytes > bytes)
+			break;
+		if (spill && m->returned && m->birth >= sp->step_birth &&
+		    sp->margin < ceiling(p) / MOST_MARGIN)
+			sp->margin += sp->margin / 2 + 1;
+		m->returned = !spill;
+		ids[n++] = one->id;
+		sum += one->bytes;
+	}
+	if (n)
+		hm_spill_move(p, s, ids, n, spill, &moved);
+	free(ids);
+	return moved;
+}
+
+/* Waits for @s and moves blocks, with both locks. */
+static uint64_t move_some(struct pool *p, struct pool_stream *s, bool spill, uint64_t bytes)
+{
+	struct candidates c = { 0 };
+	uint64_t moved = 0;
+
+	find_candidates(p, s, !spill, &c);
+	if (c.nr && !hm_spill_wait(p, s)) {
+		hm_pool_poll(p);
+		hm_pool_settle_all(p);
+		qsort(c.list, c.nr, sizeof(*c.list), spill ? by_leaving : by_return);
+		if (!p->asleep)
+			moved = move_first(p, s, &c, spill, bytes);
+	}
+	free(c.list);
+	return moved;
+}
+
+/*
+ * The moves' lock, while the caller holds pool->lock only, which is released. false: this
+ * thread has it, in a function of hetmem_on_remap().
+ */
+static bool lock_moves(struct pool *p)
+{
+	pthread_mutex_unlock(&p->lock);
+	if (!hm_pool_lock_moves(p))
+		return true;
+	pthread_mutex_lock(&p->lock);
+	return false;
+}
+
+/* And back to pool->lock. */
+static void unlock_moves(struct pool *p)
+{
+	hm_pool_unlock_moves(p);
+	pthread_mutex_lock(&p->lock);
+}
+
+static bool may_move(const struct pool *p, const struct pool_stream *s)
+{
+	return p->opt.spill && !p->asleep && !s->graph && !p->order.nr_captured;
+}
+
+bool hm_movable_relieve(struct pool *p, struct pool_stream *s, uint64_t bytes)
+{
+	struct hm_spill *sp = spill_of(p);
+	uint64_t free, moved = 0;
+
+	if (!may_move(p, s) || !sp->oldest || !lock_moves(p))
+		return false;
+	if (sp->ceiling < p->reserved)
+		sp->ceiling = p->reserved;
+	if (!sp->margin)
+		sp->margin = ceiling(p) / MARGIN_SHARE;
+	if (sp->pending) {
+		hm_spill_end(p, true);
+		moved = 1;
+	} else if (!p->asleep) {
+		free = ceiling(p) > p->reserved ? ceiling(p) - p->reserved : 0;
+		bytes = bytes > free ? bytes - free : 0;
+		moved = move_some(p, s, true, bytes + ceiling(p) / OUT_SHARE);
+	}
+	unlock_moves(p);
+	return moved;
+}
+
+/* What live blocks leave free of the ceiling, without the margin. */
+static uint64_t room(const struct pool *p)
+{
+	const struct hm_spill *sp = spill_of(p);
+	const uint64_t used = p->requested > 0 ? p->requested : 0;
+	uint64_t live = used > sp->spilled ? used - sp->spilled : 0;
+
+	live += sp->margin;
+	return ceiling(p) > live ? ceiling(p) - live : 0;
+}
+
+void hm_movable_regain(struct pool *p, struct pool_stream *s)
+{
+	struct hm_spill *sp = spill_of(p);
+	uint64_t least = ceiling(p) / BACK_SHARE;
+
+	if (!sp->spilled || !may_move(p, s))
+		return;
+	if (least > sp->spilled)
+		least = sp->spilled;
+	if (room(p) < least || !lock_moves(p))
+		return;
+	if (!sp->pending && !p->asleep && room(p) >= least)
+		move_some(p, s, false, room(p));
+	unlock_moves(p);
+}

@@ -1,0 +1,1472 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * Moves: the memory of a block goes to the host, behind its address, or comes back.
+ *
+ * A block moves handle by handle. The contents of a handle are copied to other memory of
+ * the same size; then the other memory is mapped at its address. Copies of several handles
+ * are under way at one time, and mappings change while the next ones are copied. The old
+ * memory is kept until the whole block has moved: if a handle fails, those before it are
+ * mapped back, and the block is where it was.
+ *
+ * Host memory is in handles too (parts), since only such can be mapped at the address. The
+ * driver takes 200 ms a GiB to make them. So they are kept for the next time, each with a
+ * mapping of its own to copy from and to, and with addresses for the device memory of a
+ * fetch: the block's own address has its old memory until the copy is complete.
+ *
+ * Before a move the host waits for the block's stream: the contents change no more then,
+ * by the promise in <hetmem/move.h>. A move that is only begun (async) orders its copies
+ * behind the stream instead, and ends later.
+ *
+ * spill.h has the locking.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "pool/graph.h"
+#include "vmm/spill.h"
+#include "vmm/vmm_impl.h"
+
+/* Copies that are under way at one time: as many as hide a change of mappings. */
+#define DEPTH		4
+/* A mapping that has to be put back is tried so often. */
+#define TRIES		3
+/* Parts of min_host=, where handle= is not given. */
+#define PART_BYTES	((uint64_t)64 << 20)
+/* Parts that are kept, of what was most in use at once. */
+#define KEEP_SHARE	10
+/* Instructions of a look at a handle, about. */
+#define LOOK_WORK	64
+/* Likewise, of a handle that is dropped. */
+#define DROP_WORK	2048
+#define MAX_PARTS	(1U << 20)
+#define MAX_MOVABLES	(1U << 20)
+
+enum job_state {
+	JOB_NONE,
+	JOB_COPYING,
+	JOB_MAPPED,		/* the new memory is at the address */
+};
+
+/**
+ * struct job - one handle of a move
+ * @handle, @page, @pages: which, where
+ * @part: host memory
+ * @device: device memory: the old one of a spill, the new one of a fetch
+ * @event: behind the copy
+ */
+struct job {
+	uint32_t handle;
+	uint32_t page;
+	uint32_t pages;
+	uint32_t part;
+	uint64_t device;
+	CUevent event;
+	enum job_state state;
+};
+
+/**
+ * struct move - a block that moves
+ * @next: of the pending ones
+ * @movable: its entry
+ * @begun: it ends later
+ * @err: of the first job that failed: the others do not begin
+ * @addr, @bytes: of its jobs
+ * @started, @ended: of @jobs, in order
+ */
+struct move {
+	struct move *next;
+	uint32_t movable;
+	bool spill;
+	bool begun;
+	int err;
+	uint64_t addr;
+	uint64_t bytes;
+	unsigned int nr;
+	unsigned int started;
+	unsigned int ended;
+	struct job jobs[];
+};
+
+static struct hm_spill *spill_of(const struct pool *p)
+{
+	return vmm_of(p)->spill;
+}
+
+static struct host_part *part_at(const struct hm_spill *sp, uint32_t id)
+{
+	return (struct host_part *)sp->hosts.base + id;
+}
+
+static uint64_t bytes_of(const struct pool *p, uint32_t pages)
+{
+	return (uint64_t)pages << vmm_of(p)->shift;
+}
+
+static int no_memory(void)
+{
+	return hm_error(-ENOMEM, "spill: no host memory");
+}
+
+/* Host memory. */
+
+static struct host_size *size_of_parts(struct hm_spill *sp, uint32_t pages)
+{
+	struct host_size *more;
+	unsigned int i;
+
+	for (i = 0; i < sp->nr_sizes; i++)
+		if (sp->sizes[i].pages == pages)
+			return &sp->sizes[i];
+	more = realloc(sp->sizes, (i + 1) * sizeof(*more));
+	if (!more)
+		return NULL;
+	sp->sizes = more;
+	sp->nr_sizes++;
+	sp->sizes[i] = (struct host_size){ .pages = pages };
+	return &sp->sizes[i];
+}
+
+/* The part is not in use any more, and was or is being counted. */
+static void part_release(struct pool *p, uint32_t id)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct host_part *part = part_at(sp, id);
+	/* The entry of its size is there since the part was made. */
+	struct host_size *size = size_of_parts(sp, part->pages);
+
+	part->next = size->first;
+	size->first = id;
+	sp->free_bytes += bytes_of(p, part->pages);
+}
+
+void hm_spill_put_host(struct pool *p, uint32_t id)
+{
+	struct hm_spill *sp = spill_of(p);
+
+	sp->spilled -= bytes_of(p, part_at(sp, id)->pages);
+	part_release(p, id);
+}
+
+/* Undoes what there is of @part: the last that is done with it. */
+static void part_unmake(struct pool *p, const struct host_part *part)
+{
+	const struct hm_provider_ops *ops = p->provider->ops;
+	const uint64_t bytes = bytes_of(p, part->pages);
+
+	if (part->staged)
+		hm_retry_once(ops->unmap(p->provider, part->addr + bytes, bytes));
+	hm_retry_once(ops->unmap(p->provider, part->addr, bytes));
+	hm_retry_once(ops->unreserve(p->provider, part->addr, 2 * bytes));
+	hm_retry_once(ops->release(p->provider, part->handle));
+}
+
+/* Without the lock. */
+static int part_make(struct pool *p, struct host_part *part)
+{
+	const struct hm_provider_ops *ops = p->provider->ops;
+	const uint64_t bytes = bytes_of(p, part->pages);
+	uintptr_t addr;
+	int err;
+
+	err = ops->create_host(p->provider, bytes, &part->handle);
+	if (err)
+		return err;
+	err = ops->reserve(p->provider, 2 * bytes, bytes_of(p, 1), &addr);
+	if (!err) {
+		part->addr = addr;
+		err = ops->map(p->provider, addr, bytes, part->handle);
+		/* Mapped without access: it cannot be unmapped, and the addresses stay. */
+		if (err && err != -EUCLEAN)
+			hm_retry_once(ops->unreserve(p->provider, addr, 2 * bytes));
+	}
+	if (err)
+		hm_retry_once(ops->release(p->provider, part->handle));
+	return err == -EUCLEAN ? -EIO : err;
+}
+
+/* Takes a part that is not in use out of its list, of any size, the largest. 0: none. */
+static uint32_t part_spare(struct pool *p)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct host_size *best = NULL;
+	unsigned int i;
+	uint32_t id;
+
+	for (i = 0; i < sp->nr_sizes; i++)
+		if (sp->sizes[i].first && (!best || sp->sizes[i].pages > best->pages))
+			best = &sp->sizes[i];
+	if (!best)
+		return 0;
+	id = best->first;
+	best->first = part_at(sp, id)->next;
+	sp->free_bytes -= bytes_of(p, best->pages);
+	return id;
+}
+
+/* Gives one back. Releases the lock. */
+static bool part_drop(struct pool *p)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct host_part part;
+	uint32_t id = part_spare(p);
+
+	if (!id)
+		return false;
+	part = *part_at(sp, id);
+	part_at(sp, id)->pages = 0;
+	hm_table_put(&sp->hosts, id);
+	sp->host_bytes -= bytes_of(p, part.pages);
+	p->calls += 3;
+	pthread_mutex_unlock(&p->lock);
+	part_unmake(p, &part);
+	pthread_mutex_lock(&p->lock);
+	return true;
+}
+
+bool hm_spill_shrink(struct pool *p)
+{
+	struct hm_spill *sp = spill_of(p);
+
+	return sp && sp->free_bytes && sp->host_bytes > p->opt.min_host && part_drop(p);
+}
+
+/* Most bytes of parts when @bytes more are in use: the kept ones are a share of those. */
+static uint64_t most_host(const struct pool *p, uint64_t bytes)
+{
+	const struct hm_spill *sp = spill_of(p);
+	uint64_t most = sp->spilled + bytes;
+
+	if (most < sp->spilled_peak)
+		most = sp->spilled_peak;
+	most += most / KEEP_SHARE;
+	if (most < p->opt.min_host)
+		most = p->opt.min_host;
+	return p->opt.spill && most > p->opt.spill ? p->opt.spill : most;
+}
+
+static int too_much_host(const struct pool *p, uint64_t bytes)
+{
+	return hm_error(-ENOMEM, "spill: %llu bytes more than the %llu on the host are more than spill=%llu",
+			(unsigned long long)bytes,
+			(unsigned long long)spill_of(p)->spilled,
+			(unsigned long long)p->opt.spill);
+}
+
+/* A new part is counted before it is made: other threads see it. */
+static int part_add(struct pool *p, uint32_t pages, uint32_t *id)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct host_part part = { .pages = pages };
+	int err;
+
+	*id = size_of_parts(sp, pages) ? hm_table_get(&sp->hosts) : 0;
+	if (!*id)
+		return no_memory();
+	sp->host_bytes += bytes_of(p, pages);
+	p->calls += 4;
+	pthread_mutex_unlock(&p->lock);
+	err = part_make(p, &part);
+	pthread_mutex_lock(&p->lock);
+	if (err) {
+		sp->host_bytes -= bytes_of(p, pages);
+		part_at(sp, *id)->pages = 0;
+		hm_table_put(&sp->hosts, *id);
+		return err;
+	}
+	*part_at(sp, *id) = part;
+	if (sp->host_bytes > sp->host_peak)
+		sp->host_peak = sp->host_bytes;
+	return 0;
+}
+
+/* A part of @pages for use, counted as such. With the lock, which it may release. */
+static int part_get(struct pool *p, uint32_t pages, uint32_t *id)
+{
+	struct hm_spill *sp = spill_of(p);
+	const uint64_t bytes = bytes_of(p, pages);
+	struct host_size *size = size_of_parts(sp, pages);
+	int err = 0;
+
+	if (p->opt.spill && sp->spilled + bytes > p->opt.spill)
+		return too_much_host(p, bytes);
+	if (size && size->first) {
+		*id = size->first;
+		size->first = part_at(sp, *id)->next;
+		sp->free_bytes -= bytes;
+	} else {
+		/* Of other sizes: they would be kept for nothing. */
+		while (sp->host_bytes + bytes > most_host(p, bytes) && part_drop(p))
+			;
+		err = part_add(p, pages, id);
+	}
+	if (err)
+		return err;
+	sp->spilled += bytes;
+	if (sp->spilled > sp->spilled_peak)
+		sp->spilled_peak = sp->spilled;
+	return 0;
+}
+
+/* Device memory. */
+
+/* Memory that the driver does not release is held until it does. With the lock. */
+static void keep_stuck(struct pool *p, uint64_t handle, uint32_t pages)
+{
+	struct hm_spill *sp = spill_of(p);
+	void *more = realloc(sp->stuck, (sp->nr_stuck + 1) * sizeof(*sp->stuck));
+
+	if (!more)
+		return;
+	sp->stuck = more;
+	sp->stuck[sp->nr_stuck].handle = handle;
+	sp->stuck[sp->nr_stuck++].pages = pages;
+}
+
+static void release_stuck(struct pool *p)
+{
+	struct hm_spill *sp = spill_of(p);
+	unsigned int i = 0;
+
+	while (i < sp->nr_stuck) {
+		const uint64_t bytes = bytes_of(p, sp->stuck[i].pages);
+
+		if (hm_provider_release_handle(p->provider, sp->stuck[i].handle, bytes)) {
+			i++;
+			continue;
+		}
+		hm_pool_unhold(p, bytes);
+		sp->stuck[i] = sp->stuck[--sp->nr_stuck];
+	}
+}
+
+/* Without the lock. */
+static void device_release(struct pool *p, uint64_t handle, uint32_t pages)
+{
+	const uint64_t bytes = bytes_of(p, pages);
+	int err = hm_retry_once(hm_provider_release_handle(p->provider, handle, bytes));
+
+	pthread_mutex_lock(&p->lock);
+	p->calls++;
+	if (err)
+		keep_stuck(p, handle, pages);
+	else
+		hm_pool_unhold(p, bytes);
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* Free memory of the pool makes room under max= and on the device. Without the lock. */
+static int device_make(struct pool *p, uint32_t pages, uint64_t *handle)
+{
+	const uint64_t bytes = bytes_of(p, pages);
+	unsigned int try;
+	int err = -ENOMEM;
+
+	for (try = 0; try < 2 && err == -ENOMEM; try++) {
+		pthread_mutex_lock(&p->lock);
+		if (try || hm_pool_may_hold(p, bytes))
+			hm_vmm_give_back(p, bytes);
+		err = hm_pool_may_hold(p, bytes);
+		if (!err)
+			hm_pool_hold(p, bytes);
+		p->calls++;
+		pthread_mutex_unlock(&p->lock);
+		if (err)
+			continue;
+		err = hm_provider_create_handle(p->provider, bytes, true, handle);
+		if (err) {
+			pthread_mutex_lock(&p->lock);
+			hm_pool_unhold(p, bytes);
+			pthread_mutex_unlock(&p->lock);
+		}
+	}
+	return err;
+}
+
+/* One handle. Without the lock, in the device's context. */
+
+static uint64_t job_addr(const struct pool *p, const struct job *j)
+{
+	return page_addr(vmm_of(p), j->page);
+}
+
+static uint64_t stage_addr(const struct pool *p, const struct job *j)
+{
+	return part_at(spill_of(p), j->part)->addr + bytes_of(p, j->pages);
+}
+
+static int stage_unmap(struct pool *p, const struct job *j)
+{
+	struct host_part *part = part_at(spill_of(p), j->part);
+	int err = hm_retry_once(p->provider->ops->unmap(p->provider, stage_addr(p, j),
+							bytes_of(p, j->pages)));
+
+	part->staged = err;
+	return err;
+}
+
+/* Device memory of a fetch, behind the part. */
+static int stage_map(struct pool *p, struct job *j)
+{
+	struct host_part *part = part_at(spill_of(p), j->part);
+	int err = part->staged ? stage_unmap(p, j) : 0;
+
+	if (err)
+		return err;
+	err = device_make(p, j->pages, &j->device);
+	if (err)
+		return err;
+	err = p->provider->ops->map(p->provider, stage_addr(p, j), bytes_of(p, j->pages),
+				    j->device);
+	if (!err)
+		return 0;
+	part->staged = err == -EUCLEAN;
+	device_release(p, j->device, j->pages);
+	return err == -EUCLEAN ? -EIO : err;
+}
+
+static int event_get(struct hm_spill *sp, const struct hm_driver *d, CUevent *event)
+{
+	CUresult res;
+
+	if (sp->nr_events) {
+		*event = sp->events[--sp->nr_events];
+		return 0;
+	}
+	res = d->cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+	return res ? hm_driver_error(d, "cuEventCreate", res) : 0;
+}
+
+static void event_put(struct hm_spill *sp, const struct hm_driver *d, CUevent event)
+{
+	CUevent *more = realloc(sp->events, (sp->nr_events + 1) * sizeof(*more));
+
+	if (!more) {
+		hm_retry_once(d->cuEventDestroy(event));
+		return;
+	}
+	sp->events = more;
+	sp->events[sp->nr_events++] = event;
+}
+
+/* After an error no copy is under way. */
+static int job_copy(struct pool *p, struct job *j, bool spill)
+{
+	const struct hm_driver *d = &p->res.hm->driver;
+	struct hm_spill *sp = spill_of(p);
+	const uint64_t host = part_at(sp, j->part)->addr;
+	CUstream stream = spill ? sp->out : sp->in;
+	CUresult res;
+	int err;
+
+	err = event_get(sp, d, &j->event);
+	if (err)
+		return err;
+	res = d->cuMemcpyAsync(spill ? host : stage_addr(p, j), spill ? job_addr(p, j) : host,
+			       bytes_of(p, j->pages), stream);
+	if (res) {
+		event_put(sp, d, j->event);
+		return hm_driver_error(d, "cuMemcpyAsync", res);
+	}
+	res = d->cuEventRecord(j->event, stream);
+	if (!res)
+		return 0;
+	hm_retry_once(d->cuStreamSynchronize(stream));
+	event_put(sp, d, j->event);
+	return hm_driver_error(d, "cuEventRecord", res);
+}
+
+/* Gives up the new memory, which is mapped at no address of the block. */
+static void job_cancel(struct pool *p, struct job *j, bool spill)
+{
+	j->state = JOB_NONE;
+	if (spill) {
+		pthread_mutex_lock(&p->lock);
+		hm_spill_put_host(p, j->part);
+		pthread_mutex_unlock(&p->lock);
+		return;
+	}
+	stage_unmap(p, j);
+	device_release(p, j->device, j->pages);
+}
+
+static int job_start(struct pool *p, struct job *j, bool spill)
+{
+	int err;
+
+	if (spill) {
+		pthread_mutex_lock(&p->lock);
+		err = part_get(p, j->pages, &j->part);
+		pthread_mutex_unlock(&p->lock);
+	} else {
+		err = stage_map(p, j);
+	}
+	if (err)
+		return err;
+	err = job_copy(p, j, spill);
+	if (err)
+		job_cancel(p, j, spill);
+	else
+		j->state = JOB_COPYING;
+	return err;
+}
+
+static uint64_t memory_of(const struct pool *p, const struct job *j, bool host)
+{
+	return host ? part_at(spill_of(p), j->part)->handle : j->device;
+}
+
+/* @j's address gets the memory of @host, or none: then -EIO. */
+static int map_again(struct pool *p, const struct job *j, bool host)
+{
+	const struct hm_provider_ops *ops = p->provider->ops;
+	const uint64_t addr = job_addr(p, j), bytes = bytes_of(p, j->pages);
+	unsigned int try;
+	int err = -EIO;
+
+	for (try = 0; try < TRIES && err; try++) {
+		err = ops->map(p->provider, addr, bytes, memory_of(p, j, host));
+		if (err == -EUCLEAN)
+			hm_retry_once(ops->unmap(p->provider, addr, bytes));
+	}
+	if (err) {
+		pthread_mutex_lock(&p->lock);
+		handle_at(vmm_of(p), j->handle)->flags |= HANDLE_TORN;
+		pthread_mutex_unlock(&p->lock);
+	}
+	return err ? -EIO : 0;
+}
+
+/* @j's address gets its new memory. After an error it has the old one. */
+static int job_map(struct pool *p, struct job *j, bool spill)
+{
+	const struct hm_provider_ops *ops = p->provider->ops;
+	const uint64_t addr = job_addr(p, j), bytes = bytes_of(p, j->pages);
+	int err;
+
+	err = ops->unmap(p->provider, addr, bytes);
+	if (err)
+		return err;
+	err = ops->map(p->provider, addr, bytes, memory_of(p, j, spill));
+	if (!err)
+		return 0;
+	if (err == -EUCLEAN && hm_retry_once(ops->unmap(p->provider, addr, bytes)))
+		return -EIO;
+	map_again(p, j, !spill);
+	return err == -EUCLEAN ? -EIO : err;
+}
+
+/* Waits for the copy: nothing is behind it that could keep it for long. */
+static void job_end(struct pool *p, struct move *mv, struct job *j)
+{
+	const struct hm_driver *d = &p->res.hm->driver;
+	CUresult res;
+
+	if (j->state != JOB_COPYING)
+		return;
+	res = hm_retry_once(d->cuEventSynchronize(j->event));
+	event_put(spill_of(p), d, j->event);
+	if (res && !mv->err)
+		mv->err = hm_driver_error(d, "cuEventSynchronize", res);
+	if (!mv->err)
+		mv->err = job_map(p, j, mv->spill);
+	if (mv->err)
+		job_cancel(p, j, mv->spill);
+	else
+		j->state = JOB_MAPPED;
+}
+
+/* A block that has moved, or not. */
+
+/* The handle of @j has its new memory. With the lock. */
+static void job_commit(struct pool *p, struct job *j, bool spill)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct handle *h = handle_at(vmm_of(p), j->handle);
+	const uint64_t bytes = bytes_of(p, j->pages);
+
+	if (spill) {
+		j->device = h->handle;
+		h->handle = part_at(sp, j->part)->handle;
+		h->host = j->part;
+		h->flags |= HANDLE_HOST;
+		sp->out_total += bytes;
+	} else {
+		h->handle = j->device;
+		h->host = 0;
+		h->flags &= ~HANDLE_HOST;
+		sp->in_total += bytes;
+	}
+	p->calls += 3;
+}
+
+/* The old memory is nobody's. Without the lock. */
+static void job_release_old(struct pool *p, struct job *j, bool spill)
+{
+	if (spill) {
+		device_release(p, j->device, j->pages);
+		return;
+	}
+	stage_unmap(p, j);
+	pthread_mutex_lock(&p->lock);
+	hm_spill_put_host(p, j->part);
+	pthread_mutex_unlock(&p->lock);
+}
+
+static void job_undo(struct pool *p, struct job *j, bool spill)
+{
+	const struct hm_provider_ops *ops = p->provider->ops;
+	unsigned int try;
+	int err = -EIO;
+
+	for (try = 0; try < TRIES && err; try++)
+		err = ops->unmap(p->provider, job_addr(p, j), bytes_of(p, j->pages));
+	if (!err)
+		map_again(p, j, !spill);
+	job_cancel(p, j, spill);
+}
+
+/* All jobs have ended. Returns the bytes that moved. */
+static uint64_t move_settle(struct pool *p, struct move *mv)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct movable *m;
+	struct block *b;
+	unsigned int i;
+
+	for (i = 0; i < mv->started && mv->err; i++)
+		if (mv->jobs[i].state == JOB_MAPPED)
+			job_undo(p, &mv->jobs[i], mv->spill);
+	if (mv->err)
+		return 0;
+	pthread_mutex_lock(&p->lock);
+	for (i = 0; i < mv->nr; i++)
+		job_commit(p, &mv->jobs[i], mv->spill);
+	m = movable_at(sp, mv->movable);
+	b = block_at(p, m->block);
+	m->spilled_at = mv->spill ? ++sp->moves : 0;
+	__atomic_store_n(&b->flags, mv->spill ? b->flags | BLOCK_SPILLED :
+			 b->flags & ~BLOCK_SPILLED, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&p->lock);
+	for (i = 0; i < mv->nr; i++)
+		job_release_old(p, &mv->jobs[i], mv->spill);
+	return mv->bytes;
+}
+
+/* With the lock. The block is freed now if that was asked for meanwhile. */
+static void move_free(struct pool *p, struct move *mv)
+{
+	hm_movable_ended(p, movable_at(spill_of(p), mv->movable));
+	free(mv);
+}
+
+/* What a block has, and what moves of it. */
+
+/*
+ * The next handle from *@page on that is wholly in @b, or NULL; *@page is behind it. A
+ * block has at most as many as it has pages.
+ */
+static struct handle *next_whole(const struct pool *p, const struct block *b, uint32_t *page,
+				 uint32_t *at)
+{
+	const struct vmm *v = vmm_of(p);
+	const uint32_t end = page_of(v, block_end(b));
+
+	while (*page < end) {
+		const struct mapping *m = mapping_at(v, v->map[*page]);
+		struct handle *h = handle_at(v, m->handle);
+		const bool whole = m->page == *page && *page + h->pages <= end;
+
+		*at = *page;
+		*page = m->page + h->pages;
+		if (whole)
+			return h;
+	}
+	return NULL;
+}
+
+static uint32_t first_page(const struct pool *p, const struct block *b)
+{
+	return page_of(vmm_of(p), b->addr + bytes_of(p, 1) - 1);
+}
+
+void hm_spill_count(const struct pool *p, const struct block *b, uint64_t *device,
+		    uint64_t *host)
+{
+	uint32_t page = first_page(p, b), at;
+	const struct handle *h;
+
+	*device = 0;
+	*host = 0;
+	while ((h = next_whole(p, b, &page, &at)))
+		*(h->flags & HANDLE_HOST ? host : device) += bytes_of(p, h->pages);
+}
+
+static bool is_pinned(const struct pool *p, const struct block *b)
+{
+	uint32_t page = first_page(p, b), at;
+	const struct handle *h;
+
+	while ((h = next_whole(p, b, &page, &at)))
+		if (h->flags & HANDLE_PINNED)
+			return true;
+	return false;
+}
+
+static int busy(const struct block *b, const char *reason)
+{
+	return hm_error(-EBUSY, "spill: block %p stays: %s", (void *)(uintptr_t)b->addr, reason);
+}
+
+int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s)
+{
+	*s = hm_block_owner(p, b);
+	if (p->asleep)
+		return hm_pool_asleep();
+	if (!(b->flags & BLOCK_MOVABLE))
+		return busy(b, "it is not movable, allocate it with HETMEM_ALLOC_MOVABLE");
+	if (b->flags & BLOCK_USED)
+		return busy(b, "it was recorded on another stream");
+	if (p->provider->devices & (p->provider->devices - 1))
+		return busy(b, "peers map the pool");
+	if (is_pinned(p, b))
+		return busy(b, "it is pinned");
+	if (p->order.nr_captured)
+		return busy(b, "a capture is open");
+	if ((*s)->s.lost)
+		return busy(b, "its stream was destroyed without hetmem_stream_retire()");
+	if ((*s)->s.index && (!(*s)->s.handle || (*s)->s.handle == HETMEM_STREAM_LEGACY) &&
+	    !p->opt.single_launcher)
+		return busy(b, "its stream is the legacy one, which needs launcher=single");
+	return 0;
+}
+
+static void add_job(struct move *mv, const struct pool *p, const struct handle *h,
+		    uint32_t page)
+{
+	const struct vmm *v = vmm_of(p);
+
+	if (!mv->nr)
+		mv->addr = page_addr(v, page);
+	mv->bytes += bytes_of(p, h->pages);
+	mv->jobs[mv->nr++] = (struct job){
+		.handle = mapping_at(v, v->map[page])->handle, .page = page,
+		.pages = h->pages, .part = h->host,
+	};
+}
+
+/* The move of the block of the entry @id: NULL, and 0, if nothing of it has to move. */
+static int move_plan(struct pool *p, uint32_t id, bool spill, struct move **out)
+{
+	struct movable *m = movable_at(spill_of(p), id);
+	const struct block *b = block_at(p, m->block);
+	uint32_t page = first_page(p, b), at;
+	const uint32_t end = page_of(vmm_of(p), block_end(b));
+	struct move *mv;
+	struct handle *h;
+
+	*out = NULL;
+	if (page >= end)
+		return 0;
+	mv = calloc(1, sizeof(*mv) + (end - page) * sizeof(mv->jobs[0]));
+	if (!mv)
+		return no_memory();
+	mv->movable = id;
+	mv->spill = spill;
+	while ((h = next_whole(p, b, &page, &at)))
+		if (!(h->flags & HANDLE_HOST) == spill)
+			add_job(mv, p, h, at);
+	if (!mv->nr) {
+		free(mv);
+		return 0;
+	}
+	m->move = mv;
+	*out = mv;
+	return 0;
+}
+
+/* Handles without a mapping get the memory that they have. */
+static int mend(struct pool *p, const struct block *b)
+{
+	const struct hm_provider_ops *ops = p->provider->ops;
+	uint32_t page = first_page(p, b), at;
+	struct handle *h;
+	int err;
+
+	while ((h = next_whole(p, b, &page, &at))) {
+		if (!(h->flags & HANDLE_TORN))
+			continue;
+		err = ops->map(p->provider, page_addr(vmm_of(p), at), bytes_of(p, h->pages),
+			       h->handle);
+		if (err)
+			return err == -EUCLEAN ? -EIO : err;
+		h->flags &= ~HANDLE_TORN;
+	}
+	return 0;
+}
+
+/* Observers. With pool->sleep_lock only. */
+
+#define CHANGES	(HETMEM_REMAP_BUFFER_ID | HETMEM_REMAP_IPC | HETMEM_REMAP_DMABUF)
+
+static void observe_one(struct pool *p, enum hetmem_remap_cause cause, uint64_t addr,
+			uint64_t bytes, bool after, int err)
+{
+	const struct hm_spill *sp = spill_of(p);
+	const bool moves = cause == HETMEM_REMAP_SPILL || cause == HETMEM_REMAP_FETCH;
+	const struct hetmem_remap remap = {
+		.size = sizeof(remap), .ptr = (void *)(uintptr_t)addr, .bytes = bytes,
+		.cause = cause, .changes = CHANGES | (moves ? HETMEM_REMAP_MEMORY_TYPE : 0),
+		.after = after, .error = err,
+	};
+	unsigned int i;
+
+	for (i = 0; i < sp->nr_observers; i++)
+		sp->observers[i].fn(&remap, sp->observers[i].arg);
+}
+
+static void observe_move(struct pool *p, const struct move *mv, bool after)
+{
+	observe_one(p, mv->spill ? HETMEM_REMAP_SPILL : HETMEM_REMAP_FETCH, mv->addr,
+		    mv->bytes, after, after ? mv->err : 0);
+}
+
+int hm_spill_observe(struct pool *p, const struct hm_ctl_observe *arg)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct observer *more;
+	unsigned int i;
+	int err = hm_pool_lock_moves(p);
+
+	if (err)
+		return err;
+	if (arg->add) {
+		more = realloc(sp->observers, (sp->nr_observers + 1) * sizeof(*more));
+		if (more) {
+			sp->observers = more;
+			sp->observers[sp->nr_observers++] = (struct observer){ arg->fn, arg->arg };
+		}
+		err = more ? 0 : no_memory();
+	} else {
+		for (i = 0; i < sp->nr_observers; i++)
+			if (sp->observers[i].fn == arg->fn && sp->observers[i].arg == arg->arg)
+				break;
+		if (i == sp->nr_observers)
+			err = hm_error(-EINVAL, "off_remap: that function was not added with that argument");
+		else
+			memmove(&sp->observers[i], &sp->observers[i + 1],
+				(--sp->nr_observers - i) * sizeof(*sp->observers));
+	}
+	hm_pool_unlock_moves(p);
+	return err;
+}
+
+static bool is_told(const struct handle *h, bool sleep)
+{
+	if (h->flags & (HANDLE_PINNED | HANDLE_RESERVED | HANDLE_HOST))
+		return false;
+	return !(h->flags & HANDLE_ASLEEP) == sleep;
+}
+
+/* Addresses that lose their memory by a sleep, or get some by a wake: sp->told. */
+static int find_told(struct pool *p, bool sleep)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct vmm *v = vmm_of(p);
+	struct told *last = NULL, *more;
+	uint32_t page = 0;
+
+	sp->nr_told = 0;
+	while (page < v->nr) {
+		const struct mapping *m = mapping_at(v, v->map[page]);
+		const struct handle *h = handle_at(v, m->handle);
+		const uint32_t pages = v->map[page] ? h->pages : 1;
+
+		if (!v->map[page] || h->mapping != v->map[page] || !is_told(h, sleep)) {
+			last = NULL;
+		} else if (last) {
+			last->bytes += bytes_of(p, pages);
+		} else {
+			more = realloc(sp->told, (sp->nr_told + 1) * sizeof(*more));
+			if (!more)
+				return no_memory();
+			sp->told = more;
+			last = &sp->told[sp->nr_told++];
+			*last = (struct told){ page_addr(v, page), bytes_of(p, pages) };
+		}
+		page += pages;
+		hm_pool_step(p, LOOK_WORK);
+	}
+	return 0;
+}
+
+void hm_spill_tell(struct pool *p, enum hetmem_remap_cause cause, bool after, int err)
+{
+	struct hm_spill *sp = spill_of(p);
+	size_t i;
+
+	if (!sp->nr_observers)
+		return;
+	if (!after)
+		find_told(p, cause == HETMEM_REMAP_SLEEP);
+	pthread_mutex_unlock(&p->lock);
+	for (i = 0; i < sp->nr_told; i++)
+		observe_one(p, cause, sp->told[i].addr, sp->told[i].bytes, after, err);
+	pthread_mutex_lock(&p->lock);
+}
+
+/* Several blocks, one after the other, their copies in one row. */
+
+static int make_streams(struct hm_spill *sp, const struct hm_driver *d)
+{
+	CUstream *streams[] = { &sp->out, &sp->in };
+	CUresult res;
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		if (*streams[i])
+			continue;
+		res = d->cuStreamCreate(streams[i], CU_STREAM_NON_BLOCKING);
+		if (res) {
+			*streams[i] = NULL;
+			return hm_driver_error(d, "cuStreamCreate", res);
+		}
+	}
+	return 0;
+}
+
+/* A row of moves, of whose jobs up to DEPTH are copied at one time. */
+struct row {
+	struct move **moves;
+	size_t nr;
+	size_t at;		/* the one whose job ends next */
+	unsigned int in_flight;
+};
+
+/* Ends the oldest job that was started. */
+static void row_end_one(struct pool *p, struct row *row)
+{
+	struct move *mv;
+
+	while (row->at < row->nr) {
+		mv = row->moves[row->at];
+		if (mv->ended < mv->started) {
+			job_end(p, mv, &mv->jobs[mv->ended++]);
+			row->in_flight--;
+			return;
+		}
+		row->at++;
+	}
+}
+
+static void row_run(struct pool *p, struct row *row)
+{
+	size_t i;
+
+	for (i = 0; i < row->nr; i++) {
+		struct move *mv = row->moves[i];
+
+		while (mv->started < mv->nr && !mv->err) {
+			int err = job_start(p, &mv->jobs[mv->started], mv->spill);
+
+			if (err) {
+				mv->err = mv->err ? mv->err : err;
+				break;
+			}
+			mv->started++;
+			if (++row->in_flight == DEPTH)
+				row_end_one(p, row);
+		}
+	}
+	while (row->in_flight)
+		row_end_one(p, row);
+}
+
+/* Without the lock. Returns the first error. */
+static int run(struct pool *p, struct move **moves, size_t nr, uint64_t *bytes)
+{
+	struct row row = { .moves = moves, .nr = nr };
+	struct hm_context saved;
+	size_t i;
+	int err;
+
+	err = hm_provider_enter(p->provider, &saved);
+	if (err)
+		return err;
+	err = make_streams(spill_of(p), &p->res.hm->driver);
+	if (!err) {
+		row_run(p, &row);
+		for (i = 0; i < nr; i++) {
+			*bytes += move_settle(p, moves[i]);
+			err = err ? err : moves[i]->err;
+		}
+	}
+	hm_context_leave(p->res.hm, &saved);
+	return err;
+}
+
+int hm_spill_wait(struct pool *p, struct pool_stream *s)
+{
+	const uint64_t deadline = p->opt.wait_ms == HM_POOL_NO_WAIT ? 0 :
+		hm_now() + p->opt.wait_ms * 1000000ULL;
+	unsigned int naps = 0;
+	uint64_t pos;
+	int err;
+
+	if (!s->s.index)
+		return 0;
+	stream_lock(s);
+	pos = hm_stream_next_pos(&s->s);
+	stream_unlock(s);
+	err = s->s.retired ? 0 : hm_stream_record(&p->order, &s->s);
+	while (!err) {
+		hm_stream_poll(&p->order, &s->s);
+		if (s->s.done >= pos)
+			break;
+		if (hm_now() >= deadline)
+			return hm_error(-EBUSY, "spill: stream %llu has not finished after wait=",
+					(unsigned long long)s->s.id);
+		/* Short naps: nothing else is done until the stream has finished. */
+		naps = naps > 2 ? 2 : naps;
+		hm_order_nap(&p->order, &naps);
+		if (p->asleep)
+			return hm_pool_asleep();
+	}
+	return err == -EAGAIN ? -EBUSY : err;
+}
+
+int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, size_t nr,
+		  bool spill, uint64_t *bytes)
+{
+	struct move **moves = malloc((nr ? nr : 1) * sizeof(struct move *));
+	size_t i, n = 0;
+	int err = moves ? 0 : no_memory();
+
+	(void)s;
+	*bytes = 0;
+	for (i = 0; i < nr && !err; i++) {
+		err = mend(p, block_at(p, movable_at(spill_of(p), ids[i])->block));
+		if (!err)
+			err = move_plan(p, ids[i], spill, &moves[n]);
+		n += !err && moves[n];
+	}
+	if (n) {
+		int failed;
+
+		pthread_mutex_unlock(&p->lock);
+		for (i = 0; i < n; i++)
+			observe_move(p, moves[i], false);
+		failed = run(p, moves, n, bytes);
+		for (i = 0; i < n; i++) {
+			/* Without a context none of them began. */
+			if (failed && !moves[i]->started && !moves[i]->err)
+				moves[i]->err = failed;
+			observe_move(p, moves[i], true);
+		}
+		pthread_mutex_lock(&p->lock);
+		for (i = 0; i < n; i++)
+			move_free(p, moves[i]);
+		err = failed ? failed : err;
+	}
+	free(moves);
+	return err;
+}
+
+/* Moves that are begun, and end later. */
+
+/* The copies come behind what @s has now. In the device's context, with the lock. */
+static int order_copies(struct pool *p, struct pool_stream *s, bool spill)
+{
+	const struct hm_driver *d = &p->res.hm->driver;
+	struct hm_spill *sp = spill_of(p);
+	CUcontext before;
+	CUstream here;
+	CUevent event;
+	CUresult res;
+	int err;
+
+	if (!s->s.index || s->s.retired)
+		return 0;
+	err = hm_stream_check(&p->order, &s->s);
+	if (!err)
+		err = event_get(sp, d, &event);
+	if (err)
+		return err;
+	err = hm_stream_enter(&p->order, &s->s, &here, &before);
+	if (!err) {
+		res = d->cuEventRecord(event, here);
+		hm_stream_leave(&p->order, &s->s, before);
+		if (!res)
+			res = d->cuStreamWaitEvent(spill ? sp->out : sp->in, event, 0);
+		err = res ? hm_driver_error(d, "cuStreamWaitEvent", res) : 0;
+	}
+	event_put(sp, d, event);
+	return err;
+}
+
+/* All copies of @mv. After an error it has ended. Without the lock. */
+static int begin(struct pool *p, struct move *mv)
+{
+	int err = 0;
+
+	while (mv->started < mv->nr && !err) {
+		err = job_start(p, &mv->jobs[mv->started], mv->spill);
+		mv->started += !err;
+	}
+	if (!err)
+		return 0;
+	mv->err = err;
+	while (mv->ended < mv->started)
+		job_end(p, mv, &mv->jobs[mv->ended++]);
+	move_settle(p, mv);
+	return err;
+}
+
+static int move_begin(struct pool *p, struct pool_stream *s, uint32_t id, bool spill)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct hm_context saved;
+	struct move *mv;
+	int err;
+
+	err = mend(p, block_at(p, movable_at(sp, id)->block));
+	if (!err)
+		err = move_plan(p, id, spill, &mv);
+	if (err || !mv)
+		return err;
+	mv->begun = true;
+	s->pins++;
+	pthread_mutex_unlock(&p->lock);
+	observe_move(p, mv, false);
+	err = hm_provider_enter(p->provider, &saved);
+	if (!err) {
+		err = make_streams(sp, &p->res.hm->driver);
+		pthread_mutex_lock(&p->lock);
+		if (!err)
+			err = order_copies(p, s, spill);
+		pthread_mutex_unlock(&p->lock);
+		if (!err)
+			err = begin(p, mv);
+		hm_context_leave(p->res.hm, &saved);
+	}
+	mv->err = err;
+	if (err)
+		observe_move(p, mv, true);
+	pthread_mutex_lock(&p->lock);
+	s->pins--;
+	if (err) {
+		move_free(p, mv);
+	} else {
+		mv->next = sp->pending;
+		sp->pending = mv;
+	}
+	return err == -EAGAIN ? -EBUSY : err;
+}
+
+/* In the device's context, without the lock. */
+static bool is_complete(const struct pool *p, const struct move *mv)
+{
+	unsigned int i;
+
+	for (i = mv->ended; i < mv->started; i++)
+		if (p->res.hm->driver.cuEventQuery(mv->jobs[i].event) == CUDA_ERROR_NOT_READY)
+			return false;
+	return true;
+}
+
+/* Ends the pending move @mv. Returns its error. */
+static int end_pending(struct pool *p, struct move *mv)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct hm_context saved;
+	struct move **link;
+	int err;
+
+	for (link = &sp->pending; *link != mv; link = &(*link)->next)
+		;
+	pthread_mutex_unlock(&p->lock);
+	err = hm_provider_enter(p->provider, &saved);
+	if (!err) {
+		while (mv->ended < mv->started)
+			job_end(p, mv, &mv->jobs[mv->ended++]);
+		move_settle(p, mv);
+		hm_context_leave(p->res.hm, &saved);
+		observe_move(p, mv, true);
+	}
+	pthread_mutex_lock(&p->lock);
+	if (err)
+		return err;
+	err = mv->err;
+	*link = mv->next;
+	move_free(p, mv);
+	return err;
+}
+
+void hm_spill_end(struct pool *p, bool wait)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct move *mv = sp->pending, *next;
+	struct hm_context saved;
+	bool complete = wait;
+
+	release_stuck(p);
+	for (; mv; mv = next) {
+		next = mv->next;
+		if (!wait) {
+			pthread_mutex_unlock(&p->lock);
+			complete = !hm_provider_enter(p->provider, &saved);
+			if (complete) {
+				complete = is_complete(p, mv);
+				hm_context_leave(p->res.hm, &saved);
+			}
+			pthread_mutex_lock(&p->lock);
+		}
+		if (complete)
+			end_pending(p, mv);
+	}
+}
+
+/* What a program asks for. */
+
+static int find_block(struct pool *p, const struct hm_ctl_move *arg, struct block **b)
+{
+	*b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
+	if (!*b || block_state(*b) != BLOCK_LIVE)
+		return hm_error(-EINVAL, "%p is not the beginning of a live block", arg->ptr);
+	return 0;
+}
+
+static int set_priority(struct pool *p, const struct hm_ctl_move *arg)
+{
+	struct block *b;
+	int err;
+
+	pthread_mutex_lock(&p->lock);
+	err = find_block(p, arg, &b);
+	if (!err && !(b->flags & BLOCK_MOVABLE))
+		err = busy(b, "it is not movable, allocate it with HETMEM_ALLOC_MOVABLE");
+	if (!err)
+		movable_of(spill_of(p), b)->priority = arg->priority;
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+/* With both locks; releases pool->lock. */
+static int access_host(struct pool *p, const struct block *b)
+{
+	const struct hm_provider_ops *ops = p->provider->ops;
+	uint32_t page = first_page(p, b), at;
+	struct handle *h;
+	int err = 0;
+
+	if (!(b->flags & BLOCK_SPILLED))
+		return busy(b, "it is not spilled");
+	while (!err && (h = next_whole(p, b, &page, &at)))
+		if (h->flags & HANDLE_HOST)
+			err = ops->access_host(p->provider, page_addr(vmm_of(p), at),
+					       bytes_of(p, h->pages));
+	return err;
+}
+
+/* With both locks; releases pool->lock. */
+static int move_one(struct pool *p, const struct hm_ctl_move *arg)
+{
+	const bool spill = arg->move == HM_MOVE_SPILL;
+	struct hm_spill *sp = spill_of(p);
+	uint64_t device, host, bytes;
+	struct pool_stream *s, *now;
+	struct block *b;
+	uint32_t id;
+	int err;
+
+	err = find_block(p, arg, &b);
+	if (!err && b->flags & BLOCK_MOVABLE && movable_of(sp, b)->move) {
+		struct move *mv = movable_of(sp, b)->move;
+		const bool same = mv->spill == spill;
+
+		if (same && arg->begin)
+			return 0;
+		err = end_pending(p, mv);
+		if (same || err)
+			return err;
+		err = find_block(p, arg, &b);
+	}
+	if (!err)
+		err = hm_spill_check(p, b, &s);
+	if (err)
+		return err;
+	if (arg->move == HM_MOVE_HOST_ACCESS)
+		return access_host(p, b);
+	hm_spill_count(p, b, &device, &host);
+	if (!device && !host)
+		return busy(b, "it has no handle of its own");
+	id = b->right;
+	if (arg->begin)
+		return move_begin(p, s, id, spill);
+	s->pins++;
+	err = hm_spill_wait(p, s);
+	if (!err) {
+		hm_pool_poll(p);
+		/* The lock was released. */
+		err = find_block(p, arg, &b);
+	}
+	if (!err)
+		err = hm_spill_check(p, b, &now);
+	if (!err && (now != s || b->right != id))
+		err = busy(b, "it is another one now");
+	if (!err && !spill)
+		hm_pool_settle_all(p);
+	if (!err)
+		err = hm_spill_move(p, s, &id, 1, spill, &bytes);
+	s->pins--;
+	return err;
+}
+
+int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg)
+{
+	int err;
+
+	if (!p->provider->ops->create_host)
+		return -EOPNOTSUPP;
+	if (arg->move == HM_MOVE_PRIORITY)
+		return set_priority(p, arg);
+	err = hm_pool_lock_moves(p);
+	if (err)
+		return err;
+	p->work = 0;
+	err = move_one(p, arg);
+	hm_pool_unlock_moves(p);
+	return err;
+}
+
+/* A spilled block that was freed: its host memory is nobody's, the rest is free. */
+bool hm_spill_drop(struct pool *p, struct block *b)
+{
+	struct vmm *v = vmm_of(p);
+	const uint32_t first = first_page(p, b);
+	uint32_t page = page_of(v, block_end(b) - 1) + 1;
+	bool left = true;
+
+	__atomic_store_n(&b->flags, b->flags & ~BLOCK_SPILLED, __ATOMIC_RELEASE);
+	/* From the end on: what is before keeps its name. */
+	while (left && page > first) {
+		const struct mapping *m = mapping_at(v, v->map[page - 1]);
+		struct vmm_free f = {
+			.handle = m->handle, .page = m->page,
+			.pages = handle_at(v, m->handle)->pages, .block = block_id(p, b),
+		};
+
+		page = m->page;
+		if (!(handle_at(v, f.handle)->flags & HANDLE_HOST))
+			continue;
+		if (!hm_vmm_discard(p, &f, &left)) {
+			__atomic_store_n(&b->flags, b->flags | BLOCK_SPILLED, __ATOMIC_RELEASE);
+			return false;
+		}
+		hm_pool_step(p, DROP_WORK);
+	}
+	if (left)
+		hm_block_release(p, b);
+	return true;
+}
+
+/* Made and destroyed. */
+
+/* min_host=, in parts of handle= or PART_BYTES. */
+static int make_min_host(struct pool *p)
+{
+	const uint64_t part = p->opt.handle ? p->opt.handle : PART_BYTES;
+	const uint32_t pages = part >> vmm_of(p)->shift;
+	struct hm_spill *sp = spill_of(p);
+	uint32_t id;
+	int err = 0;
+
+	pthread_mutex_lock(&p->lock);
+	while (!err && sp->host_bytes < p->opt.min_host) {
+		err = part_add(p, pages ? pages : 1, &id);
+		if (!err)
+			part_release(p, id);
+	}
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+int hm_spill_init(struct pool *p, struct hm_spill **out)
+{
+	struct hm_spill *sp = calloc(1, sizeof(*sp));
+	int err;
+
+	if (!sp)
+		return no_memory();
+	*out = sp;
+	err = hm_table_init(&sp->movables, sizeof(struct movable), offsetof(struct movable, next),
+			    MAX_MOVABLES);
+	if (!err)
+		err = hm_table_init(&sp->hosts, sizeof(struct host_part),
+				    offsetof(struct host_part, next), MAX_PARTS);
+	return err ? err : make_min_host(p);
+}
+
+/* What moves have of the driver; the blocks are gone. */
+static void stop_moves(struct pool *p)
+{
+	const struct hm_driver *d = &p->res.hm->driver;
+	struct hm_spill *sp = spill_of(p);
+	struct move *mv;
+	unsigned int i;
+
+	if (sp->out)
+		hm_retry_once(d->cuStreamSynchronize(sp->out));
+	if (sp->in)
+		hm_retry_once(d->cuStreamSynchronize(sp->in));
+	for (mv = sp->pending; mv; mv = mv->next)
+		for (i = mv->ended; i < mv->started; i++) {
+			event_put(sp, d, mv->jobs[i].event);
+			job_cancel(p, &mv->jobs[i], mv->spill);
+		}
+	for (i = 0; i < sp->nr_events; i++)
+		hm_retry_once(d->cuEventDestroy(sp->events[i]));
+	sp->nr_events = 0;
+	if (sp->out)
+		hm_retry_once(d->cuStreamDestroy(sp->out));
+	if (sp->in)
+		hm_retry_once(d->cuStreamDestroy(sp->in));
+}
+
+void hm_spill_stop(struct pool *p, bool forget)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct hm_context saved;
+	struct move *mv;
+
+	if (!sp)
+		return;
+	if (!forget && !hm_provider_enter(p->provider, &saved)) {
+		stop_moves(p);
+		hm_context_leave(p->res.hm, &saved);
+		release_stuck(p);
+	}
+	while ((mv = sp->pending)) {
+		sp->pending = mv->next;
+		free(mv);
+	}
+}
+
+void hm_spill_free(struct pool *p, bool forget)
+{
+	struct hm_spill *sp = spill_of(p);
+	uint32_t id;
+
+	if (!sp)
+		return;
+	for (id = 1; id < sp->hosts.nr && !forget && sp->hosts.base; id++)
+		if (part_at(sp, id)->pages)
+			part_unmake(p, part_at(sp, id));
+	hm_table_free(&sp->movables);
+	hm_table_free(&sp->hosts);
+	free(sp->sizes);
+	free(sp->stuck);
+	free(sp->events);
+	free(sp->observers);
+	free(sp->told);
+	free(sp);
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Blocks of a VMM pool that move. spill.c moves the memory of a block to the host and back;
+ * movable.c remembers the movable blocks, and chooses those that move by themselves.
+ *
+ * Locking: pool->sleep_lock is held by who moves anything, and pool->lock only while
+ * descriptors change: never during a copy, nor while the driver is called for a move. A
+ * block that moves is LIVE, or BUSY if it was freed meanwhile; nobody else changes its
+ * handles then.
+ */
+#ifndef HETMEM_VMM_SPILL_H
+#define HETMEM_VMM_SPILL_H
+
+#include "core/move.h"
+#include "pool/source.h"
+
+/**
+ * struct host_part - a handle of host memory
+ * @handle: of the provider
+ * @addr: where it is always mapped, to copy from and to; behind it are addresses for
+ *	device memory of the same size, of a fetch
+ * @pages: of it
+ * @next: of those of its size that are not in use
+ * @staged: device memory is mapped behind it, and could not be unmapped
+ */
+struct host_part {
+	uint64_t handle;
+	uint64_t addr;
+	uint32_t pages;
+	uint32_t next;
+	bool staged;
+};
+
+/* Parts of one size that are not in use. */
+struct host_size {
+	uint32_t pages;
+	uint32_t first;
+};
+
+/* See spill.c. */
+struct move;
+
+/**
+ * struct movable - a movable block
+ * @block: its name
+ * @next, @prev: by age
+ * @birth: never reused; grows
+ * @spilled_at: when it was spilled, in moves; 0: it is not
+ * @priority: see hetmem_priority()
+ * @move: under way, or NULL
+ * @freed: while it was
+ * @returned: the pool fetched it in this step
+ */
+struct movable {
+	uint32_t block;
+	uint32_t next;
+	uint32_t prev;
+	int priority;
+	uint64_t birth;
+	uint64_t spilled_at;
+	struct move *move;
+	bool freed;
+	bool returned;
+};
+
+struct observer {
+	hetmem_remap_fn fn;
+	void *arg;
+};
+
+/* Addresses that observers were told of. */
+struct told {
+	uint64_t addr;
+	uint64_t bytes;
+};
+
+/**
+ * struct hm_spill - what a pool has for moves
+ *
+ * Under pool->lock:
+ * @movables: entries; @oldest, @youngest: list of them; @births: so far
+ * @moves: so far
+ * @bytes: of movable blocks; @high, @low: most and least of the step; @low_birth: @births
+ *	at the least; @step_birth: of the first block of the step
+ * @ceiling: bytes that the pool held when the device was full; 0: it was not yet
+ * @margin: bytes that stay free when blocks return
+ * @hosts: parts; @sizes, @nr_sizes: those that are not in use
+ * @host_bytes, @host_peak: of parts; @free_bytes: of those that are not in use
+ * @spilled, @spilled_peak, @under_way: bytes of parts in use; of these, of moves
+ * @out_total, @in_total: bytes that were moved
+ * @stuck, @nr_stuck: device memory that the driver did not release, and its pages
+ *
+ * Under pool->sleep_lock:
+ * @out, @in: streams of the copies
+ * @events, @nr_events: not in use
+ * @pending: moves that were begun
+ * @observers, @nr_observers; @told, @nr_told: of a sleep or a wake
+ */
+struct hm_spill {
+	struct table movables;
+	uint32_t oldest, youngest;
+	uint64_t births;
+	uint64_t moves;
+	uint64_t bytes, high, low;
+	uint64_t low_birth, step_birth;
+	uint64_t ceiling;
+	uint64_t margin;
+	struct table hosts;
+	struct host_size *sizes;
+	unsigned int nr_sizes;
+	uint64_t host_bytes, host_peak, free_bytes;
+	uint64_t spilled, spilled_peak, under_way;
+	uint64_t out_total, in_total;
+	struct {
+		uint64_t handle;
+		uint32_t pages;
+	} *stuck;
+	unsigned int nr_stuck;
+	CUstream out, in;
+	CUevent *events;
+	unsigned int nr_events;
+	struct move *pending;
+	struct observer *observers;
+	unsigned int nr_observers;
+	struct told *told;
+	size_t nr_told;
+};
+
+static inline struct movable *movable_at(const struct hm_spill *sp, uint32_t id)
+{
+	return (struct movable *)sp->movables.base + id;
+}
+
+/* Of a LIVE block that is movable, or one that moves. */
+static inline struct movable *movable_of(const struct hm_spill *sp, const struct block *b)
+{
+	return movable_at(sp, b->right);
+}
+
+/* spill.c */
+
+/* Makes min_host= too. After an error hm_spill_free() follows. */
+int hm_spill_init(struct pool *p, struct hm_spill **out);
+/*
+ * Ends what is under way and gives up all that is of the driver, unless @forget: first
+ * what moves use, then, with all handles of the pool gone, host memory.
+ */
+void hm_spill_stop(struct pool *p, bool forget);
+void hm_spill_free(struct pool *p, bool forget);
+/* The host memory @part is not in use any more. */
+void hm_spill_put_host(struct pool *p, uint32_t part);
+/* Gives back a part that is not in use, and not of min_host=. Whether there may be more. */
+bool hm_spill_shrink(struct pool *p);
+/* Ends moves whose copies are complete; @wait: all of them. With both locks. */
+void hm_spill_end(struct pool *p, bool wait);
+/*
+ * Moves blocks of @s, @nr of them, which are in @ids and not moving, with both locks, and
+ * releases pool->lock. Blocks that cannot move are left out. *@bytes: that moved. Returns
+ * the first error.
+ */
+int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, size_t nr,
+		  bool spill, uint64_t *bytes);
+/* Waits for all work on @s, with the lock, which it releases. -EBUSY: wait= is over; -EIO. */
+int hm_spill_wait(struct pool *p, struct pool_stream *s);
+/* Why the live block @b cannot move now: -EBUSY; or 0 and its stream. */
+int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s);
+/* Bytes of handles that are wholly in @b, on the device and on the host. */
+void hm_spill_count(const struct pool *p, const struct block *b, uint64_t *device,
+		    uint64_t *host);
+
+/* As in struct source. */
+int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg);
+int hm_spill_observe(struct pool *p, const struct hm_ctl_observe *arg);
+void hm_spill_tell(struct pool *p, enum hetmem_remap_cause cause, bool after, int err);
+bool hm_spill_drop(struct pool *p, struct block *b);
+
+/* movable.c */
+
+/* As in struct source. */
+void hm_movable_declare(struct pool *p, struct block *b, int priority);
+bool hm_movable_forget(struct pool *p, struct block *b);
+bool hm_movable_relieve(struct pool *p, struct pool_stream *s, uint64_t bytes);
+void hm_movable_regain(struct pool *p, struct pool_stream *s);
+/* @m has ended its move: it is freed now, if it was meanwhile. */
+void hm_movable_ended(struct pool *p, struct movable *m);
+
+#endif /* HETMEM_VMM_SPILL_H */
