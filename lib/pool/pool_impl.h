@@ -177,10 +177,7 @@ void hm_block_end_uses(struct pool *p, struct block *b);
 /* Counts @nr blocks that went to the arenas of @s; enough of them get an event. */
 void hm_pool_record(struct pool *p, struct pool_stream *s, unsigned int nr,
 		    uint64_t bytes);
-/*
- * @g: the part of a private pool that it is for, or NULL. @with: has flags and a
- * priority, or NULL. Releases the lock.
- */
+/* @g: part of a private pool, or NULL. @with: flags and priority, or NULL. Releases the lock. */
 int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 		       const struct hm_ctl_alloc *with, size_t size, size_t align, void **ptr);
 /*
@@ -189,8 +186,6 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
  */
 void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
 		       struct block *b);
-/* The rest of that, for a BUSY block which source->forget() did not give back. */
-void hm_pool_let_go(struct pool *p, struct block *b);
 /*
  * All that is cached, and free and complete, merges with its neighbours.
  * Releases the lock between pieces.
@@ -244,14 +239,7 @@ int hm_pool_may_hold(const struct pool *p, uint64_t bytes);
 void hm_pool_hold(struct pool *p, uint64_t bytes);
 void hm_pool_unhold(struct pool *p, uint64_t bytes);
 
-/*
- * pool.c: takes sleep_lock, then the lock; and back. -EDEADLK: the thread has it, in a
- * callback of hetmem_on_remap().
- */
-int hm_pool_lock_moves(struct pool *p);
-void hm_pool_unlock_moves(struct pool *p);
-
-/* Tell check mode. Without a lock; @b is BUSY, of no capture. */
+/* pool.c: tells check mode. Without a lock; @b is BUSY, of no capture. */
 
 void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size,
 			hetmem_stream stream);

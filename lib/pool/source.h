@@ -108,6 +108,16 @@ static inline bool source_may_have(const struct pool *p, const struct pool_strea
 	       hm_block_done(p, b);
 }
 
+/*
+ * pool.c: takes sleep_lock, then the lock; and back. -EDEADLK: the thread has it, in a
+ * callback of hetmem_on_remap().
+ */
+int hm_pool_lock_moves(struct pool *p);
+void hm_pool_unlock_moves(struct pool *p);
+
+/* alloc.c: the rest of a free, for a BUSY block that forget() did not give back. */
+void hm_pool_let_go(struct pool *p, struct block *b);
+
 /* As hm_pool_create(), over @source. */
 int hm_pool_create_over(struct hm_provider *provider,
 			const struct source *source,

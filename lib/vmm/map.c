@@ -445,20 +445,28 @@ void hm_vmm_clear(struct pool *p, uint32_t page, uint32_t pages)
 	}
 }
 
+bool hm_vmm_unalias_handle(struct pool *p, uint32_t id)
+{
+	struct vmm *v = vmm_of(p);
+	struct handle *h = handle_at(v, id);
+	uint32_t m, next;
+
+	for (m = h->aliases; m; m = next) {
+		next = mapping_at(v, m)->same_next;
+		unmap_alias(p, m);
+	}
+	return h->maps <= 1;
+}
+
 int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left)
 {
 	struct vmm *v = vmm_of(p);
 	struct handle *h = handle_at(v, f->handle);
 	struct block *piece;
-	uint32_t m, next;
 	int err;
 
 	*left = true;
-	for (m = h->aliases; m; m = next) {
-		next = mapping_at(v, m)->same_next;
-		unmap_alias(p, m);
-	}
-	if (h->maps > 1)
+	if (!hm_vmm_unalias_handle(p, f->handle))
 		return -EBUSY;
 	piece = cut_out(p, f, left);
 	if (!piece)

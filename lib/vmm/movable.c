@@ -276,6 +276,8 @@ static uint64_t move_first(struct pool *p, struct pool_stream *s, struct candida
 		/* What comes back has to fit, and nothing overtakes what does not. */
 		if (!spill && sum + one->bytes > bytes)
 			break;
+		if (spill && sp->spilled + sum + one->bytes > p->opt.spill)
+			continue;
 		if (spill && m->returned && m->birth >= sp->step_birth &&
 		    sp->margin < ceiling(p) / MOST_MARGIN)
 			sp->margin += sp->margin / 2 + 1;

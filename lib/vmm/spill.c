@@ -585,7 +585,6 @@ static void job_commit(struct pool *p, struct job *j, bool spill)
 	const uint64_t bytes = bytes_of(p, j->pages);
 
 	if (spill) {
-		j->device = h->handle;
 		h->handle = part_at(sp, j->part)->handle;
 		h->host = j->part;
 		h->flags |= HANDLE_HOST;
@@ -750,7 +749,7 @@ static void add_job(struct move *mv, const struct pool *p, const struct handle *
 	mv->bytes += bytes_of(p, h->pages);
 	mv->jobs[mv->nr++] = (struct job){
 		.handle = mapping_at(v, v->map[page])->handle, .page = page,
-		.pages = h->pages, .part = h->host,
+		.pages = h->pages, .part = h->host, .device = mv->spill ? h->handle : 0,
 	};
 }
 
@@ -765,6 +764,10 @@ static int move_plan(struct pool *p, uint32_t id, bool spill, struct move **out)
 	struct handle *h;
 
 	*out = NULL;
+	while ((h = next_whole(p, b, &page, &at)))
+		if (!hm_vmm_unalias_handle(p, mapping_at(vmm_of(p), h->mapping)->handle))
+			return busy(b, "its memory is in use at another address, too");
+	page = first_page(p, b);
 	if (page >= end)
 		return 0;
 	mv = calloc(1, sizeof(*mv) + (end - page) * sizeof(mv->jobs[0]));

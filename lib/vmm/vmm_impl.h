@@ -2,16 +2,15 @@
 /*
  * The VMM pool: where the runs of a pool come from, over a mappable provider.
  *
- * There is one reservation, in pages of the provider's granularity; memory is
- * in handles of some pages. A handle has one active mapping, whose addresses
- * are part of a run, and aliases: mappings where it was before. To move memory
- * that is free to where it is missing, its handle is mapped there first; the
- * old addresses stay as an alias, mapped and used for nothing else, until their
- * uses are found complete. So the host never waits, and fragmented address space
- * never wastes memory.
+ * There is one reservation, in pages of the provider's granularity; memory is in handles of
+ * some pages. A handle has one active mapping, whose addresses are part of a run, and
+ * aliases: mappings where it was before. To move memory that is free to where it is
+ * missing, its handle is mapped there first; the old addresses stay as an alias, mapped and
+ * used for nothing else, until their uses are found complete. So the host never waits, and
+ * fragmented address space never wastes memory.
  *
- * Holes are pages without a mapping: see holes.h. grow.c has the plan of what
- * memory goes where. All of it is under pool->lock.
+ * Holes are pages without a mapping: see holes.h. grow.c has the plan of what memory goes
+ * where, spill.c moves live blocks to the host. All of it is under pool->lock.
  */
 #ifndef HETMEM_VMM_VMM_IMPL_H
 #define HETMEM_VMM_VMM_IMPL_H
@@ -61,10 +60,9 @@ struct handle {
 
 /**
  * struct mapping - a handle's addresses
- * @handle: of which
- * @page: the first
- * @half: no access was given, and the driver did not unmap it. An alias that is
- *	never used, only unmapped; or the mapping of a handle that is asleep.
+ * @handle, @page: of which, and the first
+ * @half: no access was given, and the driver did not unmap it. An alias that is never
+ *	used, only unmapped; or the mapping of a handle that is asleep.
  * @uses: alias: what must be complete before it can be unmapped
  * @next, @prev: alias: in the list, oldest first
  * @same_next, @same_prev: alias: in the list of its handle
@@ -87,10 +85,10 @@ struct mapping {
  * @head, @tail: by page: the block that begins (ends) a run with it
  * @holes, @nr_holes: tree of the holes; leaves of it
  * @cursor: by place: page where holes are looked for
- * @first, @last: list of aliases; @nr_aliases; @nr_half: of them
+ * @first, @last, @nr_aliases: list of aliases; @nr_half: of them
  * @fronts, @nr_fronts: by zone: ring of handles that end a run, or did
- * @join_next: arena where join_handles() goes on
- * @collect_next, @collect_below: arena and block where hm_vmm_collect() goes on
+ * @join_next: arena where join_handles() goes on; @collect_next, @collect_below: arena
+ *	and block where hm_vmm_collect() does
  * @more: a growth left out some of what is free
  * @pages: held; @small: of blocks of zone 0
  * @park: contents while the pool sleeps, or NULL; @copying: mappings stay as they are
@@ -109,14 +107,10 @@ struct vmm {
 	struct hole_node *holes;
 	uint32_t nr_holes;
 	uint32_t cursor[NR_PLACES];
-	uint32_t first;
-	uint32_t last;
-	uint32_t nr_aliases;
-	uint32_t nr_half;
+	uint32_t first, last, nr_aliases, nr_half;
 	uint32_t fronts[NR_ZONES];
 	uint32_t nr_fronts[NR_ZONES];
-	unsigned int join_next;
-	unsigned int collect_next;
+	unsigned int join_next, collect_next;
 	struct block collect_below;
 	bool more;
 	uint64_t pages;
@@ -159,8 +153,8 @@ static inline struct handle *handle_of_page(const struct vmm *v, uint32_t page)
 
 /**
  * struct vmm_free - a handle that a plan moves or creates
- * @handle, @pages: which, and of how many
- * @block: the free block that it is in, at @page. 0: it is created.
+ * @handle, @page, @pages: which, where, of how many
+ * @block: the free block that it is in. 0: it is created.
  * @to: page where it goes; @chosen: it does
  * @mapped: by the plan, there; @moved: its memory is no more in @block
  */
@@ -184,43 +178,41 @@ int hm_vmm_make_handle(struct pool *p, uint32_t pages, uint32_t *id);
 /* Releases memory that is mapped nowhere, and forgets it. */
 int hm_vmm_drop_handle(struct pool *p, uint32_t id);
 /*
- * The first mapping of @handle, at @page, where there are holes. -EUCLEAN: it
- * is half mapped, an alias that waits to be unmapped, and then released.
+ * The first mapping of @handle, at @page, where there are holes. -EUCLEAN: it is half
+ * mapped, an alias that waits to be unmapped, and then released.
  */
 int hm_vmm_map_handle(struct pool *p, uint32_t handle, uint32_t page);
 /* An alias of @handle at @page, where there are holes. -EUCLEAN likewise. */
 int hm_vmm_alias(struct pool *p, uint32_t handle, uint32_t page);
 /*
- * Unmaps what one of these two just mapped at @page, and releases a handle that
- * is mapped nowhere else. What cannot be unmapped is an alias that waits for it.
+ * Unmaps what one of these two just mapped at @page, and releases a handle that is mapped
+ * nowhere else. What cannot be unmapped is an alias that waits for it.
  */
 void hm_vmm_unmap_new(struct pool *p, uint32_t page);
 /* Both: a handle of @pages, mapped at @page. */
 int hm_vmm_create(struct pool *p, uint32_t page, uint32_t pages);
 /*
- * The handle of @f, whose block is BUSY and keeps its name if anything is
- * left of it before the handle, has an alias at @f->to, which becomes its active
- * mapping: the other one is an alias, and no block. *@left: whether anything is.
+ * The handle of @f, whose block is BUSY and keeps its name if anything is left of it before
+ * the handle, has an alias at @f->to, which becomes its active mapping: the other one is an
+ * alias, and no block. *@left: whether anything is.
  */
 int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left);
 /* It is unmapped everywhere and released; *@left likewise. */
 int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left);
 /* So is host memory, at last by hm_vmm_trim(). false: no memory, nothing has changed. */
 bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left);
-/*
- * Unmaps aliases that are complete, the oldest first, until at most @keep
- * are left: some of them.
- */
+/* Unmaps aliases that are complete, the oldest first, until @keep are left: some of them. */
 void hm_vmm_unalias(struct pool *p, uint32_t keep);
+/* Those of one handle: false, if any is left. */
+bool hm_vmm_unalias_handle(struct pool *p, uint32_t id);
 /* All of them. Releases the lock now and then. */
 void hm_vmm_unalias_all(struct pool *p);
 /* Unmaps those at [@page, @page + @pages). */
 void hm_vmm_clear(struct pool *p, uint32_t page, uint32_t pages);
 /*
- * Handles that are wholly free and not pinned, in blocks that @s may use: at
- * once, or after a wait that does not concern the host. Those in large blocks
- * first: @want pages, if there are so many, and some more. *@list is to be freed.
- * Returns their number, -ENOMEM.
+ * Handles that are wholly free and not pinned, in blocks that @s may use: at once, or after
+ * a wait that does not concern the host. Those in large blocks first: @want pages, if there
+ * are so many, and some more. *@list is to be freed. Returns their number, -ENOMEM.
  */
 ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 		       uint64_t want, struct vmm_free **list);
@@ -240,13 +232,13 @@ size_t hm_vmm_give_back(struct pool *p, uint64_t bytes);
 /* grow.c: as in struct source. */
 void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order);
 bool hm_vmm_retry(struct pool *p);
-int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
-		uint64_t units, bool order, struct block **b);
+int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone, uint64_t units,
+		bool order, struct block **b);
 int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_alloc *arg,
 		   bool order, struct block **b);
 void hm_vmm_unreserve(struct pool *p, struct block *b);
-int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
-		   uint64_t units, bool order);
+int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b, uint64_t units,
+		   bool order);
 
 /* sleep.c and share.c, likewise. */
 int hm_vmm_pin(struct pool *p, struct block *b);

@@ -44,7 +44,7 @@ static void bad_input(void)
 	is(hetmem_alloc_with(pool, &p, &ptr), -EINVAL, "no size: %s",
 	   hetmem_last_error());
 	p.size = sizeof(p);
-	p.flags = 1;
+	p.flags = 1U << 31;
 	is(hetmem_alloc_with(pool, &p, &ptr), -EINVAL, "an unknown flag");
 	p.flags = 0;
 	p.align = 768;

@@ -175,6 +175,63 @@ static void there_and_back(const char *spec)
 	end();
 }
 
+/* What does not fit goes to the host by itself, the oldest first, and comes back. */
+static void by_itself(void)
+{
+	unsigned int k, bad;
+	uint64_t spilled;
+
+	make("pool(vmm,max=64M,spill=200M,handle=2M)");
+	for (k = 0; k < 12; k++)
+		fill(&slots[k], 10 * MIB, streams[0]);
+	is(wrong(), 0, "120 MiB are in 64: %lld on the host", (long long)stats().spilled);
+	ok(used() <= 64 * MIB, "never more than max=: %zu", used());
+	ok(stats().spilled >= 56 * MIB && stats().spilled <= 80 * MIB, "the rest is on the host");
+	ok(stats().spill_host_peak <= stats().spilled + stats().spilled / 10,
+	   "and no more: %lld", (long long)stats().spill_host_peak);
+	spilled = stats().spilled;
+	for (k = 11; k > 3; k--)
+		empty(&slots[k]);
+	for (k = 4; k < 6; k++) {
+		fill(&slots[k], 2 * MIB, streams[0]);
+		empty(&slots[k]);
+	}
+	ok(stats().spilled < spilled / 2, "there is room: they come back: %lld",
+	   (long long)stats().spilled);
+	is(wrong(), 0, "contents are there");
+	is(try_fill(&slots[15], 60 * MIB, streams[1], 0), -ENOMEM,
+	   "blocks of another stream do not move: %s", hetmem_last_error());
+	is(wrong(), 0, "contents are there");
+	for (bad = 0, k = 0; k < 200; k++) {
+		struct slot *s = &slots[below(12)];
+
+		if (s->p)
+			bad += wrong_in(s);
+		empty(s);
+		fill(s, (1 + below(12)) * MIB + below(4096), streams[0]);
+	}
+	is(bad, 0, "at random");
+	is(wrong(), 0, "contents are there");
+	end();
+}
+
+/* A failed allocation leaves all as it was; what may not move stays. */
+static void no_room(void)
+{
+	make("pool(vmm,max=64M,spill=16M,handle=2M)");
+	need(!try_fill(&slots[0], 30 * MIB, streams[0], 0), "not movable");
+	need(!try_fill(&slots[1], 10 * MIB, streams[0], HETMEM_ALLOC_KEEP), "kept");
+	fill(&slots[2], 20 * MIB, streams[0]);
+	is(try_fill(&slots[3], 30 * MIB, streams[0], 0), -ENOMEM, "too much: %s",
+	   hetmem_last_error());
+	is(wrong(), 0, "contents are there");
+	is(try_fill(&slots[3], 8 * MIB, streams[0], 0), 0, "so much fits: %s",
+	   hetmem_last_error());
+	is(wrong(), 0, "contents are there");
+	ok(stats().spill_host <= 16 * MIB, "the host has spill= at most");
+	end();
+}
+
 int main(int argc, char **argv)
 {
 	if (argc > 1)
@@ -192,6 +249,8 @@ int main(int argc, char **argv)
 	there_and_back("pool(vmm,handle=2M)");
 	there_and_back("pool(vmm,spill=200M)");
 	there_and_back("stats(guard(pool(vmm,handle=4M)))");
+	by_itself();
+	no_room();
 	(void)rounds;
 	free(image);
 	close_soft();
