@@ -222,6 +222,11 @@ static void no_room(void)
 	need(!try_fill(&slots[0], 30 * MIB, streams[0], 0), "not movable");
 	need(!try_fill(&slots[1], 10 * MIB, streams[0], HETMEM_ALLOC_KEEP), "kept");
 	fill(&slots[2], 20 * MIB, streams[0]);
+	is(try_fill(&slots[3], 8 * MIB, streams[0], 0), -ENOMEM,
+	   "a block moves as a whole: %s", hetmem_last_error());
+	empty(&slots[2]);
+	fill(&slots[2], 10 * MIB, streams[0]);
+	fill(&slots[4], 10 * MIB, streams[0]);
 	is(try_fill(&slots[3], 30 * MIB, streams[0], 0), -ENOMEM, "too much: %s",
 	   hetmem_last_error());
 	is(wrong(), 0, "contents are there");
