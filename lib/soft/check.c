@@ -683,27 +683,20 @@ static void free_piece(const struct piece *p, struct use *u)
 		clock_reach(&p->m->clock, u->index, u->at);
 }
 
-/* The move that has @addr or NULL; *@stop, at most @end: until where that is so. */
-static struct soft_move *move_at(uintptr_t addr, uintptr_t end,
-				 uintptr_t *stop)
+/* Whole mappings move: none has parts that move and parts that do not. */
+static struct soft_move *move_at(uintptr_t addr)
 {
 	struct soft_move *move;
 
-	*stop = end;
-	for (move = hm_soft_world->moves; move; move = move->next) {
-		if (addr >= move->start && addr < move->end) {
-			*stop = end < move->end ? end : move->end;
+	for (move = hm_soft_world->moves; move; move = move->next)
+		if (addr >= move->start && addr < move->end)
 			return move;
-		}
-		if (addr < move->start && *stop > move->start)
-			*stop = move->start;
-	}
 	return NULL;
 }
 
 void hm_check_free_memory(const void *ptr, size_t size, hetmem_stream stream)
 {
-	uintptr_t addr = (uintptr_t)ptr, end = addr + size, stop;
+	uintptr_t addr = (uintptr_t)ptr, end = addr + size;
 	struct use u = { .what = "free" };
 	struct soft_move *move;
 	struct soft_clock *clock;
@@ -713,14 +706,13 @@ void hm_check_free_memory(const void *ptr, size_t size, hetmem_stream stream)
 	if (!begin(stream, &s, &clock, &u))
 		return;
 	for (; addr < end; addr += p.size) {
-		move = move_at(addr, end, &stop);
+		move = move_at(addr);
+		next_piece(addr, move && move->end < end ? move->end : end, &p);
 		u.addr = addr;
-		if (move) {
-			p.size = stop - addr;
-			set_free(&move->states, addr, stop, &u);
-		} else if (next_piece(addr, stop, &p)) {
+		if (move)
+			set_free(&move->states, addr, addr + p.size, &u);
+		else
 			free_piece(&p, &u);
-		}
 	}
 	hm_soft_unlock();
 }
