@@ -19,7 +19,7 @@
 #include "platform/nvml.h"
 
 /* Both sides must have been built with the same. */
-#define HM_SOFT_VERSION		2
+#define HM_SOFT_VERSION		3
 #define HM_SOFT_SYMBOL		"hetmem_soft"
 
 /**
@@ -57,7 +57,8 @@ struct hm_soft_range {
  *	mapped when it runs fails the context with CUDA_ERROR_ILLEGAL_ADDRESS;
  *	memory that it must not use aborts at once in check mode. The rules know
  *	it as cuLaunchKernel.
- * @alloc, @free, @forget: hm_check_alloc() and so on, in check mode
+ * @alloc, @free, @forget, @move_begin, @move_end: hm_check_alloc() and so on, in
+ *	check mode
  */
 struct hm_soft {
 	unsigned int version;
@@ -76,6 +77,9 @@ struct hm_soft {
 	void (*alloc)(const void *ptr, size_t size, hetmem_stream stream);
 	void (*free)(const void *ptr, size_t size, hetmem_stream stream);
 	void (*forget)(const void *ptr, size_t size);
+	void (*move_begin)(const void *ptr, size_t size, hetmem_stream stream,
+			   hetmem_stream copies, bool frozen);
+	void (*move_end)(const void *ptr, size_t size);
 };
 
 /*
@@ -116,6 +120,41 @@ static inline void hm_check_forget(struct hetmem *hm, const void *ptr,
 {
 	if (hm_unlikely(hm->check))
 		hm->check->forget(ptr, size);
+}
+
+/*
+ * The memory behind [@ptr, @ptr + @size) is about to change: whole mappings of a block
+ * whose uses are on @stream. Call it before the copy. All uses so far must be ordered
+ * before what @stream is given next. Until hm_check_move_end() nobody may use this
+ * memory, at these addresses or others. Exception: work of @copies, the stream that
+ * copies it; that may use freed memory, too, and must be ordered after all uses of what
+ * it uses.
+ *
+ * @frozen: a synchronous move. Until its end no other thread may give @stream work
+ * (events are no work), and only the calling thread may use @copies.
+ *
+ * Several moves can be open, of different memory; they may share streams. A block may be
+ * freed while it moves, not allocated.
+ */
+static inline void hm_check_move_begin(struct hetmem *hm, const void *ptr,
+				       size_t size, hetmem_stream stream,
+				       hetmem_stream copies, bool frozen)
+{
+	if (hm_unlikely(hm->check))
+		hm->check->move_begin(ptr, size, stream, copies, frozen);
+}
+
+/*
+ * The move of exactly that range has ended, by any thread: what is mapped there now is
+ * the block, written by the host just now. Where the mapping is as it was, nothing has
+ * moved. Otherwise the host must have waited for the copy; the memory that the block left
+ * is nobody's, and what it has now must not be allocated.
+ */
+static inline void hm_check_move_end(struct hetmem *hm, const void *ptr,
+				     size_t size)
+{
+	if (hm_unlikely(hm->check))
+		hm->check->move_end(ptr, size);
 }
 
 #endif /* HETMEM_DRIVER_CHECK_H */

@@ -21,7 +21,10 @@
  * - an address is unmapped, or memory given back, while a stream may still use
  *   it;
  * - two branches of a graph use it, one of them writing, and neither is ordered
- *   after the other.
+ *   after the other;
+ * - a block moves (its addresses get other memory) while a stream may still use it, is
+ *   used before its move has ended, or its stream is given work by another thread during a
+ *   synchronous move.
  *
  * A clock is an array: at[i] is the number of the last work of stream i that
  * is ordered before; stream 0 is the host. Streams get their index once and
@@ -34,6 +37,9 @@
  * with who allocated or freed it, and for each actor the last use that reads
  * and the last that writes. Memory that the driver does not know is in one more
  * tree, by address.
+ *
+ * A move has a tree by address of what its memory was at the beginning. At the end this
+ * becomes the state of the memory that is mapped there then.
  *
  * All of it is protected by the soft driver's lock.
  */
@@ -64,15 +70,37 @@ struct segment {
 	struct use *uses;
 };
 
-/* The part of [addr, end) that is one memory. */
+/* The part of [addr, end) that is one memory; @handle: of a mapping. */
 struct piece {
 	void **root;
 	struct soft_memory *m;
+	struct soft_handle *handle;
 	const char *kind;
 	unsigned long long id;
 	uintptr_t addr;
 	uintptr_t offset;
 	size_t size;
+};
+
+/**
+ * struct soft_move - a move of [@start, @end) that has begun
+ * @stream: index of the block's; @copies: of the stream that copies
+ * @frozen: only @thread may give work to either
+ * @pieces: what was mapped there; root and m are not valid any more
+ * @states: segments by address
+ */
+struct soft_move {
+	struct soft_move *next;
+	uintptr_t start;
+	uintptr_t end;
+	unsigned int stream;
+	unsigned int copies;
+	bool frozen;
+	unsigned long long thread;
+	struct use since;
+	unsigned int nr;
+	struct piece *pieces;
+	void *states;
 };
 
 __attribute__((noreturn))
@@ -174,6 +202,7 @@ static bool next_piece(uintptr_t addr, uintptr_t end, struct piece *p)
 		return false;
 	p->addr = addr;
 	p->m = NULL;
+	p->handle = NULL;
 	while ((m = hm_soft_find(addr, end - addr))) {
 		if (m->range.start <= addr) {
 			p->m = m;
@@ -188,8 +217,9 @@ static bool next_piece(uintptr_t addr, uintptr_t end, struct piece *p)
 		p->offset = addr;
 	} else if (p->m->kind == SOFT_MAPPING) {
 		p->kind = "handle";
-		p->id = p->m->handle->id;
-		p->root = &p->m->handle->uses;
+		p->handle = p->m->handle;
+		p->id = p->handle->id;
+		p->root = &p->handle->uses;
 		p->offset = addr - p->m->range.start;
 	} else {
 		p->kind = "memory";
@@ -328,7 +358,8 @@ static void add_use(struct segment *s, const struct use *u)
 	for (i = 0; i < s->nr; i++) {
 		if (s->uses[i].index == u->index &&
 		    s->uses[i].write == u->write) {
-			s->uses[i] = *u;
+			if (s->uses[i].at <= u->at)
+				s->uses[i] = *u;
 			return;
 		}
 	}
@@ -373,19 +404,95 @@ static const struct use *racing(const struct segment *s,
 	return NULL;
 }
 
+static bool is_copy(const struct soft_move *move, const struct soft_actor *a)
+{
+	return a && move->copies && move->copies == a->index &&
+	       (!move->frozen || move->thread == hm_thread());
+}
+
+static bool is_copying(const struct soft_actor *a)
+{
+	const struct soft_move *move;
+
+	for (move = hm_soft_world->moves; move; move = move->next)
+		if (is_copy(move, a))
+			return true;
+	return false;
+}
+
+/* Whether [@a, @a + @size) and [@b, @b + @more) meet; *@where: first in @a. */
+static bool meet(uintptr_t a, size_t size, uintptr_t b, size_t more,
+		 uintptr_t *where)
+{
+	*where = a > b ? a : b;
+	return a < b + more && b < a + size;
+}
+
+/* Whether @move has some of @p, by address or as memory; *@where: its offset. */
+static bool is_moving(const struct soft_move *move, const struct piece *p,
+		      uintptr_t *where)
+{
+	unsigned int i;
+
+	if (meet(p->addr, p->size, move->start, move->end - move->start,
+		 where)) {
+		*where += p->offset - p->addr;
+		return true;
+	}
+	for (i = 0; p->id && i < move->nr; i++)
+		if (move->pieces[i].id == p->id &&
+		    meet(p->offset, p->size, move->pieces[i].offset,
+			 move->pieces[i].size, where))
+			return true;
+	return false;
+}
+
+/* Nobody but the copies of its move, @a, may have memory that moves. */
+static void check_moves(const char *problem, const struct piece *p,
+			const struct use *u, const struct soft_actor *a)
+{
+	const struct soft_move *move;
+	uintptr_t where;
+
+	for (move = hm_soft_world->moves; move; move = move->next)
+		if (!is_copy(move, a) && is_moving(move, p, &where))
+			report(problem, p, where, p->offset + p->size - where,
+			       u, &move->since, NULL);
+}
+
+void hm_check_work(const struct soft_actor *a, const char *what)
+{
+	struct use u = { .index = a->index, .what = what ? what : "work" };
+	const struct soft_move *move;
+
+	for (move = hm_soft_world->moves; move; move = move->next)
+		if (move->frozen && move->stream == a->index &&
+		    move->thread != hm_thread())
+			report("a stream is given work by another thread while its memory moves",
+			       &move->pieces[0], move->pieces[0].offset,
+			       move->pieces[0].size, &u, &move->since, NULL);
+}
+
 static void use_piece(struct soft_actor *a, const struct piece *p,
 		      const struct use *u)
 {
 	uintptr_t at = p->offset, end = p->offset + p->size;
+	const bool copying = is_copying(a);
 	const struct use *before;
 	struct segment *seg;
 
+	check_moves("memory is used while it moves", p, u, a);
 	split(p->root, at);
 	split(p->root, end);
 	while ((seg = segment_at(p->root, &at, end, p->m))) {
 		const size_t size = seg->range.end - seg->range.start;
 
-		if (seg->state == FREE)
+		before = copying ? unordered(seg, &a->clock) : NULL;
+		if (before)
+			report("memory is copied by a move that is not ordered behind its last use",
+			       p, seg->range.start, size, u, before,
+			       &a->clock);
+		if (seg->state == FREE && !copying)
 			report("memory is used after it was freed", p,
 			       seg->range.start, size, u, &seg->since, NULL);
 		if (seg->state == ALLOCATED &&
@@ -517,6 +624,7 @@ static void alloc_piece(const struct piece *p, const struct soft_clock *clock,
 	if (!p->m && hm_range_find(&hm_soft_world->reserved, p->addr, 1))
 		report("memory is allocated where nothing is mapped", p,
 		       p->offset, p->size, u, NULL, NULL);
+	check_moves("memory is allocated while it moves", p, u, NULL);
 	split(p->root, at);
 	split(p->root, end);
 	while ((seg = segment_at(p->root, &at, end, false))) {
@@ -553,35 +661,59 @@ void hm_check_alloc_memory(const void *ptr, size_t size, hetmem_stream stream)
 	hm_soft_unlock();
 }
 
-static void free_piece(const struct piece *p, struct use *u)
+static void set_free(void **root, uintptr_t at, uintptr_t end,
+		     const struct use *u)
 {
-	uintptr_t at = p->offset, end = p->offset + p->size;
 	struct segment *seg;
 
-	u->addr = p->addr;
-	split(p->root, at);
-	split(p->root, end);
-	while ((seg = segment_at(p->root, &at, end, true))) {
+	split(root, at);
+	split(root, end);
+	while ((seg = segment_at(root, &at, end, true))) {
 		seg->state = FREE;
 		seg->since = *u;
 		add_use(seg, u);
 	}
+}
+
+static void free_piece(const struct piece *p, struct use *u)
+{
+	u->addr = p->addr;
+	set_free(p->root, p->offset, p->offset + p->size, u);
 	if (p->m)
 		clock_reach(&p->m->clock, u->index, u->at);
+}
+
+/* Whole mappings move: none has parts that move and parts that do not. */
+static struct soft_move *move_at(uintptr_t addr)
+{
+	struct soft_move *move;
+
+	for (move = hm_soft_world->moves; move; move = move->next)
+		if (addr >= move->start && addr < move->end)
+			return move;
+	return NULL;
 }
 
 void hm_check_free_memory(const void *ptr, size_t size, hetmem_stream stream)
 {
 	uintptr_t addr = (uintptr_t)ptr, end = addr + size;
 	struct use u = { .what = "free" };
+	struct soft_move *move;
 	struct soft_clock *clock;
 	struct CUstream_st *s;
 	struct piece p;
 
 	if (!begin(stream, &s, &clock, &u))
 		return;
-	for (; next_piece(addr, end, &p); addr += p.size)
-		free_piece(&p, &u);
+	for (; addr < end; addr += p.size) {
+		move = move_at(addr);
+		next_piece(addr, move && move->end < end ? move->end : end, &p);
+		u.addr = addr;
+		if (move)
+			set_free(&move->states, addr, addr + p.size, &u);
+		else
+			free_piece(&p, &u);
+	}
 	hm_soft_unlock();
 }
 
@@ -612,4 +744,222 @@ void hm_check_forget_memory(const void *ptr, size_t size)
 		free_segment(p.root, seg);
 	}
 	hm_soft_unlock();
+}
+
+/* Moves. */
+
+/* @clock: of the block's stream. */
+static void begin_piece(struct soft_move *move, const struct piece *p,
+			const struct soft_clock *clock)
+{
+	uintptr_t at = p->offset, end = p->offset + p->size;
+	const struct use *before;
+	struct segment *seg, *copy;
+	struct piece *more;
+
+	if (!p->m)
+		report("memory is moved where nothing is mapped", p, p->offset,
+		       p->size, &move->since, NULL, NULL);
+	check_moves("memory is moved that is moving", p, &move->since, NULL);
+	split(p->root, at);
+	split(p->root, end);
+	while ((seg = segment_at(p->root, &at, end, false))) {
+		before = unordered(seg, clock);
+		if (before)
+			report("memory is moved whose stream is not ordered behind its last use",
+			       p, seg->range.start,
+			       seg->range.end - seg->range.start, &move->since,
+			       before, clock);
+		copy = new_segment(&move->states,
+				   seg->range.start - p->offset + p->addr,
+				   seg->range.end - p->offset + p->addr);
+		copy->state = seg->state;
+		copy->since = seg->since;
+	}
+	more = realloc(move->pieces, (move->nr + 1) * sizeof(*more));
+	if (!more)
+		no_memory();
+	move->pieces = more;
+	more[move->nr++] = *p;
+}
+
+void hm_check_begin_move(const void *ptr, size_t size, hetmem_stream stream,
+			 hetmem_stream copies, bool frozen)
+{
+	uintptr_t addr = (uintptr_t)ptr;
+	struct use u = { .what = "the beginning of a move", .addr = addr };
+	struct soft_clock *clock;
+	struct soft_move *move;
+	struct CUstream_st *s;
+	struct piece p;
+	CUresult res;
+
+	if (!begin(stream, &s, &clock, &u))
+		return;
+	move = calloc(1, sizeof(*move));
+	if (!move)
+		no_memory();
+	move->start = addr;
+	move->end = addr + size;
+	move->stream = s ? s->actor.index : 0;
+	move->frozen = frozen;
+	move->thread = hm_thread();
+	move->since = u;
+	s = copies == HETMEM_STREAM_HOST ? NULL : hm_soft_stream(copies, &res);
+	move->copies = s ? s->actor.index : 0;
+	if (!clock)
+		clock = &hm_soft_world->host;
+	for (; next_piece(addr, move->end, &p); addr += p.size)
+		begin_piece(move, &p, clock);
+	move->next = hm_soft_world->moves;
+	hm_soft_world->moves = move;
+	hm_soft_unlock();
+}
+
+/* Whether @p is where it was, or part of it. */
+static bool has_piece(const struct soft_move *move, const struct piece *p)
+{
+	unsigned int i;
+
+	for (i = 0; i < move->nr; i++) {
+		const struct piece *q = &move->pieces[i];
+
+		if (q->id == p->id && q->addr - q->offset == p->addr - p->offset)
+			return true;
+	}
+	return false;
+}
+
+/* @p, other memory, becomes the block's. */
+static void enter_piece(const struct piece *p, const struct use *u)
+{
+	uintptr_t at = p->offset, end = p->offset + p->size;
+	const struct soft_clock *clock = &hm_soft_world->host;
+	const struct use *before;
+	struct segment *seg;
+
+	if (!p->m)
+		report("a move ends where nothing is mapped", p, p->offset,
+		       p->size, u, NULL, NULL);
+	split(p->root, at);
+	split(p->root, end);
+	while ((seg = segment_at(p->root, &at, end, false))) {
+		const size_t size = seg->range.end - seg->range.start;
+
+		if (seg->state == ALLOCATED)
+			report("memory is moved to where memory is allocated",
+			       p, seg->range.start, size, u, &seg->since,
+			       NULL);
+		before = unordered(seg, clock);
+		if (before)
+			report("a move ends before the host has waited for its copy",
+			       p, seg->range.start, size, u, before, clock);
+		free_segment(p->root, seg);
+	}
+	seg = new_segment(p->root, p->offset, end);
+	seg->since = *u;
+	add_use(seg, u);
+}
+
+/* @p becomes what the block was at these addresses, or was freed to be since. */
+static void set_states(struct soft_move *move, const struct piece *p, bool had)
+{
+	uintptr_t at = p->addr, end = p->addr + p->size;
+	struct piece part = *p;
+	struct segment *was, *seg;
+
+	split(&move->states, at);
+	split(&move->states, end);
+	while ((was = segment_at(&move->states, &at, end, false))) {
+		part.addr = was->range.start;
+		part.offset = p->offset + (part.addr - p->addr);
+		part.size = was->range.end - was->range.start;
+		split(p->root, part.offset);
+		split(p->root, part.offset + part.size);
+		seg = (void *)hm_range_find(p->root, part.offset, part.size);
+		if (was->state == FREE)
+			free_piece(&part, &was->since);
+		else if (!had && seg)
+			seg->state = was->state;
+	}
+}
+
+/* @p is the block's no longer; it may have gone. */
+static void leave_piece(struct piece *p, const struct use *u)
+{
+	uintptr_t at = p->offset, end = p->offset + p->size;
+	const struct soft_clock *clock = &hm_soft_world->host;
+	struct hm_range *self;
+	const struct use *before;
+	struct segment *seg;
+
+	self = hm_range_find(&hm_soft_world->handles, (uintptr_t)p->handle, 1);
+	if (!self || self != &p->handle->self || p->handle->id != p->id)
+		return;
+	p->root = &p->handle->uses;
+	split(p->root, at);
+	split(p->root, end);
+	while ((seg = segment_at(p->root, &at, end, false))) {
+		before = unordered(seg, clock);
+		if (before)
+			report("a move ends before the host has waited for its copy",
+			       p, seg->range.start,
+			       seg->range.end - seg->range.start, u, before,
+			       clock);
+		seg->state = UNKNOWN;
+	}
+}
+
+static void free_move(struct soft_move *move)
+{
+	hm_check_free_uses(&move->states);
+	free(move->pieces);
+	free(move);
+}
+
+void hm_check_end_move(const void *ptr, size_t size)
+{
+	uintptr_t addr = (uintptr_t)ptr, end = addr + size;
+	struct use u = { .what = "the end of a move" };
+	struct soft_move **link, *move;
+	struct soft_clock *clock;
+	struct CUstream_st *s;
+	struct piece p, *old;
+	bool had;
+
+	if (!begin(HETMEM_STREAM_HOST, &s, &clock, &u))
+		return;
+	link = &hm_soft_world->moves;
+	while ((move = *link) && (move->start != addr || move->end != end))
+		link = &move->next;
+	if (!move) {
+		next_piece(addr, end, &p);
+		report("a move ends that has not begun", &p, p.offset, size,
+		       &u, NULL, NULL);
+	}
+	*link = move->next;
+	for (old = move->pieces; old < move->pieces + move->nr; old++)
+		if (!next_piece(old->addr, old->addr + old->size, &p) ||
+		    p.id != old->id || p.offset != old->offset)
+			leave_piece(old, &u);
+	for (; next_piece(addr, end, &p); addr += p.size) {
+		u.addr = addr;
+		had = has_piece(move, &p);
+		if (!had)
+			enter_piece(&p, &u);
+		set_states(move, &p, had);
+	}
+	free_move(move);
+	hm_soft_unlock();
+}
+
+void hm_check_free_moves(struct soft_world *w)
+{
+	struct soft_move *move;
+
+	while ((move = w->moves)) {
+		w->moves = move->next;
+		hm_soft_leak("move", move->start, move->end - move->start);
+		free_move(move);
+	}
 }

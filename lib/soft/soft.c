@@ -139,6 +139,7 @@ static void free_world(struct soft_world *w)
 	}
 	hm_soft_emu_close(w);
 	hm_kmod_close(&w->kmod);
+	hm_check_free_moves(w);
 	hm_check_free_uses(&w->process_uses);
 	hm_check_clock_free(&w->host);
 	free(w->actors);
@@ -251,6 +252,8 @@ EXPORT const struct hm_soft hetmem_soft = {
 	.alloc = hm_check_alloc_memory,
 	.free = hm_check_free_memory,
 	.forget = hm_check_forget_memory,
+	.move_begin = hm_check_begin_move,
+	.move_end = hm_check_end_move,
 };
 
 /* The Driver API, by the names that libcuda.so.1 has it under. */

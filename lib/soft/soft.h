@@ -98,6 +98,7 @@ struct soft_world {
 	void *process_uses;
 	unsigned int nr_actors;
 	struct soft_name *actors;
+	struct soft_move *moves;
 };
 
 /* Of this process; NULL after the last close. */
@@ -168,15 +169,20 @@ void hm_soft_fill_place(struct hm_api *d);
 void hm_check_alloc_memory(const void *ptr, size_t size, hetmem_stream stream);
 void hm_check_free_memory(const void *ptr, size_t size, hetmem_stream stream);
 void hm_check_forget_memory(const void *ptr, size_t size);
+void hm_check_begin_move(const void *ptr, size_t size, hetmem_stream stream,
+			 hetmem_stream copies, bool frozen);
+void hm_check_end_move(const void *ptr, size_t size);
 
 /*
  * With the lock; without check mode all do nothing. In order: an actor begins;
- * it is given work; a clock is ordered after another; the host has waited for a
- * clock; work uses memory; @m's addresses go, by an actor or (NULL) now.
+ * it is given work; it is given work that does something (@what may be NULL); a clock is
+ * ordered after another; the host has waited for a clock; work uses memory; @m's addresses
+ * go, by an actor or (NULL) now.
  */
 void hm_check_actor(struct soft_actor *a, unsigned long long id,
 		    unsigned int branch);
 void hm_check_submit(struct soft_actor *a);
+void hm_check_work(const struct soft_actor *a, const char *what);
 void hm_check_join(struct soft_clock *c, const struct soft_clock *with);
 void hm_check_host(const struct soft_clock *clock);
 void hm_check_use(struct soft_actor *a, uintptr_t addr, size_t size,
@@ -187,6 +193,7 @@ void hm_check_gone(struct soft_memory *m, struct soft_actor *a,
 void hm_check_hole(uintptr_t addr, size_t size, const char *what);
 void hm_check_clock_free(struct soft_clock *c);
 void hm_check_free_uses(void **root);
+void hm_check_free_moves(struct soft_world *w);
 
 /* emu.c: without the lock; @addr is not the device's own memory */
 void hm_soft_emu_open(struct soft_world *w);

@@ -258,6 +258,8 @@ static void check(struct CUstream_st *s, const struct soft_task *task)
 	unsigned int i;
 
 	hm_check_submit(a);
+	if (task->run)
+		hm_check_work(&s->actor, task->what);
 	if (task->uses_dst)
 		hm_check_use(a, task->dst, task->size, task->what, true);
 	if (task->uses_src)
