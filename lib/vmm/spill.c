@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/check.h"
 #include "pool/graph.h"
 #include "vmm/spill.h"
 #include "vmm/vmm_impl.h"
@@ -984,8 +985,25 @@ static void row_run(struct pool *p, struct row *row)
 		row_end_one(p, row);
 }
 
-/* Without the lock. Returns the first error. */
-static int run(struct pool *p, struct move **moves, size_t nr, uint64_t *bytes)
+/* Check mode watches the addresses of a move. In the device's context. */
+
+static void watch(struct pool *p, const struct pool_stream *s, const struct move *mv)
+{
+	const struct hm_spill *sp = spill_of(p);
+
+	hm_check_move_begin(p->res.hm, (void *)(uintptr_t)mv->addr, mv->bytes,
+			    s->s.retired ? HETMEM_STREAM_HOST : hm_stream_handle(&s->s),
+			    mv->spill ? sp->out : sp->in, !mv->begun);
+}
+
+static void unwatch(struct pool *p, const struct move *mv)
+{
+	hm_check_move_end(p->res.hm, (void *)(uintptr_t)mv->addr, mv->bytes);
+}
+
+/* Moves blocks of @s. Without the lock. Returns the first error. */
+static int run(struct pool *p, const struct pool_stream *s, struct move **moves, size_t nr,
+	       uint64_t *bytes)
 {
 	struct row row = { .moves = moves, .nr = nr };
 	struct hm_context saved;
@@ -996,10 +1014,13 @@ static int run(struct pool *p, struct move **moves, size_t nr, uint64_t *bytes)
 	if (err)
 		return err;
 	err = make_streams(spill_of(p), &p->res.hm->driver);
+	for (i = 0; i < nr && !err; i++)
+		watch(p, s, moves[i]);
 	if (!err) {
 		row_run(p, &row);
 		for (i = 0; i < nr; i++) {
 			*bytes += move_settle(p, moves[i]);
+			unwatch(p, moves[i]);
 			err = err ? err : moves[i]->err;
 		}
 	}
@@ -1044,7 +1065,6 @@ int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, si
 	size_t i, n = 0;
 	int err = moves ? 0 : no_memory();
 
-	(void)s;
 	*bytes = 0;
 	for (i = 0; i < nr && !err; i++) {
 		err = mend(p, block_at(p, movable_at(spill_of(p), ids[i])->block));
@@ -1058,7 +1078,7 @@ int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, si
 		pthread_mutex_unlock(&p->lock);
 		for (i = 0; i < n; i++)
 			observe_move(p, moves[i], false);
-		failed = run(p, moves, n, bytes);
+		failed = run(p, s, moves, n, bytes);
 		for (i = 0; i < n; i++) {
 			/* Without a context none of them began. */
 			if (failed && !moves[i]->started && !moves[i]->err)
@@ -1121,6 +1141,7 @@ static int begin(struct pool *p, struct move *mv)
 	while (mv->ended < mv->started)
 		job_end(p, mv, &mv->jobs[mv->ended++]);
 	move_settle(p, mv);
+	unwatch(p, mv);
 	return err;
 }
 
@@ -1147,8 +1168,10 @@ static int move_begin(struct pool *p, struct pool_stream *s, uint32_t id, bool s
 		if (!err)
 			err = order_copies(p, s, spill);
 		pthread_mutex_unlock(&p->lock);
-		if (!err)
+		if (!err) {
+			watch(p, s, mv);
 			err = begin(p, mv);
+		}
 		hm_context_leave(p->res.hm, &saved);
 	}
 	mv->err = err;
@@ -1192,6 +1215,7 @@ static int end_pending(struct pool *p, struct move *mv)
 		while (mv->ended < mv->started)
 			job_end(p, mv, &mv->jobs[mv->ended++]);
 		move_settle(p, mv);
+		unwatch(p, mv);
 		hm_context_leave(p->res.hm, &saved);
 		observe_move(p, mv, true);
 	}
