@@ -17,6 +17,7 @@ import select
 import subprocess
 import sys
 import time
+import traceback
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
@@ -593,6 +594,9 @@ def serve(commands):
             answer = commands[message.pop("do")](**message) or {}
         except Failed as failed:
             answer = {"error": str(failed)}
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 
 
