@@ -35,7 +35,7 @@ class Failed(Exception):
     """A call failed: its name, its result and the text."""
 
     def __init__(self, what, code, text):
-        super().__init__(f"{what}: {text} ({code})")
+        super().__init__(f"{what}: {text}" + (f" ({code})" if code else ""))
         self.what = what
         self.code = code
         self.text = text
@@ -553,8 +553,11 @@ class Child:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def tell(self, **message):
-        self.process.stdin.write(json.dumps(message).encode() + b"\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass        # hear() gets its last words
 
     def hear(self, seconds):
         """The next answer. It has "error" if the child failed."""
@@ -578,7 +581,10 @@ class Child:
         return self.hear(seconds)
 
     def end(self):
-        self.process.stdin.close()
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
@@ -587,11 +593,21 @@ class Child:
 
 
 def serve(commands):
-    """Answers messages {"do": NAME, ...} by commands[NAME](...) until EOF."""
+    """Answers messages {"do": NAME, ...} by commands[NAME](...) until EOF.
+
+    @commands is a function that makes them. If it fails, so does each answer.
+    """
+    made, failure = {}, None
+    try:
+        made = commands()
+    except Exception as error:
+        failure = error
     for line in sys.stdin:
         message = json.loads(line)
         try:
-            answer = commands[message.pop("do")](**message) or {}
+            if failure:
+                raise failure
+            answer = made[message.pop("do")](**message) or {}
         except Failed as failed:
             answer = {"error": str(failed)}
         except Exception as error:
