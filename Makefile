@@ -156,6 +156,13 @@ $(B)/rmm/replay_rmm: selftests/gpu/replay_rmm.cpp tools/replay/trace.h $(rmm)/fe
 		$(filter %.cpp %.o %.so,$^) $(rmm_libs) $(rmm)/nvidia/cuda_runtime/lib/libcudart_static.a \
 		$(tool_libs) -ldl -lrt -lpthread
 
+# hetmem beside torch_memory_saver, see selftests/gpu/memory_saver.
+memory-saver: $(B)/memory-saver/fetched
+
+$(B)/memory-saver/fetched: selftests/gpu/fetch-memory-saver
+	$(say) FETCH $(@D)
+	$(Q)selftests/gpu/fetch-memory-saver $(@D) && touch $@
+
 # Programs that test: TAP on stdout. Those of selftests/lib and selftests/soft run on the
 # host. Exceptions: vm_* need the modules, as those of selftests/kernel do, and run in the
 # virtual machine; gpu_* need a GPU and libcuda.so.1.
@@ -330,6 +337,7 @@ help:
 	@echo 'make check-long [T=600 SEED=1]  randomized tests, seed after seed, T seconds of each'
 	@echo 'make check-gpu          the library on a machine with a GPU'
 	@echo 'make rmm                for selftests/gpu/measure: hetmem beside RMM, which pip fetches'
+	@echo 'make memory-saver       likewise: torch_memory_saver, which pip fetches'
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
 	@echo '                        the ioctl fuzzer, T seconds, in a virtual machine with kernel K'
 	@echo 'make bench-kernel       what the module costs, in instructions, in a virtual machine'
@@ -347,8 +355,8 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests rmm module check check-long check-mutants check-headers fuzz \
-	check-gpu demo \
+.PHONY: all host-tests gpu-tests vm-tests rmm memory-saver module check check-long check-mutants \
+	check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
 	modules_install modules_uninstall dkms_install clean help FORCE
 .SECONDARY:
