@@ -1223,29 +1223,26 @@ static struct block *find_block(struct pool *p, struct pool_stream *s,
 
 /* Where the block begins in what was found; its end is cut off. */
 static struct block *place_block(struct pool *p, struct block *b,
-				 uint64_t units, size_t align)
+				 uint64_t units, size_t align, bool movable)
 {
 	uint64_t addr = (b->addr + align - 1) & ~(uint64_t)(align - 1);
 	unsigned int zone = block_zone(b);
 
 	/* The end of a run is where it can grow. */
-	if (p->source->place && align == UNIT && zone && b->units > units && b->next &&
-	    !(b->flags & BLOCK_GRAPH))
-		addr = p->source->place(p, b, units);
+	if (p->source->place && align == UNIT && zone && b->units > units &&
+	    (b->next || movable) && !(b->flags & BLOCK_GRAPH))
+		addr = p->source->place(p, b, units, movable);
 	return hm_block_trim(p, b, addr, units, zone ? SMALLEST_REST : 1);
 }
 
-/* A block of its own that was just given, and is no capture's. */
-static void declare(struct pool *p, struct block *b, const struct hm_ctl_alloc *with,
-		    size_t size)
+/* Of a request: not of a capture's, which move never. */
+static bool is_movable(const struct pool *p, const struct hm_ctl_alloc *with, size_t size)
 {
 	const unsigned int flags = with ? with->flags : 0;
 
-	if (!p->source->declare || !block_zone(b) || b->flags & BLOCK_GRAPH ||
-	    flags & HETMEM_ALLOC_KEEP)
-		return;
-	if (flags & HETMEM_ALLOC_MOVABLE || (p->opt.movable && size >= p->opt.movable))
-		p->source->declare(p, b, with ? with->priority : 0);
+	if (!p->source->declare || size <= SMALL_MAX || flags & HETMEM_ALLOC_KEEP)
+		return false;
+	return flags & HETMEM_ALLOC_MOVABLE || (p->opt.movable && size >= p->opt.movable);
 }
 
 int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
@@ -1253,6 +1250,7 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 {
 	const size_t whole = p->provider->granularity;
 	unsigned int zone = size > SMALL_MAX || p->whole;
+	bool movable = is_movable(p, with, size);
 	struct hm_stream *waited = NULL;
 	uint64_t units, room, wait_ns;
 	struct block *b = NULL;
@@ -1276,7 +1274,7 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 		room = units + (p->whole ? 0 : (align - UNIT) >> UNIT_SHIFT);
 		b = find_block(p, s, g, zone, room, &err, &waited);
 		if (b)
-			b = place_block(p, b, units, align);
+			b = place_block(p, b, units, align, movable);
 	}
 	s->pins--;
 	if (!b) {
@@ -1286,7 +1284,8 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 	}
 	*ptr = (void *)(uintptr_t)b->addr;
 	hm_pool_give(p, s, b, size);
-	declare(p, b, with, size);
+	if (movable && !(b->flags & BLOCK_GRAPH))
+		p->source->declare(p, b, with ? with->priority : 0);
 	sum_if_due(p);
 	/* Last: it waits, and other threads go on. */
 	if (zone && p->source->regain) {

@@ -15,7 +15,7 @@
  * @init: sets pool->memory. After an error @destroy frees it, unless NULL.
  * @edge: @b begins or ends a run. May be NULL.
  * @place: returns the address in the free block @b where @units fit best, at
- *	its beginning or its end. May be NULL.
+ *	its beginning or its end, or, of a @movable block, in between. May be NULL.
  * @prepare: before @grow: merges free memory that @s may have, @order likewise. The
  *	lock is released after it. May be NULL.
  * @grow: puts into @b a BUSY block of at least @units that @s may use, in
@@ -63,8 +63,8 @@
 struct source {
 	int (*init)(struct pool *p);
 	void (*edge)(struct pool *p, const struct block *b);
-	uint64_t (*place)(const struct pool *p, const struct block *b,
-			  uint64_t units);
+	uint64_t (*place)(const struct pool *p, const struct block *b, uint64_t units,
+			  bool movable);
 	void (*prepare)(struct pool *p, struct pool_stream *s, bool order);
 	int (*grow)(struct pool *p, struct pool_stream *s, unsigned int zone,
 		    uint64_t units, bool order, struct block **b);

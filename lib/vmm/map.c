@@ -774,13 +774,32 @@ static uint32_t handles_within(const struct pool *p, uint64_t start,
 	return first < last ? last - first : 0;
 }
 
-static uint64_t vmm_place(const struct pool *p, const struct block *b,
-		      uint64_t units)
+/* Of two, the address at which @bytes have more whole handles. */
+static uint64_t with_more(const struct pool *p, uint64_t one, uint64_t other, uint64_t bytes)
 {
-	uint64_t bytes = units << UNIT_SHIFT, end = block_end(b);
+	return handles_within(p, other, other + bytes) > handles_within(p, one, one + bytes) ?
+		other : one;
+}
 
-	return handles_within(p, b->addr + bytes, end) >=
+/* The rest of the block has as many handles as can be; a movable block itself has. */
+static uint64_t vmm_place(const struct pool *p, const struct block *b, uint64_t units,
+			  bool movable)
+{
+	const struct vmm *v = vmm_of(p);
+	const uint64_t bytes = units << UNIT_SHIFT, end = block_end(b);
+	uint64_t addr, at;
+
+	addr = handles_within(p, b->addr + bytes, end) >=
 	       handles_within(p, b->addr, end - bytes) ? b->addr : end - bytes;
+	if (!movable)
+		return addr;
+	at = page_addr(v, boundary_from(v, page_of(v, b->addr)));
+	if (at < b->addr)
+		at = page_addr(v, boundary_from(v, page_of(v, b->addr) + 1));
+	if (at + bytes <= end)
+		addr = with_more(p, addr, at, bytes);
+	at = page_addr(v, boundary_to(v, page_of(v, end)));
+	return at - bytes >= b->addr && at > bytes ? with_more(p, addr, at - bytes, bytes) : addr;
 }
 
 int hm_vmm_by_block(const void *a, const void *b)

@@ -12,8 +12,8 @@
  *
  * When there is room, the blocks that were spilled last come back first: the backward pass
  * needs them first. They come back many at a time, since the host waits for the stream, and
- * leave a margin of free memory. The margin doubles when a block that came back has to
- * leave in the same step, and shrinks from step to step.
+ * leave a margin of free memory. The margin grows when a block that came back has to leave
+ * in the same step, and shrinks from step to step.
  */
 #include <stdlib.h>
 
@@ -24,8 +24,9 @@
 #define OUT_SHARE	64
 #define BACK_SHARE	32
 #define MARGIN_SHARE	16
-/* Of the ceiling, the most margin. */
+/* Of the ceiling, the most margin; the part by which it grows. */
 #define MOST_MARGIN	2
+#define MARGIN_GROWTH	8
 /* Ages of the blocks of a step: those of one age go by size. */
 #define AGES		16
 /* Instructions of a look at a block, and at a handle of it, about. */
@@ -280,7 +281,7 @@ static uint64_t move_first(struct pool *p, struct pool_stream *s, struct candida
 			continue;
 		if (spill && m->returned && m->birth >= sp->step_birth &&
 		    sp->margin < ceiling(p) / MOST_MARGIN)
-			sp->margin += sp->margin / 2 + 1;
+			sp->margin += sp->margin / MARGIN_GROWTH;
 		m->returned = !spill;
 		ids[n++] = one->id;
 		sum += one->bytes;
