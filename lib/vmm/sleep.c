@@ -3,6 +3,7 @@
  * The VMM pool: memory that stays (pin), and memory that goes while addresses
  * stay (sleep, wake).
  */
+#include "vmm/spill.h"
 #include "vmm/vmm_impl.h"
 
 static uint64_t bytes_of(const struct vmm *v, const struct handle *h)
@@ -16,6 +17,9 @@ int hm_vmm_pin(struct pool *p, struct block *b)
 	uint32_t page = page_of(v, b->addr);
 	uint32_t end = page_of(v, block_end(b) - 1);
 
+	if (b->flags & BLOCK_SPILLED ||
+	    (b->flags & BLOCK_MOVABLE && movable_of(v->spill, b)->move))
+		return hm_error(-EBUSY, "pin_comm: the block is on the host or moves: hetmem_fetch()");
 	while (page <= end) {
 		struct mapping *m = mapping_at(v, v->map[page]);
 		struct handle *h = handle_at(v, m->handle);
@@ -23,6 +27,8 @@ int hm_vmm_pin(struct pool *p, struct block *b)
 		h->flags |= HANDLE_PINNED;
 		page = m->page + h->pages;
 	}
+	if (b->flags & BLOCK_MOVABLE)
+		movable_of(v->spill, b)->pinned = true;
 	return 0;
 }
 
