@@ -8,10 +8,9 @@
  * memory is kept until the whole block has moved: if a handle fails, those before it are
  * mapped back, and the block is where it was.
  *
- * Host memory is in handles too (parts), since only such can be mapped at the address. The
- * driver takes 200 ms a GiB to make them. So they are kept for the next time, each with a
- * mapping of its own to copy from and to, and with addresses for the device memory of a
- * fetch: the block's own address has its old memory until the copy is complete.
+ * Host memory is in handles too, see parts.c. Each has a mapping of its own to copy from and
+ * to, and addresses for the device memory of a fetch: the block's own address has its old
+ * memory until the copy is complete.
  *
  * Before a move the host waits for the block's stream: the contents change no more then,
  * by the promise in <hetmem/move.h>. A move that is only begun (async) orders its copies
@@ -31,15 +30,10 @@
 #define DEPTH		4
 /* A mapping that has to be put back is tried so often. */
 #define TRIES		3
-/* Parts of min_host=, where handle= is not given. */
-#define PART_BYTES	((uint64_t)64 << 20)
-/* Parts that are kept, of what was most in use at once. */
-#define KEEP_SHARE	10
 /* Instructions of a look at a handle, about. */
 #define LOOK_WORK	64
 /* Likewise, of a handle that is dropped. */
 #define DROP_WORK	2048
-#define MAX_PARTS	(1U << 20)
 #define MAX_MOVABLES	(1U << 20)
 
 enum job_state {
@@ -93,11 +87,6 @@ static struct hm_spill *spill_of(const struct pool *p)
 	return vmm_of(p)->spill;
 }
 
-static struct host_part *part_at(const struct hm_spill *sp, uint32_t id)
-{
-	return (struct host_part *)sp->hosts.base + id;
-}
-
 static uint64_t bytes_of(const struct pool *p, uint32_t pages)
 {
 	return (uint64_t)pages << vmm_of(p)->shift;
@@ -106,206 +95,6 @@ static uint64_t bytes_of(const struct pool *p, uint32_t pages)
 static int no_memory(void)
 {
 	return hm_error(-ENOMEM, "spill: no host memory");
-}
-
-/* Host memory. */
-
-static struct host_size *size_of_parts(struct hm_spill *sp, uint32_t pages)
-{
-	struct host_size *more;
-	unsigned int i;
-
-	for (i = 0; i < sp->nr_sizes; i++)
-		if (sp->sizes[i].pages == pages)
-			return &sp->sizes[i];
-	more = realloc(sp->sizes, (i + 1) * sizeof(*more));
-	if (!more)
-		return NULL;
-	sp->sizes = more;
-	sp->nr_sizes++;
-	sp->sizes[i] = (struct host_size){ .pages = pages };
-	return &sp->sizes[i];
-}
-
-/* The part is not in use any more, and was or is being counted. */
-static void part_release(struct pool *p, uint32_t id)
-{
-	struct hm_spill *sp = spill_of(p);
-	struct host_part *part = part_at(sp, id);
-	/* The entry of its size is there since the part was made. */
-	struct host_size *size = size_of_parts(sp, part->pages);
-
-	part->next = size->first;
-	size->first = id;
-	sp->free_bytes += bytes_of(p, part->pages);
-}
-
-void hm_spill_put_host(struct pool *p, uint32_t id)
-{
-	struct hm_spill *sp = spill_of(p);
-
-	sp->spilled -= bytes_of(p, part_at(sp, id)->pages);
-	part_release(p, id);
-}
-
-/* Undoes what there is of @part: the last that is done with it. */
-static void part_unmake(struct pool *p, const struct host_part *part)
-{
-	const struct hm_provider_ops *ops = p->provider->ops;
-	const uint64_t bytes = bytes_of(p, part->pages);
-
-	if (part->staged)
-		hm_retry_once(ops->unmap(p->provider, part->addr + bytes, bytes));
-	hm_retry_once(ops->unmap(p->provider, part->addr, bytes));
-	hm_retry_once(ops->unreserve(p->provider, part->addr, 2 * bytes));
-	hm_retry_once(ops->release(p->provider, part->handle));
-}
-
-/* Without the lock. */
-static int part_make(struct pool *p, struct host_part *part)
-{
-	const struct hm_provider_ops *ops = p->provider->ops;
-	const uint64_t bytes = bytes_of(p, part->pages);
-	uintptr_t addr;
-	int err;
-
-	err = ops->create_host(p->provider, bytes, &part->handle);
-	if (err)
-		return err;
-	err = ops->reserve(p->provider, 2 * bytes, bytes_of(p, 1), &addr);
-	if (!err) {
-		part->addr = addr;
-		err = ops->map(p->provider, addr, bytes, part->handle);
-		/* Mapped without access: it cannot be unmapped, and the addresses stay. */
-		if (err && err != -EUCLEAN)
-			hm_retry_once(ops->unreserve(p->provider, addr, 2 * bytes));
-	}
-	if (err)
-		hm_retry_once(ops->release(p->provider, part->handle));
-	return err == -EUCLEAN ? -EIO : err;
-}
-
-/* Takes a part that is not in use out of its list, of any size, the largest. 0: none. */
-static uint32_t part_spare(struct pool *p)
-{
-	struct hm_spill *sp = spill_of(p);
-	struct host_size *best = NULL;
-	unsigned int i;
-	uint32_t id;
-
-	for (i = 0; i < sp->nr_sizes; i++)
-		if (sp->sizes[i].first && (!best || sp->sizes[i].pages > best->pages))
-			best = &sp->sizes[i];
-	if (!best)
-		return 0;
-	id = best->first;
-	best->first = part_at(sp, id)->next;
-	sp->free_bytes -= bytes_of(p, best->pages);
-	return id;
-}
-
-/* Gives one back. Releases the lock. */
-static bool part_drop(struct pool *p)
-{
-	struct hm_spill *sp = spill_of(p);
-	struct host_part part;
-	uint32_t id = part_spare(p);
-
-	if (!id)
-		return false;
-	part = *part_at(sp, id);
-	part_at(sp, id)->pages = 0;
-	hm_table_put(&sp->hosts, id);
-	sp->host_bytes -= bytes_of(p, part.pages);
-	p->calls += 3;
-	pthread_mutex_unlock(&p->lock);
-	part_unmake(p, &part);
-	pthread_mutex_lock(&p->lock);
-	return true;
-}
-
-bool hm_spill_shrink(struct pool *p)
-{
-	struct hm_spill *sp = spill_of(p);
-
-	return sp && sp->free_bytes && sp->host_bytes > p->opt.min_host && part_drop(p);
-}
-
-/* Most bytes of parts when @bytes more are in use: the kept ones are a share of those. */
-static uint64_t most_host(const struct pool *p, uint64_t bytes)
-{
-	const struct hm_spill *sp = spill_of(p);
-	uint64_t most = sp->spilled + bytes;
-
-	if (most < sp->spilled_peak)
-		most = sp->spilled_peak;
-	most += most / KEEP_SHARE;
-	if (most < p->opt.min_host)
-		most = p->opt.min_host;
-	return p->opt.spill && most > p->opt.spill ? p->opt.spill : most;
-}
-
-static int too_much_host(const struct pool *p, uint64_t bytes)
-{
-	return hm_error(-ENOMEM, "spill: %llu bytes more than the %llu on the host are more than spill=%llu",
-			(unsigned long long)bytes,
-			(unsigned long long)spill_of(p)->spilled,
-			(unsigned long long)p->opt.spill);
-}
-
-/* A new part is counted before it is made: other threads see it. */
-static int part_add(struct pool *p, uint32_t pages, uint32_t *id)
-{
-	struct hm_spill *sp = spill_of(p);
-	struct host_part part = { .pages = pages };
-	int err;
-
-	*id = size_of_parts(sp, pages) ? hm_table_get(&sp->hosts) : 0;
-	if (!*id)
-		return no_memory();
-	sp->host_bytes += bytes_of(p, pages);
-	p->calls += 4;
-	pthread_mutex_unlock(&p->lock);
-	err = part_make(p, &part);
-	pthread_mutex_lock(&p->lock);
-	if (err) {
-		sp->host_bytes -= bytes_of(p, pages);
-		part_at(sp, *id)->pages = 0;
-		hm_table_put(&sp->hosts, *id);
-		return err;
-	}
-	*part_at(sp, *id) = part;
-	if (sp->host_bytes > sp->host_peak)
-		sp->host_peak = sp->host_bytes;
-	return 0;
-}
-
-/* A part of @pages for use, counted as such. With the lock, which it may release. */
-static int part_get(struct pool *p, uint32_t pages, uint32_t *id)
-{
-	struct hm_spill *sp = spill_of(p);
-	const uint64_t bytes = bytes_of(p, pages);
-	struct host_size *size = size_of_parts(sp, pages);
-	int err = 0;
-
-	if (p->opt.spill && sp->spilled + bytes > p->opt.spill)
-		return too_much_host(p, bytes);
-	if (size && size->first) {
-		*id = size->first;
-		size->first = part_at(sp, *id)->next;
-		sp->free_bytes -= bytes;
-	} else {
-		/* Of other sizes: they would be kept for nothing. */
-		while (sp->host_bytes + bytes > most_host(p, bytes) && part_drop(p))
-			;
-		err = part_add(p, pages, id);
-	}
-	if (err)
-		return err;
-	sp->spilled += bytes;
-	if (sp->spilled > sp->spilled_peak)
-		sp->spilled_peak = sp->spilled;
-	return 0;
 }
 
 /* Device memory. */
@@ -482,7 +271,7 @@ static void job_cancel(struct pool *p, struct job *j, bool spill)
 	j->state = JOB_NONE;
 	if (spill) {
 		pthread_mutex_lock(&p->lock);
-		hm_spill_put_host(p, j->part);
+		hm_part_put(p, j->part);
 		pthread_mutex_unlock(&p->lock);
 		return;
 	}
@@ -496,7 +285,7 @@ static int job_start(struct pool *p, struct job *j, bool spill)
 
 	if (spill) {
 		pthread_mutex_lock(&p->lock);
-		err = part_get(p, j->pages, &j->part);
+		err = hm_part_get(p, j->pages, &j->part);
 		pthread_mutex_unlock(&p->lock);
 	} else {
 		err = stage_map(p, j);
@@ -609,7 +398,7 @@ static void job_release_old(struct pool *p, struct job *j, bool spill)
 	}
 	stage_unmap(p, j);
 	pthread_mutex_lock(&p->lock);
-	hm_spill_put_host(p, j->part);
+	hm_part_put(p, j->part);
 	pthread_mutex_unlock(&p->lock);
 }
 
@@ -1434,25 +1223,6 @@ bool hm_spill_drop(struct pool *p, struct block *b)
 
 /* Made and destroyed. */
 
-/* min_host=, in parts of handle= or PART_BYTES. */
-static int make_min_host(struct pool *p)
-{
-	const uint64_t part = p->opt.handle ? p->opt.handle : PART_BYTES;
-	const uint32_t pages = part >> vmm_of(p)->shift;
-	struct hm_spill *sp = spill_of(p);
-	uint32_t id;
-	int err = 0;
-
-	pthread_mutex_lock(&p->lock);
-	while (!err && sp->host_bytes < p->opt.min_host) {
-		err = part_add(p, pages ? pages : 1, &id);
-		if (!err)
-			part_release(p, id);
-	}
-	pthread_mutex_unlock(&p->lock);
-	return err;
-}
-
 int hm_spill_init(struct pool *p, struct hm_spill **out)
 {
 	struct hm_spill *sp = calloc(1, sizeof(*sp));
@@ -1463,10 +1233,7 @@ int hm_spill_init(struct pool *p, struct hm_spill **out)
 	*out = sp;
 	err = hm_table_init(&sp->movables, sizeof(struct movable), offsetof(struct movable, next),
 			    MAX_MOVABLES);
-	if (!err)
-		err = hm_table_init(&sp->hosts, sizeof(struct host_part),
-				    offsetof(struct host_part, next), MAX_PARTS);
-	return err ? err : make_min_host(p);
+	return err ? err : hm_parts_init(p);
 }
 
 /* What moves have of the driver; the blocks are gone. */
@@ -1517,16 +1284,11 @@ void hm_spill_stop(struct pool *p, bool forget)
 void hm_spill_free(struct pool *p, bool forget)
 {
 	struct hm_spill *sp = spill_of(p);
-	uint32_t id;
 
 	if (!sp)
 		return;
-	for (id = 1; id < sp->hosts.nr && !forget && sp->hosts.base; id++)
-		if (part_at(sp, id)->pages)
-			part_unmake(p, part_at(sp, id));
+	hm_parts_free(p, forget);
 	hm_table_free(&sp->movables);
-	hm_table_free(&sp->hosts);
-	free(sp->sizes);
 	free(sp->stuck);
 	free(sp->events);
 	free(sp->observers);

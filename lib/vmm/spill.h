@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
  * Blocks of a VMM pool that move. spill.c moves the memory of a block to the host and back;
- * movable.c remembers the movable blocks, and chooses those that move by themselves.
+ * parts.c has the host memory; movable.c remembers the movable blocks, and chooses those
+ * that move by themselves.
  *
  * Locking: a move holds pool->sleep_lock, and pool->lock only while descriptors change:
  * never during a copy. The wait for a stream comes before, without both: the stream may
@@ -129,6 +130,11 @@ struct hm_spill {
 	size_t nr_told;
 };
 
+static inline struct host_part *part_at(const struct hm_spill *sp, uint32_t id)
+{
+	return (struct host_part *)sp->hosts.base + id;
+}
+
 static inline struct movable *movable_at(const struct hm_spill *sp, uint32_t id)
 {
 	return (struct movable *)sp->movables.base + id;
@@ -150,10 +156,6 @@ int hm_spill_init(struct pool *p, struct hm_spill **out);
  */
 void hm_spill_stop(struct pool *p, bool forget);
 void hm_spill_free(struct pool *p, bool forget);
-/* The host memory @part is not in use any more. */
-void hm_spill_put_host(struct pool *p, uint32_t part);
-/* Gives back a part that is not in use, and not of min_host=. Whether there may be more. */
-bool hm_spill_shrink(struct pool *p);
 /* Ends moves whose copies are complete; @wait: all of them. With both locks. */
 void hm_spill_end(struct pool *p, bool wait);
 /*
@@ -179,6 +181,16 @@ int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg);
 int hm_spill_observe(struct pool *p, const struct hm_ctl_observe *arg);
 void hm_spill_tell(struct pool *p, enum hetmem_remap_cause cause, bool after, int err);
 bool hm_spill_drop(struct pool *p, struct block *b);
+
+/* parts.c, with pool->lock, which all but put and free may release. */
+
+int hm_parts_init(struct pool *p);
+void hm_parts_free(struct pool *p, bool forget);
+/* A part of @pages for use. -ENOMEM, -EOPNOTSUPP; the driver's error. */
+int hm_part_get(struct pool *p, uint32_t pages, uint32_t *id);
+void hm_part_put(struct pool *p, uint32_t id);
+/* Gives back a part that is not in use, and not of min_host=. Whether there may be more. */
+bool hm_parts_shrink(struct pool *p);
 
 /* movable.c */
 
