@@ -18,7 +18,6 @@
 #include <stdlib.h>
 
 #include "vmm/spill.h"
-#include "vmm/vmm_impl.h"
 
 /* Parts of the ceiling: what moves at once at least, each way, and the least margin. */
 #define OUT_SHARE	64
@@ -31,11 +30,6 @@
 #define AGES		16
 /* Instructions of a look at a block, and at a handle of it, about. */
 #define LOOK_WORK	256
-
-static struct hm_spill *spill_of(const struct pool *p)
-{
-	return vmm_of(p)->spill;
-}
 
 static uint64_t ceiling(const struct pool *p)
 {

@@ -8,23 +8,12 @@
 #include <stdlib.h>
 
 #include "vmm/spill.h"
-#include "vmm/vmm_impl.h"
 
 /* Parts of min_host=, where handle= is not given. */
 #define PART_BYTES	((uint64_t)64 << 20)
 /* Parts that are kept, of what was most in use at once. */
 #define KEEP_SHARE	10
 #define MAX_PARTS	(1U << 20)
-
-static struct hm_spill *spill_of(const struct pool *p)
-{
-	return vmm_of(p)->spill;
-}
-
-static uint64_t bytes_of(const struct pool *p, uint32_t pages)
-{
-	return (uint64_t)pages << vmm_of(p)->shift;
-}
 
 static int no_memory(void)
 {

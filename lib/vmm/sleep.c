@@ -4,12 +4,6 @@
  * stay (sleep, wake).
  */
 #include "vmm/spill.h"
-#include "vmm/vmm_impl.h"
-
-static uint64_t bytes_of(const struct vmm *v, const struct handle *h)
-{
-	return (uint64_t)h->pages << v->shift;
-}
 
 int hm_vmm_pin(struct pool *p, struct block *b)
 {
@@ -40,17 +34,17 @@ static int put_to_sleep(struct pool *p, struct handle *h)
 	int err;
 
 	p->calls += 2;
-	err = ops->unmap(p->provider, addr, bytes_of(v, h));
+	err = ops->unmap(p->provider, addr, bytes_of(p, h->pages));
 	if (err)
 		return err;
 	h->flags |= HANDLE_ASLEEP;
-	err = hm_provider_release_handle(p->provider, h->handle, bytes_of(v, h));
+	err = hm_provider_release_handle(p->provider, h->handle, bytes_of(p, h->pages));
 	if (err) {
 		/* Wake maps what is still there. */
 		h->flags |= HANDLE_STUCK;
 		return err;
 	}
-	hm_pool_unhold(p, bytes_of(v, h));
+	hm_pool_unhold(p, bytes_of(p, h->pages));
 	return 0;
 }
 
@@ -90,7 +84,7 @@ static int wake_up(struct pool *p, struct handle *h)
 
 	if (m->half) {
 		p->calls++;
-		err = ops->unmap(p->provider, addr, bytes_of(v, h));
+		err = ops->unmap(p->provider, addr, bytes_of(p, h->pages));
 		if (err)
 			return err;
 		m->half = false;
@@ -98,14 +92,14 @@ static int wake_up(struct pool *p, struct handle *h)
 	if (!(h->flags & HANDLE_STUCK)) {
 		/* Whatever max= is now: live memory is not refused. */
 		p->calls++;
-		err = hm_provider_create_handle(p->provider, bytes_of(v, h), true,
+		err = hm_provider_create_handle(p->provider, bytes_of(p, h->pages), true,
 						&h->handle);
 		if (err)
 			return err;
-		hm_pool_hold(p, bytes_of(v, h));
+		hm_pool_hold(p, bytes_of(p, h->pages));
 	}
 	p->calls += 2;
-	err = ops->map(p->provider, addr, bytes_of(v, h), h->handle);
+	err = ops->map(p->provider, addr, bytes_of(p, h->pages), h->handle);
 	if (err) {
 		/* Memory without addresses until the next try. */
 		h->flags |= HANDLE_STUCK;
@@ -169,7 +163,7 @@ static void merge_block(struct pool *p, const struct block *b)
 		if (m->page != page || next > end || !can_merge(v, h)) {
 			into = NULL;
 		} else if (into && into->flags == h->flags &&
-			   bytes_of(v, into) + bytes_of(v, h) <= MERGED_BYTES) {
+			   bytes_of(p, into->pages) + bytes_of(p, h->pages) <= MERGED_BYTES) {
 			merge_next(p, into, m->handle);
 		} else {
 			into = h;

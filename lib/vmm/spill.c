@@ -24,7 +24,6 @@
 #include "driver/check.h"
 #include "pool/graph.h"
 #include "vmm/spill.h"
-#include "vmm/vmm_impl.h"
 
 /* Copies that are under way at one time: as many as hide a change of mappings. */
 #define DEPTH		4
@@ -81,16 +80,6 @@ struct move {
 	unsigned int ended;
 	struct job jobs[];
 };
-
-static struct hm_spill *spill_of(const struct pool *p)
-{
-	return vmm_of(p)->spill;
-}
-
-static uint64_t bytes_of(const struct pool *p, uint32_t pages)
-{
-	return (uint64_t)pages << vmm_of(p)->shift;
-}
 
 static int no_memory(void)
 {

@@ -13,7 +13,7 @@
 #define HETMEM_VMM_SPILL_H
 
 #include "core/move.h"
-#include "pool/source.h"
+#include "vmm/vmm_impl.h"
 
 /**
  * struct host_part - a handle of host memory
@@ -129,6 +129,16 @@ struct hm_spill {
 	struct told *told;
 	size_t nr_told;
 };
+
+static inline struct hm_spill *spill_of(const struct pool *p)
+{
+	return vmm_of(p)->spill;
+}
+
+static inline uint64_t bytes_of(const struct pool *p, uint32_t pages)
+{
+	return (uint64_t)pages << vmm_of(p)->shift;
+}
 
 static inline struct host_part *part_at(const struct hm_spill *sp, uint32_t id)
 {
