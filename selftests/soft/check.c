@@ -992,6 +992,13 @@ static void unmapped_under_copy(void)
 	remap(0, host);
 }
 
+static void host_unmapped_under_copy(void)
+{
+	frozen();
+	copy(STAGING, 0, copies);
+	drv->cuMemUnmap(va + STAGING, 2 * G);
+}
+
 static void allocated_meanwhile(void)
 {
 	in_the_background();
@@ -1134,6 +1141,8 @@ static const struct {
 	  { SAYS_ORDER, "before: cuMemcpyAsync" } },
 	{ "a move that does not end", frozen, { SAYS_LEFT } },
 	{ "an unmap under the copy", unmapped_under_copy,
+	  { "addresses go away", "cuMemUnmap" } },
+	{ "of the host's memory", host_unmapped_under_copy,
 	  { "addresses go away", "cuMemUnmap" } },
 	{ "allocated while it moves", allocated_meanwhile,
 	  { "allocated while it moves" } },
