@@ -237,17 +237,6 @@ static void blocks_free(struct place *at, struct blocks *b)
 			free_managed(at, b->p[i]);
 }
 
-/* The name of a row in JSON: letters, digits and dashes. */
-static const char *row_name(const char *spec, const char *what)
-{
-	char *name = xasprintf("%s-%s", spec, what), *c;
-
-	for (c = name; *c; c++)
-		if (strchr("()=,\"' ", *c))
-			*c = '-';
-	return name;
-}
-
 /* Only a GPU has goals, and only memory that moves: the soft driver moves nothing. */
 static void add_row(const struct place *at, struct bench_report *report, const char *spec,
 		    const char *name, const char *what, double ours, double peer,
@@ -255,7 +244,8 @@ static void add_row(const struct place *at, struct bench_report *report, const c
 {
 	const bool has_goal = limit > 0 && !at->o->hm->soft && at->moves;
 	struct bench_row row = {
-		.name = row_name(spec, name), .what = xasprintf("%s: %s", spec, what),
+		.name = bench_row_name(report, spec, name),
+		.what = bench_report_text(report, "%s: %s", spec, what),
 		.unit = "ms", .ours = ours, .peer = peer, .peer_name = peer_name,
 		.goal = has_goal ? BENCH_GOAL_AT_MOST : BENCH_GOAL_NONE, .limit = limit,
 	};
@@ -298,10 +288,10 @@ static void compare_prefetches(struct place *at, struct bench_report *report,
 	}
 	blocks_free(at, &ours);
 	blocks_free(at, &theirs);
-	add_row(at, report, spec, name, xasprintf("%s, to the device", what), median(there[0]),
-		median(there[1]), "cuMemPrefetchAsync", limit);
-	add_row(at, report, spec, xasprintf("%s-back", name),
-		xasprintf("%s, back to the host", what), median(back[0]),
+	add_row(at, report, spec, name, bench_report_text(report, "%s, to the device", what),
+		median(there[0]), median(there[1]), "cuMemPrefetchAsync", limit);
+	add_row(at, report, spec, bench_report_text(report, "%s-back", name),
+		bench_report_text(report, "%s, back to the host", what), median(back[0]),
 		median(back[1]), "cuMemPrefetchAsync", 0);
 }
 
@@ -314,7 +304,7 @@ static void run_prefetches(struct place *at, struct bench_report *report, const 
 		return;
 	at->moves = can_move(at, res);
 	if (!at->moves) {
-		bench_report_skip(report, row_name(spec, "prefetch"),
+		bench_report_skip(report, bench_row_name(report, spec, "prefetch"),
 				  "the device uses this memory where it is");
 	} else {
 		mix(at, res, false);
@@ -549,7 +539,7 @@ static void run_spec(struct place *at, struct bench_report *report, const char *
 	if (!*at->failed)
 		compare_turns(at, report, spec, RESULTS, size);
 	if (*at->failed)
-		bench_report_skip(report, row_name(spec, "rest"), "%s", at->failed);
+		bench_report_skip(report, bench_row_name(report, spec, "rest"), "%s", at->failed);
 }
 
 int bench_unified(int argc, char **argv)
