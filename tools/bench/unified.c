@@ -68,6 +68,12 @@ static bool good(struct place *at, bool worked, const char *what)
 	return worked;
 }
 
+/* A call of the library returned @err: its text is there only now. */
+static bool called(struct place *at, int err)
+{
+	return good(at, !err, err ? hetmem_last_error() : "");
+}
+
 static bool sync(struct place *at)
 {
 	return good(at, !at->o->drv->cuStreamSynchronize(at->stream), "cuStreamSynchronize");
@@ -106,7 +112,7 @@ static void *alloc_ours(struct place *at, struct hetmem_resource *res, size_t si
 	};
 	void *p = NULL;
 
-	good(at, !hetmem_alloc_with(res, &params, &p), hetmem_last_error());
+	called(at, hetmem_alloc_with(res, &params, &p));
 	return p;
 }
 
@@ -153,8 +159,7 @@ static void prefetch_ours(struct place *at, struct blocks *b, bool to_device)
 			.location = to_device ? at->device :
 				HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
 		};
-	good(at, !hetmem_prefetch_batch(at->o->hm, ranges, b->nr, at->stream),
-	     hetmem_last_error());
+	called(at, hetmem_prefetch_batch(at->o->hm, ranges, b->nr, at->stream));
 }
 
 static void prefetch_all(struct place *at, struct blocks *b, bool to_device)
@@ -364,8 +369,8 @@ static void turns_alloc_ours(struct place *at, struct turns *t)
 		return;
 	t->data = alloc_ours(at, t->res, t->data_size, HETMEM_PLACEMENT_DEVICE);
 	if (t->data)
-		good(at, !hetmem_prefetch(at->o->hm, t->data, t->data_size, at->device,
-					  at->stream, NULL), hetmem_last_error());
+		called(at, hetmem_prefetch(at->o->hm, t->data, t->data_size, at->device,
+					  at->stream, NULL));
 }
 
 static void turns_make(struct place *at, struct turns *t)
@@ -428,8 +433,8 @@ static const void *to_device(struct place *at, struct turns *t)
 	if (t->way == PREFETCHES)
 		prefetch_bare(at, t->shared, t->size, true);
 	else if (t->way == MOVED)
-		good(at, !hetmem_prefetch(at->o->hm, t->shared, t->size, at->device,
-					  at->stream, NULL), hetmem_last_error());
+		called(at, hetmem_prefetch(at->o->hm, t->shared, t->size, at->device,
+					  at->stream, NULL));
 	return t->shared;
 }
 
@@ -444,8 +449,8 @@ static void to_host(struct place *at, struct turns *t)
 	else if (t->way == PREFETCHES)
 		prefetch_bare(at, t->shared, t->size, false);
 	else if (t->way == MOVED)
-		good(at, !hetmem_move(at->o->hm, t->shared, t->size, host, at->stream, 0,
-				      NULL), hetmem_last_error());
+		called(at, hetmem_move(at->o->hm, t->shared, t->size, host, at->stream, 0,
+				      NULL));
 	sync(at);
 }
 
