@@ -791,7 +791,8 @@ static uint64_t vmm_place(const struct pool *p, const struct block *b, uint64_t 
 
 	addr = handles_within(p, b->addr + bytes, end) >=
 	       handles_within(p, b->addr, end - bytes) ? b->addr : end - bytes;
-	if (!movable)
+	/* A block smaller than a handle has none, and the pages beside it may have none. */
+	if (!movable || bytes < 1ULL << v->shift)
 		return addr;
 	at = page_addr(v, boundary_from(v, page_of(v, b->addr)));
 	if (at < b->addr)
