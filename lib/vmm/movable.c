@@ -313,6 +313,9 @@ bool hm_movable_relieve(struct pool *p, struct pool_stream *s, uint64_t bytes)
 	bool pending = sp->pending;
 	uint64_t free, moved;
 
+	/* However many blocks move, there is no room for that. */
+	if (p->opt.max && bytes > p->opt.max)
+		return false;
 	if (!may_move(p, s) || !sp->nr_movables)
 		return false;
 	if (pending ? hm_spill_wait_pending(p) : hm_spill_wait(p, s))
