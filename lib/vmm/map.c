@@ -680,8 +680,9 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 
 /* The reservation: holes in it, memory given back. */
 
-/* Addresses to reserve, in multiples of the memory; halved if refused. */
+/* Addresses to reserve, in multiples of the memory and of spill=; halved if refused. */
 #define RESERVE_FACTOR	16
+#define SPILL_FACTOR	2
 #define MAX_MAPPINGS	(1U << 22)
 
 static void vmm_edge(struct pool *p, const struct block *b)
@@ -1099,7 +1100,8 @@ static int reserve_addresses(struct pool *p, struct vmm *v)
 
 	if (!bytes) {
 		least = total ? total : size;
-		bytes = least * RESERVE_FACTOR;
+		bytes = least * RESERVE_FACTOR + p->opt.spill * SPILL_FACTOR;
+		least += p->opt.spill;
 		if (bytes < 64 * size)
 			bytes = 64 * size;
 	}
