@@ -7,10 +7,10 @@
  * is free. Whole handles of memory move: the ends of a block that share a handle with other
  * blocks stay. Device memory that moved once has handles of its own.
  *
- * Only movable blocks move: allocated with HETMEM_ALLOC_MOVABLE, or of movable= bytes or
- * more where the spec says so. With spill= in its spec a pool moves them by itself when
- * the device or max= is full, and back when there is room. Only blocks of the stream that
- * allocates do.
+ * Only movable blocks move: larger than 1 MiB, and allocated with HETMEM_ALLOC_MOVABLE, or
+ * of movable= bytes or more where the spec says so. With spill= in its spec a pool moves
+ * them by itself when the device or max= is full, and back when there is room. It moves
+ * only blocks of the stream that allocates.
  *
  * The promise that makes it safe. The stream of a block is the one it was allocated on.
  * - All uses of a movable block are on its stream, or joined into it (by events) before the
@@ -23,7 +23,8 @@
  *
  * A block never moves if it was recorded on another stream, exported, pinned for
  * communication, allocated with HETMEM_ALLOC_KEEP, in a private pool or in a capture that
- * is not released, or if peers map the pool. No block moves while a capture is open, or on
+ * is not released, if its stream was destroyed without hetmem_stream_retire(), or if peers
+ * map the pool. No block moves while a capture is open, or on
  * the legacy stream unless the spec says launcher=single: one thread gives work to the
  * device.
  */
@@ -46,7 +47,8 @@ extern "C" {
  * spec makes them beforehand. Errors:
  * -EINVAL: @ptr is not the beginning of a live block;
  * -EBUSY: the block may not move, or its stream has not finished after wait=, or the pool
- *	is asleep; the text has the reason;
+ *	is asleep, or another thread's move, sleep or wake has not ended after wait=; the
+ *	text has the reason;
  * -ENOMEM: no host memory, or more than spill=; of a fetch: no device memory;
  * -EDEADLK: called by a function of hetmem_on_remap();
  * -EOPNOTSUPP: not a pool over vmm(), or one with export= or comm=on;

@@ -110,9 +110,10 @@ static inline bool source_may_have(const struct pool *p, const struct pool_strea
 
 /*
  * pool.c: takes sleep_lock, then the lock; and back. -EDEADLK: the thread has it, in a
- * callback of hetmem_on_remap().
+ * callback of hetmem_on_remap(). within: -EBUSY: another thread has it for longer.
  */
 int hm_pool_lock_moves(struct pool *p);
+int hm_pool_lock_moves_within(struct pool *p, uint64_t ns);
 void hm_pool_unlock_moves(struct pool *p);
 
 /* alloc.c: the rest of a free, for a BUSY block that forget() did not give back. */

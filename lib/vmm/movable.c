@@ -284,12 +284,13 @@ static uint64_t move_some(struct pool *p, struct pool_stream *s, bool spill, uin
 
 /*
  * The moves' lock, while the caller holds pool->lock only, which is released. false: this
- * thread has it, in a function of hetmem_on_remap().
+ * thread has it, in a function of hetmem_on_remap(), or another one has it for longer than
+ * @ns. That one may be in such a function, which waits for this thread.
  */
-static bool lock_moves(struct pool *p)
+static bool lock_moves(struct pool *p, uint64_t ns)
 {
 	pthread_mutex_unlock(&p->lock);
-	if (!hm_pool_lock_moves(p))
+	if (!hm_pool_lock_moves_within(p, ns))
 		return true;
 	pthread_mutex_lock(&p->lock);
 	return false;
@@ -320,7 +321,7 @@ bool hm_movable_relieve(struct pool *p, struct pool_stream *s, uint64_t bytes)
 		return false;
 	if (pending ? hm_spill_wait_pending(p) : hm_spill_wait(p, s))
 		return false;
-	if (!lock_moves(p))
+	if (!lock_moves(p, hm_spill_most_wait(p)))
 		return false;
 	if (sp->ceiling < p->reserved)
 		sp->ceiling = p->reserved;
@@ -368,7 +369,7 @@ void hm_movable_regain(struct pool *p, struct pool_stream *s)
 		return;
 	if (least > sp->spilled)
 		least = sp->spilled;
-	if (room(p) < least || was_tried(p, s, least) || hm_spill_wait(p, s) || !lock_moves(p))
+	if (room(p) < least || was_tried(p, s, least) || hm_spill_wait(p, s) || !lock_moves(p, 0))
 		return;
 	if (room(p) >= least && !move_some(p, s, false, room(p))) {
 		sp->tried_on = s->s.serial;

@@ -1170,7 +1170,7 @@ int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg)
 	err = wait_before(p, arg);
 	pthread_mutex_unlock(&p->lock);
 	if (!err)
-		err = hm_pool_lock_moves(p);
+		err = hm_pool_lock_moves_within(p, hm_spill_most_wait(p));
 	if (err)
 		return err;
 	p->work = 0;

@@ -179,6 +179,12 @@ int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, si
  * These wait with pool->lock alone, which they release: for all work on @s; for the copies of
  * all pending moves. -EBUSY: wait= is over; -EIO.
  */
+/* wait=, in ns. */
+static inline uint64_t hm_spill_most_wait(const struct pool *p)
+{
+	return p->opt.wait_ms == HM_POOL_NO_WAIT ? 0 : p->opt.wait_ms * 1000000ULL;
+}
+
 int hm_spill_wait(struct pool *p, struct pool_stream *s);
 int hm_spill_wait_pending(struct pool *p);
 /* Why the live block @b cannot move now: -EBUSY; or 0 and its stream. */

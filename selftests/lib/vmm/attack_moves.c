@@ -2,7 +2,8 @@
 /*
  * Blocks that move, where a program is unkind: a freed block holds the host memory; no move
  * can help an allocation; addresses for all that spill= allows; a guard looks at a block that
- * moves; a stream never finishes.
+ * moves; a stream never finishes; functions of hetmem_on_remap() take long, or allocate from
+ * each other's pools.
  */
 #include <semaphore.h>
 
@@ -15,6 +16,7 @@ static struct hetmem_resource *res;
 static CUstream streams[2];
 static unsigned char *image;		/* on the host, of one block */
 static sem_t gate;
+static CUcontext ctx;
 
 static void make(const char *spec)
 {
@@ -197,6 +199,132 @@ static void stuck(void)
 	end();
 }
 
+static sem_t entered[2];
+
+/* A function of hetmem_on_remap(): waits for the gate once. */
+static void wait_once(const struct hetmem_remap *remap, void *arg)
+{
+	bool *waited = arg;
+
+	if (remap->after || *waited)
+		return;
+	*waited = true;
+	sem_post(&entered[0]);
+	sem_wait(&gate);
+}
+
+static void *spill_it(void *p)
+{
+	need(!drv->cuCtxSetCurrent(ctx), "the context");
+	is(hetmem_spill(res, p), 0, "the slow one moves: %s", hetmem_last_error());
+	return NULL;
+}
+
+/* A function that takes long holds up other threads for wait= at most. */
+static void slow_function(void)
+{
+	bool waited = false;
+	pthread_t thread;
+	void *a, *b, *c;
+
+	make("pool(vmm,max=40M,spill=100M,handle=2M,wait=20ms)");
+	a = movable(20 * MIB, streams[0]);
+	b = movable(20 * MIB, streams[1]);
+	need(!hetmem_on_remap(res, wait_once, &waited) &&
+	     !pthread_create(&thread, NULL, spill_it, a), "a thread");
+	sem_wait(&entered[0]);
+	alarm(120);
+	is(get(&c, 10 * MIB, streams[1], 0), -ENOMEM, "an allocation ends: %s",
+	   hetmem_last_error());
+	is(hetmem_spill(res, b), -EBUSY, "so does a move: %s", hetmem_last_error());
+	is(hetmem_poll(res), 0, "and a poll");
+	alarm(0);
+	sem_post(&gate);
+	pthread_join(thread, NULL);
+	is(get(&c, 10 * MIB, streams[1], 0), 0, "there is room now: %s", hetmem_last_error());
+	hetmem_free(res, c, 0, streams[1]);
+	hetmem_free(res, b, 0, streams[1]);
+	hetmem_free(res, a, 0, streams[0]);
+	end();
+}
+
+/**
+ * struct side - a pool whose observer allocates from the other pool, and the thread that
+ *	moves its block
+ */
+struct side {
+	struct hetmem_resource *res, *other;
+	CUstream stream;
+	sem_t *mine, *theirs;
+	void *block;
+	bool entered;
+};
+
+static void allocate_there(const struct hetmem_remap *remap, void *arg)
+{
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = 10 * MIB,
+	};
+	struct side *side = arg;
+	void *p;
+
+	if (remap->after || side->entered)
+		return;
+	side->entered = true;
+	sem_post(side->mine);
+	sem_wait(side->theirs);
+	params.stream = side->stream;
+	/* Whether it succeeds depends on which of the two gives up first. */
+	if (!hetmem_alloc_with(side->other, &params, &p))
+		hetmem_free(side->other, p, 0, side->stream);
+}
+
+static void *move_here(void *arg)
+{
+	struct side *side = arg;
+
+	need(!drv->cuCtxSetCurrent(ctx), "the context");
+	is(hetmem_spill(side->res, side->block), 0, "a block moves: %s", hetmem_last_error());
+	return NULL;
+}
+
+/* Two pools whose functions allocate from each other, where both are full. */
+static void functions_cross(void)
+{
+	struct hetmem_resource *both[2];
+	struct side sides[2];
+	pthread_t threads[2];
+	void *second[2];
+	int k;
+
+	for (k = 0; k < 2; k++) {
+		make("pool(vmm,max=40M,spill=100M,handle=2M,wait=20ms)");
+		both[k] = res;
+		sides[k] = (struct side){ .stream = streams[k], .mine = &entered[k],
+					  .theirs = &entered[!k],
+					  .block = movable(20 * MIB, streams[k]) };
+		/* The other thread's: it can make room. */
+		second[k] = movable(20 * MIB, streams[!k]);
+	}
+	for (k = 0; k < 2; k++) {
+		sides[k].res = both[k];
+		sides[k].other = both[!k];
+		need(!hetmem_on_remap(both[k], allocate_there, &sides[k]), "a function");
+	}
+	alarm(120);
+	for (k = 0; k < 2; k++)
+		need(!pthread_create(&threads[k], NULL, move_here, &sides[k]), "a thread");
+	for (k = 0; k < 2; k++)
+		pthread_join(threads[k], NULL);
+	alarm(0);
+	for (k = 0; k < 2; k++) {
+		hetmem_free(both[k], sides[k].block, 0, streams[k]);
+		hetmem_free(both[k], second[k], 0, streams[!k]);
+		is(hetmem_resource_destroy(both[k]), 0, "nothing is live");
+	}
+	is(used(), 0, "no device memory is left");
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_DEBUG", "1", 1);
@@ -204,13 +332,16 @@ int main(void)
 	setenv("HETMEM_SOFT_MACHINE", "managed memory=256M", 1);
 	open_soft("");
 	image = malloc(64 * MIB);
-	need(image && !sem_init(&gate, 0, 0) &&
+	need(image && !sem_init(&gate, 0, 0) && !sem_init(&entered[0], 0, 0) &&
+	     !sem_init(&entered[1], 0, 0) && !drv->cuCtxGetCurrent(&ctx) &&
 	     !drv->cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING) &&
 	     !drv->cuStreamCreate(&streams[1], CU_STREAM_NON_BLOCKING), "streams");
 	freed_holds_host();
 	too_large();
 	addresses();
 	guarded();
+	slow_function();
+	functions_cross();
 	stuck();
 	drv->cuStreamDestroy(streams[0]);
 	drv->cuStreamDestroy(streams[1]);
