@@ -24,9 +24,9 @@
  * A block never moves if it was recorded on another stream, exported, pinned for
  * communication, allocated with HETMEM_ALLOC_KEEP, in a private pool or in a capture that
  * is not released, if its stream was destroyed without hetmem_stream_retire(), or if peers
- * map the pool. No block moves while a capture is open, or on
- * the legacy stream unless the spec says launcher=single: one thread gives work to the
- * device.
+ * map the pool. No block moves between hetmem_capture_begin() and hetmem_capture_end() of
+ * any stream, or on the legacy stream unless the spec says launcher=single: one thread gives
+ * work to the device.
  */
 #ifndef HETMEM_MOVE_H
 #define HETMEM_MOVE_H
