@@ -109,7 +109,7 @@ enum hetmem_remap_cause {
  * @cause: enum hetmem_remap_cause
  * @changes: HETMEM_REMAP_*
  * @after: 0: the change is about to begin, and nothing has changed yet; 1: it has ended.
- *	If it failed, nothing changed and @error is not 0.
+ *	If it failed, @error is not 0: nothing changed, or, of a sleep or a wake, a part.
  * @error: 0, or a negative errno
  */
 struct hetmem_remap {
@@ -126,14 +126,14 @@ struct hetmem_remap {
  * Calls @fn before and after memory behind addresses of @res changes: for those who
  * registered an address (RDMA, IPC, cuMemHostRegister, dma-buf). Each call before has
  * exactly one call after, of the same range. @fn runs in the thread that moves the memory,
- * without a lock of the pool, and may allocate and free. Moves, sleep, wake and poll of
- * the resource return -EDEADLK in it. @fn must give up registrations of the range before
- * it returns from the first call.
+ * without a lock of the pool, and may allocate and free. Moves, sleep, wake and the two
+ * functions below return -EDEADLK in it. Poll and trim end no move there. @fn must give up
+ * registrations of the range before it returns from the first call.
  *
  * hetmem_off_remap() removes what was added with the same @fn and @arg. It waits for calls
  * of @fn by other threads that have begun. Errors:
  * -EINVAL: @fn is NULL; off: it was not added;
- * -EDEADLK: off: called by @fn;
+ * -EDEADLK: called by a function of hetmem_on_remap();
  * -EOPNOTSUPP: not a pool over vmm();
  * -ENOMEM, -EOWNERDEAD.
  */

@@ -67,7 +67,8 @@ int hm_vmm_drop_handle(struct pool *p, uint32_t id)
 	/* Importers can have it for longer, and nobody knows until when: it has not left. */
 	err = h->flags & HANDLE_EXPORTED ?
 		p->provider->ops->release(p->provider, h->handle) :
-		hm_provider_release_handle(p->provider, h->handle, page_bytes(v, h->pages));
+		hm_retry_once(hm_provider_release_handle(p->provider, h->handle,
+							 page_bytes(v, h->pages)));
 	if (err) {
 		/* Still held, still counted; destroy tries again. */
 		h->flags |= HANDLE_STUCK;
@@ -494,7 +495,8 @@ bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left)
 		return false;
 	hm_block_delete(p, piece);
 	h->mapping = 0;
-	if (!(h->flags & HANDLE_TORN) && hm_retry_once(unmap_pages(p, f->page, f->pages))) {
+	if ((!(h->flags & HANDLE_TORN) || mapping_at(v, m)->half) &&
+	    hm_retry_once(unmap_pages(p, f->page, f->pages))) {
 		add_alias(v, m);
 		leave_half(v, m);
 		return true;
@@ -788,20 +790,21 @@ static uint64_t vmm_place(const struct pool *p, const struct block *b, uint64_t 
 {
 	const struct vmm *v = vmm_of(p);
 	const uint64_t bytes = units << UNIT_SHIFT, end = block_end(b);
+	uint32_t first, last;
 	uint64_t addr, at;
 
 	addr = handles_within(p, b->addr + bytes, end) >=
 	       handles_within(p, b->addr, end - bytes) ? b->addr : end - bytes;
-	/* A block smaller than a handle has none, and the pages beside it may have none. */
-	if (!movable || bytes < 1ULL << v->shift)
+	/* A page of the block is one of a handle, those around it may be holes. */
+	first = page_of(v, b->addr + page_bytes(v, 1) - 1);
+	last = page_of(v, end);
+	if (!movable || first >= last)
 		return addr;
-	at = page_addr(v, boundary_from(v, page_of(v, b->addr)));
-	if (at < b->addr)
-		at = page_addr(v, boundary_from(v, page_of(v, b->addr) + 1));
+	at = page_addr(v, boundary_from(v, first));
 	if (at + bytes <= end)
 		addr = with_more(p, addr, at, bytes);
-	at = page_addr(v, boundary_to(v, page_of(v, end)));
-	return at - bytes >= b->addr && at > bytes ? with_more(p, addr, at - bytes, bytes) : addr;
+	at = page_addr(v, boundary_to(v, last));
+	return at >= b->addr + bytes ? with_more(p, addr, at - bytes, bytes) : addr;
 }
 
 int hm_vmm_by_block(const void *a, const void *b)
@@ -1050,9 +1053,11 @@ static bool vmm_idle(struct pool *p, bool all)
 	return (all && hm_parts_shrink(p)) || more;
 }
 
-static void vmm_end_moves(struct pool *p)
+static int vmm_end_moves(struct pool *p)
 {
 	hm_spill_end(p, true);
+	return vmm_of(p)->spill->pending ?
+		hm_error(-EIO, "pool: moves that are under way could not be ended") : 0;
 }
 
 static void vmm_moved(const struct pool *p, struct hetmem_resource_stats *st)

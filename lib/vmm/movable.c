@@ -78,6 +78,7 @@ void hm_movable_declare(struct pool *p, struct block *b, int priority)
 		return;
 	*movable_at(sp, id) = (struct movable){
 		.block = block_id(p, b), .priority = priority, .birth = ++sp->births,
+		.bytes = block_bytes(b),
 	};
 	sp->nr_movables++;
 	sp->bytes += block_bytes(b);
@@ -103,10 +104,12 @@ bool hm_movable_forget(struct pool *p, struct block *b)
 	struct hm_spill *sp = spill_of(p);
 	struct movable *m = movable_of(sp, b);
 
-	sp->bytes -= block_bytes(b);
+	sp->bytes -= m->bytes;
 	step_falls(sp);
 	if (m->move) {
 		m->freed = true;
+		/* Its slot stays its own until the block is free. */
+		stream_at(p, b->stream)->pins++;
 		return false;
 	}
 	forget(p, m);
@@ -121,6 +124,7 @@ void hm_movable_ended(struct pool *p, struct movable *m)
 	if (!m->freed)
 		return;
 	forget(p, m);
+	stream_at(p, b->stream)->pins--;
 	hm_pool_let_go(p, b);
 }
 
@@ -312,6 +316,7 @@ bool hm_movable_relieve(struct pool *p, struct pool_stream *s, uint64_t bytes)
 {
 	struct hm_spill *sp = spill_of(p);
 	bool pending = sp->pending;
+	const struct move *before;
 	uint64_t free, moved;
 
 	/* However many blocks move, there is no room for that. */
@@ -329,8 +334,9 @@ bool hm_movable_relieve(struct pool *p, struct pool_stream *s, uint64_t bytes)
 		sp->margin = ceiling(p) / MARGIN_SHARE;
 	if (pending) {
 		/* Memory of a move that has ended may do. */
+		before = sp->pending;
 		hm_spill_end(p, false);
-		moved = 1;
+		moved = !before || sp->pending != before;
 	} else {
 		free = ceiling(p) > p->reserved ? ceiling(p) - p->reserved : 0;
 		bytes = bytes > free ? bytes - free : 0;
