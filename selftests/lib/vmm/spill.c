@@ -166,6 +166,17 @@ static void let_through(void)
 	__atomic_store_n(&gate_open, 1, __ATOMIC_RELEASE);
 }
 
+/* Where wait= is shorter than a copy on a busy machine. */
+static int end_spill(void *p)
+{
+	int err;
+
+	do
+		err = hetmem_spill(res, p);
+	while (err == -EBUSY && strstr(hetmem_last_error(), "has not finished"));
+	return err;
+}
+
 static void busy(void)
 {
 	CUgraph graph;
@@ -192,7 +203,7 @@ static void busy(void)
 	refused(hetmem_spill(res, slots[5].p), -EBUSY, "has not finished", "its stream works");
 	is(hetmem_spill_async(res, slots[5].p), 0, "which is no reason not to begin");
 	let_through();
-	is(hetmem_spill(res, slots[5].p), 0, "it has finished: %s", hetmem_last_error());
+	is(end_spill(slots[5].p), 0, "it has finished: %s", hetmem_last_error());
 	refused(hetmem_pin_comm(res, slots[5].p), -EBUSY, "on the host", "pin_comm of a spilled block");
 	need(!hetmem_capture_begin(res, streams[1], 1), "%s", hetmem_last_error());
 	need(!drv->cuStreamBeginCapture(streams[1], CU_STREAM_CAPTURE_MODE_RELAXED), "a capture");
