@@ -21,6 +21,13 @@ enum {
 
 #define ARRAY_SIZE(a)	(sizeof(a) / sizeof((a)[0]))
 
+/* Of figures that were taken with the soft driver. */
+#define SOFT_TIMES	"the soft driver plays a GPU in software: no time is a GPU's"
+#define SOFT_PEER	"the soft driver's own calls are an imitation in software"
+
+/* For the error of those that cannot. */
+#define JSON_SUBCOMMANDS	"doctor, map, replay and bench have it"
+
 #define printf_like(fmt, first)	__attribute__((format(printf, fmt, first)))
 
 int cmd_doctor(int argc, char **argv);
