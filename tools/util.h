@@ -120,6 +120,11 @@ struct table_column {
 	bool right;		/* numbers */
 };
 
+/* Bytes of the first words of @text, one at least, that fit into @room columns. */
+size_t words_that_fit(const char *text, size_t room);
+/* Prints @text from column @indent on, and wraps between words; @width 0: it does not. */
+void print_words(const char *text, int indent, int width);
+
 struct table *table_new(const struct table_column *columns, int nr);
 void table_row(struct table *table, const char *const *cells);
 void table_print(struct table *table);
