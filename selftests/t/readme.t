@@ -24,7 +24,14 @@ check 'the example compiles as printed, without a warning' \
 	sh -c "cd '$tmp' && $command -Wall -Wextra -Werror"
 also 'and how to run it without a GPU' grep -q '^    HETMEM_DRIVER=soft \./example' README.md
 check 'it runs' env HETMEM_DRIVER=soft "$tmp/example"
-also 'and prints something' test -s "$tmp/out"
+also 'and prints why no page moved, in words' grep -Eq \
+	'^moved by: (none: the soft driver has no device pages without hetmem.ko.*|module)$' "$tmp/out"
+for machine in none managed cdmm integrated; do
+	check "on a machine that is $machine" env HETMEM_DRIVER=soft HETMEM_SOFT_MACHINE=$machine "$tmp/example"
+	also 'and why' grep -Eq '^moved by: ([a-z]+: [A-Za-z].{20,}|module)$' "$tmp/out"
+done
+check 'where memory moves' env HETMEM_DRIVER=soft HETMEM_SOFT_MACHINE=hmm "$tmp/example"
+also 'there is nothing to explain' grep -Eq '^moved by: (driver|module)$' "$tmp/out"
 export HETMEM_DRIVER=soft
 check 'there is one of the allocator' grep -q hetmem_resource_create "$tmp/pool.c"
 also 'and no other' test ! -e "$tmp/more.c"
