@@ -2,14 +2,31 @@
 /*
  * libhetmem - one allocator for memory that CPUs and GPUs share.
  *
- * This header has the calls that most programs need, and includes the rest:
+ * Most programs need these twelve calls. They are the first below, in this order:
  *
- *	hetmem/pool.h		more about pools: trim, grow, sleep, capture, export;
- *				who can use the memory; memory of your own
+ *	hetmem_open(&hm, NULL)				open the library
+ *	hetmem_close(hm)
+ *	hetmem_last_error()				the text of the last error
+ *
+ *	hetmem_resource_create(hm, spec, &res)		make a pool
+ *	hetmem_resource_destroy(res)
+ *	hetmem_alloc(res, size, 0, stream, &ptr)	allocate for use on a stream
+ *	hetmem_free(res, ptr, size, stream)		free after the stream's work
+ *	hetmem_record_stream(res, ptr, stream)		another stream uses the block
+ *	hetmem_stream_retire(res, stream)		before a stream is destroyed
+ *	hetmem_resource_stats(res, &stats)
+ *
+ *	hetmem_prefetch(hm, ptr, size, location, stream, &moved)	move memory
+ *	hetmem_residency(hm, ptr, size, runs, NULL, nr, &next)		where it is
+ *
+ * Features and devices follow them. This header includes the rest:
+ *
+ *	hetmem/pool.h		more about pools: the current resource, trim, grow, sleep,
+ *				capture, export; who can use the memory; memory of your own
  *	hetmem/snapshot.h	what a pool holds; checkpoints of private pools
- *	hetmem/adaptor.h	what stats(), retry(), log() and history() of a spec
- *				add
- *	hetmem/place.h		where memory is, and moving it
+ *	hetmem/adaptor.h	what stats(), retry(), log() and history() of a spec add
+ *	hetmem/place.h		platforms, advice, attached memory, memory that is left
+ *	hetmem/move.h		blocks that move to the host and back
  *	hetmem/hint.h		asking another process to move its memory
  *	hetmem/framework.h	entry points for PyTorch and CuPy
  *
@@ -121,19 +138,6 @@ int hetmem_resource_create(struct hetmem *hm, const char *spec,
 			   struct hetmem_resource **res);
 
 /*
- * Writes what the names in @spec (NULL: as above) stand for on this machine, and why:
- * one line for each, such as "unified is classes(managed(device=0)): device 0 is managed:
- * ...", into @text, @len bytes. "": @spec has no name. Makes nothing. Errors:
- * -EINVAL: @spec is wrong; the text points at the character;
- * -EOPNOTSUPP: this machine can have no such resource;
- * -ENODEV: no such device;
- * -ENOSPC: @len is too small, and @text is "";
- * -ENOMEM.
- */
-int hetmem_resource_explain(struct hetmem *hm, const char *spec, char *text,
-			    size_t len);
-
-/*
  * Synchronizes with all work on the memory and releases everything, blocks
  * still allocated included. Returns the number of such blocks;
  * hetmem_last_error() names the first. In check mode, and if the spec has a
@@ -176,27 +180,152 @@ int hetmem_record_stream(struct hetmem_resource *res, void *ptr,
 /* Call it before @stream is destroyed: memory freed on it stays reusable. */
 int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
 
-/*
- * The current resource of @device (-1: of the host), for code that was not
- * given a resource: the one set by hetmem_resource_set_current(), otherwise
- * one made on first use. That one is what hetmem_resource_create() makes of a
- * NULL spec on @device ("pool(host)" for the host); hetmem_close() destroys
- * it. Errors: -ENODEV: no such device; those of hetmem_resource_create().
+/**
+ * struct hetmem_resource_stats - counters of a resource
+ * @size: in: sizeof(struct hetmem_resource_stats)
+ * @live: allocated blocks
+ * @requested: requested bytes of live blocks; 1 for a block of size 0
+ * @requested_peak: highest value of @requested. Never more than was requested at once,
+ *	except by frees under way. Can be less where several streams are used.
+ * @reserved: bytes of physical memory held: mapped, cached, waiting for
+ *	unmap, exported
+ * @reserved_peak: highest value of @reserved
+ * @metadata: bytes of host memory for bookkeeping
+ * @allocs: successful allocations
+ * @frees: successful frees
+ * @failed: failed allocations
+ * @driver_calls: made by the resource
+ * @host_wait_ns: nanoseconds that calls waited for a device
+ * @parked: bytes of host memory for contents, see hetmem_sleep()
+ * @spilled: bytes of blocks that are on the host, see hetmem_spill(). A freed block counts
+ *	until the pool takes its host memory back. @reserved does not include them
+ * @spill_host: bytes of host memory for that, kept ones included
+ * @spill_host_peak: highest value of @spill_host
+ * @spilled_total, @fetched_total: bytes that were moved, each way
  */
-int hetmem_resource_current(struct hetmem *hm, int device,
-			    struct hetmem_resource **res);
+struct hetmem_resource_stats {
+	size_t size;
+	uint64_t live;
+	uint64_t requested;
+	uint64_t requested_peak;
+	uint64_t reserved;
+	uint64_t reserved_peak;
+	uint64_t metadata;
+	uint64_t allocs;
+	uint64_t frees;
+	uint64_t failed;
+	uint64_t driver_calls;
+	uint64_t host_wait_ns;
+	uint64_t parked;
+	uint64_t spilled;
+	uint64_t spill_host;
+	uint64_t spill_host_peak;
+	uint64_t spilled_total;
+	uint64_t fetched_total;
+};
 
 /*
- * Makes @res the current resource of @device; it stays the caller's. NULL:
- * none, as at first. *@old (may be NULL) becomes the one before, NULL if there
- * was none or it was the library's own. Set another before you destroy @res.
- * Errors:
- * -ENODEV: no such device;
- * -EINVAL: @res belongs to another struct hetmem.
+ * Statistics of an adaptor are sums of the pools and providers below it. Zones of a
+ * guard() count as requested bytes there. @failed includes allocations that fallback()
+ * or retry() then served.
  */
-int hetmem_resource_set_current(struct hetmem *hm, int device,
-				struct hetmem_resource *res,
-				struct hetmem_resource **old);
+int hetmem_resource_stats(struct hetmem_resource *res,
+			  struct hetmem_resource_stats *stats);
+
+/*
+ * Where memory is, and moving it.
+ *
+ * A location to move to is HETMEM_LOC(HETMEM_DEVICE, ordinal), with the ordinal of the
+ * driver's device, or HETMEM_LOC(HETMEM_HOST, node). A device that only the kernel
+ * module knows has the ordinal 0x8000 + its id in the module. hetmem_residency() also
+ * reports the other kinds of <linux/hetmem.h>.
+ */
+
+/**
+ * struct hetmem_moved - what a call did about the place of memory
+ * @size: in: sizeof(struct hetmem_moved)
+ * @how: the mover: "module", "driver", "move_pages", "mbind", "none"; never NULL
+ * @reason: if @how is "none", or no page moved: why, in words. Else what was done instead
+ *	of the request, "" if the request was carried out
+ * @moved: pages moved, as far as known when the call returns
+ * @already: pages that were at the location before
+ * @not_moved: pages that stayed where they were
+ * @why: HETMEM_WHY_* of the first page of @not_moved
+ * @why_addr: its address
+ *
+ * The driver works asynchronously and reports no counts.
+ */
+struct hetmem_moved {
+	size_t size;
+	const char *how;
+	const char *reason;
+	uint64_t moved;
+	uint64_t already;
+	uint64_t not_moved;
+	uint32_t why;
+	uint32_t reserved;
+	uint64_t why_addr;
+};
+
+/*
+ * Moves all pages that overlap [@ptr, @ptr + @size), any memory of this process, to
+ * @location (a host node may be HETMEM_NODE_ANY). @moved may be NULL. The mover is
+ * - the module, to its devices and from them to the host. Synchronous; @stream is
+ *   ignored;
+ * - move_pages(2), between host nodes. Synchronous; @stream is ignored;
+ * - cuMemPrefetchAsync() on @stream, if the driver can move this memory.
+ * If none of them can move it, @moved->how is "none", and the call returns 0. On a CDMM
+ * device the driver moves memory that is not managed to the host node nearest to the
+ * device; @moved->reason says so. Pages that the driver cannot move count in
+ * @moved->not_moved: holes and, with HMM, files, shared memory and pages of hugetlbfs.
+ * A headroom() of a spec can cut off the end of the range that does not fit on the
+ * device. That end counts in @moved->not_moved, too, and @moved->reason has the number
+ * of bytes that fit; it is valid until the thread's next prefetch. Errors:
+ * -EINVAL: bad range or location; the range begins in one kind of memory and ends in
+ *	another; the driver refuses the range or the stream;
+ * -ENODEV: no such device;
+ * -EOWNERDEAD: a forked child's @hm;
+ * -EIO: the driver failed;
+ * -ENOMEM: no memory; or a headroom() leaves no room at all: hetmem_last_error() has the
+ *	number of bytes that fit;
+ * -EINTR: a signal interrupted the module.
+ */
+int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
+		    uint32_t location, hetmem_stream stream,
+		    struct hetmem_moved *moved);
+
+/* The source of a run's location. */
+enum hetmem_source {
+	HETMEM_SOURCE_UNKNOWN,		/* none: the location is HETMEM_UNKNOWN */
+	HETMEM_SOURCE_MODULE,		/* the kernel, through hetmem.ko */
+	HETMEM_SOURCE_MOVE_PAGES,	/* the kernel, by move_pages(2) */
+	HETMEM_SOURCE_REQUEST,		/* the driver: where a prefetch last sent them */
+};
+
+/*
+ * Reports where the pages of [@ptr, @ptr + @size) are: fills @runs (room for
+ * @nr) and returns their number. *@next becomes the first address that is not
+ * reported, which is the page-aligned end once everything is.
+ *
+ * With the module, runs are where the kernel has the pages. Without the module,
+ * move_pages(2) finds host nodes only. A node that is a device's memory (ATS) is reported
+ * as that device. Only the module reports pages that another driver's device shares
+ * coherently (CDMM), as HETMEM_COHERENT.
+ *
+ * @sources is NULL or has room for @nr values of enum hetmem_source, the source of each
+ * run. With @sources, the library asks the driver about runs that the kernel does not
+ * know. The answer is where a prefetch last sent all of the run; pages may have moved
+ * since. Without @sources such a run stays HETMEM_UNKNOWN. hetmem_advised() reports the
+ * advice about the same range.
+ *
+ * Errors:
+ * -EINVAL: a bad range;
+ * -EOWNERDEAD: a forked child's @hm;
+ * -ENOMEM, -EIO, and others of the kernel, if nothing was found before.
+ */
+ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
+			 struct hetmem_run *runs, uint8_t *sources, size_t nr,
+			 uintptr_t *next);
 
 /* What this machine can do. */
 enum hetmem_feature_id {

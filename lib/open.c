@@ -163,7 +163,7 @@ static void probe_migration(struct hetmem *hm)
 			    hm->reasons[HETMEM_FEATURE_MODULE]);
 	else
 		set_feature(hm, id, false,
-			    "no /dev/hetmem_emu0 that can be opened: insmod build/hetmem_emu.ko (needs CONFIG_DEVICE_PRIVATE)");
+			    "no /dev/hetmem_emu0 that can be opened: load hetmem_emu.ko (needs CONFIG_DEVICE_PRIVATE)");
 }
 
 static void probe_flags(struct hetmem *hm)

@@ -70,6 +70,8 @@ int main(int argc, char **argv)
 	for (i = 0; i < ARRAY_SIZE(subcommands); i++)
 		if (!strcmp(argv[1], subcommands[i].name))
 			return flushed(subcommands[i].run(argc - 1, argv + 1));
+	if (!strcmp(argv[1], "--json"))
+		return usage_error(NULL, "'--json' comes after the command: " JSON_SUBCOMMANDS);
 	return usage_error(NULL, argv[1][0] == '-' ? "unknown option '%s'" :
 			   "unknown command '%s'", argv[1]);
 }

@@ -1,81 +1,23 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
-/*
- * Tables: by libsmartcols, which wraps the last column to the terminal, or
- * in plain columns where the tool was built without it.
- */
+/* Tables. On a terminal the last column is wrapped, and only between words. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "util.h"
 
-#ifdef HAVE_LIBSMARTCOLS
-#include <libsmartcols/libsmartcols.h>
-#endif
-
 #define CELL_MAX	2048
+
+/* The last column is not squeezed into less than this. */
+#define LEAST_ROOM	20
 
 struct table {
 	int nr_columns;
-#ifdef HAVE_LIBSMARTCOLS
-	struct libscols_table *scols;
-#else
 	const struct table_column *columns;
 	size_t nr_rows;
 	char **cells;
-#endif
 };
 
-#ifdef HAVE_LIBSMARTCOLS
-struct table *table_new(const struct table_column *columns, int nr)
-{
-	struct table *table = xcalloc(1, sizeof(*table));
-	bool headers = false;
-	int i;
-
-	/* libsmartcols checks its debug mask whether it was set or not. */
-	scols_init_debug(0);
-	table->nr_columns = nr;
-	table->scols = scols_new_table();
-	if (!table->scols)
-		exit(complain(EXIT_FAILED, NULL, "out of memory"));
-	for (i = 0; i < nr; i++) {
-		int flags = columns[i].right ? SCOLS_FL_RIGHT : 0;
-
-		if (i == nr - 1 && !columns[i].right)
-			flags |= SCOLS_FL_WRAP;
-		scols_table_new_column(table->scols,
-				       columns[i].header ? columns[i].header :
-				       "", 0, flags);
-		headers |= !!columns[i].header;
-	}
-	/* Cells are escaped here; escaped again they would not be legible. */
-	scols_table_enable_noencoding(table->scols, 1);
-	scols_table_enable_noheadings(table->scols, !headers);
-	return table;
-}
-
-void table_row(struct table *table, const char *const *cells)
-{
-	struct libscols_line *line;
-	char cell[CELL_MAX];
-	int i;
-
-	line = scols_table_new_line(table->scols, NULL);
-	if (!line)
-		exit(complain(EXIT_FAILED, NULL, "out of memory"));
-	for (i = 0; i < table->nr_columns; i++)
-		scols_line_set_data(line, i,
-				    escape(cell, sizeof(cell),
-					   cells[i] ? cells[i] : ""));
-}
-
-void table_print(struct table *table)
-{
-	scols_print_table(table->scols);
-	scols_unref_table(table->scols);
-	free(table);
-}
-#else
 struct table *table_new(const struct table_column *columns, int nr)
 {
 	struct table *table = xcalloc(1, sizeof(*table));
@@ -111,11 +53,45 @@ void table_row(struct table *table, const char *const *cells)
 				       cells[i] ? cells[i] : ""));
 }
 
+size_t words_that_fit(const char *text, size_t room)
+{
+	size_t at = 0, fits = 0;
+
+	while (text[at]) {
+		at += strspn(text + at, " ");
+		at += strcspn(text + at, " ");
+		if (at > room && fits)
+			break;
+		fits = at;
+	}
+	return fits;
+}
+
+void print_words(const char *text, int indent, int width)
+{
+	const int room = width - indent;
+	size_t n;
+
+	if (!width || room < LEAST_ROOM) {
+		puts(text);
+		return;
+	}
+	for (;;) {
+		n = words_that_fit(text, room);
+		printf("%.*s\n", (int)n, text);
+		text += n + strspn(text + n, " ");
+		if (!*text)
+			return;
+		printf("%*s", indent, "");
+	}
+}
+
 void table_print(struct table *table)
 {
+	const int width = isatty(STDOUT_FILENO) ? terminal_width() : 0;
 	int *widths = xcalloc(table->nr_columns, sizeof(*widths));
+	int i, indent = 0;
 	size_t row;
-	int i;
 
 	for (row = 0; row < table->nr_rows; row++) {
 		for (i = 0; i < table->nr_columns; i++) {
@@ -126,16 +102,19 @@ void table_print(struct table *table)
 				widths[i] = len;
 		}
 	}
+	for (i = 0; i < table->nr_columns - 1; i++)
+		indent += widths[i] + 1;
 	for (row = 0; row < table->nr_rows; row++) {
 		for (i = 0; i < table->nr_columns; i++) {
 			char *cell = table->cells[row * table->nr_columns + i];
-			bool last = i == table->nr_columns - 1;
+			const bool last = i == table->nr_columns - 1;
 
 			if (table->columns[i].right)
-				printf("%*s", widths[i], cell);
+				printf("%*s%s", widths[i], cell, last ? "\n" : " ");
+			else if (last)
+				print_words(cell, indent, width);
 			else
-				printf("%-*s", last ? 0 : widths[i], cell);
-			putchar(last ? '\n' : ' ');
+				printf("%-*s ", widths[i], cell);
 			free(cell);
 		}
 	}
@@ -143,4 +122,3 @@ void table_print(struct table *table)
 	free(table->cells);
 	free(table);
 }
-#endif

@@ -79,6 +79,11 @@ int option_error(const char *sub, int c, char **argv)
 		return usage_error(sub, "option '%s' needs a value", option);
 	if (optopt > 0 && optopt < 0x80 && strncmp(option, "--", 2))
 		return usage_error(sub, "unknown option '-%c'", optopt);
+	if (!strncmp(option, "--json", 6) && (!option[6] || option[6] == '=')) {
+		if (optopt == 'j')
+			return usage_error(sub, "'--json' takes no value");
+		return usage_error(sub, "%s has no '--json': " JSON_SUBCOMMANDS, sub);
+	}
 	return usage_error(sub, "bad option '%s'", option);
 }
 

@@ -21,6 +21,13 @@ enum {
 
 #define ARRAY_SIZE(a)	(sizeof(a) / sizeof((a)[0]))
 
+/* Of figures that were taken with the soft driver. */
+#define SOFT_TIMES	"the soft driver plays a GPU in software: no time is a GPU's"
+#define SOFT_PEER	"the soft driver's own calls are an imitation in software"
+
+/* For the error of those that cannot. */
+#define JSON_SUBCOMMANDS	"doctor, map, replay and bench have it"
+
 #define printf_like(fmt, first)	__attribute__((format(printf, fmt, first)))
 
 int cmd_doctor(int argc, char **argv);
@@ -112,6 +119,11 @@ struct table_column {
 	const char *header;
 	bool right;		/* numbers */
 };
+
+/* Bytes of the first words of @text, one at least, that fit into @room columns. */
+size_t words_that_fit(const char *text, size_t room);
+/* Prints @text from column @indent on, and wraps between words; @width 0: it does not. */
+void print_words(const char *text, int indent, int width);
 
 struct table *table_new(const struct table_column *columns, int nr);
 void table_row(struct table *table, const char *const *cells);

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Where memory is, and moving it.
- *
- * A location to move to is HETMEM_LOC(HETMEM_DEVICE, ordinal), with the ordinal of the
- * driver's device, or HETMEM_LOC(HETMEM_HOST, node). A device that only the kernel
- * module knows has the ordinal 0x8000 + its id in the module. hetmem_residency() also
- * reports the other kinds of <linux/hetmem.h>.
+ * Where memory should be: platforms, memory of the system, moves in the order of a stream
+ * and in batches, advice, attached memory, names, memory that is left. hetmem_prefetch(),
+ * hetmem_residency() and the meaning of a location are in <hetmem.h>.
  */
 #ifndef HETMEM_PLACE_H
 #define HETMEM_PLACE_H
@@ -108,59 +105,6 @@ int hetmem_system_free(struct hetmem *hm, void *ptr);
  */
 int hetmem_system_resize(struct hetmem *hm, void *ptr, size_t new_size,
 			 void **new_ptr);
-
-/**
- * struct hetmem_moved - what a call did about the place of memory
- * @size: in: sizeof(struct hetmem_moved)
- * @how: the mover: "module", "driver", "move_pages", "mbind", "none"; never NULL
- * @reason: if @how is "none": why nothing was done. Else what was done instead of the
- *	request, "" if the request was carried out
- * @moved: pages moved, as far as known when the call returns
- * @already: pages that were at the location before
- * @not_moved: pages that stayed where they were
- * @why: HETMEM_WHY_* of the first page of @not_moved
- * @why_addr: its address
- *
- * The driver works asynchronously and reports no counts.
- */
-struct hetmem_moved {
-	size_t size;
-	const char *how;
-	const char *reason;
-	uint64_t moved;
-	uint64_t already;
-	uint64_t not_moved;
-	uint32_t why;
-	uint32_t reserved;
-	uint64_t why_addr;
-};
-
-/*
- * Moves all pages that overlap [@ptr, @ptr + @size), any memory of this process, to
- * @location (a host node may be HETMEM_NODE_ANY). @moved may be NULL. The mover is
- * - the module, to its devices and from them to the host. Synchronous; @stream is
- *   ignored;
- * - move_pages(2), between host nodes. Synchronous; @stream is ignored;
- * - cuMemPrefetchAsync() on @stream, if the driver can move this memory.
- * If none of them can move it, @moved->how is "none", and the call returns 0. On a CDMM
- * device the driver moves memory that is not managed to the host node nearest to the
- * device; @moved->reason says so. Pages that the driver cannot move count in
- * @moved->not_moved: holes and, with HMM, files, shared memory and pages of hugetlbfs.
- * A headroom() of a spec can cut off the end of the range that does not fit on the
- * device. That end counts in @moved->not_moved, too, and @moved->reason has the number
- * of bytes that fit; it is valid until the thread's next prefetch. Errors:
- * -EINVAL: bad range or location; the range begins in one kind of memory and ends in
- *	another; the driver refuses the range or the stream;
- * -ENODEV: no such device;
- * -EOWNERDEAD: a forked child's @hm;
- * -EIO: the driver failed;
- * -ENOMEM: no memory; or a headroom() leaves no room at all: hetmem_last_error() has the
- *	number of bytes that fit;
- * -EINTR: a signal interrupted the module.
- */
-int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
-		    uint32_t location, hetmem_stream stream,
-		    struct hetmem_moved *moved);
 
 /* hetmem_move() does not wait; the move happens in the order of the stream. */
 #define HETMEM_NONBLOCKING	(1U << 0)
@@ -397,39 +341,6 @@ int hetmem_attach(struct hetmem *hm, void *ptr, size_t size,
  *	may have lost some chunks, if the driver fails to register them again: detach again.
  */
 int hetmem_detach(struct hetmem *hm, void *ptr, size_t size);
-
-/* The source of a run's location. */
-enum hetmem_source {
-	HETMEM_SOURCE_UNKNOWN,		/* none: the location is HETMEM_UNKNOWN */
-	HETMEM_SOURCE_MODULE,		/* the kernel, through hetmem.ko */
-	HETMEM_SOURCE_MOVE_PAGES,	/* the kernel, by move_pages(2) */
-	HETMEM_SOURCE_REQUEST,		/* the driver: where a prefetch last sent them */
-};
-
-/*
- * Reports where the pages of [@ptr, @ptr + @size) are: fills @runs (room for
- * @nr) and returns their number. *@next becomes the first address that is not
- * reported, which is the page-aligned end once everything is.
- *
- * With the module, runs are where the kernel has the pages. Without the module,
- * move_pages(2) finds host nodes only. A node that is a device's memory (ATS) is reported
- * as that device. Only the module reports pages that another driver's device shares
- * coherently (CDMM), as HETMEM_COHERENT.
- *
- * @sources is NULL or has room for @nr values of enum hetmem_source, the source of each
- * run. With @sources, the library asks the driver about runs that the kernel does not
- * know. The answer is where a prefetch last sent all of the run; pages may have moved
- * since. Without @sources such a run stays HETMEM_UNKNOWN. hetmem_advised() reports the
- * advice about the same range.
- *
- * Errors:
- * -EINVAL: a bad range;
- * -EOWNERDEAD: a forked child's @hm;
- * -ENOMEM, -EIO, and others of the kernel, if nothing was found before.
- */
-ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
-			 struct hetmem_run *runs, uint8_t *sources, size_t nr,
-			 uintptr_t *next);
 
 /*
  * "host node 0", "device 1", "device 0 (node 2)", ...: at most @len bytes. Returns

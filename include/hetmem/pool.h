@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Pools beyond alloc and free: trimming, growing blocks, sleeping, captures, other
- * processes, statistics, access, and providers of the program's own. A resource
- * that is not a pool returns -EOPNOTSUPP from calls that make no sense for it.
+ * Resources and pools beyond alloc and free: the current resource, trimming, growing
+ * blocks, sleeping, captures, other processes, access, and providers of the program's own.
+ * A resource that is not a pool returns -EOPNOTSUPP from calls that make no sense for it.
  */
 #ifndef HETMEM_POOL_H
 #define HETMEM_POOL_H
@@ -12,6 +12,42 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/*
+ * Writes what the names in @spec (NULL: as for hetmem_resource_create()) stand for on this
+ * machine, and why, into @text, @len bytes: one line for each name, such as "unified is
+ * classes(managed(device=0)): device 0 is managed: ...". "": @spec has no name. Makes
+ * nothing. Errors:
+ * -EINVAL: @spec is wrong; the text points at the character;
+ * -EOPNOTSUPP: this machine can have no such resource;
+ * -ENODEV: no such device;
+ * -ENOSPC: @len is too small, and @text is "";
+ * -ENOMEM.
+ */
+int hetmem_resource_explain(struct hetmem *hm, const char *spec, char *text,
+			    size_t len);
+
+/*
+ * The current resource of @device (-1: of the host), for code that was not
+ * given a resource: the one set by hetmem_resource_set_current(), otherwise
+ * one made on first use. That one is what hetmem_resource_create() makes of a
+ * NULL spec on @device ("pool(host)" for the host); hetmem_close() destroys
+ * it. Errors: -ENODEV: no such device; those of hetmem_resource_create().
+ */
+int hetmem_resource_current(struct hetmem *hm, int device,
+			    struct hetmem_resource **res);
+
+/*
+ * Makes @res the current resource of @device; it stays the caller's. NULL:
+ * none, as at first. *@old (may be NULL) becomes the one before, NULL if there
+ * was none or it was the library's own. Set another before you destroy @res.
+ * Errors:
+ * -ENODEV: no such device;
+ * -EINVAL: @res belongs to another struct hetmem.
+ */
+int hetmem_resource_set_current(struct hetmem *hm, int device,
+				struct hetmem_resource *res,
+				struct hetmem_resource **old);
 
 /*
  * Reclaims freed memory whose work has completed. Does not block. Exception:
@@ -242,58 +278,6 @@ int hetmem_import(struct hetmem *hm, int device, const int *fds,
 		  const struct hetmem_segment *segments, size_t nr,
 		  void **ptr);
 int hetmem_import_close(struct hetmem *hm, void *ptr);
-
-/**
- * struct hetmem_resource_stats - counters of a resource
- * @size: in: sizeof(struct hetmem_resource_stats)
- * @live: allocated blocks
- * @requested: requested bytes of live blocks; 1 for a block of size 0
- * @requested_peak: highest value of @requested. Never more than was requested at once,
- *	except by frees under way. Can be less where several streams are used.
- * @reserved: bytes of physical memory held: mapped, cached, waiting for
- *	unmap, exported
- * @reserved_peak: highest value of @reserved
- * @metadata: bytes of host memory for bookkeeping
- * @allocs: successful allocations
- * @frees: successful frees
- * @failed: failed allocations
- * @driver_calls: made by the resource
- * @host_wait_ns: nanoseconds that calls waited for a device
- * @parked: bytes of host memory for contents, see hetmem_sleep()
- * @spilled: bytes of blocks that are on the host, see hetmem_spill(). A freed block counts
- *	until the pool takes its host memory back. @reserved does not include them
- * @spill_host: bytes of host memory for that, kept ones included
- * @spill_host_peak: highest value of @spill_host
- * @spilled_total, @fetched_total: bytes that were moved, each way
- */
-struct hetmem_resource_stats {
-	size_t size;
-	uint64_t live;
-	uint64_t requested;
-	uint64_t requested_peak;
-	uint64_t reserved;
-	uint64_t reserved_peak;
-	uint64_t metadata;
-	uint64_t allocs;
-	uint64_t frees;
-	uint64_t failed;
-	uint64_t driver_calls;
-	uint64_t host_wait_ns;
-	uint64_t parked;
-	uint64_t spilled;
-	uint64_t spill_host;
-	uint64_t spill_host_peak;
-	uint64_t spilled_total;
-	uint64_t fetched_total;
-};
-
-/*
- * Statistics of an adaptor are sums of the pools and providers below it. Zones of a
- * guard() count as requested bytes there. @failed includes allocations that fallback()
- * or retry() then served.
- */
-int hetmem_resource_stats(struct hetmem_resource *res,
-			  struct hetmem_resource_stats *stats);
 
 /*
  * Gives the parameter @name of a spec the value @value, which is written as in

@@ -436,6 +436,33 @@ static int carry_out(struct hetmem *hm, const struct hm_span *span,
 	}
 }
 
+/* Why no page moved, in words: of the first page that stayed. */
+static const char *why_stayed(uint32_t why)
+{
+	static const struct {
+		uint32_t why;
+		const char *reason;
+	} reasons[] = {
+		{ HETMEM_WHY_UNMAPPED, "no page moved: nothing is mapped there" },
+		{ HETMEM_WHY_ABSENT, "no page moved: there are no pages yet, write to the memory first" },
+		{ HETMEM_WHY_FILE, "no page moved: it is memory of a file" },
+		{ HETMEM_WHY_SHMEM, "no page moved: it is shared memory" },
+		{ HETMEM_WHY_HUGETLB, "no page moved: it is of hugetlbfs" },
+		{ HETMEM_WHY_SPECIAL, "no page moved: it is memory of a device or of DAX" },
+		{ HETMEM_WHY_UFFD, "no page moved: userfaultfd is armed" },
+		{ HETMEM_WHY_NOT_READABLE, "no page moved: the memory is not readable" },
+		{ HETMEM_WHY_NO_MEMORY, "no page moved: the destination is full" },
+		{ HETMEM_WHY_BUSY, "no page moved: pages are pinned, locked or in use" },
+		{ HETMEM_WHY_PINNED_BY_US, "no page moved: pages are held by a move with PIN" },
+	};
+	size_t i;
+
+	for (i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
+		if (why & reasons[i].why)
+			return reasons[i].reason;
+	return "no page moved: see why";
+}
+
 int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
 		       const struct hm_plan *plan, hetmem_stream stream,
 		       struct hm_maps *maps, struct hetmem_moved *moved)
@@ -445,6 +472,10 @@ int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
 
 	if (!err)
 		err = carry_out(hm, &part, plan, stream, maps, moved);
+	/* A driver reports no counts. */
+	if (!err && plan->way != HM_WAY_DRIVER && moved->not_moved && !moved->moved &&
+	    !moved->already && !*moved->reason)
+		moved->reason = why_stayed(moved->why);
 	if (!err && plan->way != HM_WAY_NONE)
 		hm_arenas_moved(hm, part.start, part.end,
 				HETMEM_LOC_KIND(plan->location) == HETMEM_DEVICE);

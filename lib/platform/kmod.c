@@ -95,16 +95,19 @@ int hm_kmod_device_memory(const struct hm_kmod *kmod, unsigned int id,
 	return err ? hm_error(err, "INFO: device %u is gone", id) : 0;
 }
 
+/* Advises only what this machine can do: a kernel without modules has no /proc/modules. */
 static const char *what_to_do(int err)
 {
 	switch (err) {
 	case ENOENT:
 	case ENXIO:
 	case ENODEV:
-		return "load the module: modprobe hetmem, or insmod build/hetmem.ko";
+		return access("/proc/modules", F_OK) ?
+			"hetmem.ko is not loaded, and this kernel loads no modules" :
+			"load hetmem.ko: 'hetmem doctor' has the command";
 	case EACCES:
 	case EPERM:
-		return "become root, or install the udev rule and join its group";
+		return "become root, or have root make its mode 0666";
 	case ENOTTY:
 	case ENOTSUP:
 		return "this is not the device node of hetmem.ko";

@@ -24,7 +24,14 @@ check 'the example compiles as printed, without a warning' \
 	sh -c "cd '$tmp' && $command -Wall -Wextra -Werror"
 also 'and how to run it without a GPU' grep -q '^    HETMEM_DRIVER=soft \./example' README.md
 check 'it runs' env HETMEM_DRIVER=soft "$tmp/example"
-also 'and prints something' test -s "$tmp/out"
+also 'and prints why no page moved, in words' grep -Eq \
+	'^moved by: (none: the soft driver has no device pages without hetmem.ko.*|module)$' "$tmp/out"
+for machine in none managed cdmm integrated; do
+	check "on a machine that is $machine" env HETMEM_DRIVER=soft HETMEM_SOFT_MACHINE=$machine "$tmp/example"
+	also 'and why' grep -Eq '^moved by: ([a-z]+: [A-Za-z].{20,}|module)$' "$tmp/out"
+done
+check 'where memory moves' env HETMEM_DRIVER=soft HETMEM_SOFT_MACHINE=hmm "$tmp/example"
+also 'there is nothing to explain' grep -Eq '^moved by: (driver|module)$' "$tmp/out"
 export HETMEM_DRIVER=soft
 check 'there is one of the allocator' grep -q hetmem_resource_create "$tmp/pool.c"
 also 'and no other' test ! -e "$tmp/more.c"
@@ -62,6 +69,22 @@ check 'its pkg-config file names an installed library' sh -c "
 check 'the static library is enough' gcc -o "$tmp/pc" "$tmp/pc.c" \
 	"$tmp/root/usr/lib/libhetmem.a" -lnuma
 
+# Figures of the GPU are those of performance.md: each as it stands there, in the rows of the tables.
+figures()
+{
+	awk -F'|' '/^## / { of = $0 == "## Numbers" ? 3 : $0 ~ /^## Why this/ ? 6 : 0 }
+		of && /^\|/ { for (i = 3; i <= of; i++) print $i }' README.md | grep -oE '[0-9]+\.?[0-9]*'
+	sed -nE 's/^[1-5]\. //p' README.md | grep -oE '[0-9]+\.[0-9]{2,}|[0-9]+\.[0-9] ms'  | tr -d ' ms'
+}
+also 'README.md has figures of a GPU' test "$(figures | wc -l)" -ge 25
+empty 'each is one of performance.md' sh -c "sed -nE '/^## The allocator/,\$p' Documentation/performance.md |
+	grep -oE '[0-9]+\.?[0-9]*' | sort -u >'$tmp/known'
+	echo '$(figures | tr '\n' ' ')' | tr ' ' '\n' | grep . | grep -vxFf '$tmp/known'"
+also 'it can be read in one sitting' test "$(wc -l <README.md)" -le 190
+empty 'and names what users ask for' sh -c '
+	for word in RMM "expandable segments" aarch64 WSL AMD containers "Never run" Stability Reports; do
+		grep -q "$word" README.md || echo "$word"
+	done'
 # What README.md and Documentation/ name must be there.
 empty 'every path in README.md exists' sh -c '
 	grep -ohE "\]\([A-Za-z0-9_./-]+\)" README.md Documentation/README.md |

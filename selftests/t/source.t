@@ -42,6 +42,22 @@ empty "no file of the library is one processor's" sh -c \
 longer() { grep -E "$2" "$tmp/files" | grep -v '^include/uapi/' | xargs wc -l | awk -v most="$1" '$2 != "total" && $1 > most'; }
 empty 'no file is longer than 1500 lines' longer 1500 '\.(c|h|t)$'
 empty 'no private header of the library is longer than 250 lines' longer 250 '^lib/.*\.h$'
+# The calls that most programs need stand first: on the first screen, and as declarations.
+twelve='open close last_error resource_create resource_destroy alloc free record_stream stream_retire resource_stats prefetch residency'
+also 'the first screen of hetmem.h is the twelve calls' test "$(head -24 include/hetmem.h |
+	sed -nE 's/^ \*\thetmem_([a-z_]+)\(.*/\1/p' | xargs)" = "$twelve"
+also 'their declarations are the first' test "$(sed -nE 's/^[a-z][a-z_ ]*[ *]hetmem_([a-z_]+)\(.*/\1/p' include/hetmem.h |
+	head -12 | xargs)" = "$twelve"
+empty 'every public header compiles alone, as C and as C++' sh -c '
+	for h in include/hetmem.h include/hetmem/*.h; do
+		for x in c c++; do
+			gcc -x $x -fsyntax-only -Wall -Wextra -Werror -Iinclude -Iinclude/uapi "$h" 2>&1
+		done
+	done'
+empty 'every exported function is declared once' sh -c '
+	grep -oE "\<hetmem_[a-z0-9_]+;" lib/libhetmem.map | tr -d ";" | sort -u | while read -r name; do
+		[ "$(cat include/hetmem.h include/hetmem/*.h | grep -cE "^([a-z].*[ *])?$name\(")" -eq 1 ] || echo "$name"
+	done'
 empty 'the top level is what it was' sh -c \
 	"cut -d/ -f1 '$tmp/files' | sort -u | grep -vxE '\..*|COPYING|Documentation|Kbuild|Makefile|README.md|include|kernel|lib|selftests|tools'"
 empty 'no line ends in blanks' sh -c \

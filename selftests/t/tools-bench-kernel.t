@@ -93,7 +93,7 @@ int main(int argc, char **argv)
 }
 END
 check 'a report of such rows' gcc -Itools -Itools/bench -o "$tmp/report" "$tmp/report.c" \
-	build/obj/tools/{bench/report,table,util}.o -lsmartcols
+	build/obj/tools/{bench/report,table,util}.o
 "$tmp/report" json >"$tmp/json"
 ask 'with less, the goal is met' \
 	'$row{less}{met} && $row{less}{peer} == 2 && $row{less}{ratio} == 0.5'

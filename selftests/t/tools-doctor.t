@@ -59,13 +59,23 @@ machine()
 	put /proc/swaps $'Filename Type Size Used Priority\n/dev/sda2 partition 2097152 0 -2'
 }
 
+# system: what Debian has where modules are built and loaded.
+system()
+{
+	put /etc/debian_version 12.1
+	mkdir -p "$root/lib/modules/$release/build" "$root/etc/udev/rules.d" "$root/etc/modprobe.d"
+	put "/lib/modules/$release/modules.dep" 'kernel/x.ko: kernel/y.ko'
+	for command in udevadm modprobe mokutil apt-get dmesg; do put /usr/sbin/$command ''; done
+	put /etc/security/limits.conf ''
+}
+
 # says NAME STATUS PATTERN...: the exit status, and a line that matches each.
 says()
 {
 	local name=$1 want=$2 pattern good=0
 
 	shift 2
-	run doctor --sysroot "$root"
+	run doctor --verbose --sysroot "$root"
 	[ "$status" -eq "$want" ] && [ ! -s "$tmp/err" ] || good=1
 	for pattern; do
 		grep -Eq -- "$pattern" "$tmp/out" || good=1
@@ -100,8 +110,13 @@ check '--json: as in the table' perl "$tmp/check.pl" "$tmp/json"
 
 machine
 config DEVICE_PRIVATE=n
-says 'no DEVICE_PRIVATE' 1 '^missing +CONFIG_DEVICE_PRIVATE +not set.*HMM.*make demo' \
-	'^missing +memory moves'
+says 'no DEVICE_PRIVATE' 1 '^missing +CONFIG_DEVICE_PRIVATE +not set.*HMM.*; boot a kernel with the options' \
+	'^missing +memory moves.*make demo'
+! grep -q Debian "$tmp/out"
+judge 'Debian is named on Debian alone'
+put /etc/debian_version 12.1
+says 'as here' 1 "^missing +CONFIG_DEVICE_PRIVATE .*boot a kernel .*Debian's 7.x"
+rm -r "${root:?}/etc"
 config HMM_MIRROR=n
 says 'no HMM_MIRROR' 1 '^missing +CONFIG_HMM_MIRROR +not set'
 config TRANSPARENT_HUGEPAGE=n NUMA=n
@@ -133,8 +148,17 @@ says 'proprietary NVIDIA module' 1 \
 machine
 put /sys/module/nvidia_uvm/parameters/uvm_disable_hmm Y
 says 'uvm_disable_hmm' 1 '^missing +uvm_disable_hmm +set.*uvm_disable_hmm=0'
+! grep -q modprobe.d "$tmp/out"
+judge 'no directory is named that is not there'
 rm -r "$root/sys/module/nvidia_uvm"
-says 'nvidia_uvm is not loaded' 1 '^missing +nvidia_uvm.*modprobe nvidia_uvm'
+says 'nvidia_uvm is not loaded' 1 '^missing +nvidia_uvm.*load nvidia-uvm.ko of the driver'
+! grep -q modprobe "$tmp/out"
+judge 'nor modprobe, which is not there'
+system
+put "/lib/modules/$release/modules.dep" 'updates/dkms/nvidia-uvm.ko:'
+says 'it is where it can be loaded' 1 "^missing +nvidia_uvm.*type 'modprobe nvidia_uvm'"
+put /sys/module/nvidia_uvm/parameters/uvm_disable_hmm Y
+says 'and the directory is named where it is' 1 '^missing +uvm_disable_hmm +set.*to /etc/modprobe.d/'
 machine
 rm -r "$root/proc/driver" "$root/sys/module/nvidia_uvm"
 says 'no GPU: a note' 0 '^note +NVIDIA module +no NVIDIA GPU'
@@ -149,9 +173,39 @@ says 'no GPU and no emulated device: nowhere to go' 1 '^note +hetmem_emu.ko +not
 
 machine
 rm -r "$root/sys/module/hetmem" "$root/dev/hetmem"
-says 'module not loaded' 1 '^missing +hetmem.ko +not loaded.*insmod' '^missing +/dev/hetmem'
+says 'module not loaded' 1 '^missing +hetmem.ko +not loaded' '^missing +/dev/hetmem'
+! grep -Eq 'insmod|modprobe|apt-get|headers' "$tmp/out"
+judge 'nothing of the kernel is installed: no command that needs it'
+mkdir -p "$root/lib/modules/$release"
+put /usr/bin/apt-get ''
+says 'without headers' 1 "^missing +hetmem.ko .*'apt-get install linux-headers-$release'"
+system
+says 'with headers, in the source' 1 "^missing +hetmem.ko .*'make module' and 'insmod build/hetmem.ko' as root"
+cp "$hetmem" "$tmp/hetmem"
+(cd "$tmp" && "$tmp/hetmem" doctor -v --sysroot "$root") >"$tmp/out" 2>"$tmp/err" </dev/null
+status=$?
+[ $status -eq 1 ] && grep -Eq "^missing +hetmem.ko .*from hetmem's source" "$tmp/out" &&
+	! grep -Eq "make demo|insmod" "$tmp/out"
+judge 'outside of the source neither make demo nor a path below it'
+(cd "$tmp" && "$top/build/hetmem" doctor -v --sysroot "$root") >"$tmp/out" 2>"$tmp/err" </dev/null
+status=$?
+[ $status -eq 1 ] && grep -Fq "'make -C $top module' and 'insmod $top/build/hetmem.ko'" "$tmp/out"
+judge 'the command of a source tree names it, from elsewhere'
+put "/lib/modules/$release/modules.dep" 'updates/dkms/hetmem.ko.xz:'
+says 'installed: modprobe' 1 "^missing +hetmem.ko .*type 'modprobe hetmem' as root"
+put /proc/sys/kernel/modules_disabled 1
+says 'no module can be loaded' 1 '^missing +hetmem.ko +not loaded' '^missing +module rules.*reboot'
+! grep -Eq 'insmod|modprobe' "$tmp/out"
+judge 'then no command for that'
+put /proc/sys/kernel/modules_disabled 0
+machine
+rm -r "$root/sys/module/hetmem" "$root/dev/hetmem"
 put /sys/kernel/security/lockdown 'none [integrity] confidentiality'
 says 'lockdown' 1 "^missing +module rules.*lockdown is 'integrity'.*sign"
+! grep -Eq 'mokutil|sign-file' "$tmp/out"
+judge 'and neither mokutil nor sign-file, which are not there'
+system
+says 'where they are' 1 "^missing +module rules.*sign-file.*mokutil --import"
 put /sys/kernel/security/lockdown '[none] integrity confidentiality'
 put /sys/module/module/parameters/sig_enforce Y
 mkdir -p "$root/sys/firmware/efi/efivars"
@@ -170,31 +224,86 @@ says 'lockdown with the module loaded: a note' 0 '^note +module rules.*integrity
 
 machine
 rm "$root/dev/hetmem"
-says 'no device node' 1 '^missing +/dev/hetmem +.*no device node'
+says 'no device node' 1 '^missing +/dev/hetmem +.*no device node; mount devtmpfs'
+put /sys/class/misc/hetmem/dev 10:123
+says 'with the command that makes it' 1 "^missing +/dev/hetmem .*type 'mknod -m 666 /dev/hetmem c 10 123'"
 machine
+system
 chmod 600 "$root/dev/hetmem"
 if [ "$(id -u)" -eq 0 ]; then
 	says 'root may use any node' 0 '^ok +/dev/hetmem +usable \(mode 0600'
 	cp "$hetmem" "$tmp/hetmem"
-	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor \
+	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor -v \
 		--sysroot "$root" >"$tmp/out" 2>"$tmp/err" </dev/null
 	status=$?
 else
 	chmod 000 "$root/dev/hetmem"
-	run doctor --sysroot "$root"
+	run doctor -v --sysroot "$root"
 fi
 [ $status -eq 1 ] && grep -Eq \
 	'^missing +/dev/hetmem +not for this user: mode 0.00, owner .*KERNEL=="hetmem", MODE="0666".*udevadm' \
 	"$tmp/out"
 judge 'permissions, and the udev rule to write'
+rm -r "$root/etc/udev"
+if [ "$(id -u)" -eq 0 ]; then
+	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor -v \
+		--sysroot "$root" >"$tmp/out" 2>"$tmp/err" </dev/null
+	status=$?
+else
+	run doctor -v --sysroot "$root"
+fi
+[ $status -eq 1 ] && grep -q "chmod 666 /dev/hetmem" "$tmp/out" && ! grep -q udev "$tmp/out"
+judge 'without udev: chmod'
 
 machine
 put /proc/self/limits 'Max locked memory         8388608              8388608              bytes'
 put /proc/swaps 'Filename Type Size Used Priority'
 put /sys/kernel/mm/transparent_hugepage/enabled 'always madvise [never]'
 rm -r "$root/sys/devices" "$root/sys/kernel/mm/hugepages"
+says 'a limit that cannot be raised here, and no file for it' 0 "^note +RLIMIT_MEMLOCK .*as root after 'ulimit -l unlimited'"
+! grep -q limits.conf "$tmp/out"
+judge 'which is not named'
+put /etc/security/limits.conf ''
+says 'the file for it' 0 '^note +RLIMIT_MEMLOCK .*/etc/security/limits.conf'
+put /proc/self/limits 'Max locked memory         8388608              unlimited            bytes'
 says 'notes' 0 '^note +RLIMIT_MEMLOCK +8 MiB.*ulimit' '^note +swap +none' \
 	'^note +huge pages .*never.*echo madvise' '^note +NUMA nodes' '^note +hugetlb pools +none'
+
+# In short: what matters first, a line each, and no word is broken.
+machine
+config DEVICE_PRIVATE=n HMM_MIRROR=n
+rm -r "$root/sys/module/hetmem" "$root/dev/hetmem"
+put /proc/self/limits 'Max locked memory         8388608              8388608              bytes'
+run doctor --verbose --sysroot "$root"
+words() { tr -s ' ' '\n' | sed 's/;$//' | grep -vFx ... | LC_ALL=C sort -u; }
+words <"$tmp/out" >"$tmp/words"
+for columns in 80 100 200; do
+	COLUMNS=$columns run doctor --sysroot "$root"
+	sed '/^and [0-9]/,$d' "$tmp/out" >"$tmp/lines"
+	[ "$status" -eq 1 ] && [ "$(wc -L <"$tmp/out")" -le $columns ] && [ "$(wc -l <"$tmp/lines")" -eq 6 ] &&
+		head -1 "$tmp/out" | grep -q '^missing memory moves ' && ! grep -Eq '^ok|page size|hugetlb|swap' "$tmp/out" &&
+		grep -Eq "^and 1[0-9] more are as expected; 'hetmem doctor --verbose' lists all$" "$tmp/out"
+	judge "$columns columns: the verdict, what is missing, and the rest in one line"
+	words <"$tmp/lines" | LC_ALL=C comm -23 - "$tmp/words" >"$tmp/broken"
+	[ ! -s "$tmp/broken" ]
+	judge "$columns columns: no word is broken"
+done
+[ "$(grep -c 'boot a kernel with' "$tmp/out")" -eq 1 ] && sed -n '/^What to do:$/,$p' "$tmp/out" | grep -q '^  - '
+judge 'advice, each once'
+LC_ALL=C NO_COLOR=1 run doctor --sysroot "$root"
+[ "$status" -eq 1 ] && ! LC_ALL=C grep -q '[^[:print:]]' "$tmp/out"
+judge 'LC_ALL=C, NO_COLOR: plain ASCII'
+if command -v script >/dev/null; then
+	TERM=xterm script -qec "stty cols 100; '$hetmem' doctor --verbose --sysroot '$root'" /dev/null </dev/null 2>/dev/null |
+		tr -d '\r' >"$tmp/out"
+	words <"$tmp/out" | LC_ALL=C comm -23 - "$tmp/words" >"$tmp/broken"
+	[ "$(wc -l <"$tmp/out")" -gt 15 ] && [ "$(wc -L <"$tmp/out")" -le 110 ] && [ ! -s "$tmp/broken" ]
+	judge 'a terminal of 100 columns: --verbose wraps between words'
+fi
+machine
+run doctor --sysroot "$root"
+[ "$status" -eq 0 ] && head -1 "$tmp/out" | grep -q '^ok  *memory moves ' && ! grep -q 'What to do' "$tmp/out"
+judge 'nothing missing: the verdict, and nothing to do'
 
 # What is in the files of others does not reach the terminal.
 machine
@@ -213,7 +322,7 @@ for file in proc/self/limits proc/swaps proc/driver/nvidia/version dev/hetmem \
 	mkdir "$root/$file"
 done
 head -c 300000 /dev/urandom >"$root/proc/config.gz"
-run doctor --sysroot "$root"
+run doctor -v --sysroot "$root"
 [ "$status" -eq 1 ] && [ "$(wc -l <"$tmp/out")" -ge 12 ]
 judge 'directories and rubbish in the place of files: no crash'
 
@@ -227,7 +336,7 @@ plays()
 
 	export HETMEM_SOFT_MACHINE=$2
 	shift 2
-	run doctor
+	run doctor -v
 	[ "$status" -le 1 ] && [ ! -s "$tmp/err" ] || good=1
 	for pattern; do
 		grep -Eq -- "$pattern" "$tmp/out" || good=1
@@ -269,6 +378,8 @@ EOP
 check '--json: verdicts, evidence, contradictions' perl "$tmp/check.pl" "$tmp/json"
 plays 'a description that is wrong' 'gh200' '^missing +memory moves +no: .*HETMEM_SOFT_MACHINE, line 1: "gh200": use none'
 unset HETMEM_DRIVER HETMEM_SOFT_MACHINE
+
+check 'the example of an error names no group' sh -c "! strings '$hetmem' build/libhetmem.so* | grep 'join its group'"
 
 run doctor
 [ "$status" -le 1 ] && grep -Eq '^(ok|missing) +memory moves' "$tmp/out" && [ ! -s "$tmp/err" ]

@@ -8,7 +8,8 @@
 traces=selftests/traces
 export HETMEM_DRIVER=soft
 
-keys='trace spec driver events ns_per_event ns_p99 first_pass_ms second_pass_ms
+keys='trace spec driver events ns_per_event ns_p99 first_pass_ms first_pass_min_ms
+	first_pass_max_ms second_pass_ms second_pass_min_ms second_pass_max_ms
 	peer_first_pass_ms peer_second_pass_ms driver_calls system_calls host_wait_ms
 	peak_requested peak_reserved ratio failures'
 
@@ -22,6 +23,10 @@ ask 'nothing fails' '!grep { $_->{failures} } @rows'
 ask 'device-pool by default' '!grep { $_->{spec} ne "device-pool" } @rows'
 ask 'at most 1.03 times what is requested' '!grep { !($_->{ratio} >= 1 && $_->{ratio} <= 1.03) } @rows'
 ask 'the calls are named' '$row->{driver_calls}{cuStreamGetId} >= 13754 && $row->{driver_calls}{cuMemCreate} > 0'
+ask 'the spread of the passes' '!grep { my $r = $_; grep { !($r->{"${_}_min_ms"} > 0 && $r->{"${_}_min_ms"} <= $r->{"${_}_ms"} &&
+	$r->{"${_}_ms"} <= $r->{"${_}_max_ms"}) } qw(first_pass second_pass device_first device_second) } @rows'
+ask 'the soft driver: no peer, and why' '!grep { my $r = $_; $r->{peer_why} !~ /imitation/ || $r->{times_why} !~ /no time is a GPU/ ||
+	grep { /^peer_.*ms$/ && defined $r->{$_} } keys %$r } @rows'
 ask 'what of the time is the driver'"'"'s' \
 	'!grep { !($_->{driver_ms}{cuMemMap} > 0 && $_->{driver_ms}{cuMemSetAccess} > 0) } @rows'
 
@@ -124,6 +129,29 @@ run replay --json "$tmp/plain.csv" "$tmp/hex.csv" $traces/table.csv.gz
 ask 'plain, hexadecimal and with more columns: the same' \
 	'@rows == 3 && !grep { $_->{ratio} != $row->{ratio} || $_->{peak_requested} != $row->{peak_requested} } @rows'
 
+# A recording on standard input.
+for file in "$tmp/plain.csv" $traces/table.csv.gz; do
+	"$hetmem" replay --json --memory - <"$file" >"$tmp/out" 2>"$tmp/err"
+	status=$?
+	ask "standard input: ${file##*/}" '@rows == 1 && $row->{trace} eq "stdin" && $row->{events} == 13754'
+done
+run replay --memory -
+one_line 1 'standard input: .*allocates nothing'
+judge 'nothing on standard input'
+head -c 5000 $traces/table.csv.gz | "$hetmem" replay - >"$tmp/out" 2>"$tmp/err"
+status=$?
+one_line 1 'standard input: line [0-9]+: .*cut off'
+judge 'standard input that is cut off'
+wrong 'standard input twice' 'standard input can be read once' replay - -
+
+# A run in which nothing was had is a failure.
+for order in recorded concurrent; do
+	run replay --memory --order $order --spec 'pool(vmm,max=1)' --spec device-pool "$tmp/plain.csv"
+	[ "$status" -eq 1 ] && grep -q '^plain *device-pool ' "$tmp/out" && [ "$(wc -l <"$tmp/err")" -eq 1 ] &&
+		grep -q 'plain, pool(vmm,max=1): every allocation failed: .*at most 1 bytes' "$tmp/err"
+	judge "every allocation failed: exit 1, and why, $order"
+done
+
 # Files that are none, or not all of one.
 header=Thread,Time,Action,Pointer,Size,Stream
 trace() { printf '%s\n' "$header" "$@" >"$tmp/some.csv"; }
@@ -177,9 +205,12 @@ ask 'any name of a file, in JSON' '$row->{trace} eq q(\xff"\\) && $row->{spec} e
 
 run replay --json --spec device-pool --spec 'stats(pool(device))' --spec async $traces/table.csv.gz
 ask 'specs side by side' '@rows == 3 && $rows[1]{spec} eq "stats(pool(device))" && $rows[2]{driver_calls}{cuMemFreeAsync} > 0'
-ask 'none below what is requested' '!grep { $_->{ratio} < 1 } @rows'
+ask 'none below what is requested' '!grep { $_->{ratio} < 1 } @rows[0, 1]'
+ask 'the soft async has no ratio and no time, and says why' '$rows[2]{ratio_why} =~ /imitation/ && $rows[2]{peak_requested} &&
+	!grep { defined $rows[2]{$_} } qw(ratio peak_reserved least_ratio first_pass_ms device_second_ms ns_per_event)'
 run replay --json --spec 'limit(device-pool,max=1G)' $traces/table.csv.gz
-ask 'failures are counted' '$row->{failures} > 0'
+ask 'failures are counted, with the text of one' '$row->{failures} > 0 && $row->{failures_why} =~ /^limit: /'
+also 'some are no failure of the replay' test "$("$hetmem" replay --memory --spec 'limit(device-pool,max=1G)' $traces/table.csv.gz >/dev/null 2>&1; echo $?)" -eq 0
 ask 'and what failed was not had' '$row->{peak_requested} <= 1 << 30 && $row->{ratio} >= 1'
 
 run replay --json $traces/detect.csv.gz
@@ -217,7 +248,7 @@ trace '1,2,allocate,0x10,25165824,1' '1,3,free,0x10,25165824,1' '1,4,allocate,0x
 	'1,5,free,0x20,25165824,2' '1,6,allocate,0x30,25165824,1' '1,7,free,0x30,25165824,1'
 run replay --json --work busy=300000 "$tmp/some.csv"
 ask 'work of two on one stream, of one on another' \
-	'$row->{failures} == 0 && !grep { !($row->{$_} >= 600) } qw(device_first_ms device_second_ms peer_device_first_ms peer_device_second_ms)'
+	'$row->{failures} == 0 && !grep { !($row->{$_} >= 600) } qw(device_first_ms device_second_ms)'
 ask 'needed: all three; least: a stream has its own again' \
 	'$row->{peak_needed} == 3 * 25165824 && $row->{peak_least} == 2 * 25165824 && $row->{peak_requested} == 25165824'
 ask 'and what was reserved over them' \
@@ -253,8 +284,10 @@ run replay --plot "$tmp/plot.svg" $traces/table.csv.gz
 	[ "$(grep -c '<polyline' "$tmp/plot.svg")" -eq 2 ] && [ "$(grep -c '<rect' "$tmp/plot.svg")" -gt 20 ] &&
 	[ "$(wc -c <"$tmp/plot.svg")" -lt 1000000 ]
 judge 'a picture'
-grep -q '^table  *device-pool  *13754 ' "$tmp/out"
-judge 'and a table'
+grep -q '^table  *device-pool  *13754 .* [0-9.]*\.\.[0-9.]* ' "$tmp/out" && ! grep -qw 'PEER' "$tmp/out"
+judge 'and a table, with the range of the passes and without a peer'
+head -2 "$tmp/out" | tr '\n' ' ' | grep -q "^the soft driver plays .*no time is a GPU's.*cuMemAllocAsync is left out"
+judge 'which says first that no GPU was measured'
 
 run replay --plot "$tmp/plot.svg" --curve "$tmp/curve.svg" --spec 'pool(device,tag="<&>")' \
 	--spec 'pool(device,tag="<&&>")' $traces/table.csv.gz
@@ -277,7 +310,9 @@ run bench alloc --json
 for key in what spec threads ns_pair peer peer_ns_pair driver_calls system_calls; do
 	ask "bench: it has $key" "@rows && !grep { !exists \$_->{$key} } @rows"
 done
-ask 'bench alloc' '@rows == 2 && !grep { !($_->{ns_pair} > 0 && $_->{peer_ns_pair} > 0) } @rows'
+ask 'bench alloc' '@rows == 2 && !grep { !($_->{ns_pair} > 0) } @rows'
+soft='!(grep { $_->{peer} && (defined $_->{peer_ns_pair} || $_->{peer_why} !~ /imitation/) || $_->{times_why} !~ /no time is a GPU/ } @rows)'
+ask 'bench alloc: no peer of the soft driver, and why' "$soft && \$row->{peer}"
 ask 'one call of the driver for each' 'join(",", keys %{$row->{driver_calls}}) eq "cuStreamGetId" && $row->{driver_calls}{cuStreamGetId} == 2'
 ask 'none where streams are retired' '!%{$rows[1]{driver_calls}}'
 ask 'and no system call' '!grep { !defined $_->{system_calls} || $_->{system_calls} } @rows'
@@ -290,14 +325,19 @@ ask 'bench streams' '@rows == 5 && !grep { !($_->{ns_pair} > 0) } @rows'
 ask 'no time of the device where nothing runs there' '!grep { exists $_->{device_ns_pair} } @rows'
 run bench alloc --json --work busy=500 --spec device-pool
 ask 'bench alloc, with work: a pair takes as long on its stream' \
-	'@rows == 1 && $row->{device_ns_pair} >= 500000 && $row->{peer_device_ns_pair} >= 500000'
+	'@rows == 1 && $row->{device_ns_pair} >= 500000 && !defined $row->{peer_device_ns_pair}'
 run bench streams --json --work busy=500 --spec device-pool
 ask 'bench streams, with work' '@rows == 5 && !grep { !($_->{device_ns_pair} > 0) } @rows'
 run bench vmm --json --spec device-pool
 ask 'what growing calls' '!grep { !($_->{driver_calls}{cuMemCreate} > 0 && $_->{driver_calls}{cuMemMap} > 0) } @rows'
-ask 'bench vmm' '@rows && !grep { !($_->{ns_pair} > 0 && $_->{peer_ns_pair} > 0) } @rows'
+ask 'bench vmm' '@rows && !grep { !($_->{ns_pair} > 0) } @rows'
+ask 'bench vmm: no peer' "$soft"
 run bench pinned --json --spec pinned
 ask 'bench pinned' '@rows == 1 && $row->{ns_pair} > 0 && $row->{driver_calls}{cuMemHostRegister} == 1'
+ask 'bench pinned: no peer' "$soft"
+run bench pinned --spec pinned
+head -1 "$tmp/out" | grep -q "^the soft driver plays .*no time is a GPU's" && ! grep -Eqw 'PEER|RATIO' "$tmp/out"
+judge 'bench pinned, as a table: the first line says so, and there is no ratio'
 
 # What cannot be measured is no row.
 for bench in alloc streams 'threads --threads 1' cached vmm pinned metadata 'worst --size small'; do
@@ -320,9 +360,14 @@ ask 'bench driver' '@rows > 10 && !grep { !($_->{ns_pair} > 0) } @rows'
 run bench unified --json --size 8
 [ "$status" -eq 0 ] && ! [ -s "$tmp/err" ]
 judge 'bench unified'
-ask 'it has a row for each way' '@rows == 16 && !grep { !($_->{ours} > 0 && $_->{peer} > 0) } @rows'
+ask 'it has a row for each way' '@rows == 16 && !grep { !($_->{ours} > 0 && $_->{peer_name}) } @rows'
+ask 'and no figure of a peer, and why' '$all->{times_why} =~ /no time is a GPU/ && !grep { defined $_->{peer} || exists $_->{ratio} || $_->{peer_why} !~ /imitation/ } @rows'
 ask 'and no goal of a GPU' '!grep { exists $_->{goal} } @rows'
 ask 'registered memory moves nowhere' '@{$all->{not_measured}} == 1 && $all->{not_measured}[0]{why} =~ /where it is$/'
+run bench unified --size 8
+head -1 "$tmp/out" | grep -q "^the soft driver plays .*no time is a GPU's" && ! grep -Eqw 'PEER|RATIO' "$tmp/out" &&
+	[ -z "$(sort "$tmp/out" | cut -c 1-60 | uniq -d)" ]
+judge 'as a table: without peers, each row once'
 run bench unified --size 1
 [ "$status" -eq 2 ] && grep -q "'1' is not a size" "$tmp/err"
 judge 'bench unified: a size that is none'

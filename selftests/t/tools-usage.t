@@ -30,6 +30,15 @@ run --version
 [ "$status" -eq 0 ] && grep -Eq '^hetmem [0-9]+\.[0-9]' "$tmp/out"
 judge '--version'
 
+for sub in prefetch pullback demo spec; do
+	wrong "$sub --json: names those that have it" "$sub has no '--json': doctor, map, replay and bench" $sub --json
+done
+wrong '--json before the command' "'--json' comes after the command: doctor, map," --json
+for sub in doctor map replay 'bench alloc' 'bench kernel'; do
+	# shellcheck disable=SC2086
+	wrong "$sub --json=x" "'--json' takes no value" $sub --json=x
+done
+
 wrong 'doctor: an argument' "'x' is not an option" doctor x
 wrong 'doctor: not a directory' "not a directory" doctor --sysroot "$tmp/none"
 wrong 'doctor: option without its value' 'needs a value' doctor --sysroot

@@ -31,7 +31,7 @@ in_background()
 	while [ ! -s "$file" ]; do sleep 0.1; done
 }
 
-try doctor hetmem doctor
+try doctor hetmem doctor --verbose
 try self hetmem map --self
 echo 'exec 9<>/dev/hetmem; sleep 1000 & echo $! >/tmp/child; wait' >/tmp/holder
 in_background /tmp/child sh /tmp/holder

@@ -92,6 +92,12 @@ static void keep_all(struct bench_options *o)
 					&keep);
 }
 
+/* The soft driver's is our own imitation. */
+static bool has_peer(const struct bench_options *o)
+{
+	return o->drv->cuMemAllocAsync && !o->hm->soft;
+}
+
 /* < 0: one of them failed. */
 static double mean(double a, double b)
 {
@@ -112,7 +118,7 @@ static void run_streams(struct bench_options *o, struct bench_pairs *pairs,
 		cross ? "freed on another stream" :
 		xasprintf("%d streams in turn", nr_streams);
 	first = measure_one(o, res, nr_streams, cross, &row, &row.device_ns);
-	if (o->drv->cuMemAllocAsync) {
+	if (has_peer(o)) {
 		peer = measure_one(o, NULL, nr_streams, cross, NULL,
 				   &row.peer_device_ns);
 		row.peer_ns = mean(peer, measure_one(o, NULL, nr_streams,
@@ -468,11 +474,11 @@ static void run_threads(struct bench_options *o, struct bench_pairs *pairs,
 	/* The first makes what the second finds warm. */
 	ours = enough((struct crew){ .o = o, .res = res, .nr = nr,
 				     .hand_over = hand_over });
-	theirs = !o->drv->cuMemAllocAsync ? 0 :
+	theirs = !has_peer(o) ? 0 :
 		enough((struct crew){ .o = o, .nr = nr,
 				      .hand_over = hand_over });
 	first = measure_threads(o, res, nr, hand_over, ours, NULL);
-	if (o->drv->cuMemAllocAsync) {
+	if (has_peer(o)) {
 		peer = measure_threads(o, NULL, nr, hand_over, theirs, NULL);
 		row.peer_ns = mean(peer, measure_threads(o, NULL, nr, hand_over,
 							 theirs, NULL));

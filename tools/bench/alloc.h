@@ -85,6 +85,8 @@ int bench_begin(struct bench_options *o, int argc, char **argv,
 struct bench_pairs *bench_pairs_new(void);
 /* One that was not measured is a line on stderr instead. */
 void bench_pairs_add(struct bench_pairs *pairs, const struct bench_pair *row);
+/* With the soft driver, the first line of a table: no figure is a GPU's. */
+void bench_print_driver(const struct bench_options *o);
 /* Closes the library. */
 void bench_close(struct bench_options *o);
 /* Prints the rows, frees them and closes the library. The exit status. */

@@ -83,6 +83,8 @@ struct bench_report;
 
 /* @name: of the benchmark. Rows are printed at the end, all at once. */
 struct bench_report *bench_report_new(const char *name, bool json);
+/* The figures are the soft driver's: peers have none, and the report says so. */
+void bench_report_soft(struct bench_report *report);
 /* Text for rows, and the name of a row for @what of @spec. They belong to the report. */
 const char *bench_report_text(struct bench_report *report, const char *fmt, ...)
 	printf_like(2, 3);

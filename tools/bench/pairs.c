@@ -414,7 +414,7 @@ static struct json_object *number(double value)
 	return json_object_new_double_s(value, text);
 }
 
-static struct json_object *json_row(const struct bench_pair *r)
+static struct json_object *json_row(const struct bench_pair *r, bool soft)
 {
 	struct json_object *object = json_object_new_object(), *calls = NULL;
 	unsigned int i;
@@ -438,6 +438,10 @@ static struct json_object *json_row(const struct bench_pair *r)
 	json_object_object_add(object, "peer", r->peer ?
 			       json_object_new_string(r->peer) : NULL);
 	json_object_object_add(object, "peer_ns_pair", number(r->peer_ns));
+	if (soft && r->peer)
+		json_object_object_add(object, "peer_why", json_object_new_string(SOFT_PEER));
+	if (soft)
+		json_object_object_add(object, "times_why", json_object_new_string(SOFT_TIMES));
 	if (r->device_ns > 0) {
 		json_object_object_add(object, "device_ns_pair",
 				       number(r->device_ns));
@@ -459,20 +463,21 @@ static struct json_object *json_row(const struct bench_pair *r)
 	return object;
 }
 
-static void print_json(const struct bench_pairs *pairs)
+static void print_json(const struct bench_pairs *pairs, bool soft)
 {
 	struct json_object *array = json_object_new_array();
 	size_t i;
 
 	for (i = 0; i < pairs->nr; i++)
-		json_object_array_add(array, json_row(&pairs->rows[i]));
+		json_object_array_add(array, json_row(&pairs->rows[i], soft));
 	puts(json_object_to_json_string_ext(array, JSON_C_TO_STRING_PRETTY));
 	json_object_put(array);
 }
 #else
-static void print_json(const struct bench_pairs *pairs)
+static void print_json(const struct bench_pairs *pairs, bool soft)
 {
 	(void)pairs;
+	(void)soft;
 }
 #endif
 
@@ -516,22 +521,41 @@ static void print_metadata(const struct bench_pairs *pairs)
 	table_print(table);
 }
 
+void bench_print_driver(const struct bench_options *o)
+{
+	if (o->hm->soft)
+		puts(SOFT_TIMES ".\n");
+}
+
+/* The columns of the peer are left out with the soft driver. */
 static void print_table(const struct bench_options *o,
 			const struct bench_pairs *pairs)
 {
 	static const struct table_column columns[] = {
 		{ "WHAT", false }, { "SPEC", false }, { "THREADS", true },
-		{ "NS", true }, { "PEER", false }, { "NS", true },
-		{ "RATIO", true }, { "DEVICE", true }, { "PEER'S", true },
-		{ "SYSCALLS", true }, { "DRIVER CALLS EACH", false },
+		{ "NS", true }, { "DEVICE", true }, { "SYSCALLS", true },
+		{ "PEER", false }, { "NS", true }, { "RATIO", true },
+		{ "PEER'S", true }, { "DRIVER CALLS EACH", false },
+	}, alone[] = {
+		{ "WHAT", false }, { "SPEC", false }, { "THREADS", true },
+		{ "NS", true }, { "DEVICE", true }, { "SYSCALLS", true },
+		{ "DRIVER CALLS EACH", false },
 	};
-	struct table *table = table_new(columns, ARRAY_SIZE(columns));
+	const bool soft = o->hm->soft;
+	struct table *table = soft ? table_new(alone, ARRAY_SIZE(alone)) :
+		table_new(columns, ARRAY_SIZE(columns));
 	char threads[16], ns[32], peer[32], ratio[32], device[32], theirs[32];
 	char system[32];
 	size_t i;
 
+	bench_print_driver(o);
 	for (i = 0; i < pairs->nr; i++) {
 		const struct bench_pair *r = &pairs->rows[i];
+		const char *cells[ARRAY_SIZE(columns)] = {
+			r->what, r->spec, threads, ns, device,
+			r->system_calls < 0 ? "-" : system,
+			r->peer ? r->peer : "", peer, ratio, theirs,
+		};
 
 		snprintf(threads, sizeof(threads), "%d", r->threads);
 		snprintf(ns, sizeof(ns), r->ns < 0 ? "-" : "%.1f", r->ns);
@@ -545,13 +569,11 @@ static void print_table(const struct bench_options *o,
 			 "%.1f" : "-", r->peer_device_ns);
 		snprintf(system, sizeof(system), "%lld",
 			 (long long)r->system_calls);
-		table_row(table, (const char *[]){
-			r->what, r->spec, threads, ns,
-			r->peer ? r->peer : "", peer, ratio, device, theirs,
-			r->system_calls < 0 ? "-" : system, calls_text(r) });
+		cells[(soft ? ARRAY_SIZE(alone) : ARRAY_SIZE(columns)) - 1] = calls_text(r);
+		table_row(table, cells);
 	}
 	table_print(table);
-	printf("\n%s driver. DEVICE: until the streams are done, with --work busy.\n"
+	printf("\n%s driver. NS: of one. DEVICE: until the streams are done, with --work busy.\n"
 	       "SYSCALLS: of one thread in %d.\n",
 	       hetmem_driver_name(o->hm), BENCH_COUNTED);
 }
@@ -566,11 +588,14 @@ void bench_close(struct bench_options *o)
 int bench_end(struct bench_options *o, struct bench_pairs *pairs)
 {
 	int status = EXIT_OK;
+	size_t i;
 
+	for (i = 0; o->hm->soft && i < pairs->nr; i++)
+		pairs->rows[i].peer_ns = pairs->rows[i].peer_device_ns = -1;
 	if (!pairs->nr)
 		status = complain(EXIT_FAILED, "bench", "nothing was measured");
 	else if (o->json)
-		print_json(pairs);
+		print_json(pairs, o->hm->soft);
 	else if (pairs->rows[0].blocks)
 		print_metadata(pairs);
 	else

@@ -18,6 +18,7 @@ struct skip {
 struct bench_report {
 	const char *name;
 	bool json;
+	bool soft;
 	struct bench_row *rows;
 	size_t nr_rows;
 	struct skip *skips;
@@ -112,6 +113,11 @@ struct bench_report *bench_report_new(const char *name, bool json)
 	report->name = name;
 	report->json = json;
 	return report;
+}
+
+void bench_report_soft(struct bench_report *report)
+{
+	report->soft = true;
 }
 
 void bench_report_skip(struct bench_report *report, const char *name,
@@ -217,6 +223,40 @@ static char *number(double value)
 	return xasprintf("%.*f", digits, value);
 }
 
+/* Rows of one figure that differ in their peer alone. */
+static bool repeated(const struct bench_report *report, size_t row)
+{
+	size_t i;
+
+	for (i = 0; i < row; i++)
+		if (!strcmp(report->rows[i].what, report->rows[row].what) &&
+		    report->rows[i].ours == report->rows[row].ours)
+			return true;
+	return false;
+}
+
+/* Our figures alone. */
+static void print_soft(const struct bench_report *report)
+{
+	static const struct table_column columns[] = {
+		{ "WHAT", false }, { "OURS", true }, { "UNIT", false },
+	};
+	struct table *table = table_new(columns, ARRAY_SIZE(columns));
+	size_t i;
+
+	puts(SOFT_TIMES ".\n"
+	     "Peers are left out: " SOFT_PEER ".\n");
+	for (i = 0; i < report->nr_rows; i++) {
+		const struct bench_row *row = &report->rows[i];
+		char *ours = number(row->ours);
+
+		if (!repeated(report, i))
+			table_row(table, (const char *[]){ row->what, ours, row->unit });
+		free(ours);
+	}
+	table_print(table);
+}
+
 static void print_table(const struct bench_report *report)
 {
 	static const struct table_column columns[] = {
@@ -255,6 +295,12 @@ static void print_table(const struct bench_report *report)
 			free(cells[c]);
 	}
 	table_print(table);
+}
+
+static void print_skips(const struct bench_report *report)
+{
+	size_t i;
+
 	for (i = 0; i < report->nr_skips; i++)
 		printf("not measured: %s: %s\n", report->skips[i].name,
 		       report->skips[i].why);
@@ -291,7 +337,7 @@ static void print_figure(const char *key, double value)
 		printf(", \"%s\": %.17g", key, value);
 }
 
-static void print_json_row(const struct bench_row *row)
+static void print_json_row(const struct bench_row *row, bool soft)
 {
 	static const char *const goals[] = {
 		[BENCH_GOAL_NONE] = "none",
@@ -308,10 +354,12 @@ static void print_json_row(const struct bench_row *row)
 	print_pair("unit", row->unit);
 	print_figure("ours", row->ours);
 	if (row->peer_name) {
-		print_figure("peer", row->peer);
+		print_figure("peer", soft ? -1 : row->peer);
 		fputs(", ", stdout);
 		print_pair("peer_name", row->peer_name);
-		if (row->peer)
+		if (soft)
+			printf(", \"peer_why\": \"%s\"", SOFT_PEER);
+		else if (row->peer)
 			print_figure("ratio", measured(row) ? ratio(row) : -1);
 	}
 	if (row->goal != BENCH_GOAL_NONE)
@@ -333,11 +381,13 @@ static void print_json(const struct bench_report *report)
 	print_pair("release", name.release);
 	fputs(", ", stdout);
 	print_pair("unit", bench_unit());
+	if (report->soft)
+		printf(", \"times_why\": \"%s\"", SOFT_TIMES);
 	fputs(",\n\"rows\": [", stdout);
 	for (i = 0; i < report->nr_rows; i++) {
 		if (i)
 			putchar(',');
-		print_json_row(&report->rows[i]);
+		print_json_row(&report->rows[i], report->soft);
 	}
 	fputs("],\n\"not_measured\": [", stdout);
 	for (i = 0; i < report->nr_skips; i++) {
@@ -357,8 +407,12 @@ int bench_report_end(struct bench_report *report)
 
 	if (report->json)
 		print_json(report);
+	else if (report->soft)
+		print_soft(report);
 	else
 		print_table(report);
+	if (!report->json)
+		print_skips(report);
 	for (i = 0; i < report->nr_skips; i++) {
 		free(report->skips[i].name);
 		free(report->skips[i].why);

@@ -512,6 +512,8 @@ int bench_spill(int argc, char **argv)
 	}
 	fprintf(stderr, "hetmem: bench: %d blocks of %zu MiB\n", s.nr, s.size / MIB);
 	report = bench_report_new("spill", o.json);
+	if (o.hm->soft)
+		bench_report_soft(report);
 	begin(&s);
 	if (*s.failed) {
 		failed = complain(EXIT_FAILED, "bench", "%s", s.failed);

@@ -573,6 +573,8 @@ int bench_unified(int argc, char **argv)
 		return complain(EXIT_FAILED, "bench", "cuStreamCreate failed");
 	}
 	report = bench_report_new("unified", o.json);
+	if (o.hm->soft)
+		bench_report_soft(report);
 	for (i = 0; i < o.nr_specs; i++)
 		run_spec(&at, report, o.specs[i], o.size ? o.size : choose_size(&o));
 	o.drv->cuStreamDestroy(at.stream);

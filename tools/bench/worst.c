@@ -672,7 +672,7 @@ static const char *time_text(double ns)
 	return text;
 }
 
-static void print_table(const struct worst_row *rows, size_t nr)
+static void print_table(const struct bench_options *o, const struct worst_row *rows, size_t nr)
 {
 	static const struct table_column columns[] = {
 		{ "NAME", false }, { "WHAT", false }, { "SPEC", false },
@@ -685,6 +685,7 @@ static void print_table(const struct worst_row *rows, size_t nr)
 	char n[24], calls[24], one[24], held[24], part[24], goal[24];
 	size_t i;
 
+	bench_print_driver(o);
 	for (i = 0; i < nr; i++) {
 		const struct worst_row *r = &rows[i];
 		const double limit = r->adversary->goal;
@@ -824,7 +825,7 @@ int bench_worst(int argc, char **argv)
 	if (nr && o.json)
 		print_json(rows, nr);
 	else if (nr)
-		print_table(rows, nr);
+		print_table(&o, rows, nr);
 	if (counter >= 0)
 		close(counter);
 	o.drv->cuCtxSetCurrent(NULL);

@@ -76,8 +76,10 @@ static void report_contradictions(struct doctor *doctor, struct hetmem *hm,
 	const char *line;
 	unsigned int i;
 
-	for (i = 0; (line = hetmem_contradiction(hm, device, i)); i++)
+	for (i = 0; (line = hetmem_contradiction(hm, device, i)); i++) {
 		doctor_report(doctor, CHECK_NOTE, name, NULL, "%s", line);
+		doctor_show(doctor);
+	}
 	free(name);
 }
 
@@ -215,11 +217,13 @@ static void report_device(struct doctor *doctor, struct hetmem *hm, int device)
 		snprintf(node, sizeof(node), " (node %d)", p.node);
 	if (p.host_node >= 0)
 		snprintf(host, sizeof(host), "%d", p.host_node);
-	doctor_report(doctor, misses ? CHECK_MISSING : CHECK_OK, name, why,
-		      "%s, %s; platform %s%s: %s; %s managed access; %s; nearest node %s",
+	doctor_report(doctor, misses ? CHECK_MISSING : CHECK_OK, name, NULL,
+		      "%s, %s; platform %s%s: %s%s%s; %s managed access; %s; nearest node %s",
 		      props.name, size_text(props.total), platform, node,
-		      kind_text(p.kind), p.concurrent ? "concurrent" : "no",
+		      kind_text(p.kind), why ? ": " : "",
+		      why ? why : "", p.concurrent ? "concurrent" : "no",
 		      vmm, host);
+	doctor_show(doctor);
 	report_evidence(doctor, hm, device);
 	report_contradictions(doctor, hm, device);
 	report_memory(doctor, hm, device);
@@ -245,9 +249,9 @@ static void check_cuda(struct doctor *doctor)
 
 	if (ret) {
 		doctor_report(doctor, doctor->gpu ? CHECK_MISSING : CHECK_NOTE,
-			      "libcuda", doctor->gpu ?
+			      "libcuda", !doctor->gpu ? NULL : doctor_is_debian(doctor) ?
 			      "install the driver's libcuda.so.1 (Debian: libcuda1)" :
-			      NULL,
+			      "install the driver's libcuda.so.1",
 			      "%s", hetmem_last_error());
 		return;
 	}
@@ -268,7 +272,7 @@ static bool verdict_from_files(struct doctor *doctor)
 			      "by the %s driver, as far as files tell",
 			      gpu ? "NVIDIA" : "emulated device's");
 	else
-		doctor_report(doctor, CHECK_MISSING, "memory moves", NULL,
+		doctor_report(doctor, CHECK_MISSING, "memory moves", doctor->demo,
 			      "no: no device that ordinary memory could move to");
 	return emu || gpu;
 }
@@ -291,12 +295,13 @@ bool doctor_devices(struct doctor *doctor)
 	}
 	doctor_report(doctor, CHECK_OK, "driver in use", NULL, "%s",
 		      hetmem_driver_name(hm));
+	if (hetmem_device_count(hm))
+		doctor_show(doctor);
 	report_devices(doctor, hm);
 	ret = hetmem_feature(hm, HETMEM_FEATURE_MIGRATION, &feature);
 	moves = !ret && feature.available;
 	doctor_report(doctor, moves ? CHECK_OK : CHECK_MISSING, "memory moves",
-		      moves ? NULL :
-		      "type 'make demo' to see it in a virtual machine", "%s%s",
+		      moves ? NULL : doctor->demo, "%s%s",
 		      moves ? "" : "no: ",
 		      ret ? hetmem_last_error() : feature.reason);
 	hetmem_close(hm);

@@ -32,10 +32,16 @@ void doctor_report(struct doctor *doctor, enum check_state state,
 	check->state = state;
 	check->name = xstrdup(name);
 	check->todo = todo ? xstrdup(todo) : NULL;
+	check->shown = state == CHECK_MISSING;
 	va_start(ap, fmt);
 	if (vasprintf(&check->why, fmt, ap) < 0)
 		exit(complain(EXIT_FAILED, "doctor", "out of memory"));
 	va_end(ap);
+}
+
+void doctor_show(struct doctor *doctor)
+{
+	doctor->checks[doctor->nr - 1].shown = true;
 }
 
 bool doctor_exists(const struct doctor *doctor, const char *path)
@@ -73,6 +79,96 @@ static void print_table(const struct doctor *doctor)
 		free(text);
 	}
 	table_print(table);
+}
+
+/* The verdict first, which was found last. */
+static const struct check *in_order(const struct doctor *doctor, enum check_state state, size_t i)
+{
+	const struct check *check = &doctor->checks[i ? i - 1 : doctor->nr - 1];
+
+	if (!i)
+		return state == CHECK_MISSING ? check : NULL;
+	return i < doctor->nr && check->shown && check->state == state ? check : NULL;
+}
+
+/* One line, cut between words: the rest is in --verbose. The @verdict has as many as it needs. */
+static void print_line(const struct check *check, bool verdict, int name_width, int width)
+{
+	const char *state = state_names[check->state];
+	int indent = 9 + name_width, room = width > indent + 20 ? width - indent : 20;
+	char *why = xescape(check->why), *name = xescape(check->name);
+	size_t len = strlen(why);
+
+	if (verdict) {
+		printf("%-7s %-*s ", state, name_width, name);
+		print_words(why, indent, width);
+		goto out;
+	}
+	if (len > (size_t)room)
+		len = words_that_fit(why, room - 4);
+	printf("%-7s %-*s %.*s%s\n", state, name_width, name, (int)len, why,
+	       why[len] ? " ..." : "");
+out:
+	free(name);
+	free(why);
+}
+
+/* The advice of what is shown, each once. */
+static void print_advice(const struct doctor *doctor, int width)
+{
+	bool any = false;
+	char *todo;
+	size_t i, j;
+
+	for (i = 0; i < doctor->nr; i++) {
+		const struct check *check = &doctor->checks[i];
+
+		if (!check->shown || !check->todo)
+			continue;
+		for (j = 0; j < i; j++)
+			if (doctor->checks[j].shown && doctor->checks[j].todo &&
+			    !strcmp(doctor->checks[j].todo, check->todo))
+				break;
+		if (j < i)
+			continue;
+		if (!any)
+			puts("\nWhat to do:");
+		any = true;
+		todo = xescape(check->todo);
+		fputs("  - ", stdout);
+		print_words(todo, 4, width);
+		free(todo);
+	}
+}
+
+/* What matters, a line each, for people. */
+static void print_short(const struct doctor *doctor)
+{
+	static const enum check_state order[] = { CHECK_MISSING, CHECK_OK, CHECK_NOTE };
+	const int width = terminal_width();
+	int name_width = 0;
+	size_t i, s, shown = 0;
+
+	for (i = 0; i < doctor->nr; i++) {
+		const int len = strlen(doctor->checks[i].name);
+
+		if ((doctor->checks[i].shown || i == doctor->nr - 1) && len > name_width)
+			name_width = len;
+	}
+	for (s = 0; s < ARRAY_SIZE(order); s++) {
+		for (i = 0; i <= doctor->nr; i++) {
+			const struct check *check = in_order(doctor, order[s], i);
+
+			if (!check)
+				continue;
+			print_line(check, !i, name_width, width);
+			shown++;
+		}
+	}
+	if (doctor->nr > shown)
+		printf("and %zu more are as expected; 'hetmem doctor --verbose' lists all\n",
+		       doctor->nr - shown);
+	print_advice(doctor, width);
 }
 
 #ifdef HAVE_JSON_C
@@ -120,12 +216,14 @@ static void print_json(const struct doctor *doctor, int missing, bool moves)
 
 static int help(void)
 {
-	puts("Usage: hetmem doctor [--json]\n"
-	     "Says what this machine can do with memory that CPUs and GPUs share, a line each:\n\n"
+	puts("Usage: hetmem doctor [--verbose] [--json]\n"
+	     "Reports what this machine can do with memory that CPUs and GPUs share.\n"
+	     "The first line is the verdict. A line has one of these:\n\n"
 	     "  ok       it is there\n"
 	     "  missing  it is not; why, and what to do about it\n"
 	     "  note     good to know; does not count\n\n"
-	     "  --json   the same for programs\n\n"
+	     "  -v, --verbose  everything that was looked at, with evidence and advice\n"
+	     "  --json         the same for programs\n\n"
 	     "Exit status: 0 nothing is missing and memory can move to a device and back,\n"
 	     "1 something is missing, 2 cannot do what was typed.");
 	return EXIT_OK;
@@ -136,6 +234,7 @@ int cmd_doctor(int argc, char **argv)
 	/* --sysroot is for tests: trees that look like other machines. */
 	static const struct option longs[] = {
 		{ "json", no_argument, NULL, 'j' },
+		{ "verbose", no_argument, NULL, 'v' },
 		{ "sysroot", required_argument, NULL, 's' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
@@ -146,16 +245,19 @@ int cmd_doctor(int argc, char **argv)
 		.modules = -1,
 		.device_private = -1,
 	};
-	bool json = false, moves;
+	bool json = false, verbose = false, moves;
 	int missing = 0, c;
 	struct stat st;
 	size_t i;
 
 	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, ":hv", longs, NULL)) != -1) {
 		switch (c) {
 		case 'j':
 			json = true;
+			break;
+		case 'v':
+			verbose = true;
 			break;
 		case 's':
 			if (stat(optarg, &st) || !S_ISDIR(st.st_mode))
@@ -178,6 +280,7 @@ int cmd_doctor(int argc, char **argv)
 		return complain(EXIT_USAGE, "doctor",
 				"built without json-c; type 'apt-get install libjson-c-dev' and build again");
 #endif
+	doctor_advice_begin(&doctor);
 	doctor_kernel(&doctor);
 	doctor_module(&doctor);
 	doctor_nvidia(&doctor);
@@ -188,8 +291,11 @@ int cmd_doctor(int argc, char **argv)
 		missing += doctor.checks[i].state == CHECK_MISSING;
 	if (json)
 		print_json(&doctor, missing, moves);
-	else
+	else if (verbose)
 		print_table(&doctor);
+	else
+		print_short(&doctor);
+	doctor_advice_end(&doctor);
 	for (i = 0; i < doctor.nr; i++) {
 		free(doctor.checks[i].name);
 		free(doctor.checks[i].why);

@@ -11,28 +11,21 @@
 
 #define CONFIG_MAX	((size_t)4 << 20)
 
-#define ANOTHER_KERNEL	"boot a kernel that has it (Debian's 7.x have), or type 'make demo', which runs one in a virtual machine"
-
 static const struct option_check {
 	const char *name;
 	enum check_state if_not;
 	const char *without;	/* what is lost */
-	const char *todo;
 } option_checks[] = {
 	{ "DEVICE_PRIVATE", CHECK_MISSING,
-	  "no driver can keep ordinary memory on its device (HMM); ATS does not need it",
-	  ANOTHER_KERNEL },
+	  "no driver can keep ordinary memory on its device (HMM); ATS does not need it" },
 	{ "HMM_MIRROR", CHECK_MISSING,
-	  "neither hetmem.ko nor a GPU driver can look at page tables",
-	  ANOTHER_KERNEL },
+	  "neither hetmem.ko nor a GPU driver can look at page tables" },
 	{ "MMU_NOTIFIER", CHECK_MISSING,
-	  "devices cannot be told when memory goes away", ANOTHER_KERNEL },
-	{ "MIGRATION", CHECK_MISSING, "no page can move at all",
-	  ANOTHER_KERNEL },
+	  "devices are not notified when memory goes away" },
+	{ "MIGRATION", CHECK_MISSING, "no page can move at all" },
 	{ "TRANSPARENT_HUGEPAGE", CHECK_NOTE,
-	  "all memory is in base pages, which move slowly", NULL },
-	{ "NUMA", CHECK_NOTE, "host memory has one node, whatever it is",
-	  NULL },
+	  "all memory is in base pages, which move slowly" },
+	{ "NUMA", CHECK_NOTE, "host memory has one node, whatever it is" },
 };
 
 static char *read_gzip(const struct doctor *doctor, const char *path)
@@ -109,12 +102,12 @@ static char config_value(const char *config, const char *option)
 
 void doctor_kernel(struct doctor *doctor)
 {
-	char *config, *from, name[64];
+	char *config, *from, *todo, name[64];
 	size_t i;
 
 	doctor->release = doctor_line(doctor, "/proc/sys/kernel/osrelease");
 	doctor_report(doctor, doctor->release ? CHECK_OK : CHECK_NOTE,
-		      "kernel", doctor->release ? NULL : "mount /proc", "%s",
+		      "kernel", NULL, "%s",
 		      doctor->release ? doctor->release :
 		      "/proc/sys/kernel/osrelease cannot be read");
 	config = read_config(doctor, &from);
@@ -132,6 +125,7 @@ void doctor_kernel(struct doctor *doctor)
 	}
 	doctor->modules = config_value(config, "MODULES") == 'y';
 	doctor->device_private = !!config_value(config, "DEVICE_PRIVATE");
+	todo = doctor_other_kernel(doctor);
 	for (i = 0; i < ARRAY_SIZE(option_checks); i++) {
 		const struct option_check *check = &option_checks[i];
 		char value = config_value(config, check->name);
@@ -141,10 +135,11 @@ void doctor_kernel(struct doctor *doctor)
 			doctor_report(doctor, CHECK_OK, name, NULL,
 				      "%c in %s", value, from);
 		else
-			doctor_report(doctor, check->if_not, name, check->todo,
-				      "not set in %s: %s", from,
-				      check->without);
+			doctor_report(doctor, check->if_not, name,
+				      check->if_not == CHECK_MISSING ? todo : NULL,
+				      "not set: %s (%s)", check->without, from);
 	}
+	free(todo);
 	free(config);
 	free(from);
 }

@@ -36,6 +36,8 @@ static void check_pages(struct doctor *doctor)
 		      "transparent ones: %s%s%s", mode ? mode : "not there",
 		      size && mode ? ", of " : "",
 		      size && mode ? size_text(strtoull(size, NULL, 10)) : "");
+	if (never && mode)
+		doctor_show(doctor);
 	free(mode);
 	free(size);
 }
@@ -151,6 +153,18 @@ static void check_nodes(struct doctor *doctor)
 	free(bare);
 }
 
+/* How to raise it; @at: the soft limit in the line, the hard one follows. */
+static const char *raise_memlock(const struct doctor *doctor, const char *at)
+{
+	at += strcspn(at, " \n");
+	at += strspn(at, " ");
+	if (!strncmp(at, "unlimited", 9))
+		return "type 'ulimit -l unlimited' in the shell that starts the program";
+	if (doctor_exists(doctor, "/etc/security/limits.conf"))
+		return "raise 'memlock' in /etc/security/limits.conf and log in again";
+	return "start the program as root after 'ulimit -l unlimited'";
+}
+
 /* The soft limit, as text in bytes or "unlimited". */
 static void check_memlock(struct doctor *doctor)
 {
@@ -176,8 +190,10 @@ static void check_memlock(struct doctor *doctor)
 			      unlimited ? "unlimited" : size_text(bytes));
 	else
 		doctor_report(doctor, CHECK_NOTE, "RLIMIT_MEMLOCK",
-			      "'ulimit -l unlimited' or /etc/security/limits.conf",
-			      "%s: little can be pinned", size_text(bytes));
+			      raise_memlock(doctor, at), "%s: little can be pinned",
+			      size_text(bytes));
+	if (!unlimited && bytes < (64ULL << 20))
+		doctor_show(doctor);
 	free(limits);
 }
 

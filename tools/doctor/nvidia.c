@@ -70,17 +70,23 @@ static char *release_of(const char *line)
 static void check_hmm(struct doctor *doctor, bool open)
 {
 	char *value = doctor_line(doctor, UVM_DISABLE_HMM);
+	const bool loadable = doctor_has_command(doctor, "modprobe") &&
+			      (doctor_has_module(doctor, "nvidia-uvm.ko") ||
+			       doctor_has_module(doctor, "nvidia-current-uvm.ko"));
 
 	if (!doctor_exists(doctor, "/sys/module/nvidia_uvm"))
-		doctor_report(doctor, CHECK_MISSING, "nvidia_uvm",
-			      "type 'modprobe nvidia_uvm' as root",
+		doctor_report(doctor, CHECK_MISSING, "nvidia_uvm", loadable ?
+			      "type 'modprobe nvidia_uvm' as root" :
+			      "load nvidia-uvm.ko of the driver that is in use",
 			      "not loaded: no unified memory");
 	else if (!value)
 		doctor_report(doctor, CHECK_NOTE, "uvm_disable_hmm", NULL,
 			      "the driver has no such parameter: it is older than HMM");
 	else if (*value == 'Y' || *value == '1')
 		doctor_report(doctor, CHECK_MISSING, "uvm_disable_hmm",
-			      "write 'options nvidia_uvm uvm_disable_hmm=0' to /etc/modprobe.d/nvidia-uvm.conf and load nvidia_uvm again",
+			      doctor_exists(doctor, "/etc/modprobe.d") ?
+			      "write 'options nvidia_uvm uvm_disable_hmm=0' to /etc/modprobe.d/nvidia-uvm.conf and load nvidia_uvm again" :
+			      "load nvidia_uvm again, with uvm_disable_hmm=0",
 			      "set: the driver leaves ordinary memory on the host");
 	else
 		doctor_report(doctor, CHECK_OK, "uvm_disable_hmm", NULL,
@@ -99,7 +105,9 @@ void doctor_nvidia(struct doctor *doctor)
 	if (!line) {
 		if (doctor->gpu)
 			doctor_report(doctor, CHECK_MISSING, "NVIDIA module",
-				      "install the driver with open kernel modules (Debian: nvidia-open from NVIDIA's repository)",
+				      doctor_is_debian(doctor) ?
+				      "install the driver with open kernel modules (Debian: nvidia-open from NVIDIA's repository)" :
+				      "install the driver with open kernel modules",
 				      "a GPU is there, its kernel module is not loaded");
 		else
 			doctor_report(doctor, CHECK_NOTE, "NVIDIA module",

@@ -24,8 +24,8 @@ static const char *const colours[] = {
 /* Milliseconds, where there is no peer. */
 static double cost(const struct replay_result *r)
 {
-	return r->peer_first_pass_ms > 0 ?
-		r->first_pass_ms / r->peer_first_pass_ms : r->first_pass_ms;
+	return r->peer_pass[0].median > 0 ?
+		r->pass[0].median / r->peer_pass[0].median : r->pass[0].median;
 }
 
 struct axes {
@@ -61,7 +61,7 @@ static struct axes find_axes(const struct replay_result *results, size_t nr)
 	return a;
 }
 
-static void draw_axes(FILE *f, const struct axes *a, bool peer)
+static void draw_axes(FILE *f, const struct axes *a, const struct replay_result *first)
 {
 	int i;
 
@@ -81,8 +81,9 @@ static void draw_axes(FILE *f, const struct axes *a, bool peer)
 			ratio);
 	}
 	fprintf(f, "<text x=\"%d\" y=\"%d\">%s</text>\n<text x=\"%d\" y=\"%d\">peak reserved over peak requested</text>\n",
-		LEFT, TOP + HEIGHT + 34, peer ?
-		"first pass over cuMemAllocAsync's" : "first pass, ms",
+		LEFT, TOP + HEIGHT + 34, first->peer_pass[0].median > 0 ?
+		"first pass over cuMemAllocAsync's" : first->soft ?
+		"first pass, ms (soft driver: not a GPU's)" : "first pass, ms",
 		LEFT - 50, TOP - 14);
 }
 
@@ -167,7 +168,7 @@ void replay_curve(FILE *f, const struct replay_result *results, size_t nr,
 		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
 		LEFT + WIDTH + 180, TOP + HEIGHT + 50,
 		LEFT + WIDTH + 180, TOP + HEIGHT + 50);
-	draw_axes(f, &a, results[0].peer_first_pass_ms > 0);
+	draw_axes(f, &a, &results[0]);
 	for (i = 0; i < nr / specs; i++)
 		draw_trace(f, &a, results + i * specs, specs, i);
 	fputs("</svg>\n", f);

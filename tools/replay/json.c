@@ -38,6 +38,31 @@ static void add_count(struct json_object *object, const char *key,
 			       json_object_new_int64(value));
 }
 
+/* A member only where there is a reason. */
+static void add_reason(struct json_object *object, const char *key, const char *why)
+{
+	if (why)
+		add_text(object, key, why);
+}
+
+/* Three members: NAME_ms, the median, NAME_min_ms and NAME_max_ms. */
+static void add_time(struct json_object *object, const char *name, const struct replay_time *t)
+{
+	const struct {
+		const char *tail;
+		double ms;
+	} parts[] = {
+		{ "ms", t->median }, { "min_ms", t->least }, { "max_ms", t->most },
+	};
+	char key[64];
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(parts); i++) {
+		snprintf(key, sizeof(key), "%s_%s", name, parts[i].tail);
+		add_number(object, key, parts[i].ms);
+	}
+}
+
 /* Both versions of a call have one name. */
 static struct json_object *calls(const struct replay_result *r)
 {
@@ -124,29 +149,33 @@ static struct json_object *json_run(const struct replay_result *r, const struct 
 	add_count(object, "events", r->trace->nr);
 	add_number(object, "ns_per_event", r->ns_per_event);
 	add_number(object, "ns_p99", r->ns_p99);
-	add_number(object, "first_pass_ms", r->first_pass_ms);
-	add_number(object, "second_pass_ms", r->second_pass_ms);
-	add_number(object, "peer_first_pass_ms", r->peer_first_pass_ms);
-	add_number(object, "peer_second_pass_ms", r->peer_second_pass_ms);
-	add_number(object, "device_first_ms", r->device_ms[0]);
-	add_number(object, "device_second_ms", r->device_ms[1]);
-	add_number(object, "peer_device_first_ms", r->peer_device_ms[0]);
-	add_number(object, "peer_device_second_ms", r->peer_device_ms[1]);
+	add_time(object, "first_pass", &r->pass[0]);
+	add_time(object, "second_pass", &r->pass[1]);
+	add_time(object, "peer_first_pass", &r->peer_pass[0]);
+	add_time(object, "peer_second_pass", &r->peer_pass[1]);
+	add_time(object, "device_first", &r->device[0]);
+	add_time(object, "device_second", &r->device[1]);
+	add_time(object, "peer_device_first", &r->peer_device[0]);
+	add_time(object, "peer_device_second", &r->peer_device[1]);
+	add_reason(object, "times_why", replay_times_why(r));
+	add_reason(object, "peer_why", replay_peer_why(r));
 	json_object_object_add(object, "driver_calls", calls(r));
 	add_count(object, "system_calls", r->system_calls);
 	add_number(object, "host_wait_ms", r->host_wait_ms);
 	add_count(object, "peak_requested", r->peak_requested);
-	add_count(object, "peak_reserved", r->peak_reserved);
-	add_number(object, "ratio", r->ratio);
+	add_count(object, "peak_reserved", r->imitated ? -1 : (int64_t)r->peak_reserved);
+	add_number(object, "ratio", r->imitated ? -1 : r->ratio);
+	add_reason(object, "ratio_why", replay_ratio_why(r));
 	add_count(object, "peak_needed",
 		  r->needed_known ? (int64_t)r->needed.needed : -1);
 	add_count(object, "peak_least",
 		  r->needed_known ? (int64_t)r->needed.least : -1);
-	add_number(object, "needed_ratio", r->needed_known ?
+	add_number(object, "needed_ratio", r->needed_known && !r->imitated ?
 		   (double)r->needed_reserved / r->needed.needed : -1);
-	add_number(object, "least_ratio", r->needed_known ?
+	add_number(object, "least_ratio", r->needed_known && !r->imitated ?
 		   (double)r->needed_reserved / r->needed.least : -1);
 	add_count(object, "failures", r->failures);
+	add_reason(object, "failures_why", *r->why ? r->why : NULL);
 	if (r->times_known) {
 		add_times(object, "driver_ms", r->driver_ns[0]);
 		add_times(object, "driver_second_ms", r->driver_ns[1]);

@@ -27,7 +27,7 @@ struct options {
 static int help(void)
 {
 	puts("Usage: hetmem replay [OPTION]... FILE...\n"
-	     "Replays recorded allocations and frees, beside cuMemAllocAsync.\n\n"
+	     "Replays recorded allocations and frees. On a GPU: beside cuMemAllocAsync.\n\n"
 	     "  --spec SPEC         resource to replay with, any number of times\n"
 	     "                      (HETMEM_RESOURCE, else device-pool)\n"
 	     "  --spill SIZE        adds device-pool that moves blocks to SIZE of host memory\n"
@@ -46,7 +46,7 @@ static int help(void)
 	     "                      the addresses at the peak\n"
 	     "  --curve FILE.svg    draws the specs' time against their ratio\n\n"
 	     "FILE has RMM's columns, Thread,Time,Action,Pointer,Size,Stream, plain or\n"
-	     "gzipped; log(R,file=) in a spec writes such files, full=on more of it.\n"
+	     "gzipped; -: standard input. log(R,file=) in a spec writes such files.\n"
 	     "Passes: 1 with a resource just made, 2 the same again.");
 	return EXIT_OK;
 }
@@ -182,7 +182,7 @@ static int parse(struct options *o, int argc, char **argv)
 		{ NULL, 0, NULL, 0 },
 	};
 	const char *env = getenv("HETMEM_RESOURCE");
-	int c, status;
+	int c, status, stdins = 0;
 
 	opterr = 0;
 	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
@@ -194,6 +194,10 @@ static int parse(struct options *o, int argc, char **argv)
 		return usage_error("replay", "which trace?");
 	o->files = argv + optind;
 	o->nr_files = argc - optind;
+	for (c = 0; c < o->nr_files; c++)
+		stdins += !strcmp(o->files[c], "-");
+	if (stdins > 1)
+		return usage_error("replay", "standard input can be read once: leave out one '-'");
 #ifndef HAVE_JSON_C
 	if (o->json)
 		return complain(EXIT_USAGE, "replay", "--json: this was built without libjson-c-dev");
@@ -208,7 +212,7 @@ static int parse(struct options *o, int argc, char **argv)
 
 static const char *ms(double value)
 {
-	static char buffers[16][32];
+	static char buffers[32][32];
 	static unsigned int turn;
 	char *text = buffers[turn++ % ARRAY_SIZE(buffers)];
 
@@ -234,54 +238,121 @@ static void print_calls(const struct replay_result *r)
 	putchar('\n');
 }
 
-static void print_table(const struct replay_result *results, size_t nr)
+/* The range of @nr times as "LEAST..MOST". */
+static const char *range(const struct replay_time *t)
+{
+	static char buffers[8][64];
+	static unsigned int turn;
+	char *text = buffers[turn++ % ARRAY_SIZE(buffers)];
+
+	if (t->median < 0)
+		return "-";
+	snprintf(text, sizeof(buffers[0]), "%s..%s", ms(t->least), ms(t->most));
+	return text;
+}
+
+/* Without the peer's columns where there is none. */
+static void print_times(const struct replay_result *results, size_t nr)
 {
 	static const struct table_column columns[] = {
 		{ "TRACE", false }, { "SPEC", false }, { "EVENTS", true },
-		{ "NS", true }, { "P99", true }, { "PASS 1", true },
-		{ "PASS 2", true }, { "PEER 1", true }, { "PEER 2", true },
-		{ "DEVICE", true }, { "PEER'S", true },
-		{ "WAIT", true }, { "SYSCALLS", true }, { "REQUESTED", true },
-		{ "RESERVED", true }, { "RATIO", true }, { "NEEDED", true },
-		{ "LEAST", true }, { "RATIO", true }, { "FAILED", true },
+		{ "NS", true }, { "P99", true }, { "PASS 1", true }, { "RANGE", true },
+		{ "PASS 2", true }, { "RANGE", true }, { "DEVICE", true },
+		{ "WAIT", true }, { "SYSCALLS", true }, { "PEER 1", true },
+		{ "RANGE", true }, { "PEER 2", true }, { "RANGE", true }, { "PEER'S", true },
 	};
-	struct table *table = table_new(columns, ARRAY_SIZE(columns));
-	char events[24], system[24], ratio[24], least[24], failed[24];
+	const int peers = 5;
+	struct table *table = table_new(columns, ARRAY_SIZE(columns) -
+					(results[0].soft ? peers : 0));
+	char events[24], system[24];
 	size_t i;
 
+	if (results[0].soft)
+		puts(SOFT_TIMES ".\n"
+		     "cuMemAllocAsync is left out: " SOFT_PEER ".\n");
 	for (i = 0; i < nr; i++) {
 		const struct replay_result *r = &results[i];
 
 		snprintf(events, sizeof(events), "%zu", r->trace->nr);
 		snprintf(system, sizeof(system), "%lld",
 			 (long long)r->system_calls);
+		table_row(table, (const char *[]){
+			r->trace->name, r->spec, events, ms(r->ns_per_event),
+			ms(r->ns_p99), ms(r->pass[0].median), range(&r->pass[0]),
+			ms(r->pass[1].median), range(&r->pass[1]),
+			ms(r->device[1].median), ms(r->host_wait_ms),
+			r->system_calls < 0 ? "-" : system,
+			ms(r->peer_pass[0].median), range(&r->peer_pass[0]),
+			ms(r->peer_pass[1].median), range(&r->peer_pass[1]),
+			ms(r->peer_device[1].median) });
+	}
+	table_print(table);
+	printf("\nNS and P99: nanoseconds a step of pass 2. Passes and WAIT: milliseconds, the\n"
+	       "median of %d passes; RANGE: their least and most. DEVICE: pass 2 until the\n"
+	       "streams are done. SYSCALLS: of a warm pass.%s\n\n", REPLAY_ROUNDS,
+	       results[0].soft ? "" : " PEER: cuMemAllocAsync.");
+}
+
+static void print_memory(const struct replay_result *results, size_t nr)
+{
+	static const struct table_column columns[] = {
+		{ "TRACE", false }, { "SPEC", false }, { "REQUESTED", true },
+		{ "RESERVED", true }, { "RATIO", true }, { "NEEDED", true },
+		{ "LEAST", true }, { "RATIO", true }, { "FAILED", true },
+	};
+	struct table *table = table_new(columns, ARRAY_SIZE(columns));
+	char ratio[24], least[24], failed[24];
+	const char *why = NULL;
+	size_t i;
+
+	for (i = 0; i < nr; i++) {
+		const struct replay_result *r = &results[i];
+		const bool held = !r->imitated;
+
 		snprintf(ratio, sizeof(ratio), "%.4f", r->ratio);
-		snprintf(least, sizeof(least), r->needed_known ? "%.4f" : "-",
+		snprintf(least, sizeof(least), r->needed_known && held ? "%.4f" : "-",
 			 (double)r->needed_reserved / r->needed.least);
 		snprintf(failed, sizeof(failed), "%llu",
 			 (unsigned long long)r->failures);
 		table_row(table, (const char *[]){
-			r->trace->name, r->spec, events, ms(r->ns_per_event),
-			ms(r->ns_p99), ms(r->first_pass_ms),
-			ms(r->second_pass_ms), ms(r->peer_first_pass_ms),
-			ms(r->peer_second_pass_ms), ms(r->device_ms[1]),
-			ms(r->peer_device_ms[1]), ms(r->host_wait_ms),
-			r->system_calls < 0 ? "-" : system,
-			size_text(r->peak_requested),
-			size_text(r->peak_reserved), ratio,
+			r->trace->name, r->spec, size_text(r->peak_requested),
+			held ? size_text(r->peak_reserved) : "-", held ? ratio : "-",
 			r->needed_known ? size_text(r->needed.needed) : "-",
 			r->needed_known ? size_text(r->needed.least) : "-",
 			least, failed });
+		why = why ? why : replay_ratio_why(r);
 	}
 	table_print(table);
-	printf("\nNS and P99: nanoseconds a step of pass 2; passes and WAIT in milliseconds;\n"
-	       "the peer is cuMemAllocAsync of the %s driver; DEVICE: pass 2 until the streams\n"
-	       "are done; SYSCALLS of a warm pass; NEEDED: live, or freed and still in use; LEAST:\n"
-	       "less what a stream itself can have again, and what was reserved over it.\n",
-	       results[0].driver);
+	puts("\nNEEDED: live, or freed and still in use. LEAST: NEEDED without what a stream\n"
+	     "itself can have again, and what was reserved over it.");
+	if (why)
+		printf("-: %s.\n", why);
+}
+
+static void print_table(const struct replay_result *results, size_t nr,
+			const struct replay_how *how)
+{
+	size_t i;
+
+	if (!how->memory)
+		print_times(results, nr);
+	print_memory(results, nr);
 	for (i = 0; i < nr; i++)
 		print_calls(&results[i]);
 	replay_spill_print(results, nr);
+}
+
+/* One line for each run in which no allocation succeeded. */
+static int check_failures(const struct replay_result *results, size_t nr)
+{
+	int status = EXIT_OK;
+	size_t i;
+
+	for (i = 0; i < nr; i++)
+		if (results[i].failures >= results[i].trace->blocks)
+			status = complain(EXIT_FAILED, "replay", "%s, %s: every allocation failed: %s",
+					  results[i].trace->name, results[i].spec, results[i].why);
+	return status;
 }
 
 /* Before anything is measured: what cannot be written is not waited for. */
@@ -330,11 +401,13 @@ static int run_all(const struct options *o, struct hetmem *hm,
 	if (!status && o->json)
 		status = replay_json(results, nr, &o->how);
 	else if (!status)
-		print_table(results, nr);
+		print_table(results, nr, &o->how);
 	if (!status && plot)
 		status = replay_plot(plot, hm, results, nr, &o->how);
 	if (!status && curve)
 		replay_curve(curve, results, nr, o->nr_specs);
+	if (!status)
+		status = check_failures(results, nr);
 	status = close_picture(o->plot, plot, status);
 	status = close_picture(o->curve, curve, status);
 	for (i = 0; i < o->nr_files; i++)

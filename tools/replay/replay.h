@@ -83,22 +83,36 @@ struct replay_spill {
 	uint64_t left_out;
 };
 
+/* Passes of each kind that are timed. */
+#define REPLAY_ROUNDS	4
+
+/* Milliseconds of these passes; median < 0: not taken. */
+struct replay_time {
+	double median;
+	double least;
+	double most;
+};
+
 /**
- * struct replay_result - what a run gave; a time that is negative and a count
+ * struct replay_result - the figures of a run; a time that is negative and a count
  *	that is -1 were not taken
+ * @soft: the driver is the soft one: no time is a GPU's, and there is no peer
+ * @imitated: @spec gets its memory from the soft cuMemAllocAsync: what it holds is no
+ *	figure of a driver
+ * @why: of the first allocation that failed
  */
 struct replay_result {
 	const struct replay_trace *trace;
 	const char *spec;
 	const char *driver;
+	bool soft;
+	bool imitated;
 	double ns_per_event;
 	double ns_p99;
-	double first_pass_ms;
-	double second_pass_ms;
-	double peer_first_pass_ms;
-	double peer_second_pass_ms;
-	double device_ms[2];		/* of both passes, until streams are done */
-	double peer_device_ms[2];
+	struct replay_time pass[2];
+	struct replay_time peer_pass[2];
+	struct replay_time device[2];	/* of both passes, until streams are done */
+	struct replay_time peer_device[2];
 	double host_wait_ms;
 	int64_t system_calls;
 	bool calls_known;
@@ -115,6 +129,7 @@ struct replay_result {
 	struct replay_needed needed;
 	uint64_t needed_reserved;	/* at most, in that pass */
 	uint64_t failures;
+	char why[256];
 	struct replay_spill spill;
 };
 
@@ -123,6 +138,7 @@ struct replay_result {
  * @streams: the trace's; @events: one for each recording
  * @ptrs: of live blocks
  * @device_ns: of the last pass, from its start until all streams were done
+ * @why: text of the first allocation that failed; written once, under @failed
  */
 struct replay_world {
 	struct hetmem *hm;
@@ -135,6 +151,8 @@ struct replay_world {
 	struct replay_lag *lag;
 	struct busy *busy;
 	uint64_t device_ns;
+	bool failed;
+	char why[256];
 };
 
 int replay_world_open(struct replay_world *world, struct hetmem *hm,
@@ -164,6 +182,11 @@ void replay_pass_timed(struct replay_world *world, struct hetmem_resource *res,
 
 uint64_t replay_now(void);
 
+/* Why the peer is left out, why no figure is a GPU's; NULL where they are. */
+const char *replay_peer_why(const struct replay_result *result);
+const char *replay_times_why(const struct replay_result *result);
+const char *replay_ratio_why(const struct replay_result *result);
+
 /* needed.c: a pass that finds *@peak. False: the driver makes no event. */
 bool replay_pass_needed(struct replay_world *world,
 			struct hetmem_resource *res,
@@ -184,6 +207,8 @@ int replay_spill_check(const struct replay_spill_options *o);
 char *replay_spill_spec(const struct replay_spill_options *o,
 			const struct replay_trace *trace);
 
+/* Whether @spec has a resource of this kind. */
+bool replay_has_kind(const char *spec, const char *kind);
 /* Whether @spec has spill=. *@limit: its max= in bytes, 0: none. @total: of the device. */
 bool replay_has_spill(const char *spec, uint64_t total, uint64_t *limit);
 

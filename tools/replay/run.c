@@ -2,8 +2,9 @@
 /*
  * Replays a trace in one thread, in the order in which it was recorded, which
  * gives the same addresses every time when the streams are idle; and takes
- * the figures: us, the peer, the peer, us, in one process, so that other
- * load on the machine hits both.
+ * the figures: us, the peer, the peer, us, twice, in one process, so that other
+ * load on the machine hits both. The soft driver's allocator is our own
+ * imitation and no peer.
  *
  * A pass is timed as a whole, with the trace read and the arrays touched
  * before; the time of each step and the calls are taken in passes of their
@@ -99,13 +100,22 @@ static int other_step(struct replay_world *w, struct hetmem_resource *res,
 	return 0;
 }
 
+/* Keeps the text of the first failure; other threads can fail at the same time. */
+static void keep_why(struct replay_world *w)
+{
+	if (!__atomic_exchange_n(&w->failed, true, __ATOMIC_RELAXED))
+		snprintf(w->why, sizeof(w->why), "%s", hetmem_last_error());
+}
+
 static int allocate(struct replay_world *w, struct hetmem_resource *res,
 		    const struct replay_step *s)
 {
 	hetmem_stream stream = stream_of(w, res, s->stream);
 	int err = hetmem_alloc(res, s->size, 0, stream, &w->ptrs[s->block]);
 
-	if (hm_unlikely(w->busy) && !err)
+	if (hm_unlikely(err))
+		keep_why(w);
+	else if (hm_unlikely(w->busy))
 		work_with(w, s, stream);
 	return err;
 }
@@ -242,9 +252,44 @@ void replay_world_close(struct replay_world *w)
 	free(w->ptrs);
 }
 
-/* Two passes of the resource, made for them: half of what they take is added. */
+/* Milliseconds of @nr rounds: first and second passes, and until the streams are done. */
+struct rounds {
+	double ms[2][REPLAY_ROUNDS];
+	double device[2][REPLAY_ROUNDS];
+	int nr;
+};
+
+static int by_time(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Sorts @ms. */
+static struct replay_time time_of(double *ms, int nr)
+{
+	if (!nr)
+		return (struct replay_time){ -1, -1, -1 };
+	qsort(ms, nr, sizeof(*ms), by_time);
+	return (struct replay_time){
+		(ms[(nr - 1) / 2] + ms[nr / 2]) / 2, ms[0], ms[nr - 1],
+	};
+}
+
+static void set_times(struct rounds *rounds, struct replay_time *pass, struct replay_time *device)
+{
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		pass[i] = time_of(rounds->ms[i], rounds->nr);
+		device[i] = time_of(rounds->device[i], rounds->nr);
+	}
+}
+
+/* Two passes of the resource, which is made for them. */
 static int two_passes(struct replay_world *w, const char *spec,
-		      struct replay_result *r, double *ms)
+		      struct replay_result *r, struct rounds *rounds)
 {
 	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
 	struct hetmem_resource *res;
@@ -255,9 +300,10 @@ static int two_passes(struct replay_world *w, const char *spec,
 		return complain(EXIT_FAILED, "replay", "%s: %s", spec,
 				hetmem_last_error());
 	for (i = 0; i < 2; i++) {
-		ms[i] += replay_pass(w, res, &r->failures) / 2e6;
-		r->device_ms[i] += w->device_ns / 2e6;
+		rounds->ms[i][rounds->nr] = replay_pass(w, res, &r->failures) / 1e6;
+		rounds->device[i][rounds->nr] = w->device_ns / 1e6;
 	}
+	rounds->nr++;
 	if (!hetmem_resource_stats(res, &stats)) {
 		if (stats.reserved_peak > r->peak_reserved)
 			r->peak_reserved = stats.reserved_peak;
@@ -277,8 +323,7 @@ static int two_passes(struct replay_world *w, const char *spec,
 }
 
 /* The driver's pool as it is at its best: it keeps what it has. */
-static bool peer_passes(struct replay_world *w, struct replay_result *r,
-			double *ms)
+static bool peer_passes(struct replay_world *w, struct rounds *rounds)
 {
 	cuuint64_t keep = UINT64_MAX;
 	uint64_t failures = 0;
@@ -292,9 +337,10 @@ static bool peer_passes(struct replay_world *w, struct replay_result *r,
 				      &keep);
 	w->drv->cuMemPoolTrimTo(pool, 0);
 	for (i = 0; i < 2; i++) {
-		ms[i] += replay_pass(w, NULL, &failures) / 2e6;
-		r->peer_device_ms[i] += w->device_ns / 2e6;
+		rounds->ms[i][rounds->nr] = replay_pass(w, NULL, &failures) / 1e6;
+		rounds->device[i][rounds->nr] = w->device_ns / 1e6;
 	}
+	rounds->nr++;
 	w->drv->cuMemPoolTrimTo(pool, 0);
 	return !failures;
 }
@@ -415,35 +461,78 @@ static int needed_pass(struct replay_world *w, const char *spec,
 	return 0;
 }
 
+/* Us, the peer, the peer, us, and so on. A peer that fails once has no figures. */
+static int timed_passes(struct replay_world *w, const char *spec, struct replay_result *r)
+{
+	struct rounds ours = { .nr = 0 }, theirs = { .nr = 0 };
+	bool has_peer = !r->soft;
+	int round, status = 0;
+
+	for (round = 0; !status && round < REPLAY_ROUNDS; round++) {
+		if (round % 2)
+			has_peer = has_peer && peer_passes(w, &theirs);
+		status = two_passes(w, spec, r, &ours);
+		if (!(round % 2))
+			has_peer = has_peer && !status && peer_passes(w, &theirs);
+	}
+	if (!has_peer)
+		theirs.nr = 0;
+	set_times(&ours, r->pass, r->device);
+	set_times(&theirs, r->peer_pass, r->peer_device);
+	r->ns_per_event = r->pass[1].median * 1e6 / w->trace->nr;
+	r->failures /= 2 * REPLAY_ROUNDS;
+	return status;
+}
+
+/* What is held alone: one round, whose times are not kept. */
+static int memory_passes(struct replay_world *w, const char *spec, struct replay_result *r)
+{
+	struct rounds ours = { .nr = 0 };
+	int status = two_passes(w, spec, r, &ours);
+
+	r->host_wait_ms = -1;
+	r->failures /= 2;
+	return status;
+}
+
+const char *replay_peer_why(const struct replay_result *r)
+{
+	return r->soft ? SOFT_PEER : NULL;
+}
+
+const char *replay_times_why(const struct replay_result *r)
+{
+	return r->soft ? SOFT_TIMES : NULL;
+}
+
+const char *replay_ratio_why(const struct replay_result *r)
+{
+	return r->imitated ? "the soft driver's async memory is an imitation in software" : NULL;
+}
+
 int replay_measure(struct hetmem *hm, const struct replay_trace *t,
 		   const char *spec, const struct replay_how *how,
 		   struct replay_result *r)
 {
-	double us[2] = { 0, 0 }, peer[2] = { 0, 0 };
-	bool has_peer = true;
+	struct rounds none = { .nr = 0 };
 	struct replay_world w;
-	int status, round;
+	int status;
 
 	*r = (struct replay_result){
 		.trace = t, .spec = spec, .driver = hetmem_driver_name(hm),
+		.soft = hm->soft, .imitated = hm->soft && replay_has_kind(spec, "async"),
 		.peak_requested = how->concurrent ? 0 : t->peak_requested,
 		.system_calls = -1, .metadata = -1,
-		.ns_p99 = -1, .peer_first_pass_ms = -1,
-		.peer_second_pass_ms = -1,
+		.ns_p99 = -1, .ns_per_event = -1,
 	};
+	set_times(&none, r->pass, r->device);
+	set_times(&none, r->peer_pass, r->peer_device);
 	status = replay_world_open(&w, hm, t, how);
-	has_peer = !how->memory;
 	if (!status && !how->concurrent && !how->busy_us && !how->memory)
 		status = resident_pass(&w, spec, r);
-	for (round = 0; !status && round < 2 && !how->memory; round++) {
-		if (round)
-			has_peer = has_peer && peer_passes(&w, r, peer);
-		status = two_passes(&w, spec, r, us);
-		if (!round)
-			has_peer = !status && peer_passes(&w, r, peer);
-	}
-	if (!status && how->memory)
-		status = two_passes(&w, spec, r, us);
+	if (!status)
+		status = how->memory ? memory_passes(&w, spec, r) :
+			timed_passes(&w, spec, r);
 	if (!status && !how->memory)
 		status = counted_passes(&w, spec, r);
 	if (!status && !how->concurrent && !how->memory)
@@ -452,21 +541,12 @@ int replay_measure(struct hetmem *hm, const struct replay_trace *t,
 		status = needed_pass(&w, spec, r);
 	if (!status && !how->concurrent)
 		status = replay_spill_pass(&w, spec, how->moves, &r->spill);
+	if (r->imitated) {
+		set_times(&none, r->pass, r->device);
+		r->ns_per_event = r->ns_p99 = -1;
+	}
+	memcpy(r->why, w.why, sizeof(r->why));
 	replay_world_close(&w);
-	r->failures /= how->memory ? 2 : 4;	/* passes */
-	if (how->memory) {
-		us[0] = us[1] = r->host_wait_ms = -1;
-		r->device_ms[0] = r->device_ms[1] = -1;
-	}
-	r->first_pass_ms = us[0];
-	r->second_pass_ms = us[1];
-	r->ns_per_event = us[1] < 0 ? -1 : us[1] * 1e6 / t->nr;
-	if (has_peer) {
-		r->peer_first_pass_ms = peer[0];
-		r->peer_second_pass_ms = peer[1];
-	} else {
-		r->peer_device_ms[0] = r->peer_device_ms[1] = -1;
-	}
 	r->ratio = r->peak_requested ?
 		(double)r->peak_reserved / r->peak_requested : 0;
 	return status;

@@ -30,6 +30,28 @@ static const struct hm_spec *find_spill(const struct hm_spec *spec)
 	return found;
 }
 
+static bool has_kind(const struct hm_spec *spec, const char *kind)
+{
+	bool has = !strcmp(spec->kind->name, kind);
+	int i;
+
+	for (i = 0; i < spec->nr_children && !has; i++)
+		has = has_kind(spec->children[i], kind);
+	return has;
+}
+
+bool replay_has_kind(const char *text, const char *kind)
+{
+	struct hm_spec *spec;
+	bool has;
+
+	if (hm_spec_parse(text, &spec))
+		return false;
+	has = has_kind(spec, kind);
+	hm_spec_free(spec);
+	return has;
+}
+
 bool replay_has_spill(const char *text, uint64_t total, uint64_t *limit)
 {
 	const struct hm_spec *with;

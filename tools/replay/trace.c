@@ -8,8 +8,10 @@
  * live one means that its free was not logged, and frees it first.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "trace.h"
 #include "util.h"
@@ -323,6 +325,7 @@ static bool read_row(struct reader *r, char *line)
 /* zlib reads plain files as they are. */
 typedef gzFile trace_file;
 #define trace_open(path)	gzopen(path, "rbe")
+#define trace_fdopen(fd)	gzdopen(fd, "rb")
 #define trace_line(f, buf, len)	gzgets(f, buf, len)
 #define trace_close(f)		gzclose(f)
 
@@ -339,6 +342,7 @@ static const char *trace_error(trace_file f)
 #else
 typedef FILE *trace_file;
 #define trace_open(path)	fopen(path, "re")
+#define trace_fdopen(fd)	fdopen(fd, "r")
 #define trace_line(f, buf, len)	fgets(buf, len, f)
 #define trace_close(f)		fclose(f)
 
@@ -402,19 +406,31 @@ static char *base_name(const char *path)
 	return name;
 }
 
+/* A copy of the descriptor, which is closed with the file. */
+static trace_file open_stdin(void)
+{
+	int fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+	trace_file f = fd < 0 ? NULL : trace_fdopen(fd);
+
+	if (!f && fd >= 0)
+		close(fd);
+	return f;
+}
+
 struct replay_trace *replay_trace_read(const char *path)
 {
-	struct reader r = { .path = path };
-	trace_file f = trace_open(path);
+	const bool from_stdin = !strcmp(path, "-");
+	struct reader r = { .path = from_stdin ? "standard input" : path };
+	trace_file f = from_stdin ? open_stdin() : trace_open(path);
 	bool good;
 
 	if (!f) {
-		complain(EXIT_FAILED, "replay", "%s: %s", path,
+		complain(EXIT_FAILED, "replay", "%s: %s", r.path,
 			 strerror(errno));
 		return NULL;
 	}
 	r.trace = xcalloc(1, sizeof(*r.trace));
-	r.trace->name = base_name(path);
+	r.trace->name = from_stdin ? xstrdup("stdin") : base_name(path);
 	good = read_lines(&r, f);
 	trace_close(f);
 	free(r.blocks.entries);

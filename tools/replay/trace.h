@@ -58,7 +58,7 @@ struct replay_trace {
 	size_t ignored;
 };
 
-/* On failure NULL; one line on stderr has the reason. */
+/* @path "-": standard input. On failure NULL; one line on stderr has the reason. */
 struct replay_trace *replay_trace_read(const char *path);
 void replay_trace_free(struct replay_trace *trace);
 

@@ -99,6 +99,10 @@ static void prefetch(unsigned char *p)
 	is(m.not_moved, 20, "what is nowhere");
 	is(m.why, HETMEM_WHY_ABSENT, "why");
 	is(m.why_addr, (uintptr_t)p + 20 * page, "from where");
+	ok(!*m.reason, "some are where they should be");
+	is(hetmem_prefetch(hm, p + 20 * page, page, node0, NULL, &m), 0, "what is nowhere");
+	ok(!m.moved && strstr(m.reason, "no page moved: ") && strstr(m.reason, "write to the memory"),
+	   "no page moved, and why in words: %s", m.reason);
 
 	is(hetmem_prefetch(hm, p, page, device0, NULL, &m), 0,
 	   "to a device that cannot have it is no error");

@@ -2,8 +2,8 @@
 /*
  * What each call does on each machine with each kind of memory: the table of
  * Documentation/placement.md. Each answer is a letter: d the driver, p move_pages(2),
- * m mbind(2), - nothing; in upper case, if something else was done than was asked. What
- * was not done, or otherwise, has a reason; what was done has none.
+ * m mbind(2), - nothing. In upper case: with a reason, because something else was done, or
+ * because no page moved (these pages were never touched). A - has a reason, too.
  */
 #include <ctype.h>
 #include <sys/mman.h>
@@ -53,14 +53,14 @@ static const struct {
 	const char *managed;
 	const char *pageable;
 } rows[] = {
-	{ "none", NULL, "--p---mm-----" },
-	{ "managed", "ddddddddddddd", "--p---mm-----" },
-	{ "managed driver.concurrent=no", "-------------", "--p---mm-----" },
+	{ "none", NULL, "--P---mm-----" },
+	{ "managed", "ddddddddddddd", "--P---mm-----" },
+	{ "managed driver.concurrent=no", "-------------", "--P---mm-----" },
 	{ "hmm", "ddddddddddddd", "ddd-dddddddDd" },
 	{ "ats node=0", "ddddddddddddd", "ddd-mmmm-----" },
-	{ "cdmm host_node=0", "ddddddddddddd", "D-p-Mmmm-----" },
-	{ "cdmm", "ddddddddddddd", "D-p--mmm-----" },
-	{ "integrated", "-------------", "--p---mm-----" },
+	{ "cdmm host_node=0", "ddddddddddddd", "D-P-Mmmm-----" },
+	{ "cdmm", "ddddddddddddd", "D-P--mmm-----" },
+	{ "integrated", "-------------", "--P---mm-----" },
 };
 
 static void *get(enum memory memory, struct hetmem_resource **res)
