@@ -170,6 +170,18 @@ $(B)/rmm/replay_rmm: selftests/gpu/replay_rmm.cpp tools/replay/trace.h $(rmm)/fe
 		$(filter %.cpp %.o %.so,$^) $(rmm_libs) $(rmm)/nvidia/cuda_runtime/lib/libcudart_static.a \
 		$(tool_libs) -ldl -lrt -lpthread
 
+# <hetmem/resource.hpp> under RMM's own resources; the program of its page in RMM_SOURCE.
+$(B)/rmm/resource: selftests/cpp/rmm.cpp
+$(B)/rmm/page: $(RMM_SOURCE)
+$(B)/rmm/resource $(B)/rmm/page: include/hetmem/resource.hpp $(rmm)/fetched Makefile \
+		$(B)/libhetmem.so
+	@mkdir -p $(@D)
+	$(say) CXX $@
+	$(Q)cp $(rmm_libs) $(@D)/
+	$(Q)$(CXX) $(rmm_flags) $(ldflags) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN:$$ORIGIN/..' -o $@ \
+		$(filter %.cpp,$^) $(filter %.so,$^) $(rmm_libs) \
+		$(rmm)/nvidia/cuda_runtime/lib/libcudart_static.a -ldl -lrt -lpthread
+
 # hetmem beside torch_memory_saver, see selftests/gpu/memory_saver.
 memory-saver: $(B)/memory-saver/fetched
 
@@ -293,7 +305,7 @@ install: all
 	$(Q)$(INSTALL) -m 755 $(B)/libhetmem-soft.so $(DESTDIR)$(LIBDIR)/
 	$(Q)$(INSTALL) -m 644 $(B)/libhetmem.a $(DESTDIR)$(LIBDIR)/
 	$(Q)$(INSTALL) -m 644 include/hetmem.h $(DESTDIR)$(INCDIR)/
-	$(Q)$(INSTALL) -m 644 include/hetmem/*.h $(DESTDIR)$(INCDIR)/hetmem/
+	$(Q)$(INSTALL) -m 644 include/hetmem/*.h* $(DESTDIR)$(INCDIR)/hetmem/
 	$(Q)$(INSTALL) -m 644 include/uapi/linux/*.h $(DESTDIR)$(INCDIR)/linux/
 	$(Q)$(INSTALL) -m 755 $(B)/hetmem $(DESTDIR)$(BINDIR)/
 	$(Q)$(INSTALL) -m 644 kernel/60-hetmem.rules $(DESTDIR)$(UDEVDIR)/
@@ -308,7 +320,7 @@ uninstall:
 		$(LIBDIR)/libhetmem.so.$(VERSION) $(LIBDIR)/libhetmem-soft.so \
 		$(LIBDIR)/libhetmem.a \
 		$(LIBDIR)/pkgconfig/hetmem.pc $(INCDIR)/hetmem.h \
-		$(patsubst include/%,$(INCDIR)/%,$(wildcard include/hetmem/*.h)) \
+		$(patsubst include/%,$(INCDIR)/%,$(wildcard include/hetmem/*.h*)) \
 		$(patsubst include/uapi/%,$(INCDIR)/%,$(wildcard include/uapi/linux/*.h)) \
 		$(BINDIR)/hetmem $(UDEVDIR)/60-hetmem.rules \
 		$(foreach p,$(man_pages),$(MANDIR)/man$(subst .,,$(suffix $p))/$(notdir $p)))
@@ -350,7 +362,7 @@ help:
 	@echo 'make check-mutants      do tests notice an allocator that lacks a wait? (10 minutes)'
 	@echo 'make check-long [T=600 SEED=1]  randomized tests, seed after seed, T seconds of each'
 	@echo 'make check-gpu          the library on a machine with a GPU'
-	@echo 'make rmm memory-saver   for selftests/gpu/measure: peers, which pip fetches'
+	@echo 'make rmm memory-saver   peers for selftests/gpu/measure, which pip fetches'
 	@echo 'make wheel              the Python package, in build/wheel/'
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
 	@echo '                        the ioctl fuzzer, T seconds, in a virtual machine with kernel K'

@@ -9,7 +9,8 @@
  *
  * Only movable blocks move: allocated with HETMEM_ALLOC_MOVABLE, or of movable= bytes or
  * more where the spec says so. With spill= in its spec a pool moves them by itself when
- * the device or max= is full, and back when there is room.
+ * the device or max= is full, and back when there is room. Only blocks of the stream that
+ * allocates do.
  *
  * The promise that makes it safe. The stream of a block is the one it was allocated on.
  * - All uses of a movable block are on its stream, or joined into it (by events) before the

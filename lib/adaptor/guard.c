@@ -244,12 +244,10 @@ static void inspect_zones(struct guard *g, const unsigned char *front,
 	if (before == ZONE && behind == ZONE)
 		return;
 	if (before != ZONE)
-		snprintf(where, sizeof(where), "%zu bytes before it",
-			 ZONE - before);
+		snprintf(where, sizeof(where), "byte %zu before its beginning", ZONE - before);
 	else
-		snprintf(where, sizeof(where), "%zu bytes behind its end",
-			 behind);
-	snprintf(text, sizeof(text), "guard: block %p of %zu bytes, allocated on stream %p: something wrote %s",
+		snprintf(where, sizeof(where), "byte %zu after its end", behind + 1);
+	snprintf(text, sizeof(text), "guard: block %p of %zu bytes, allocated on stream %p: %s was overwritten",
 		 known_ptr(known), known_size(known), known->stream, where);
 	fprintf(stderr, "hetmem: %s\n", text);
 	trace(g, known, false);

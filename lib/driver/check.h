@@ -123,18 +123,20 @@ static inline void hm_check_forget(struct hetmem *hm, const void *ptr,
 }
 
 /*
- * The memory behind [@ptr, @ptr + @size) is about to change: whole mappings of a block
- * whose uses are on @stream. Call it before the copy. All uses so far must be ordered
- * before what @stream is given next. Until hm_check_move_end() nobody may use this
- * memory, at these addresses or others. Exception: work of @copies, the stream that
- * copies it; that may use freed memory, too, and must be ordered after all uses of what
- * it uses.
+ * A move of a block begins: the memory behind [@ptr, @ptr + @size), whole mappings, is
+ * about to be replaced. Call this before the copy. @stream: the block's. @copies: the
+ * stream that copies. @frozen: the move is synchronous.
  *
- * @frozen: a synchronous move. Until its end no other thread may give @stream work
- * (events are no work), and only the calling thread may use @copies.
+ * All uses so far must be ordered before the next work of @stream. From now until
+ * hm_check_move_end()
+ * - only work of @copies may use the memory, at these addresses or others. It may use
+ *   freed memory, too. It must be ordered after all uses of the memory that it uses;
+ * - if @frozen, only this thread may give @stream work, or use the memory by @copies.
+ *   Events are no work;
+ * - the block may be freed, but not allocated.
  *
- * Several moves can be open, of different memory; they may share streams. A block may be
- * freed while it moves, not allocated.
+ * Moves of different memory may overlap in time, and may share streams. @copies is not
+ * @stream unless @frozen.
  */
 static inline void hm_check_move_begin(struct hetmem *hm, const void *ptr,
 				       size_t size, hetmem_stream stream,
@@ -145,10 +147,12 @@ static inline void hm_check_move_begin(struct hetmem *hm, const void *ptr,
 }
 
 /*
- * The move of exactly that range has ended, by any thread: what is mapped there now is
- * the block, written by the host just now. Where the mapping is as it was, nothing has
- * moved. Otherwise the host must have waited for the copy; the memory that the block left
- * is nobody's, and what it has now must not be allocated.
+ * The move of exactly this range has ended, done or failed. Any thread may call this.
+ *
+ * Mappings that are the same as at the beginning have not moved. For the others, the host
+ * must have waited for the copy. The new memory is the block then, last written by the
+ * host, and is not reported by hm_check_alloc(). It must not be allocated before. The old
+ * memory is not allocated.
  */
 static inline void hm_check_move_end(struct hetmem *hm, const void *ptr,
 				     size_t size)

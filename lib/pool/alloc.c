@@ -3,8 +3,8 @@
  * The pool's slow path: what a stream's cache has not. The remedies of a
  * missing block, in this order: a free block of the same stream or a complete
  * one; a complete one of another stream; another's, behind which the stream
- * is ordered; what the source can do, see its grow(); waiting for memory in
- * use, until any of it is complete.
+ * is ordered; what the source can do, see its grow(); blocks that it can move away, see
+ * its relieve(); waiting for memory in use, until any of it is complete.
  */
 #include <stdio.h>
 

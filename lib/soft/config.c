@@ -7,6 +7,7 @@
  *			ones without a machine are all there
  * HETMEM_SOFT_MEMORY	bytes of each, with K, M, G, unless the machine says so
  *			(256M, or the emulated one's)
+ * HETMEM_SOFT_HOST_MEMORY	bytes of all handles of the host's memory (no bound)
  * HETMEM_SOFT_FAIL	"cuMemCreate:3,cuMemMap:1=CUDA_ERROR_MAP_FAILED": the
  *			nth call of that name fails, "*" is every one;
  *			CUDA_ERROR_UNKNOWN if no error is named, OUT_OF_MEMORY
@@ -209,6 +210,18 @@ static int configure_devices(struct soft_world *w, char *reason, size_t len)
 	return 0;
 }
 
+static int configure_host(struct soft_world *w, char *reason, size_t len)
+{
+	const char *text = getenv("HETMEM_SOFT_HOST_MEMORY");
+
+	w->host_capacity = PTRDIFF_MAX;
+	if (!text || !*text || hm_soft_parse_size(text, &w->host_capacity))
+		return 0;
+	snprintf(reason, len, "HETMEM_SOFT_HOST_MEMORY=%s: use a size like 256M",
+		 text);
+	return -EINVAL;
+}
+
 static int configure_seed(struct soft_world *w, char *reason, size_t len)
 {
 	const char *text = getenv("HETMEM_SOFT_SEED");
@@ -244,7 +257,7 @@ int hm_soft_configure(struct soft_world *w, char *reason, size_t len)
 			 delay);
 		return -EINVAL;
 	}
-	if (configure_seed(w, reason, len))
+	if (configure_seed(w, reason, len) || configure_host(w, reason, len))
 		return -EINVAL;
 	return configure_devices(w, reason, len);
 }

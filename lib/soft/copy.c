@@ -72,6 +72,7 @@ static CUresult copy_piece(struct CUctx_st *ctx, uintptr_t dst, uintptr_t src,
 static CUresult run_copy(struct CUctx_st *ctx, struct soft_task *task)
 {
 	uintptr_t dst = task->dst, src = task->src;
+	uintptr_t to, from;
 	size_t left, n;
 	CUresult res;
 
@@ -81,24 +82,26 @@ static CUresult run_copy(struct CUctx_st *ctx, struct soft_task *task)
 		n = left;
 		own_dst = own_piece(ctx, dst, &n);
 		own_src = own_piece(ctx, src, &n);
-		res = copy_piece(ctx, dst, src, n, own_dst, own_src);
+		to = hm_soft_reach(dst, &n, true);
+		from = hm_soft_reach(src, &n, false);
+		res = copy_piece(ctx, to, from, n, own_dst, own_src);
 		if (res)
 			return res;
 	}
 	return CUDA_SUCCESS;
 }
 
-static void fill_own(uintptr_t dst, uint64_t value, size_t size)
+static void fill_own(uintptr_t dst, uint64_t value, size_t *size)
 {
 	const unsigned char *bytes = (const unsigned char *)&value;
-	unsigned char *p = (unsigned char *)dst;
+	unsigned char *p = (unsigned char *)hm_soft_reach(dst, size, true);
 	size_t i;
 
 	if ((value & 0xff) * 0x0101010101010101ULL == value) {
-		memset(p, value & 0xff, size);
+		memset(p, value & 0xff, *size);
 		return;
 	}
-	for (i = 0; i < size; i++)
+	for (i = 0; i < *size; i++)
 		p[i] = bytes[(dst + i) & 7];
 }
 
@@ -111,7 +114,7 @@ static CUresult run_fill(struct CUctx_st *ctx, struct soft_task *task)
 	for (left = task->size; left; left -= n, dst += n) {
 		n = left;
 		if (own_piece(ctx, dst, &n)) {
-			fill_own(dst, task->value, n);
+			fill_own(dst, task->value, &n);
 			continue;
 		}
 		res = hm_soft_emu_fill(ctx, dst, task->value, n);
@@ -249,15 +252,20 @@ static bool is_there(const struct CUctx_st *ctx, uintptr_t start, size_t size,
 
 static CUresult run_kernel(struct CUctx_st *ctx, struct soft_task *task)
 {
+	uintptr_t at, reach;
 	unsigned int i;
+	size_t n;
 
 	for (i = 0; i < task->nr_ranges; i++) {
 		const struct hm_soft_range *r = &task->ranges[i];
 
 		if (!is_there(ctx, r->ptr, r->size, r->fill >= 0))
 			return CUDA_ERROR_ILLEGAL_ADDRESS;
-		if (r->fill >= 0)
-			memset((void *)(uintptr_t)r->ptr, r->fill, r->size);
+		for (at = r->ptr; r->fill >= 0 && at < r->ptr + r->size; at += n) {
+			n = r->ptr + r->size - at;
+			reach = hm_soft_reach(at, &n, true);
+			memset((void *)reach, r->fill, n);
+		}
 	}
 	return CUDA_SUCCESS;
 }

@@ -150,7 +150,8 @@ struct soft_memory {
  *	@size bytes at @offset of world->fd, which are used once
  * @refs: held by handles that the user has
  * @mappings: of it
- * @charged: counts against the device; what was imported does not
+ * @charged: counts against the device or the host; what was imported does not
+ * @streams: of the host, once it was mapped: where streams reach it
  * @id: never used twice
  * @uses: of it, for check mode
  */
@@ -162,6 +163,7 @@ struct soft_handle {
 	unsigned int refs;
 	unsigned int mappings;
 	bool charged;
+	uintptr_t streams;
 	CUmemAllocationProp prop;
 	unsigned long long id;
 	void *uses;
@@ -206,6 +208,11 @@ void hm_soft_free_handles(struct soft_world *w);
 bool hm_soft_place_host(const CUmemLocation *location);
 /* CUDA_ERROR_OUT_OF_MEMORY: it stays the caller's. */
 CUresult hm_soft_add_handle(struct soft_handle *h);
+/*
+ * Without the lock, for a task that uses [@addr, @addr + *@size): where it reaches the
+ * beginning of that, *@size bytes of it.
+ */
+uintptr_t hm_soft_reach(uintptr_t addr, size_t *size, bool write);
 void hm_soft_unmap(struct soft_memory *m);
 /* No memory any more at these addresses, which stay ours. */
 void hm_soft_unmap_pages(uintptr_t start, size_t size);

@@ -87,6 +87,8 @@ struct soft_world {
 	uint64_t file_size;
 	void *memory;		/* tree of struct soft_memory */
 	void *reserved;		/* tree of struct hm_range */
+	size_t host_capacity;	/* of handles of the host's memory */
+	size_t host_used;
 	unsigned long long next_id;
 	uint64_t seed;		/* of the order of graphs' branches */
 	struct CUmemPoolHandle_st pools[SOFT_MAX_POOLS];

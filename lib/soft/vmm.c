@@ -5,6 +5,11 @@
  * of it is a mapping. What a GPU would fault on, the process faults on. A handle
  * that is mapped twice is one memory behind two addresses, as on a GPU.
  *
+ * The CPU has access to a mapping of the host's memory if it was given some. Streams are
+ * threads of the CPU, too: where only devices have access, they use another mapping of
+ * the handle. Device memory has one page table for all: the CPU can use it where a device
+ * can.
+ *
  * All handles that need no descriptor of their own are in one file, as is the
  * memory of cuMemAlloc(). A descriptor for another process is a memfd.
  */
@@ -20,6 +25,8 @@
 
 #include "soft/soft.h"
 
+#define HOST_BIT	(1U << SOFT_MAX_DEVICES)
+
 /* Handles. */
 
 bool hm_soft_place_host(const CUmemLocation *location)
@@ -29,31 +36,21 @@ bool hm_soft_place_host(const CUmemLocation *location)
 		hm_numa_has_node(location->id));
 }
 
-/* The device that @prop is for, *@res 0 and NULL: the host; else why not. */
-static struct CUctx_st *handle_device(const CUmemAllocationProp *prop,
-				      CUresult *res)
+/* Whether there can be memory as @prop has it, or why not. */
+static CUresult check_place(const CUmemAllocationProp *prop)
 {
-	struct soft_world *w = hm_soft_world;
-
-	*res = CUDA_ERROR_INVALID_VALUE;
 	if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
-		return NULL;
-	if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) {
-		/* It takes a channel that an administrator makes. */
-		*res = CUDA_ERROR_NOT_PERMITTED;
-		return NULL;
-	}
-	if (hm_soft_place_host(&prop->location)) {
-		*res = CUDA_SUCCESS;
-		return NULL;
-	}
+		return CUDA_ERROR_INVALID_VALUE;
+	/* It takes a channel that an administrator makes. */
+	if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
+		return CUDA_ERROR_NOT_PERMITTED;
+	if (hm_soft_place_host(&prop->location))
+		return CUDA_SUCCESS;
 	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return NULL;
-	*res = CUDA_ERROR_INVALID_DEVICE;
-	if (prop->location.id < 0 || prop->location.id >= w->nr_devices)
-		return NULL;
-	*res = CUDA_SUCCESS;
-	return &w->devices[prop->location.id];
+		return CUDA_ERROR_INVALID_VALUE;
+	return prop->location.id >= 0 &&
+	       prop->location.id < hm_soft_world->nr_devices ?
+		CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 bool hm_soft_handle_host(const struct soft_handle *h)
@@ -90,10 +87,36 @@ int hm_soft_handle_fd(const struct soft_handle *h)
 /* With the lock. Its pages go; its part of the file is not used again. */
 static void free_pages(struct soft_handle *h)
 {
+	if (h->streams)
+		munmap((void *)h->streams, h->size);
 	if (h->fd >= 0)
 		close(h->fd);
 	else
 		hm_soft_file_put(h->offset, h->size);
+}
+
+/* With the lock. host_used is read without it. */
+static CUresult charge(struct soft_handle *h)
+{
+	struct soft_world *w = hm_soft_world;
+
+	if (!hm_soft_handle_host(h))
+		return hm_soft_charge(&w->devices[h->prop.location.id],
+				      h->size);
+	if (h->size > w->host_capacity - w->host_used)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	__atomic_fetch_add(&w->host_used, h->size, __ATOMIC_RELAXED);
+	return CUDA_SUCCESS;
+}
+
+static void uncharge(struct soft_handle *h)
+{
+	struct soft_world *w = hm_soft_world;
+
+	if (hm_soft_handle_host(h))
+		__atomic_fetch_sub(&w->host_used, h->size, __ATOMIC_RELAXED);
+	else
+		w->devices[h->prop.location.id].used -= h->size;
 }
 
 /* With the lock. Frees it if neither handles nor mappings are left. */
@@ -103,7 +126,7 @@ void hm_soft_handle_put(struct soft_handle *h)
 		return;
 	hm_range_erase(&hm_soft_world->handles, &h->self);
 	if (h->charged)
-		hm_soft_world->devices[h->prop.location.id].used -= h->size;
+		uncharge(h);
 	hm_check_free_uses(&h->uses);
 	free_pages(h);
 	free(h);
@@ -169,9 +192,9 @@ static CUresult make_pages(struct soft_handle *h)
 	return hm_soft_file_take(h->size, &h->offset);
 }
 
-static CUresult add_new(struct CUctx_st *ctx, struct soft_handle *h)
+static CUresult add_new(struct soft_handle *h)
 {
-	CUresult res = ctx ? hm_soft_charge(ctx, h->size) : CUDA_SUCCESS;
+	CUresult res = charge(h);
 
 	if (res)
 		return res;
@@ -181,9 +204,9 @@ static CUresult add_new(struct CUctx_st *ctx, struct soft_handle *h)
 		if (res)
 			free_pages(h);
 	}
-	h->charged = ctx && !res;
-	if (ctx && res)
-		ctx->used -= h->size;
+	h->charged = !res;
+	if (res)
+		uncharge(h);
 	return res;
 }
 
@@ -192,13 +215,12 @@ static CUresult mem_create(CUmemGenericAllocationHandle *handle, size_t size,
 			   unsigned long long flags)
 {
 	struct soft_handle *h;
-	struct CUctx_st *ctx;
 	CUresult res;
 
 	SOFT_ENTER(cuMemCreate);
 	if (!hm_soft_granular(size) || size > PTRDIFF_MAX || flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	ctx = handle_device(prop, &res);
+	res = check_place(prop);
 	if (res)
 		return res;
 	h = calloc(1, sizeof(*h));
@@ -207,7 +229,7 @@ static CUresult mem_create(CUmemGenericAllocationHandle *handle, size_t size,
 	h->size = size;
 	h->prop = *prop;
 	hm_soft_lock();
-	res = add_new(ctx, h);
+	res = add_new(h);
 	hm_soft_unlock();
 	if (res)
 		free(h);
@@ -412,6 +434,43 @@ static void prefer_node(uintptr_t ptr, size_t size, int node)
 	mbind((void *)ptr, size, MPOL_PREFERRED, mask, bits * 16, 0);
 }
 
+/* With the lock: where streams reach @h, of the host. */
+static bool map_for_streams(struct soft_handle *h)
+{
+	void *p;
+
+	if (h->streams)
+		return true;
+	p = mmap(NULL, h->size, PROT_READ | PROT_WRITE, MAP_SHARED,
+		 hm_soft_handle_fd(h), h->offset);
+	if (p == MAP_FAILED)
+		return false;
+	h->streams = (uintptr_t)p;
+	return true;
+}
+
+uintptr_t hm_soft_reach(uintptr_t addr, size_t *size, bool write)
+{
+	struct soft_memory *m;
+	uintptr_t reach = addr;
+	uint32_t who;
+
+	if (!__atomic_load_n(&hm_soft_world->host_used, __ATOMIC_RELAXED))
+		return addr;
+	hm_soft_lock();
+	while ((m = hm_soft_find(addr, *size)) && m->range.start > addr)
+		*size = m->range.start - addr;
+	if (m && *size > m->range.end - addr)
+		*size = m->range.end - addr;
+	if (m && m->kind == SOFT_MAPPING && hm_soft_handle_host(m->handle)) {
+		who = write ? m->writers : m->readers;
+		if (who & ~HOST_BIT)
+			reach = m->handle->streams + (addr - m->range.start);
+	}
+	hm_soft_unlock();
+	return reach;
+}
+
 /* With the lock. */
 static CUresult map(uintptr_t ptr, struct soft_handle *h)
 {
@@ -425,6 +484,8 @@ static CUresult map(uintptr_t ptr, struct soft_handle *h)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (hm_soft_find(ptr, h->size))
 		return CUDA_ERROR_INVALID_VALUE;
+	if (hm_soft_handle_host(h) && !map_for_streams(h))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -595,6 +656,15 @@ static int place_bit(const CUmemLocation *location)
 	}
 }
 
+/* What the CPU may do where @m is. */
+static int cpu_prot(const struct soft_memory *m)
+{
+	const uint32_t who = hm_soft_handle_host(m->handle) ? HOST_BIT : ~0U;
+
+	return (m->readers & who ? PROT_READ : 0) |
+	       (m->writers & who ? PROT_WRITE : 0);
+}
+
 static void set_masks(struct soft_memory *m, int place, int prot)
 {
 	const uint32_t bit = 1U << place;
@@ -617,7 +687,6 @@ static CUresult mem_set_access(CUdeviceptr ptr, size_t size,
 	bool host = false;
 	uintptr_t at;
 	size_t i;
-	int prot;
 
 	SOFT_ENTER(cuMemSetAccess);
 	if (!count)
@@ -639,18 +708,12 @@ static CUresult mem_set_access(CUdeviceptr ptr, size_t size,
 		if (!hm_soft_handle_host(m->handle))
 			res = CUDA_ERROR_NOT_SUPPORTED;
 	}
-	/*
-	 * One page table serves all devices and the host here: the widest
-	 * access counts.
-	 */
 	for (at = ptr; !res && at < ptr + size; at = m->range.end) {
 		m = hm_soft_find(at, 1);
 		for (i = 0; i < count; i++)
 			set_masks(m, place_bit(&desc[i].location),
 				  prots[desc[i].flags]);
-		prot = (m->readers ? PROT_READ : 0) |
-		       (m->writers ? PROT_WRITE : 0);
-		if (mprotect((void *)at, m->range.end - at, prot))
+		if (mprotect((void *)at, m->range.end - at, cpu_prot(m)))
 			res = errno == ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY :
 				CUDA_ERROR_OPERATING_SYSTEM;
 	}

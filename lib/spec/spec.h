@@ -15,7 +15,7 @@
 #include "provider/provider.h"
 #include "core/resource.h"
 
-#define HM_SPEC_PARAMS		28
+#define HM_SPEC_PARAMS		32
 #define HM_SPEC_CHILDREN	8
 #define HM_SPEC_DEPTH		16
 #define HM_SPEC_LEN		4096

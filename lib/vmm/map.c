@@ -57,7 +57,7 @@ int hm_vmm_drop_handle(struct pool *p, uint32_t id)
 	h->mapping = 0;
 	h->maps = 0;
 	if (h->flags & HANDLE_HOST) {
-		hm_spill_put_host(p, h->host);
+		hm_part_put(p, h->host);
 		hm_vmm_remove_front(v, id);
 		v->pages -= h->pages;
 		hm_table_put(&v->handles, id);
@@ -1045,7 +1045,7 @@ static bool vmm_idle(struct pool *p, bool all)
 	bool more = hm_park_shrink(p, vmm_of(p)->park, all);
 
 	hm_spill_end(p, false);
-	return (all && hm_spill_shrink(p)) || more;
+	return (all && hm_parts_shrink(p)) || more;
 }
 
 static void vmm_end_moves(struct pool *p)

@@ -18,7 +18,6 @@
 #include <stdlib.h>
 
 #include "vmm/spill.h"
-#include "vmm/vmm_impl.h"
 
 /* Parts of the ceiling: what moves at once at least, each way, and the least margin. */
 #define OUT_SHARE	64
@@ -31,11 +30,6 @@
 #define AGES		16
 /* Instructions of a look at a block, and at a handle of it, about. */
 #define LOOK_WORK	256
-
-static struct hm_spill *spill_of(const struct pool *p)
-{
-	return vmm_of(p)->spill;
-}
 
 static uint64_t ceiling(const struct pool *p)
 {
@@ -83,14 +77,9 @@ void hm_movable_declare(struct pool *p, struct block *b, int priority)
 	if (!id)
 		return;
 	*movable_at(sp, id) = (struct movable){
-		.block = block_id(p, b), .priority = priority, .prev = sp->youngest,
-		.birth = ++sp->births,
+		.block = block_id(p, b), .priority = priority, .birth = ++sp->births,
 	};
-	if (sp->youngest)
-		movable_at(sp, sp->youngest)->next = id;
-	else
-		sp->oldest = id;
-	sp->youngest = id;
+	sp->nr_movables++;
 	sp->bytes += block_bytes(b);
 	step_rises(p);
 	b->right = id;
@@ -102,14 +91,7 @@ static void forget(struct pool *p, struct movable *m)
 	struct hm_spill *sp = spill_of(p);
 	struct block *b = block_at(p, m->block);
 
-	if (m->prev)
-		movable_at(sp, m->prev)->next = m->next;
-	else
-		sp->oldest = m->next;
-	if (m->next)
-		movable_at(sp, m->next)->prev = m->prev;
-	else
-		sp->youngest = m->prev;
+	sp->nr_movables--;
 	m->block = 0;
 	hm_table_put(&sp->movables, b->right);
 	b->right = 0;
@@ -149,7 +131,7 @@ void hm_movable_ended(struct pool *p, struct movable *m)
  * @id, @birth: its entry: it may be another one's when the lock was released
  * @old: from before the step
  * @age: of the step
- * @bytes: that would move
+ * @bytes: of it, of which a little more than is moved
  */
 struct candidate {
 	uint32_t id;
@@ -223,18 +205,15 @@ static void consider(struct pool *p, struct pool_stream *s, uint32_t id, bool sp
 		.id = id, .birth = m->birth, .priority = m->priority,
 		.spilled_at = m->spilled_at, .old = m->birth < sp->step_birth,
 	};
-	uint64_t device, host;
 	struct pool_stream *of;
 
 	if (m->move || !m->spilled_at == spilled || block_state(b) != BLOCK_LIVE ||
-	    !is_of(b, s) || hm_spill_check(p, b, &of))
+	    !is_of(b, s) || hm_spill_check(p, b, &of) || !hm_spill_has_handle(p, b))
 		return;
-	hm_spill_count(p, b, &device, &host);
-	one.bytes = spilled ? host : device;
+	one.bytes = block_bytes(b);
 	if (!one.old)
 		one.age = (m->birth - sp->step_birth) * AGES / (sp->births - sp->step_birth + 1);
-	if (one.bytes)
-		add(c, &one);
+	add(c, &one);
 }
 
 /* Those of @s that are @spilled, or are not. Releases the lock between pieces. */
@@ -242,17 +221,12 @@ static void find_candidates(struct pool *p, struct pool_stream *s, bool spilled,
 			    struct candidates *c)
 {
 	struct hm_spill *sp = spill_of(p);
-	uint32_t id, next;
-	uint64_t birth;
+	uint32_t id;
 
-	/* By name: a list can change while the lock is released. */
-	for (id = sp->oldest; id; id = next) {
-		next = movable_at(sp, id)->next;
-		birth = next ? movable_at(sp, next)->birth : 0;
-		consider(p, s, id, spilled, c);
+	for (id = 1; id < sp->movables.nr; id++) {
+		if (movable_at(sp, id)->block)
+			consider(p, s, id, spilled, c);
 		hm_pool_step(p, LOOK_WORK);
-		if (next && (!movable_at(sp, next)->block || movable_at(sp, next)->birth != birth))
-			break;
 	}
 }
 
@@ -292,20 +266,18 @@ static uint64_t move_first(struct pool *p, struct pool_stream *s, struct candida
 	return moved;
 }
 
-/* Waits for @s and moves blocks, with both locks. */
+/* Work on @s is complete. With both locks. */
 static uint64_t move_some(struct pool *p, struct pool_stream *s, bool spill, uint64_t bytes)
 {
 	struct candidates c = { 0 };
 	uint64_t moved = 0;
 
+	hm_pool_poll(p);
+	hm_pool_settle_all(p);
 	find_candidates(p, s, !spill, &c);
-	if (c.nr && !hm_spill_wait(p, s)) {
-		hm_pool_poll(p);
-		hm_pool_settle_all(p);
-		qsort(c.list, c.nr, sizeof(*c.list), spill ? by_leaving : by_return);
-		if (!p->asleep)
-			moved = move_first(p, s, &c, spill, bytes);
-	}
+	qsort(c.list, c.nr, sizeof(*c.list), spill ? by_leaving : by_return);
+	if (c.nr && !p->asleep)
+		moved = move_first(p, s, &c, spill, bytes);
 	free(c.list);
 	return moved;
 }
@@ -338,18 +310,24 @@ static bool may_move(const struct pool *p, const struct pool_stream *s)
 bool hm_movable_relieve(struct pool *p, struct pool_stream *s, uint64_t bytes)
 {
 	struct hm_spill *sp = spill_of(p);
-	uint64_t free, moved = 0;
+	bool pending = sp->pending;
+	uint64_t free, moved;
 
-	if (!may_move(p, s) || !sp->oldest || !lock_moves(p))
+	if (!may_move(p, s) || !sp->nr_movables)
+		return false;
+	if (pending ? hm_spill_wait_pending(p) : hm_spill_wait(p, s))
+		return false;
+	if (!lock_moves(p))
 		return false;
 	if (sp->ceiling < p->reserved)
 		sp->ceiling = p->reserved;
 	if (!sp->margin)
 		sp->margin = ceiling(p) / MARGIN_SHARE;
-	if (sp->pending) {
-		hm_spill_end(p, true);
+	if (pending) {
+		/* Memory of a move that has ended may do. */
+		hm_spill_end(p, false);
 		moved = 1;
-	} else if (!p->asleep) {
+	} else {
 		free = ceiling(p) > p->reserved ? ceiling(p) - p->reserved : 0;
 		bytes = bytes > free ? bytes - free : 0;
 		moved = move_some(p, s, true, bytes + ceiling(p) / OUT_SHARE);
@@ -369,18 +347,30 @@ static uint64_t room(const struct pool *p)
 	return ceiling(p) > live ? ceiling(p) - live : 0;
 }
 
+/* No block of @s came back, and nothing has changed since that could. */
+static bool was_tried(const struct pool *p, const struct pool_stream *s, uint64_t least)
+{
+	const struct hm_spill *sp = spill_of(p);
+
+	return sp->tried_on == s->s.serial && sp->tried_moves == sp->moves &&
+	       room(p) < sp->tried_room + least;
+}
+
 void hm_movable_regain(struct pool *p, struct pool_stream *s)
 {
 	struct hm_spill *sp = spill_of(p);
 	uint64_t least = ceiling(p) / BACK_SHARE;
 
-	if (!sp->spilled || !may_move(p, s))
+	if (!sp->spilled || !may_move(p, s) || sp->pending)
 		return;
 	if (least > sp->spilled)
 		least = sp->spilled;
-	if (room(p) < least || !lock_moves(p))
+	if (room(p) < least || was_tried(p, s, least) || hm_spill_wait(p, s) || !lock_moves(p))
 		return;
-	if (!sp->pending && !p->asleep && room(p) >= least)
-		move_some(p, s, false, room(p));
+	if (room(p) >= least && !move_some(p, s, false, room(p))) {
+		sp->tried_on = s->s.serial;
+		sp->tried_moves = sp->moves;
+		sp->tried_room = room(p);
+	}
 	unlock_moves(p);
 }

@@ -3,12 +3,7 @@
  * The VMM pool: memory that stays (pin), and memory that goes while addresses
  * stay (sleep, wake).
  */
-#include "vmm/vmm_impl.h"
-
-static uint64_t bytes_of(const struct vmm *v, const struct handle *h)
-{
-	return (uint64_t)h->pages << v->shift;
-}
+#include "vmm/spill.h"
 
 int hm_vmm_pin(struct pool *p, struct block *b)
 {
@@ -16,6 +11,9 @@ int hm_vmm_pin(struct pool *p, struct block *b)
 	uint32_t page = page_of(v, b->addr);
 	uint32_t end = page_of(v, block_end(b) - 1);
 
+	if (b->flags & BLOCK_SPILLED ||
+	    (b->flags & BLOCK_MOVABLE && movable_of(v->spill, b)->move))
+		return hm_error(-EBUSY, "pin_comm: the block is on the host or moves: hetmem_fetch()");
 	while (page <= end) {
 		struct mapping *m = mapping_at(v, v->map[page]);
 		struct handle *h = handle_at(v, m->handle);
@@ -23,6 +21,8 @@ int hm_vmm_pin(struct pool *p, struct block *b)
 		h->flags |= HANDLE_PINNED;
 		page = m->page + h->pages;
 	}
+	if (b->flags & BLOCK_MOVABLE)
+		movable_of(v->spill, b)->pinned = true;
 	return 0;
 }
 
@@ -34,17 +34,17 @@ static int put_to_sleep(struct pool *p, struct handle *h)
 	int err;
 
 	p->calls += 2;
-	err = ops->unmap(p->provider, addr, bytes_of(v, h));
+	err = ops->unmap(p->provider, addr, bytes_of(p, h->pages));
 	if (err)
 		return err;
 	h->flags |= HANDLE_ASLEEP;
-	err = hm_provider_release_handle(p->provider, h->handle, bytes_of(v, h));
+	err = hm_provider_release_handle(p->provider, h->handle, bytes_of(p, h->pages));
 	if (err) {
 		/* Wake maps what is still there. */
 		h->flags |= HANDLE_STUCK;
 		return err;
 	}
-	hm_pool_unhold(p, bytes_of(v, h));
+	hm_pool_unhold(p, bytes_of(p, h->pages));
 	return 0;
 }
 
@@ -84,7 +84,7 @@ static int wake_up(struct pool *p, struct handle *h)
 
 	if (m->half) {
 		p->calls++;
-		err = ops->unmap(p->provider, addr, bytes_of(v, h));
+		err = ops->unmap(p->provider, addr, bytes_of(p, h->pages));
 		if (err)
 			return err;
 		m->half = false;
@@ -92,14 +92,14 @@ static int wake_up(struct pool *p, struct handle *h)
 	if (!(h->flags & HANDLE_STUCK)) {
 		/* Whatever max= is now: live memory is not refused. */
 		p->calls++;
-		err = hm_provider_create_handle(p->provider, bytes_of(v, h), true,
+		err = hm_provider_create_handle(p->provider, bytes_of(p, h->pages), true,
 						&h->handle);
 		if (err)
 			return err;
-		hm_pool_hold(p, bytes_of(v, h));
+		hm_pool_hold(p, bytes_of(p, h->pages));
 	}
 	p->calls += 2;
-	err = ops->map(p->provider, addr, bytes_of(v, h), h->handle);
+	err = ops->map(p->provider, addr, bytes_of(p, h->pages), h->handle);
 	if (err) {
 		/* Memory without addresses until the next try. */
 		h->flags |= HANDLE_STUCK;
@@ -163,7 +163,7 @@ static void merge_block(struct pool *p, const struct block *b)
 		if (m->page != page || next > end || !can_merge(v, h)) {
 			into = NULL;
 		} else if (into && into->flags == h->flags &&
-			   bytes_of(v, into) + bytes_of(v, h) <= MERGED_BYTES) {
+			   bytes_of(p, into->pages) + bytes_of(p, h->pages) <= MERGED_BYTES) {
 			merge_next(p, into, m->handle);
 		} else {
 			into = h;

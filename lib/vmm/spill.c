@@ -8,10 +8,9 @@
  * memory is kept until the whole block has moved: if a handle fails, those before it are
  * mapped back, and the block is where it was.
  *
- * Host memory is in handles too (parts), since only such can be mapped at the address. The
- * driver takes 200 ms a GiB to make them. So they are kept for the next time, each with a
- * mapping of its own to copy from and to, and with addresses for the device memory of a
- * fetch: the block's own address has its old memory until the copy is complete.
+ * Host memory is in handles too, see parts.c. Each has a mapping of its own to copy from and
+ * to, and addresses for the device memory of a fetch: the block's own address has its old
+ * memory until the copy is complete.
  *
  * Before a move the host waits for the block's stream: the contents change no more then,
  * by the promise in <hetmem/move.h>. A move that is only begun (async) orders its copies
@@ -25,21 +24,15 @@
 #include "driver/check.h"
 #include "pool/graph.h"
 #include "vmm/spill.h"
-#include "vmm/vmm_impl.h"
 
 /* Copies that are under way at one time: as many as hide a change of mappings. */
 #define DEPTH		4
 /* A mapping that has to be put back is tried so often. */
 #define TRIES		3
-/* Parts of min_host=, where handle= is not given. */
-#define PART_BYTES	((uint64_t)64 << 20)
-/* Parts that are kept, of what was most in use at once. */
-#define KEEP_SHARE	10
 /* Instructions of a look at a handle, about. */
 #define LOOK_WORK	64
 /* Likewise, of a handle that is dropped. */
 #define DROP_WORK	2048
-#define MAX_PARTS	(1U << 20)
 #define MAX_MOVABLES	(1U << 20)
 
 enum job_state {
@@ -88,224 +81,9 @@ struct move {
 	struct job jobs[];
 };
 
-static struct hm_spill *spill_of(const struct pool *p)
-{
-	return vmm_of(p)->spill;
-}
-
-static struct host_part *part_at(const struct hm_spill *sp, uint32_t id)
-{
-	return (struct host_part *)sp->hosts.base + id;
-}
-
-static uint64_t bytes_of(const struct pool *p, uint32_t pages)
-{
-	return (uint64_t)pages << vmm_of(p)->shift;
-}
-
 static int no_memory(void)
 {
 	return hm_error(-ENOMEM, "spill: no host memory");
-}
-
-/* Host memory. */
-
-static struct host_size *size_of_parts(struct hm_spill *sp, uint32_t pages)
-{
-	struct host_size *more;
-	unsigned int i;
-
-	for (i = 0; i < sp->nr_sizes; i++)
-		if (sp->sizes[i].pages == pages)
-			return &sp->sizes[i];
-	more = realloc(sp->sizes, (i + 1) * sizeof(*more));
-	if (!more)
-		return NULL;
-	sp->sizes = more;
-	sp->nr_sizes++;
-	sp->sizes[i] = (struct host_size){ .pages = pages };
-	return &sp->sizes[i];
-}
-
-/* The part is not in use any more, and was or is being counted. */
-static void part_release(struct pool *p, uint32_t id)
-{
-	struct hm_spill *sp = spill_of(p);
-	struct host_part *part = part_at(sp, id);
-	/* The entry of its size is there since the part was made. */
-	struct host_size *size = size_of_parts(sp, part->pages);
-
-	part->next = size->first;
-	size->first = id;
-	sp->free_bytes += bytes_of(p, part->pages);
-}
-
-void hm_spill_put_host(struct pool *p, uint32_t id)
-{
-	struct hm_spill *sp = spill_of(p);
-
-	sp->spilled -= bytes_of(p, part_at(sp, id)->pages);
-	part_release(p, id);
-}
-
-/* Undoes what there is of @part: the last that is done with it. */
-static void part_unmake(struct pool *p, const struct host_part *part)
-{
-	const struct hm_provider_ops *ops = p->provider->ops;
-	const uint64_t bytes = bytes_of(p, part->pages);
-
-	if (part->staged)
-		hm_retry_once(ops->unmap(p->provider, part->addr + bytes, bytes));
-	hm_retry_once(ops->unmap(p->provider, part->addr, bytes));
-	hm_retry_once(ops->unreserve(p->provider, part->addr, 2 * bytes));
-	hm_retry_once(ops->release(p->provider, part->handle));
-}
-
-/* Without the lock. */
-static int part_make(struct pool *p, struct host_part *part)
-{
-	const struct hm_provider_ops *ops = p->provider->ops;
-	const uint64_t bytes = bytes_of(p, part->pages);
-	uintptr_t addr;
-	int err;
-
-	err = ops->create_host(p->provider, bytes, &part->handle);
-	if (err)
-		return err;
-	err = ops->reserve(p->provider, 2 * bytes, bytes_of(p, 1), &addr);
-	if (!err) {
-		part->addr = addr;
-		err = ops->map(p->provider, addr, bytes, part->handle);
-		/* Mapped without access: it cannot be unmapped, and the addresses stay. */
-		if (err && err != -EUCLEAN)
-			hm_retry_once(ops->unreserve(p->provider, addr, 2 * bytes));
-	}
-	if (err)
-		hm_retry_once(ops->release(p->provider, part->handle));
-	return err == -EUCLEAN ? -EIO : err;
-}
-
-/* Takes a part that is not in use out of its list, of any size, the largest. 0: none. */
-static uint32_t part_spare(struct pool *p)
-{
-	struct hm_spill *sp = spill_of(p);
-	struct host_size *best = NULL;
-	unsigned int i;
-	uint32_t id;
-
-	for (i = 0; i < sp->nr_sizes; i++)
-		if (sp->sizes[i].first && (!best || sp->sizes[i].pages > best->pages))
-			best = &sp->sizes[i];
-	if (!best)
-		return 0;
-	id = best->first;
-	best->first = part_at(sp, id)->next;
-	sp->free_bytes -= bytes_of(p, best->pages);
-	return id;
-}
-
-/* Gives one back. Releases the lock. */
-static bool part_drop(struct pool *p)
-{
-	struct hm_spill *sp = spill_of(p);
-	struct host_part part;
-	uint32_t id = part_spare(p);
-
-	if (!id)
-		return false;
-	part = *part_at(sp, id);
-	part_at(sp, id)->pages = 0;
-	hm_table_put(&sp->hosts, id);
-	sp->host_bytes -= bytes_of(p, part.pages);
-	p->calls += 3;
-	pthread_mutex_unlock(&p->lock);
-	part_unmake(p, &part);
-	pthread_mutex_lock(&p->lock);
-	return true;
-}
-
-bool hm_spill_shrink(struct pool *p)
-{
-	struct hm_spill *sp = spill_of(p);
-
-	return sp && sp->free_bytes && sp->host_bytes > p->opt.min_host && part_drop(p);
-}
-
-/* Most bytes of parts when @bytes more are in use: the kept ones are a share of those. */
-static uint64_t most_host(const struct pool *p, uint64_t bytes)
-{
-	const struct hm_spill *sp = spill_of(p);
-	uint64_t most = sp->spilled + bytes;
-
-	if (most < sp->spilled_peak)
-		most = sp->spilled_peak;
-	most += most / KEEP_SHARE;
-	if (most < p->opt.min_host)
-		most = p->opt.min_host;
-	return p->opt.spill && most > p->opt.spill ? p->opt.spill : most;
-}
-
-static int too_much_host(const struct pool *p, uint64_t bytes)
-{
-	return hm_error(-ENOMEM, "spill: %llu bytes more than the %llu on the host are more than spill=%llu",
-			(unsigned long long)bytes,
-			(unsigned long long)spill_of(p)->spilled,
-			(unsigned long long)p->opt.spill);
-}
-
-/* A new part is counted before it is made: other threads see it. */
-static int part_add(struct pool *p, uint32_t pages, uint32_t *id)
-{
-	struct hm_spill *sp = spill_of(p);
-	struct host_part part = { .pages = pages };
-	int err;
-
-	*id = size_of_parts(sp, pages) ? hm_table_get(&sp->hosts) : 0;
-	if (!*id)
-		return no_memory();
-	sp->host_bytes += bytes_of(p, pages);
-	p->calls += 4;
-	pthread_mutex_unlock(&p->lock);
-	err = part_make(p, &part);
-	pthread_mutex_lock(&p->lock);
-	if (err) {
-		sp->host_bytes -= bytes_of(p, pages);
-		part_at(sp, *id)->pages = 0;
-		hm_table_put(&sp->hosts, *id);
-		return err;
-	}
-	*part_at(sp, *id) = part;
-	if (sp->host_bytes > sp->host_peak)
-		sp->host_peak = sp->host_bytes;
-	return 0;
-}
-
-/* A part of @pages for use, counted as such. With the lock, which it may release. */
-static int part_get(struct pool *p, uint32_t pages, uint32_t *id)
-{
-	struct hm_spill *sp = spill_of(p);
-	const uint64_t bytes = bytes_of(p, pages);
-	struct host_size *size = size_of_parts(sp, pages);
-	int err = 0;
-
-	if (p->opt.spill && sp->spilled + bytes > p->opt.spill)
-		return too_much_host(p, bytes);
-	if (size && size->first) {
-		*id = size->first;
-		size->first = part_at(sp, *id)->next;
-		sp->free_bytes -= bytes;
-	} else {
-		/* Of other sizes: they would be kept for nothing. */
-		while (sp->host_bytes + bytes > most_host(p, bytes) && part_drop(p))
-			;
-		err = part_add(p, pages, id);
-	}
-	if (err)
-		return err;
-	sp->spilled += bytes;
-	if (sp->spilled > sp->spilled_peak)
-		sp->spilled_peak = sp->spilled;
-	return 0;
 }
 
 /* Device memory. */
@@ -482,7 +260,7 @@ static void job_cancel(struct pool *p, struct job *j, bool spill)
 	j->state = JOB_NONE;
 	if (spill) {
 		pthread_mutex_lock(&p->lock);
-		hm_spill_put_host(p, j->part);
+		hm_part_put(p, j->part);
 		pthread_mutex_unlock(&p->lock);
 		return;
 	}
@@ -496,7 +274,7 @@ static int job_start(struct pool *p, struct job *j, bool spill)
 
 	if (spill) {
 		pthread_mutex_lock(&p->lock);
-		err = part_get(p, j->pages, &j->part);
+		err = hm_part_get(p, j->pages, &j->part);
 		pthread_mutex_unlock(&p->lock);
 	} else {
 		err = stage_map(p, j);
@@ -532,6 +310,7 @@ static int map_again(struct pool *p, const struct job *j, bool host)
 	if (err) {
 		pthread_mutex_lock(&p->lock);
 		handle_at(vmm_of(p), j->handle)->flags |= HANDLE_TORN;
+		spill_of(p)->nr_torn++;
 		pthread_mutex_unlock(&p->lock);
 	}
 	return err ? -EIO : 0;
@@ -608,7 +387,7 @@ static void job_release_old(struct pool *p, struct job *j, bool spill)
 	}
 	stage_unmap(p, j);
 	pthread_mutex_lock(&p->lock);
-	hm_spill_put_host(p, j->part);
+	hm_part_put(p, j->part);
 	pthread_mutex_unlock(&p->lock);
 }
 
@@ -639,8 +418,11 @@ static uint64_t move_settle(struct pool *p, struct move *mv)
 	if (mv->err)
 		return 0;
 	pthread_mutex_lock(&p->lock);
-	for (i = 0; i < mv->nr; i++)
+	p->work = 0;
+	for (i = 0; i < mv->nr; i++) {
 		job_commit(p, &mv->jobs[i], mv->spill);
+		hm_pool_step(p, LOOK_WORK);
+	}
 	m = movable_at(sp, mv->movable);
 	b = block_at(p, m->block);
 	m->spilled_at = mv->spill ? ++sp->moves : 0;
@@ -652,14 +434,12 @@ static uint64_t move_settle(struct pool *p, struct move *mv)
 	return mv->bytes;
 }
 
-/* With the lock. The block is freed now if that was asked for meanwhile. */
-static void move_free(struct pool *p, struct move *mv)
-{
-	hm_movable_ended(p, movable_at(spill_of(p), mv->movable));
-	free(mv);
-}
-
 /* What a block has, and what moves of it. */
+
+static uint32_t handle_id(const struct pool *p, uint32_t page)
+{
+	return mapping_at(vmm_of(p), vmm_of(p)->map[page])->handle;
+}
 
 /*
  * The next handle from *@page on that is wholly in @b, or NULL; *@page is behind it. A
@@ -689,27 +469,11 @@ static uint32_t first_page(const struct pool *p, const struct block *b)
 	return page_of(vmm_of(p), b->addr + bytes_of(p, 1) - 1);
 }
 
-void hm_spill_count(const struct pool *p, const struct block *b, uint64_t *device,
-		    uint64_t *host)
+bool hm_spill_has_handle(const struct pool *p, const struct block *b)
 {
 	uint32_t page = first_page(p, b), at;
-	const struct handle *h;
 
-	*device = 0;
-	*host = 0;
-	while ((h = next_whole(p, b, &page, &at)))
-		*(h->flags & HANDLE_HOST ? host : device) += bytes_of(p, h->pages);
-}
-
-static bool is_pinned(const struct pool *p, const struct block *b)
-{
-	uint32_t page = first_page(p, b), at;
-	const struct handle *h;
-
-	while ((h = next_whole(p, b, &page, &at)))
-		if (h->flags & HANDLE_PINNED)
-			return true;
-	return false;
+	return next_whole(p, b, &page, &at);
 }
 
 static int busy(const struct block *b, const char *reason)
@@ -728,7 +492,7 @@ int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s
 		return busy(b, "it was recorded on another stream");
 	if (p->provider->devices & (p->provider->devices - 1))
 		return busy(b, "peers map the pool");
-	if (is_pinned(p, b))
+	if (movable_of(spill_of(p), b)->pinned)
 		return busy(b, "it is pinned");
 	if (p->order.nr_captured)
 		return busy(b, "a capture is open");
@@ -743,15 +507,54 @@ int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s
 static void add_job(struct move *mv, const struct pool *p, const struct handle *h,
 		    uint32_t page)
 {
-	const struct vmm *v = vmm_of(p);
-
 	if (!mv->nr)
-		mv->addr = page_addr(v, page);
+		mv->addr = page_addr(vmm_of(p), page);
 	mv->bytes += bytes_of(p, h->pages);
 	mv->jobs[mv->nr++] = (struct job){
-		.handle = mapping_at(v, v->map[page])->handle, .page = page,
+		.handle = handle_id(p, page), .page = page,
 		.pages = h->pages, .part = h->host, .device = mv->spill ? h->handle : 0,
 	};
+}
+
+/* With the lock. The block is freed now if that was asked for meanwhile. */
+static void move_free(struct pool *p, struct move *mv)
+{
+	hm_movable_ended(p, movable_at(spill_of(p), mv->movable));
+	free(mv);
+}
+
+/* A handle without a mapping gets the memory that it has. */
+static int mend(struct pool *p, struct handle *h, uint32_t page)
+{
+	int err;
+
+	if (!(h->flags & HANDLE_TORN))
+		return 0;
+	err = p->provider->ops->map(p->provider, page_addr(vmm_of(p), page),
+				    bytes_of(p, h->pages), h->handle);
+	if (err)
+		return err == -EUCLEAN ? -EIO : err;
+	h->flags &= ~HANDLE_TORN;
+	spill_of(p)->nr_torn--;
+	return 0;
+}
+
+/* The handles of @b that move. Releases the lock: the block has its move, and stays. */
+static int plan_jobs(struct pool *p, const struct block *b, struct move *mv)
+{
+	uint32_t page = first_page(p, b), at;
+	struct handle *h;
+	int err = 0;
+
+	while (!err && (h = next_whole(p, b, &page, &at))) {
+		err = mend(p, h, at);
+		if (!err && !hm_vmm_unalias_handle(p, handle_id(p, at)))
+			err = busy(b, "its memory is in use at another address, too");
+		if (!err && !(h->flags & HANDLE_HOST) == mv->spill)
+			add_job(mv, p, h, at);
+		hm_pool_step(p, LOOK_WORK);
+	}
+	return err;
 }
 
 /* The move of the block of the entry @id: NULL, and 0, if nothing of it has to move. */
@@ -759,16 +562,11 @@ static int move_plan(struct pool *p, uint32_t id, bool spill, struct move **out)
 {
 	struct movable *m = movable_at(spill_of(p), id);
 	const struct block *b = block_at(p, m->block);
-	uint32_t page = first_page(p, b), at;
-	const uint32_t end = page_of(vmm_of(p), block_end(b));
+	const uint32_t page = first_page(p, b), end = page_of(vmm_of(p), block_end(b));
 	struct move *mv;
-	struct handle *h;
+	int err;
 
 	*out = NULL;
-	while ((h = next_whole(p, b, &page, &at)))
-		if (!hm_vmm_unalias_handle(p, mapping_at(vmm_of(p), h->mapping)->handle))
-			return busy(b, "its memory is in use at another address, too");
-	page = first_page(p, b);
 	if (page >= end)
 		return 0;
 	mv = calloc(1, sizeof(*mv) + (end - page) * sizeof(mv->jobs[0]));
@@ -776,36 +574,13 @@ static int move_plan(struct pool *p, uint32_t id, bool spill, struct move **out)
 		return no_memory();
 	mv->movable = id;
 	mv->spill = spill;
-	while ((h = next_whole(p, b, &page, &at)))
-		if (!(h->flags & HANDLE_HOST) == spill)
-			add_job(mv, p, h, at);
-	if (!mv->nr) {
-		free(mv);
-		return 0;
-	}
 	m->move = mv;
-	*out = mv;
-	return 0;
-}
-
-/* Handles without a mapping get the memory that they have. */
-static int mend(struct pool *p, const struct block *b)
-{
-	const struct hm_provider_ops *ops = p->provider->ops;
-	uint32_t page = first_page(p, b), at;
-	struct handle *h;
-	int err;
-
-	while ((h = next_whole(p, b, &page, &at))) {
-		if (!(h->flags & HANDLE_TORN))
-			continue;
-		err = ops->map(p->provider, page_addr(vmm_of(p), at), bytes_of(p, h->pages),
-			       h->handle);
-		if (err)
-			return err == -EUCLEAN ? -EIO : err;
-		h->flags &= ~HANDLE_TORN;
-	}
-	return 0;
+	err = plan_jobs(p, b, mv);
+	if (err || !mv->nr)
+		move_free(p, mv);
+	else
+		*out = mv;
+	return err;
 }
 
 /* Observers. With pool->sleep_lock only. */
@@ -1028,36 +803,6 @@ static int run(struct pool *p, const struct pool_stream *s, struct move **moves,
 	return err;
 }
 
-int hm_spill_wait(struct pool *p, struct pool_stream *s)
-{
-	const uint64_t deadline = p->opt.wait_ms == HM_POOL_NO_WAIT ? 0 :
-		hm_now() + p->opt.wait_ms * 1000000ULL;
-	unsigned int naps = 0;
-	uint64_t pos;
-	int err;
-
-	if (!s->s.index)
-		return 0;
-	stream_lock(s);
-	pos = hm_stream_next_pos(&s->s);
-	stream_unlock(s);
-	err = s->s.retired ? 0 : hm_stream_record(&p->order, &s->s);
-	while (!err) {
-		hm_stream_poll(&p->order, &s->s);
-		if (s->s.done >= pos)
-			break;
-		if (hm_now() >= deadline)
-			return hm_error(-EBUSY, "spill: stream %llu has not finished after wait=",
-					(unsigned long long)s->s.id);
-		/* Short naps: nothing else is done until the stream has finished. */
-		naps = naps > 2 ? 2 : naps;
-		hm_order_nap(&p->order, &naps);
-		if (p->asleep)
-			return hm_pool_asleep();
-	}
-	return err == -EAGAIN ? -EBUSY : err;
-}
-
 int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, size_t nr,
 		  bool spill, uint64_t *bytes)
 {
@@ -1067,9 +812,7 @@ int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, si
 
 	*bytes = 0;
 	for (i = 0; i < nr && !err; i++) {
-		err = mend(p, block_at(p, movable_at(spill_of(p), ids[i])->block));
-		if (!err)
-			err = move_plan(p, ids[i], spill, &moves[n]);
+		err = move_plan(p, ids[i], spill, &moves[n]);
 		n += !err && moves[n];
 	}
 	if (n) {
@@ -1152,9 +895,7 @@ static int move_begin(struct pool *p, struct pool_stream *s, uint32_t id, bool s
 	struct move *mv;
 	int err;
 
-	err = mend(p, block_at(p, movable_at(sp, id)->block));
-	if (!err)
-		err = move_plan(p, id, spill, &mv);
+	err = move_plan(p, id, spill, &mv);
 	if (err || !mv)
 		return err;
 	mv->begun = true;
@@ -1188,15 +929,11 @@ static int move_begin(struct pool *p, struct pool_stream *s, uint32_t id, bool s
 	return err == -EAGAIN ? -EBUSY : err;
 }
 
-/* In the device's context, without the lock. */
+/* Copies of one move are in one stream: the last one ends last. */
 static bool is_complete(const struct pool *p, const struct move *mv)
 {
-	unsigned int i;
-
-	for (i = mv->ended; i < mv->started; i++)
-		if (p->res.hm->driver.cuEventQuery(mv->jobs[i].event) == CUDA_ERROR_NOT_READY)
-			return false;
-	return true;
+	return !mv->started || p->res.hm->driver.cuEventQuery(mv->jobs[mv->started - 1].event) !=
+		CUDA_ERROR_NOT_READY;
 }
 
 /* Ends the pending move @mv. Returns its error. */
@@ -1232,24 +969,77 @@ void hm_spill_end(struct pool *p, bool wait)
 {
 	struct hm_spill *sp = spill_of(p);
 	struct move *mv = sp->pending, *next;
-	struct hm_context saved;
-	bool complete = wait;
 
 	release_stuck(p);
 	for (; mv; mv = next) {
 		next = mv->next;
-		if (!wait) {
-			pthread_mutex_unlock(&p->lock);
-			complete = !hm_provider_enter(p->provider, &saved);
-			if (complete) {
-				complete = is_complete(p, mv);
-				hm_context_leave(p->res.hm, &saved);
-			}
-			pthread_mutex_lock(&p->lock);
-		}
-		if (complete)
+		if (wait || is_complete(p, mv))
 			end_pending(p, mv);
 	}
+}
+
+static uint64_t wait_until(const struct pool *p)
+{
+	return p->opt.wait_ms == HM_POOL_NO_WAIT ? 0 : hm_now() + p->opt.wait_ms * 1000000ULL;
+}
+
+/* A short one: nothing else is done until what is waited for has ended. */
+static void nap(struct pool *p, unsigned int *naps)
+{
+	*naps = *naps > 2 ? 2 : *naps;
+	hm_order_nap(&p->order, naps);
+}
+
+/* The copies of the block of the entry @id, if it moves; 0: of all blocks. */
+static int wait_for_copies(struct pool *p, uint32_t id)
+{
+	struct hm_spill *sp = spill_of(p);
+	const uint64_t deadline = wait_until(p);
+	unsigned int naps = 0;
+	struct move *mv;
+
+	for (;;) {
+		for (mv = sp->pending; mv; mv = mv->next)
+			if ((!id || mv->movable == id) && !is_complete(p, mv))
+				break;
+		if (!mv)
+			return 0;
+		if (hm_now() >= deadline)
+			return hm_error(-EBUSY, "spill: a copy has not finished after wait=");
+		nap(p, &naps);
+	}
+}
+
+int hm_spill_wait_pending(struct pool *p)
+{
+	return wait_for_copies(p, 0);
+}
+
+int hm_spill_wait(struct pool *p, struct pool_stream *s)
+{
+	const uint64_t deadline = wait_until(p);
+	unsigned int naps = 0;
+	uint64_t pos;
+	int err;
+
+	if (!s->s.index)
+		return 0;
+	stream_lock(s);
+	pos = hm_stream_next_pos(&s->s);
+	stream_unlock(s);
+	err = s->s.retired ? 0 : hm_stream_record(&p->order, &s->s);
+	while (!err) {
+		hm_stream_poll(&p->order, &s->s);
+		if (s->s.done >= pos)
+			break;
+		if (hm_now() >= deadline)
+			return hm_error(-EBUSY, "spill: stream %llu has not finished after wait=",
+					(unsigned long long)s->s.id);
+		nap(p, &naps);
+		if (p->asleep)
+			return hm_pool_asleep();
+	}
+	return err == -EAGAIN ? -EBUSY : err;
 }
 
 /* What a program asks for. */
@@ -1294,55 +1084,74 @@ static int access_host(struct pool *p, const struct block *b)
 	return err;
 }
 
+/* The block, which may move now; its stream in *@s. */
+static int find_movable(struct pool *p, const struct hm_ctl_move *arg, struct block **b,
+			struct pool_stream **s)
+{
+	int err = find_block(p, arg, b);
+
+	if (!err)
+		err = hm_spill_check(p, *b, s);
+	if (!err && !hm_spill_has_handle(p, *b))
+		err = busy(*b, "it has no handle of its own");
+	return err;
+}
+
+/* With pool->lock: waits for what has to be complete before the move is made. */
+static int wait_before(struct pool *p, const struct hm_ctl_move *arg)
+{
+	struct pool_stream *s;
+	struct movable *m;
+	struct block *b;
+	int err = find_movable(p, arg, &b, &s);
+
+	if (err || arg->begin)
+		return err;
+	m = movable_of(spill_of(p), b);
+	if (m->move)
+		return m->move->begun ? wait_for_copies(p, b->right) : 0;
+	s->pins++;
+	err = hm_spill_wait(p, s);
+	s->pins--;
+	return err;
+}
+
 /* With both locks; releases pool->lock. */
 static int move_one(struct pool *p, const struct hm_ctl_move *arg)
 {
 	const bool spill = arg->move == HM_MOVE_SPILL;
 	struct hm_spill *sp = spill_of(p);
-	uint64_t device, host, bytes;
-	struct pool_stream *s, *now;
+	struct pool_stream *s;
+	struct move *mv;
 	struct block *b;
+	uint64_t bytes;
 	uint32_t id;
-	int err;
+	int err = find_movable(p, arg, &b, &s);
 
-	err = find_block(p, arg, &b);
-	if (!err && b->flags & BLOCK_MOVABLE && movable_of(sp, b)->move) {
-		struct move *mv = movable_of(sp, b)->move;
-		const bool same = mv->spill == spill;
+	mv = err ? NULL : movable_of(sp, b)->move;
+	if (mv) {
+		const bool same = mv->spill == spill && arg->move != HM_MOVE_HOST_ACCESS;
 
-		if (same && arg->begin)
-			return 0;
+		/* The other way, or access, only after what is under way. */
+		if (!is_complete(p, mv))
+			return same && arg->begin ? 0 : busy(b, "it moves");
 		err = end_pending(p, mv);
 		if (same || err)
 			return err;
-		err = find_block(p, arg, &b);
+		err = find_movable(p, arg, &b, &s);
 	}
-	if (!err)
-		err = hm_spill_check(p, b, &s);
 	if (err)
 		return err;
 	if (arg->move == HM_MOVE_HOST_ACCESS)
 		return access_host(p, b);
-	hm_spill_count(p, b, &device, &host);
-	if (!device && !host)
-		return busy(b, "it has no handle of its own");
 	id = b->right;
 	if (arg->begin)
 		return move_begin(p, s, id, spill);
 	s->pins++;
-	err = hm_spill_wait(p, s);
-	if (!err) {
-		hm_pool_poll(p);
-		/* The lock was released. */
-		err = find_block(p, arg, &b);
-	}
-	if (!err)
-		err = hm_spill_check(p, b, &now);
-	if (!err && (now != s || b->right != id))
-		err = busy(b, "it is another one now");
-	if (!err && !spill)
-		hm_pool_settle_all(p);
-	if (!err)
+	/* Free memory that is complete makes room for what comes back. */
+	hm_pool_poll(p);
+	err = find_movable(p, arg, &b, &s);
+	if (!err && b->right == id)
 		err = hm_spill_move(p, s, &id, 1, spill, &bytes);
 	s->pins--;
 	return err;
@@ -1356,7 +1165,12 @@ int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg)
 		return -EOPNOTSUPP;
 	if (arg->move == HM_MOVE_PRIORITY)
 		return set_priority(p, arg);
-	err = hm_pool_lock_moves(p);
+	pthread_mutex_lock(&p->lock);
+	p->work = 0;
+	err = wait_before(p, arg);
+	pthread_mutex_unlock(&p->lock);
+	if (!err)
+		err = hm_pool_lock_moves(p);
 	if (err)
 		return err;
 	p->work = 0;
@@ -1398,25 +1212,6 @@ bool hm_spill_drop(struct pool *p, struct block *b)
 
 /* Made and destroyed. */
 
-/* min_host=, in parts of handle= or PART_BYTES. */
-static int make_min_host(struct pool *p)
-{
-	const uint64_t part = p->opt.handle ? p->opt.handle : PART_BYTES;
-	const uint32_t pages = part >> vmm_of(p)->shift;
-	struct hm_spill *sp = spill_of(p);
-	uint32_t id;
-	int err = 0;
-
-	pthread_mutex_lock(&p->lock);
-	while (!err && sp->host_bytes < p->opt.min_host) {
-		err = part_add(p, pages ? pages : 1, &id);
-		if (!err)
-			part_release(p, id);
-	}
-	pthread_mutex_unlock(&p->lock);
-	return err;
-}
-
 int hm_spill_init(struct pool *p, struct hm_spill **out)
 {
 	struct hm_spill *sp = calloc(1, sizeof(*sp));
@@ -1427,10 +1222,7 @@ int hm_spill_init(struct pool *p, struct hm_spill **out)
 	*out = sp;
 	err = hm_table_init(&sp->movables, sizeof(struct movable), offsetof(struct movable, next),
 			    MAX_MOVABLES);
-	if (!err)
-		err = hm_table_init(&sp->hosts, sizeof(struct host_part),
-				    offsetof(struct host_part, next), MAX_PARTS);
-	return err ? err : make_min_host(p);
+	return err ? err : hm_parts_init(p);
 }
 
 /* What moves have of the driver; the blocks are gone. */
@@ -1481,16 +1273,11 @@ void hm_spill_stop(struct pool *p, bool forget)
 void hm_spill_free(struct pool *p, bool forget)
 {
 	struct hm_spill *sp = spill_of(p);
-	uint32_t id;
 
 	if (!sp)
 		return;
-	for (id = 1; id < sp->hosts.nr && !forget && sp->hosts.base; id++)
-		if (part_at(sp, id)->pages)
-			part_unmake(p, part_at(sp, id));
+	hm_parts_free(p, forget);
 	hm_table_free(&sp->movables);
-	hm_table_free(&sp->hosts);
-	free(sp->sizes);
 	free(sp->stuck);
 	free(sp->events);
 	free(sp->observers);

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
  * Blocks of a VMM pool that move. spill.c moves the memory of a block to the host and back;
- * movable.c remembers the movable blocks, and chooses those that move by themselves.
+ * parts.c has the host memory; movable.c remembers the movable blocks, and chooses those
+ * that move by themselves.
  *
- * Locking: pool->sleep_lock is held by who moves anything, and pool->lock only while
- * descriptors change: never during a copy, nor while the driver is called for a move. A
- * block that moves is LIVE, or BUSY if it was freed meanwhile; nobody else changes its
- * handles then.
+ * Locking: a move holds pool->sleep_lock, and pool->lock only while descriptors change:
+ * never during a copy. The wait for a stream comes before, without both: the stream may
+ * need another thread that moves blocks. A block that moves is LIVE, or BUSY if it was
+ * freed; nobody else changes its handles then.
  */
 #ifndef HETMEM_VMM_SPILL_H
 #define HETMEM_VMM_SPILL_H
 
 #include "core/move.h"
-#include "pool/source.h"
+#include "vmm/vmm_impl.h"
 
 /**
  * struct host_part - a handle of host memory
@@ -42,8 +43,8 @@ struct move;
 
 /**
  * struct movable - a movable block
- * @block: its name
- * @next, @prev: by age
+ * @block: its name, 0: the entry is not in use; @next: of those
+ * @pinned: it stays
  * @birth: never reused; grows
  * @spilled_at: when it was spilled, in moves; 0: it is not
  * @priority: see hetmem_priority()
@@ -54,13 +55,13 @@ struct move;
 struct movable {
 	uint32_t block;
 	uint32_t next;
-	uint32_t prev;
 	int priority;
 	uint64_t birth;
 	uint64_t spilled_at;
 	struct move *move;
 	bool freed;
 	bool returned;
+	bool pinned;
 };
 
 struct observer {
@@ -78,12 +79,13 @@ struct told {
  * struct hm_spill - what a pool has for moves
  *
  * Under pool->lock:
- * @movables: entries; @oldest, @youngest: list of them; @births: so far
- * @moves: so far
+ * @movables: entries; @nr_movables: in use; @births: so far
+ * @moves: so far; @nr_torn: handles without a mapping, at most
  * @bytes: of movable blocks; @high, @low: most and least of the step; @low_birth: @births
  *	at the least; @step_birth: of the first block of the step
  * @ceiling: bytes that the pool held when the device was full; 0: it was not yet
- * @margin: bytes that stay free when blocks return
+ * @margin: bytes that stay free when blocks return; @tried_on, @tried_moves, @tried_room:
+ *	none did on that stream (serial), after these moves, with this room
  * @hosts: parts; @sizes, @nr_sizes: those that are not in use
  * @host_bytes, @host_peak: of parts; @free_bytes: of those that are not in use
  * @spilled, @spilled_peak, @under_way: bytes of parts in use; of these, of moves
@@ -98,13 +100,15 @@ struct told {
  */
 struct hm_spill {
 	struct table movables;
-	uint32_t oldest, youngest;
+	uint32_t nr_movables;
 	uint64_t births;
 	uint64_t moves;
+	unsigned int nr_torn;
 	uint64_t bytes, high, low;
 	uint64_t low_birth, step_birth;
 	uint64_t ceiling;
 	uint64_t margin;
+	uint64_t tried_on, tried_moves, tried_room;
 	struct table hosts;
 	struct host_size *sizes;
 	unsigned int nr_sizes;
@@ -125,6 +129,21 @@ struct hm_spill {
 	struct told *told;
 	size_t nr_told;
 };
+
+static inline struct hm_spill *spill_of(const struct pool *p)
+{
+	return vmm_of(p)->spill;
+}
+
+static inline uint64_t bytes_of(const struct pool *p, uint32_t pages)
+{
+	return (uint64_t)pages << vmm_of(p)->shift;
+}
+
+static inline struct host_part *part_at(const struct hm_spill *sp, uint32_t id)
+{
+	return (struct host_part *)sp->hosts.base + id;
+}
 
 static inline struct movable *movable_at(const struct hm_spill *sp, uint32_t id)
 {
@@ -147,10 +166,6 @@ int hm_spill_init(struct pool *p, struct hm_spill **out);
  */
 void hm_spill_stop(struct pool *p, bool forget);
 void hm_spill_free(struct pool *p, bool forget);
-/* The host memory @part is not in use any more. */
-void hm_spill_put_host(struct pool *p, uint32_t part);
-/* Gives back a part that is not in use, and not of min_host=. Whether there may be more. */
-bool hm_spill_shrink(struct pool *p);
 /* Ends moves whose copies are complete; @wait: all of them. With both locks. */
 void hm_spill_end(struct pool *p, bool wait);
 /*
@@ -160,19 +175,32 @@ void hm_spill_end(struct pool *p, bool wait);
  */
 int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, size_t nr,
 		  bool spill, uint64_t *bytes);
-/* Waits for all work on @s, with the lock, which it releases. -EBUSY: wait= is over; -EIO. */
+/*
+ * These wait with pool->lock alone, which they release: for all work on @s; for the copies of
+ * all pending moves. -EBUSY: wait= is over; -EIO.
+ */
 int hm_spill_wait(struct pool *p, struct pool_stream *s);
+int hm_spill_wait_pending(struct pool *p);
 /* Why the live block @b cannot move now: -EBUSY; or 0 and its stream. */
 int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s);
-/* Bytes of handles that are wholly in @b, on the device and on the host. */
-void hm_spill_count(const struct pool *p, const struct block *b, uint64_t *device,
-		    uint64_t *host);
+/* Whether a handle is wholly in @b. */
+bool hm_spill_has_handle(const struct pool *p, const struct block *b);
 
 /* As in struct source. */
 int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg);
 int hm_spill_observe(struct pool *p, const struct hm_ctl_observe *arg);
 void hm_spill_tell(struct pool *p, enum hetmem_remap_cause cause, bool after, int err);
 bool hm_spill_drop(struct pool *p, struct block *b);
+
+/* parts.c, with pool->lock, which all but put and free may release. */
+
+int hm_parts_init(struct pool *p);
+void hm_parts_free(struct pool *p, bool forget);
+/* A part of @pages for use. -ENOMEM, -EOPNOTSUPP; the driver's error. */
+int hm_part_get(struct pool *p, uint32_t pages, uint32_t *id);
+void hm_part_put(struct pool *p, uint32_t id);
+/* Gives back a part that is not in use, and not of min_host=. Whether there may be more. */
+bool hm_parts_shrink(struct pool *p);
 
 /* movable.c */
 

@@ -37,11 +37,10 @@
  * @mapping: the active one
  * @maps: mappings, aliases included
  * @candidate: while growth goes on: place in the list of free ones, + 1
- * @stamp: the plan it was last seen in
+ * @stamp: the plan it was last seen in; @host: instead, spilled: its part of host memory
  * @aliases: list of its aliases
  * @front: 0, or the list of handles that end runs that it is in, zone + 1;
  *	@front_next, @front_prev: in it
- * @host: spilled: its part of host memory
  */
 struct handle {
 	uint64_t handle;
@@ -50,12 +49,11 @@ struct handle {
 	uint32_t maps;
 	uint32_t flags;
 	uint32_t candidate;
-	uint32_t stamp;
+	union { uint32_t stamp, host; };
 	uint32_t aliases;
 	uint32_t front;
 	uint32_t front_next;
 	uint32_t front_prev;
-	uint32_t host;
 };
 
 /**

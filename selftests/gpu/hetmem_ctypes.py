@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
-"""libhetmem and the Driver API through ctypes, for the programs beside this file.
+"""libhetmem and the Driver API through ctypes, for programs beside this file.
 
 Library opens libhetmem and makes resources. Driver has the calls of the
 Driver API that the programs use, of libcuda.so.1 or of the soft driver,

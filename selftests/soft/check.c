@@ -972,6 +972,34 @@ static void second_half_used(void)
 	its_on_a();
 }
 
+/* A block of two handles, of which the first moves and the second fails to. */
+static void half_failed(void)
+{
+	movable();
+	release(0, 2 * G, a);
+	alloc(0, 4 * G, a);
+	drv->cuStreamSynchronize(a);
+	hm_check_move_begin(hm, at(0), 4 * G, a, copies, true);
+	copy(STAGING, 0, copies);
+	drv->cuStreamSynchronize(copies);
+	remap(0, host);
+	hm_check_move_end(hm, at(0), 4 * G);
+	alloc(4 * G, 2 * G, b);
+	kernel(0, 4 * G, a);
+}
+
+static void moved_half_allocated(void)
+{
+	half_failed();
+	alloc(STAGING, 1, a);
+}
+
+static void failed_half_allocated(void)
+{
+	half_failed();
+	alloc(2 * G, 1, a);
+}
+
 /* Its own stream copies, after the free: b is behind the free only. */
 static void freed_then_copied(void)
 {
@@ -990,6 +1018,13 @@ static void unmapped_under_copy(void)
 	frozen();
 	copy(STAGING, 0, copies);
 	remap(0, host);
+}
+
+static void host_unmapped_under_copy(void)
+{
+	frozen();
+	copy(STAGING, 0, copies);
+	drv->cuMemUnmap(va + STAGING, 2 * G);
 }
 
 static void allocated_meanwhile(void)
@@ -1086,6 +1121,7 @@ static const struct {
 	{ "a move during another", one_while_another, { 0 } },
 	{ "freed while it moves", freed_on_the_way, { 0 } },
 	{ "a move that failed", failed, { 0 } },
+	{ "a move of which half failed", half_failed, { 0 } },
 	{ "what it left goes before the end", left_and_gone, { 0 } },
 	{ "half of a block that is freed", first_half, { 0 } },
 	{ "the host's memory used again", host_again, { 0 } },
@@ -1130,10 +1166,16 @@ static const struct {
 	  { "after it was freed", "before: free" } },
 	{ "used after it was freed whole, and its end moved", second_half_used,
 	  { "after it was freed", "before: free" } },
+	{ "the half that moved is allocated", moved_half_allocated,
+	  { "that is allocated" } },
+	{ "the half that failed is allocated", failed_half_allocated,
+	  { "that is allocated" } },
 	{ "copied after it was freed", freed_then_copied,
 	  { SAYS_ORDER, "before: cuMemcpyAsync" } },
 	{ "a move that does not end", frozen, { SAYS_LEFT } },
 	{ "an unmap under the copy", unmapped_under_copy,
+	  { "addresses go away", "cuMemUnmap" } },
+	{ "of the host's memory", host_unmapped_under_copy,
 	  { "addresses go away", "cuMemUnmap" } },
 	{ "allocated while it moves", allocated_meanwhile,
 	  { "allocated while it moves" } },

@@ -3,40 +3,13 @@
  * The soft driver's virtual memory management: reserve, create, map, alias,
  * unmap; touching what is not mapped is SIGSEGV; export and import.
  */
-#include <setjmp.h>
-#include <signal.h>
 #include <sys/resource.h>
 
 #include "device_memory.h"
 #include "soft_driver.h"
+#include "touch.h"
 
 #define G	((size_t)2 << 20)
-
-static sigjmp_buf fault;
-
-static void on_fault(int sig)
-{
-	siglongjmp(fault, sig);
-}
-
-/* The signal that reading the address gives, 0 if none. */
-static int touch(uintptr_t addr)
-{
-	int sig = sigsetjmp(fault, 1);
-
-	if (!sig)
-		(void)*(volatile unsigned char *)addr;
-	return sig;
-}
-
-static int touch_write(uintptr_t addr)
-{
-	int sig = sigsetjmp(fault, 1);
-
-	if (!sig)
-		*(volatile unsigned char *)addr = 1;
-	return sig;
-}
 
 static void map_and_fault(void)
 {
@@ -268,10 +241,9 @@ static void refused(void)
 
 int main(void)
 {
-	struct sigaction sa = { .sa_handler = on_fault };
 	size_t g = 0;
 
-	sigaction(SIGSEGV, &sa, NULL);
+	catch_faults();
 	setenv("HETMEM_SOFT_MEMORY", "64M", 1);
 	open_soft("");
 	is(drv->cuMemGetAllocationGranularity(&g, &prop,

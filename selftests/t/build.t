@@ -36,7 +36,7 @@ empty 'nothing of it is in the library' sh -c 'nm build/libhetmem.so build/libhe
 check 'its soname' sh -c 'readelf -d build/libhetmem.so | grep -q "SONAME.*libhetmem\.so\.[0-9]*\]"'
 
 # The public headers, by themselves, in every language and word size that may use them.
-for header in linux/hetmem.h linux/hetmem_emu.h hetmem.h hetmem/{adaptor,framework,hint,place,pool,snapshot}.h; do
+for header in linux/hetmem.h linux/hetmem_emu.h hetmem.h hetmem/{adaptor,framework,hint,move,place,pool,snapshot}.h; do
 	for lang in 'c -std=c99' 'c -std=gnu11' 'c++ -std=c++11' 'c++ -std=c++17'; do
 		echo "#include <$header>" >"$tmp/header.c"
 		# shellcheck disable=SC2086

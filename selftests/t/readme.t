@@ -41,6 +41,17 @@ awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' Documentation/kernel-inter
 check 'kernel-interface.md has an example' grep -q 'HETMEM_IOC_' "$tmp/runtime.c"
 check 'it compiles as printed, without a warning' \
 	gcc -Wall -Wextra -Werror -o "$tmp/runtime" "$tmp/runtime.c"
+# The programs of models.md, one a fenced block.
+awk -v to="$tmp/model" '/^```c$/ { on = ++nr; next } /^```$/ { on = 0 } on { print >(to on ".c") }' \
+	Documentation/models.md
+check 'models.md has two programs' test -e "$tmp/model2.c" -a ! -e "$tmp/model3.c"
+for n in 1 2; do
+	check "program $n compiles as printed, without a warning" gcc -Wall -Wextra -Werror \
+		-I"$tmp/root/usr/include" -o "$tmp/model$n" "$tmp/model$n.c" \
+		"$tmp/root/usr/lib/libhetmem.a" -lnuma
+	check 'it runs' env HETMEM_DRIVER=soft "$tmp/model$n"
+done
+also 'with check mode' env HETMEM_DRIVER=soft HETMEM_SOFT_CHECK=1 "$tmp/model2"
 cat >"$tmp/pc.c" <<'EOF'
 #include <hetmem.h>
 int main(void) { struct hetmem *hm; return hetmem_open(&hm, 0); }

@@ -76,6 +76,26 @@ wait_for()
 	return 1
 }
 
+# ask NAME CODE: perl says whether CODE, of @rows, is true of the last run's JSON.
+ask()
+{
+	cp "$tmp/out" "$tmp/json"
+	perl -MJSON::PP -e '
+		our (@rows, $row, $all);
+		local $/;
+		open(my $in, "<", $ARGV[0]) or die;
+		$all = decode_json(<$in>);
+		@rows = @{ref $all eq "HASH" ? $all->{rows} : $all};
+		$row = $rows[0];
+		my $good = eval $ARGV[1];
+		print $@ || JSON::PP->new->pretty->encode(\@rows) unless $good;
+		exit !$good' "$tmp/json" "$2" >"$tmp/out" 2>"$tmp/err"
+	status=$?
+	[ $status -eq 0 ]
+	judge "$1"
+	cp "$tmp/json" "$tmp/out"
+}
+
 # In a virtual machine a script wraps commands in lines "BEGIN NAME" and "END STATUS"; what
 # it printed is in $tmp/all.
 

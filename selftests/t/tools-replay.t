@@ -8,26 +8,6 @@
 traces=selftests/traces
 export HETMEM_DRIVER=soft
 
-# ask NAME CODE: perl says whether CODE, of @rows, is true of the last run's JSON.
-ask()
-{
-	cp "$tmp/out" "$tmp/json"
-	perl -MJSON::PP -e '
-		our (@rows, $row, $all);
-		local $/;
-		open(my $in, "<", $ARGV[0]) or die;
-		$all = decode_json(<$in>);
-		@rows = @{ref $all eq "HASH" ? $all->{rows} : $all};
-		$row = $rows[0];
-		my $good = eval $ARGV[1];
-		print $@ || JSON::PP->new->pretty->encode(\@rows) unless $good;
-		exit !$good' "$tmp/json" "$2" >"$tmp/out" 2>"$tmp/err"
-	status=$?
-	[ $status -eq 0 ]
-	judge "$1"
-	cp "$tmp/json" "$tmp/out"
-}
-
 keys='trace spec driver events ns_per_event ns_p99 first_pass_ms second_pass_ms
 	peer_first_pass_ms peer_second_pass_ms driver_calls system_calls host_wait_ms
 	peak_requested peak_reserved ratio failures'

@@ -77,6 +77,12 @@ check 'memory of both' "$report" "$tmp/m"
 also 'what missed its goal' grep -q '^| small | 2.50 | copies | 2.00 | 1.250 | 1.100 | no, by 1.14 times |$' "$tmp/out"
 also 'what has none' grep -q '^| back | 2.50 | copies | 2.00 | 1.250 | - |  |$' "$tmp/out"
 : >"$tmp/m/bench-unified.out"
+echo "{ \"bench\":\"spill\", \"rows\":[ $(both out ', "goal":"at most", "limit":1.1, "met":false'), $(both first '') ] }" \
+	>"$tmp/m/bench-spill.out"
+check 'blocks that move' "$report" "$tmp/m"
+also 'one that missed its goal' grep -q '^| out | 2.5 | copies | 2.0 | 1.25 | 1.10 | no, by 1.14 times |$' "$tmp/out"
+also 'one that has none' grep -q '^| first | 2.5 | copies | 2.0 | 1.25 | - |  |$' "$tmp/out"
+: >"$tmp/m/bench-spill.out"
 
 # Of threads only the spec with streams=retired was taken: it is not the other one.
 echo '[ { "what":"own streams", "spec":"device-pool(streams=retired)", "threads":16, "ns_pair":41.0,

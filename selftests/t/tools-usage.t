@@ -67,6 +67,19 @@ wrong 'replay: order' 'not recorded or concurrent' replay --order frob x
 for work in frob lag lag= lag=0 lag=1x lag=-1 lag=99999999999 busy busy= busy=0 busy=1x busy=-1 busy=99999999999; do
 	wrong "replay: work '$work'" 'not idle, lag=US or busy=US' replay "--work=$work" x
 done
+for size in 0 x -1 8GB ''; do
+	wrong "replay: --spill '$size'" "--spill: '$size' is not" replay "--spill=$size" x
+	wrong "replay: --movable '$size'" "--movable: '$size' is not" replay --spill 1G "--movable=$size" x
+done
+for max in 0 0% 101% x% -1% 8GB ''; do
+	wrong "replay: --max '$max'" "--max: '$max' is not" replay --spill 1G "--max=$max" x
+done
+wrong 'replay: --max alone' '--max goes with --spill' replay --max 50% x
+wrong 'replay: --movable alone' '--movable goes with --spill' replay --spec 'pool(vmm,spill=1G)' --movable 4M x
+wrong 'replay: --spill in threads' '--spill needs one thread' replay --spill 1G --order concurrent x
+wrong 'replay: --moves of nothing' '--moves: .*spill=' replay --moves x
+wrong 'replay: --moves in threads' '--moves: .*concurrent' replay --moves --order concurrent --spec 'pool(vmm,spill=1G)' x
+wrong 'replay: spill=0' 'spill' replay --spec 'pool(vmm,spill=0)' x
 refused 'replay: no such file' 'No such file' replay "$tmp/none"
 echo Thread,Time >"$tmp/bad.csv"
 refused 'replay: no trace' 'line 1: not the header' replay "$tmp/bad.csv"

@@ -20,6 +20,7 @@ static const struct bench {
 	{ "vmm", bench_vmm, "a pool that grows by 1 GiB" },
 	{ "pinned", bench_pinned, "page-locked memory, beside cuMemHostAlloc" },
 	{ "sleep", bench_sleep, "parking the contents of a pool, beside a copy" },
+	{ "spill", bench_spill, "moving blocks to the host and back, beside a copy" },
 	{ "driver", bench_driver, "what calls of the driver take by themselves" },
 	{ "metadata", bench_metadata, "resident memory that a pool of small blocks needs" },
 	{ "unified", bench_unified, "memory of both CPU and device, in turns" },

@@ -22,6 +22,7 @@ int bench_streams(int argc, char **argv);
 int bench_vmm(int argc, char **argv);
 int bench_pinned(int argc, char **argv);
 int bench_sleep(int argc, char **argv);
+int bench_spill(int argc, char **argv);
 int bench_cached(int argc, char **argv);
 int bench_driver(int argc, char **argv);
 int bench_metadata(int argc, char **argv);
@@ -82,6 +83,11 @@ struct bench_report;
 
 /* @name: of the benchmark. Rows are printed at the end, all at once. */
 struct bench_report *bench_report_new(const char *name, bool json);
+/* Text for rows, and the name of a row for @what of @spec. They belong to the report. */
+const char *bench_report_text(struct bench_report *report, const char *fmt, ...)
+	printf_like(2, 3);
+const char *bench_row_name(struct bench_report *report, const char *spec, const char *what);
+
 void bench_report_add(struct bench_report *report, const struct bench_row *row);
 
 /* Something was not measured, and why; @why is copied. */

@@ -22,6 +22,8 @@ struct bench_report {
 	size_t nr_rows;
 	struct skip *skips;
 	size_t nr_skips;
+	char **texts;
+	size_t nr_texts;
 };
 
 #ifdef __x86_64__
@@ -126,6 +128,35 @@ void bench_report_skip(struct bench_report *report, const char *name,
 	if (vasprintf(&skip->why, fmt, ap) < 0)
 		skip->why = xstrdup("");
 	va_end(ap);
+}
+
+static char *keep_text(struct bench_report *report, char *text)
+{
+	report->texts = xrealloc_array(report->texts, report->nr_texts + 1, sizeof(text));
+	report->texts[report->nr_texts++] = text;
+	return text;
+}
+
+const char *bench_report_text(struct bench_report *report, const char *fmt, ...)
+{
+	va_list ap;
+	char *text;
+
+	va_start(ap, fmt);
+	if (vasprintf(&text, fmt, ap) < 0)
+		text = xstrdup("");
+	va_end(ap);
+	return keep_text(report, text);
+}
+
+const char *bench_row_name(struct bench_report *report, const char *spec, const char *what)
+{
+	char *name = keep_text(report, xasprintf("%s-%s", spec, what)), *c;
+
+	for (c = name; *c; c++)
+		if (strchr("()=,\"' ", *c))
+			*c = '-';
+	return name;
 }
 
 static bool measured(const struct bench_row *row)
@@ -332,6 +363,9 @@ int bench_report_end(struct bench_report *report)
 		free(report->skips[i].name);
 		free(report->skips[i].why);
 	}
+	for (i = 0; i < report->nr_texts; i++)
+		free(report->texts[i]);
+	free(report->texts);
 	free(report->skips);
 	free(report->rows);
 	free(report);

@@ -68,6 +68,12 @@ static bool good(struct place *at, bool worked, const char *what)
 	return worked;
 }
 
+/* A call of the library returned @err: its text is there only now. */
+static bool called(struct place *at, int err)
+{
+	return good(at, !err, err ? hetmem_last_error() : "");
+}
+
 static bool sync(struct place *at)
 {
 	return good(at, !at->o->drv->cuStreamSynchronize(at->stream), "cuStreamSynchronize");
@@ -106,7 +112,7 @@ static void *alloc_ours(struct place *at, struct hetmem_resource *res, size_t si
 	};
 	void *p = NULL;
 
-	good(at, !hetmem_alloc_with(res, &params, &p), hetmem_last_error());
+	called(at, hetmem_alloc_with(res, &params, &p));
 	return p;
 }
 
@@ -153,8 +159,7 @@ static void prefetch_ours(struct place *at, struct blocks *b, bool to_device)
 			.location = to_device ? at->device :
 				HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
 		};
-	good(at, !hetmem_prefetch_batch(at->o->hm, ranges, b->nr, at->stream),
-	     hetmem_last_error());
+	called(at, hetmem_prefetch_batch(at->o->hm, ranges, b->nr, at->stream));
 }
 
 static void prefetch_all(struct place *at, struct blocks *b, bool to_device)
@@ -237,17 +242,6 @@ static void blocks_free(struct place *at, struct blocks *b)
 			free_managed(at, b->p[i]);
 }
 
-/* The name of a row in JSON: letters, digits and dashes. */
-static const char *row_name(const char *spec, const char *what)
-{
-	char *name = xasprintf("%s-%s", spec, what), *c;
-
-	for (c = name; *c; c++)
-		if (strchr("()=,\"' ", *c))
-			*c = '-';
-	return name;
-}
-
 /* Only a GPU has goals, and only memory that moves: the soft driver moves nothing. */
 static void add_row(const struct place *at, struct bench_report *report, const char *spec,
 		    const char *name, const char *what, double ours, double peer,
@@ -255,7 +249,8 @@ static void add_row(const struct place *at, struct bench_report *report, const c
 {
 	const bool has_goal = limit > 0 && !at->o->hm->soft && at->moves;
 	struct bench_row row = {
-		.name = row_name(spec, name), .what = xasprintf("%s: %s", spec, what),
+		.name = bench_row_name(report, spec, name),
+		.what = bench_report_text(report, "%s: %s", spec, what),
 		.unit = "ms", .ours = ours, .peer = peer, .peer_name = peer_name,
 		.goal = has_goal ? BENCH_GOAL_AT_MOST : BENCH_GOAL_NONE, .limit = limit,
 	};
@@ -298,10 +293,10 @@ static void compare_prefetches(struct place *at, struct bench_report *report,
 	}
 	blocks_free(at, &ours);
 	blocks_free(at, &theirs);
-	add_row(at, report, spec, name, xasprintf("%s, to the device", what), median(there[0]),
-		median(there[1]), "cuMemPrefetchAsync", limit);
-	add_row(at, report, spec, xasprintf("%s-back", name),
-		xasprintf("%s, back to the host", what), median(back[0]),
+	add_row(at, report, spec, name, bench_report_text(report, "%s, to the device", what),
+		median(there[0]), median(there[1]), "cuMemPrefetchAsync", limit);
+	add_row(at, report, spec, bench_report_text(report, "%s-back", name),
+		bench_report_text(report, "%s, back to the host", what), median(back[0]),
 		median(back[1]), "cuMemPrefetchAsync", 0);
 }
 
@@ -314,7 +309,7 @@ static void run_prefetches(struct place *at, struct bench_report *report, const 
 		return;
 	at->moves = can_move(at, res);
 	if (!at->moves) {
-		bench_report_skip(report, row_name(spec, "prefetch"),
+		bench_report_skip(report, bench_row_name(report, spec, "prefetch"),
 				  "the device uses this memory where it is");
 	} else {
 		mix(at, res, false);
@@ -374,8 +369,8 @@ static void turns_alloc_ours(struct place *at, struct turns *t)
 		return;
 	t->data = alloc_ours(at, t->res, t->data_size, HETMEM_PLACEMENT_DEVICE);
 	if (t->data)
-		good(at, !hetmem_prefetch(at->o->hm, t->data, t->data_size, at->device,
-					  at->stream, NULL), hetmem_last_error());
+		called(at, hetmem_prefetch(at->o->hm, t->data, t->data_size, at->device,
+					  at->stream, NULL));
 }
 
 static void turns_make(struct place *at, struct turns *t)
@@ -438,8 +433,8 @@ static const void *to_device(struct place *at, struct turns *t)
 	if (t->way == PREFETCHES)
 		prefetch_bare(at, t->shared, t->size, true);
 	else if (t->way == MOVED)
-		good(at, !hetmem_prefetch(at->o->hm, t->shared, t->size, at->device,
-					  at->stream, NULL), hetmem_last_error());
+		called(at, hetmem_prefetch(at->o->hm, t->shared, t->size, at->device,
+					  at->stream, NULL));
 	return t->shared;
 }
 
@@ -454,8 +449,8 @@ static void to_host(struct place *at, struct turns *t)
 	else if (t->way == PREFETCHES)
 		prefetch_bare(at, t->shared, t->size, false);
 	else if (t->way == MOVED)
-		good(at, !hetmem_move(at->o->hm, t->shared, t->size, host, at->stream, 0,
-				      NULL), hetmem_last_error());
+		called(at, hetmem_move(at->o->hm, t->shared, t->size, host, at->stream, 0,
+				      NULL));
 	sync(at);
 }
 
@@ -549,7 +544,7 @@ static void run_spec(struct place *at, struct bench_report *report, const char *
 	if (!*at->failed)
 		compare_turns(at, report, spec, RESULTS, size);
 	if (*at->failed)
-		bench_report_skip(report, row_name(spec, "rest"), "%s", at->failed);
+		bench_report_skip(report, bench_row_name(report, spec, "rest"), "%s", at->failed);
 }
 
 int bench_unified(int argc, char **argv)

@@ -72,7 +72,49 @@ static void add_times(struct json_object *object, const char *key,
 	json_object_object_add(object, key, times);
 }
 
-static struct json_object *json_run(const struct replay_result *r)
+static struct json_object *json_moves(const struct replay_spill *s)
+{
+	struct json_object *array = json_object_new_array(), *object;
+	size_t i;
+
+	for (i = 0; i < s->nr; i++) {
+		object = json_object_new_object();
+		add_count(object, "event", s->log[i].event);
+		add_text(object, "to", s->log[i].back ? "device" : "host");
+		add_count(object, "bytes", s->log[i].bytes);
+		add_count(object, "age", s->log[i].age == REPLAY_NONE ? -1 : (int64_t)s->log[i].age);
+		json_object_array_add(array, object);
+	}
+	return array;
+}
+
+static struct json_object *json_spill(const struct replay_spill *s, bool moves)
+{
+	struct json_object *object;
+
+	if (!s->known)
+		return NULL;
+	object = json_object_new_object();
+	add_count(object, "max", s->limit ? (int64_t)s->limit : -1);
+	add_count(object, "moves_out", s->moves[0]);
+	add_count(object, "bytes_out", s->bytes[0]);
+	add_count(object, "moves_back", s->moves[1]);
+	add_count(object, "bytes_back", s->bytes[1]);
+	add_count(object, "most_spilled", s->most);
+	add_count(object, "host_peak", s->host);
+	add_number(object, "host_ratio", s->most ? (double)s->host / s->most : -1);
+	add_count(object, "freed_spilled", s->freed);
+	add_number(object, "out_ms", s->timed ? s->ns[0] / 1e6 : -1);
+	add_number(object, "back_ms", s->timed ? s->ns[1] / 1e6 : -1);
+	add_count(object, "failures", s->failures);
+	if (moves) {
+		json_object_object_add(object, "moves", json_moves(s));
+		add_count(object, "moves_left_out", s->left_out);
+	}
+	return object;
+}
+
+static struct json_object *json_run(const struct replay_result *r, const struct replay_how *how)
 {
 	struct json_object *object = json_object_new_object();
 
@@ -114,25 +156,27 @@ static struct json_object *json_run(const struct replay_result *r)
 		add_count(object, "metadata_mapped", r->peak_mapped);
 		add_count(object, "metadata_bytes", r->metadata);
 	}
+	json_object_object_add(object, "spill", json_spill(&r->spill, how->moves));
 	return object;
 }
 
-int replay_json(const struct replay_result *results, size_t nr)
+int replay_json(const struct replay_result *results, size_t nr, const struct replay_how *how)
 {
 	struct json_object *array = json_object_new_array();
 	size_t i;
 
 	for (i = 0; i < nr; i++)
-		json_object_array_add(array, json_run(&results[i]));
+		json_object_array_add(array, json_run(&results[i], how));
 	puts(json_object_to_json_string_ext(array, JSON_C_TO_STRING_PRETTY));
 	json_object_put(array);
 	return EXIT_OK;
 }
 #else
-int replay_json(const struct replay_result *results, size_t nr)
+int replay_json(const struct replay_result *results, size_t nr, const struct replay_how *how)
 {
 	(void)results;
 	(void)nr;
+	(void)how;
 	return complain(EXIT_USAGE, "replay",
 			"--json: this was built without libjson-c-dev");
 }

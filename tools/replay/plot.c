@@ -4,6 +4,10 @@
  * requested and reserved bytes, step by step; on the right the live blocks at
  * the step where most bytes were requested, by address: a row is a range of
  * addresses, blocks are dark, what is between two is the fragmentation.
+ *
+ * Where blocks move, the left side also has the bytes on the host, max=, and marks below
+ * the axis: one row for steps that moved blocks to the host, one for those that moved
+ * blocks back. On the right blocks of which some is on the host have its colour.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,14 +24,22 @@
 #define MAP_WIDTH	480
 #define TOP		46
 
+enum line { REQUESTED, RESERVED, SPILLED, NR_LINES };
+
+static const char *const line_names[NR_LINES] = { "requested", "reserved", "spilled" };
+static const char *const colours[NR_LINES] = { "#2a5d9f", "#c0392b", "#27864b" };
+
+/* @moves: to the host, and back. */
 struct sample {
-	uint64_t requested;
-	uint64_t reserved;
+	uint64_t bytes[NR_LINES];
+	uint32_t moves[2];
 };
 
+/* @spilled: some of it is on the host. */
 struct extent {
 	uintptr_t start;
 	size_t size;
+	bool spilled;
 };
 
 /**
@@ -49,7 +61,7 @@ static int by_start(const void *a, const void *b)
 }
 
 static void take_extents(struct panel *p, const struct replay_world *w,
-			 const size_t *sizes)
+			 const struct replay_watch *watch, const size_t *sizes)
 {
 	uint32_t i;
 
@@ -57,8 +69,24 @@ static void take_extents(struct panel *p, const struct replay_world *w,
 	for (i = 0; i < w->trace->blocks; i++)
 		if (w->ptrs[i])
 			p->extents[p->nr_extents++] = (struct extent){
-				(uintptr_t)w->ptrs[i], sizes[i] };
+				(uintptr_t)w->ptrs[i], sizes[i],
+				watch->blocks && watch->blocks[i].spilled };
 	qsort(p->extents, p->nr_extents, sizeof(*p->extents), by_start);
+}
+
+/* The sample of a time, with the most that was @requested; what follows is the next one's. */
+static void take_sample(struct panel *p, struct replay_watch *watch,
+			struct hetmem_resource *res, uint64_t requested)
+{
+	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+
+	hetmem_resource_stats(res, &stats);
+	p->samples[p->nr_samples++] = (struct sample){
+		.bytes = { requested, stats.reserved, watch->recent },
+		.moves = { watch->recent_moves[0], watch->recent_moves[1] },
+	};
+	watch->recent = watch->spill ? watch->spill->spilled : 0;
+	watch->recent_moves[0] = watch->recent_moves[1] = 0;
 }
 
 /*
@@ -70,11 +98,12 @@ static int take_samples(struct panel *p, struct hetmem *hm,
 			const struct replay_result *r,
 			const struct replay_how *how)
 {
-	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+	struct replay_watch watch = { .spill = NULL };
+	struct replay_spill spill = { .known = false };
 	const struct replay_trace *t = r->trace;
 	size_t every = t->nr / SAMPLES + 1, i;
 	size_t *sizes = xcalloc(t->blocks, sizeof(*sizes));
-	struct hetmem_resource *res;
+	struct hetmem_resource *res = NULL;
 	uint64_t requested = 0, most = 0;
 	struct replay_world w;
 	int status;
@@ -83,10 +112,15 @@ static int take_samples(struct panel *p, struct hetmem *hm,
 	if (!status && hetmem_resource_create(hm, r->spec, &res))
 		status = complain(EXIT_FAILED, "replay", "%s",
 				  hetmem_last_error());
+	if (!status && r->spill.known)
+		status = replay_watch_open(&watch, &w, res, r->spec, false, &spill);
 	for (i = 0; !status && i < t->nr; i++) {
 		const struct replay_step *s = &t->steps[i];
 
-		replay_step(&w, res, s);
+		if (r->spill.known)
+			replay_watch_step(&watch, i);
+		else
+			replay_step(&w, res, s);
 		if (s->op == REPLAY_ALLOC) {
 			requested += s->size;
 			sizes[s->block] = s->size;
@@ -96,15 +130,14 @@ static int take_samples(struct panel *p, struct hetmem *hm,
 		if (requested > most)
 			most = requested;
 		if (i == t->peak_step)
-			take_extents(p, &w, sizes);
+			take_extents(p, &w, &watch, sizes);
 		if (i % every && i != t->nr - 1)
 			continue;
-		hetmem_resource_stats(res, &stats);
-		p->samples[p->nr_samples++] = (struct sample){
-			most, stats.reserved };
+		take_sample(p, &watch, res, most);
 		most = 0;
 	}
-	if (!status) {
+	replay_watch_close(&watch);
+	if (res) {
 		replay_drain(&w, res);
 		hetmem_resource_destroy(res);
 	}
@@ -128,22 +161,77 @@ static void put_text(FILE *f, const char *s)
 	}
 }
 
-static void draw_line(FILE *f, const struct panel *p, uint64_t most, int top,
-		      const char *colour, bool reserved)
+static double place_x(const struct panel *p, size_t sample)
+{
+	return LEFT + (double)sample * WIDTH / (p->nr_samples > 1 ? p->nr_samples - 1 : 1);
+}
+
+static void draw_line(FILE *f, const struct panel *p, uint64_t most, int top, enum line line)
 {
 	size_t i;
 
-	fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" points=\"", colour);
-	for (i = 0; i < p->nr_samples; i++) {
-		uint64_t value = reserved ? p->samples[i].reserved :
-			p->samples[i].requested;
-
-		fprintf(f, "%.1f,%.1f ",
-			LEFT + (double)i * WIDTH /
-			(p->nr_samples > 1 ? p->nr_samples - 1 : 1),
-			top + HEIGHT - (double)value * HEIGHT / most);
-	}
+	fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" points=\"", colours[line]);
+	for (i = 0; i < p->nr_samples; i++)
+		fprintf(f, "%.1f,%.1f ", place_x(p, i),
+			top + HEIGHT - (double)p->samples[i].bytes[line] * HEIGHT / most);
 	fputs("\"/>\n", f);
+}
+
+/* A mark for each sample with moves, in the colour of the side that they go to. */
+static void draw_moves(FILE *f, const struct panel *p, int top, int back)
+{
+	const int y = top + HEIGHT + 2 + 7 * back;
+	size_t i;
+
+	fprintf(f, "<path class=\"%s\" stroke=\"%s\" d=\"", back ? "back" : "out",
+		colours[back ? RESERVED : SPILLED]);
+	for (i = 0; i < p->nr_samples; i++)
+		if (p->samples[i].moves[back])
+			fprintf(f, "M%.1f,%dv5 ", place_x(p, i), y);
+	fputs("\"/>\n", f);
+}
+
+static void draw_spill(FILE *f, const struct panel *p, const struct replay_spill *s,
+		       uint64_t most, int top)
+{
+	const double y = top + HEIGHT - (double)s->limit * HEIGHT / most;
+
+	draw_line(f, p, most, top, SPILLED);
+	draw_moves(f, p, top, 0);
+	draw_moves(f, p, top, 1);
+	if (s->limit)
+		fprintf(f, "<line class=\"max\" x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#c0392b\" stroke-dasharray=\"6 4\"/>\n",
+			LEFT, y, LEFT + WIDTH, y);
+}
+
+/* The largest value that is drawn. */
+static uint64_t most_of(const struct panel *p, const struct replay_spill *s)
+{
+	uint64_t most = s->limit ? s->limit : 1;
+	size_t i;
+	int line;
+
+	for (i = 0; i < p->nr_samples; i++)
+		for (line = 0; line < NR_LINES; line++)
+			if (p->samples[i].bytes[line] > most)
+				most = p->samples[i].bytes[line];
+	return most;
+}
+
+static void draw_key(FILE *f, const struct replay_spill *s, int top)
+{
+	int line;
+
+	fprintf(f, "<text x=\"%d\" y=\"%d\">", LEFT, top - 8);
+	for (line = s->known ? SPILLED : RESERVED; line >= 0; line--)
+		fprintf(f, "<tspan fill=\"%s\">%s</tspan>%s", colours[line],
+			line_names[line], line ? " " : "");
+	if (s->limit)
+		fprintf(f, " <tspan fill=\"#c0392b\">- - max=</tspan>");
+	if (s->known)
+		fprintf(f, " moves: <tspan fill=\"%s\">| to the host</tspan> <tspan fill=\"%s\">| back</tspan>, at most %s spilled",
+			colours[SPILLED], colours[RESERVED], size_text(s->most));
+	fputs("</text>\n", f);
 }
 
 static void draw_axes(FILE *f, const struct replay_result *r, uint64_t most,
@@ -160,7 +248,7 @@ static void draw_axes(FILE *f, const struct replay_result *r, uint64_t most,
 			LEFT - 6, y + 4, size_text(most / 4 * i));
 	}
 	fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%zu steps</text>\n",
-		LEFT + WIDTH, top + HEIGHT + 16, r->trace->nr);
+		LEFT + WIDTH, top + HEIGHT + (r->spill.known ? 28 : 16), r->trace->nr);
 }
 
 /*
@@ -209,23 +297,33 @@ static void draw_extent(FILE *f, uintptr_t at, size_t size, uintptr_t row_span,
 	}
 }
 
-static void draw_map(FILE *f, const struct panel *p, int top)
+static void draw_extents(FILE *f, const struct panel *p, bool spilled, int top)
 {
 	uintptr_t row_span = drawn_span(p) / ROWS + 1, at = 0;
 	size_t i;
 
-	fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#eee\"/>\n",
-		MAP_LEFT, top, MAP_WIDTH, HEIGHT);
-	fputs("<g fill=\"#2a5d9f\">\n", f);
+	fprintf(f, "<g fill=\"%s\">\n", colours[spilled ? SPILLED : REQUESTED]);
 	for (i = 0; i < p->nr_extents; i++) {
 		const struct extent *e = &p->extents[i];
 		uintptr_t step = i + 1 < p->nr_extents ?
 			e[1].start - e->start : e->size;
 
-		draw_extent(f, at, e->size, row_span, top);
+		if (e->spilled == spilled)
+			draw_extent(f, at, e->size, row_span, top);
 		at += step < FAR + e->size ? step : e->size;
 	}
 	fputs("</g>\n", f);
+}
+
+static void draw_map(FILE *f, const struct panel *p, bool spills, int top)
+{
+	const uintptr_t row_span = drawn_span(p) / ROWS + 1;
+
+	fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#eee\"/>\n",
+		MAP_LEFT, top, MAP_WIDTH, HEIGHT);
+	draw_extents(f, p, false, top);
+	if (spills)
+		draw_extents(f, p, true, top);
 	fprintf(f, "<text x=\"%d\" y=\"%d\">%zu blocks at the peak over %s of addresses, a row is %s</text>\n",
 		MAP_LEFT, top + HEIGHT + 16, p->nr_extents,
 		size_text(drawn_span(p)), size_text(row_span));
@@ -234,15 +332,8 @@ static void draw_map(FILE *f, const struct panel *p, int top)
 static void draw_panel(FILE *f, const struct panel *p,
 		       const struct replay_result *r, int top)
 {
-	uint64_t most = 1;
-	size_t i;
+	const uint64_t most = most_of(p, &r->spill);
 
-	for (i = 0; i < p->nr_samples; i++) {
-		if (p->samples[i].reserved > most)
-			most = p->samples[i].reserved;
-		if (p->samples[i].requested > most)
-			most = p->samples[i].requested;
-	}
 	fprintf(f, "<text x=\"%d\" y=\"%d\" font-size=\"14\">", LEFT, top - 24);
 	put_text(f, r->trace->name);
 	fputs(", ", f);
@@ -250,12 +341,13 @@ static void draw_panel(FILE *f, const struct panel *p,
 	fprintf(f, ", %s driver: %s requested, %s reserved, ratio %.4f</text>\n",
 		r->driver, size_text(r->peak_requested),
 		size_text(r->peak_reserved), r->ratio);
-	fprintf(f, "<text x=\"%d\" y=\"%d\"><tspan fill=\"#c0392b\">reserved</tspan> <tspan fill=\"#2a5d9f\">requested</tspan></text>\n",
-		LEFT, top - 8);
+	draw_key(f, &r->spill, top);
 	draw_axes(f, r, most, top);
-	draw_line(f, p, most, top, "#c0392b", true);
-	draw_line(f, p, most, top, "#2a5d9f", false);
-	draw_map(f, p, top);
+	draw_line(f, p, most, top, RESERVED);
+	draw_line(f, p, most, top, REQUESTED);
+	if (r->spill.known)
+		draw_spill(f, p, &r->spill, most, top);
+	draw_map(f, p, r->spill.known, top);
 }
 
 int replay_plot(FILE *f, struct hetmem *hm,

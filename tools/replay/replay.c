@@ -14,6 +14,7 @@
 struct options {
 	const char *specs[MAX_SPECS];
 	int nr_specs;
+	struct replay_spill_options spill;
 	const char *driver;
 	const char *plot;
 	const char *curve;
@@ -29,13 +30,16 @@ static int help(void)
 	     "Replays recorded allocations and frees, beside cuMemAllocAsync.\n\n"
 	     "  --spec SPEC         resource to replay with, any number of times\n"
 	     "                      (HETMEM_RESOURCE, else device-pool)\n"
+	     "  --spill SIZE        adds device-pool that moves blocks to SIZE of host memory\n"
+	     "  --max SIZE|PERCENT  its device memory; PERCENT: of FILE's requested peak\n"
+	     "  --movable SIZE      its blocks of that size or more can move (4M)\n"
+	     "  --moves             lists each move, of specs with spill=\n"
 	     "  --driver DRIVER     cuda or soft (cuda where there is a device)\n"
 	     "  --order recorded    in one thread, in the order of the file\n"
 	     "  --order concurrent  in the recorded threads, as fast as they can\n"
 	     "  --work idle         streams have nothing else to do\n"
 	     "  --work lag=US       they are US microseconds behind the CPU\n"
-	     "  --work busy=US      each works US microseconds with every block that is\n"
-	     "                      allocated on it\n"
+	     "  --work busy=US      each works so long with every block allocated on it\n"
 	     "  --memory            what is held alone: no times, no peer, few passes\n"
 	     "  --json              an array of objects\n"
 	     "  --plot FILE.svg     draws requested and reserved bytes over time, and\n"
@@ -114,11 +118,49 @@ static int parse_option(struct options *o, int c, char **argv)
 	case 'c':
 		o->curve = optarg;
 		return 0;
+	case 'S':
+		o->spill.spill = optarg;
+		return 0;
+	case 'M':
+		o->spill.max = optarg;
+		return 0;
+	case 'B':
+		o->spill.movable = optarg;
+		return 0;
+	case 'v':
+		o->how.moves = true;
+		return 0;
 	case 'h':
 		return -1;
 	default:
 		return option_error("replay", c, argv);
 	}
+}
+
+/* The spec of --spill follows from the recording: NULL stands for it. */
+static int add_spill(struct options *o)
+{
+	int status = replay_spill_check(&o->spill);
+
+	if (status || !o->spill.spill)
+		return status;
+	if (o->how.concurrent)
+		return usage_error("replay", "--spill needs one thread: leave out --order concurrent");
+	if (o->nr_specs == MAX_SPECS)
+		return usage_error("replay", "more than %d specs", MAX_SPECS);
+	o->specs[o->nr_specs++] = NULL;
+	return 0;
+}
+
+static bool any_spill(const struct options *o)
+{
+	uint64_t limit;
+	int i;
+
+	for (i = 0; i < o->nr_specs; i++)
+		if (!o->specs[i] || replay_has_spill(o->specs[i], 0, &limit))
+			return true;
+	return false;
 }
 
 static int parse(struct options *o, int argc, char **argv)
@@ -130,6 +172,10 @@ static int parse(struct options *o, int argc, char **argv)
 		{ "work", required_argument, NULL, 'w' },
 		{ "json", no_argument, NULL, 'j' },
 		{ "memory", no_argument, NULL, 'm' },
+		{ "spill", required_argument, NULL, 'S' },
+		{ "max", required_argument, NULL, 'M' },
+		{ "movable", required_argument, NULL, 'B' },
+		{ "moves", no_argument, NULL, 'v' },
 		{ "plot", required_argument, NULL, 'p' },
 		{ "curve", required_argument, NULL, 'c' },
 		{ "help", no_argument, NULL, 'h' },
@@ -152,10 +198,12 @@ static int parse(struct options *o, int argc, char **argv)
 	if (o->json)
 		return complain(EXIT_USAGE, "replay", "--json: this was built without libjson-c-dev");
 #endif
-	if (!o->nr_specs)
-		return add_spec(o, env && *env ? env : "device-pool",
-				"HETMEM_RESOURCE: ");
-	return 0;
+	status = add_spill(o);
+	if (!status && !o->nr_specs)
+		status = add_spec(o, env && *env ? env : "device-pool", "HETMEM_RESOURCE: ");
+	if (!status && o->how.moves && (o->how.concurrent || !any_spill(o)))
+		status = usage_error("replay", "--moves: nothing moves without spill= in a spec, or --order concurrent");
+	return status;
 }
 
 static const char *ms(double value)
@@ -233,6 +281,7 @@ static void print_table(const struct replay_result *results, size_t nr)
 	       results[0].driver);
 	for (i = 0; i < nr; i++)
 		print_calls(&results[i]);
+	replay_spill_print(results, nr);
 }
 
 /* Before anything is measured: what cannot be written is not waited for. */
@@ -262,20 +311,24 @@ static int close_picture(const char *path, FILE *f, int status)
 static int run_all(const struct options *o, struct hetmem *hm,
 		   struct replay_trace **traces)
 {
-	size_t nr = (size_t)o->nr_files * o->nr_specs;
+	size_t nr = (size_t)o->nr_files * o->nr_specs, n;
 	struct replay_result *results = xcalloc(nr, sizeof(*results));
+	char **own = xcalloc(o->nr_files, sizeof(*own));
 	FILE *plot = NULL, *curve = NULL;
 	int i, j, status = EXIT_OK;
 
 	if (!open_picture(o->plot, &plot) || !open_picture(o->curve, &curve))
 		status = EXIT_FAILED;
-	for (i = 0; !status && i < o->nr_files; i++)
+	for (i = 0; !status && i < o->nr_files; i++) {
+		if (o->spill.spill)
+			own[i] = replay_spill_spec(&o->spill, traces[i]);
 		for (j = 0; !status && j < o->nr_specs; j++)
-			status = replay_measure(hm, traces[i], o->specs[j],
-						&o->how,
+			status = replay_measure(hm, traces[i],
+						o->specs[j] ? o->specs[j] : own[i], &o->how,
 						&results[i * o->nr_specs + j]);
+	}
 	if (!status && o->json)
-		status = replay_json(results, nr);
+		status = replay_json(results, nr, &o->how);
 	else if (!status)
 		print_table(results, nr);
 	if (!status && plot)
@@ -284,6 +337,11 @@ static int run_all(const struct options *o, struct hetmem *hm,
 		replay_curve(curve, results, nr, o->nr_specs);
 	status = close_picture(o->plot, plot, status);
 	status = close_picture(o->curve, curve, status);
+	for (i = 0; i < o->nr_files; i++)
+		free(own[i]);
+	for (n = 0; n < nr; n++)
+		free(results[n].spill.log);
+	free(own);
 	free(results);
 	return status;
 }

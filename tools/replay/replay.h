@@ -3,8 +3,8 @@
  * hetmem replay: what its files share. A trace is read once (trace.h);
  * a run is one spec with one trace (run.c, in one thread;
  * threads.c, in as many as were recorded), beside the driver's own
- * allocator, with streams that may lag (lag.c), and is shown as a table,
- * as JSON (json.c) and as pictures (plot.c, curve.c).
+ * allocator, with streams that may lag (lag.c) and blocks that move (spill.c),
+ * and is shown as a table, as JSON (json.c) and as pictures (plot.c, curve.c).
  */
 #ifndef HETMEM_TOOLS_REPLAY_H
 #define HETMEM_TOOLS_REPLAY_H
@@ -21,12 +21,14 @@
  * @lag_us: streams are so much behind the CPU, 0: they are not
  * @busy_us: each allocation's stream works so long with it, 0: not at all
  * @memory: what is held alone is of interest: no peer, few passes
+ * @moves: each move of a block is of interest
  */
 struct replay_how {
 	bool concurrent;
 	unsigned int lag_us;
 	unsigned int busy_us;
 	bool memory;
+	bool moves;
 };
 
 #define REPLAY_CALLS	160
@@ -35,6 +37,50 @@ struct replay_how {
 struct replay_needed {
 	uint64_t needed;
 	uint64_t least;
+};
+
+/* Moves of a run that are kept. */
+#define REPLAY_MOVES	100000
+
+/**
+ * struct replay_move - a move of a block, or of a part of it
+ * @event: index of the step that moved it
+ * @age: steps since the block was allocated; REPLAY_NONE: not known
+ * @back: to the device
+ */
+struct replay_move {
+	uint64_t bytes;
+	uint32_t event;
+	uint32_t age;
+	bool back;
+};
+
+/**
+ * struct replay_spill - moves of a pass. Pairs are of moves to the host and back
+ * @known: the spec has spill=, and a pass was watched
+ * @timed: @ns is a GPU's
+ * @limit: bytes of max=, 0: not given
+ * @ns: time in which one move at least was under way
+ * @spilled: bytes on the host now; @most: at most
+ * @freed: bytes that were on the host when their block was freed
+ * @host: bytes of host memory held at most
+ * @log: the first @nr moves; @left_out: moves after them
+ */
+struct replay_spill {
+	bool known;
+	bool timed;
+	uint64_t limit;
+	uint64_t moves[2];
+	uint64_t bytes[2];
+	uint64_t ns[2];
+	uint64_t spilled;
+	uint64_t most;
+	uint64_t freed;
+	uint64_t host;
+	uint64_t failures;
+	struct replay_move *log;
+	size_t nr;
+	uint64_t left_out;
 };
 
 /**
@@ -69,6 +115,7 @@ struct replay_result {
 	struct replay_needed needed;
 	uint64_t needed_reserved;	/* at most, in that pass */
 	uint64_t failures;
+	struct replay_spill spill;
 };
 
 /**
@@ -122,6 +169,70 @@ bool replay_pass_needed(struct replay_world *world,
 			struct hetmem_resource *res,
 			struct replay_needed *peak);
 
+/* spill.c */
+
+/* --spill, --max and --movable as they were typed; NULL: not given. */
+struct replay_spill_options {
+	const char *spill;
+	const char *max;
+	const char *movable;
+};
+
+/* 0, or EXIT_USAGE and one line was written. */
+int replay_spill_check(const struct replay_spill_options *o);
+/* The spec that they stand for: device-pool with parameters. The caller frees it. */
+char *replay_spill_spec(const struct replay_spill_options *o,
+			const struct replay_trace *trace);
+
+/* Whether @spec has spill=. *@limit: its max= in bytes, 0: none. @total: of the device. */
+bool replay_has_spill(const char *spec, uint64_t total, uint64_t *limit);
+
+/* A block that may move. */
+struct replay_watched {
+	size_t size;
+	uint64_t spilled;
+	uint32_t made;		/* index of its step */
+	uint32_t slot;		/* in replay_watch.live */
+};
+
+/**
+ * struct replay_watch - follows the moves of a pass
+ * @keep: moves are logged
+ * @at: the current step
+ * @blocks: by block; @live: @nr_live of them
+ * @under_way, @since: moves each way, and since when there are any
+ * @recent, @recent_moves: most spilled, and moves, since the caller set them to 0
+ */
+struct replay_watch {
+	struct replay_world *world;
+	struct hetmem_resource *res;
+	struct replay_spill *spill;
+	bool keep;
+	uint32_t at;
+	struct replay_watched *blocks;
+	uint32_t *live;
+	uint32_t nr_live;
+	uint32_t under_way[2];
+	uint64_t since[2];
+	uint64_t recent;
+	uint32_t recent_moves[2];
+};
+
+/* 0, or the exit status, and then one line was written. */
+int replay_watch_open(struct replay_watch *watch, struct replay_world *world,
+		      struct hetmem_resource *res, const char *spec, bool keep,
+		      struct replay_spill *spill);
+/* As replay_step() with step @at. */
+int replay_watch_step(struct replay_watch *watch, size_t at);
+/* Does nothing if it was not opened. */
+void replay_watch_close(struct replay_watch *watch);
+
+/* A watched pass, if @spec has spill=. 0 or the exit status. */
+int replay_spill_pass(struct replay_world *world, const char *spec, bool keep,
+		      struct replay_spill *spill);
+/* Tables of what moved in the @nr runs, if anything could. */
+void replay_spill_print(const struct replay_result *results, size_t nr);
+
 /* lag.c: keeps streams behind the CPU. NULL: no lag. */
 struct replay_lag *replay_lag_new(struct replay_world *world);
 /* To be called often; puts a gate on @stream when it is time for one. */
@@ -137,7 +248,8 @@ int replay_measure(struct hetmem *hm, const struct replay_trace *trace,
 		   struct replay_result *result);
 
 /* json.c */
-int replay_json(const struct replay_result *results, size_t nr);
+int replay_json(const struct replay_result *results, size_t nr,
+		const struct replay_how *how);
 
 /* curve.c: @nr results, @specs in a row for each trace. */
 void replay_curve(FILE *f, const struct replay_result *results, size_t nr,

@@ -450,6 +450,8 @@ int replay_measure(struct hetmem *hm, const struct replay_trace *t,
 		status = driver_passes(&w, spec, r);
 	if (!status && !how->concurrent)
 		status = needed_pass(&w, spec, r);
+	if (!status && !how->concurrent)
+		status = replay_spill_pass(&w, spec, how->moves, &r->spill);
 	replay_world_close(&w);
 	r->failures /= how->memory ? 2 : 4;	/* passes */
 	if (how->memory) {

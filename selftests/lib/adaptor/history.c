@@ -348,7 +348,7 @@ static void test_damage(const char *spec, hetmem_stream stream)
 		drv->cuMemsetD8Async((uintptr_t)damaged_block + 1000, 1, 1,
 				     stream);
 	said_by(free_damaged, damaged);
-	ok(strstr(text, "something wrote 0 bytes behind its end"),
+	ok(strstr(text, "byte 1 after its end was overwritten"),
 	   "%s: damage", spec);
 	/* The guard's line, and the history's. */
 	ok(count_block(damaged_base) && count("bytes, allocated on") == 2,

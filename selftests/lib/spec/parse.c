@@ -243,6 +243,8 @@ static void test_table(void)
 	for (kind = hm_kinds; kind->name; kind++) {
 		bad += hm_kind_find(kind->name, strlen(kind->name)) != kind;
 		bad += !kind->help;
+		/* The list ends. */
+		bad += !!kind->params[HM_SPEC_PARAMS - 1].name;
 		bad += !kind->provider + !kind->pool + !kind->resource +
 			!kind->expand != 3;
 		for (param = kind->params; param->name; param++) {
