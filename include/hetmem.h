@@ -11,7 +11,7 @@
  *				add
  *	hetmem/place.h		where memory is, and moving it
  *	hetmem/hint.h		asking another process to move its memory
- *	hetmem/framework.h	entry points for PyTorch and CuPy
+ *	hetmem/framework.h	entry points for PyTorch, CuPy and NumPy
  *
  * Errors: a function that can fail returns 0 or a negative errno, and
  * hetmem_last_error() has the text. Comments list the errors of each function.

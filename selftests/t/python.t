@@ -119,6 +119,32 @@ for candidate in python3 python3.9 python3.{10..14} "${PYENV_ROOT:-$HOME/.pyenv}
 done
 also 'there is one at least' test ${#pythons[@]} -gt 0
 
+# Both places of its C API, and the first release that has handlers.
+numpy_for()
+{
+	case $1 in
+	3.9) echo 2.0.2 ;;
+	3.10) echo 1.22.4 ;;
+	3.11) echo 1.26.4 2.3.5 ;;
+	3.12) echo 2.0.2 ;;
+	*) echo 2.3.5 ;;
+	esac
+}
+
+for python in "${pythons[@]}"; do
+	version=${python%/bin/python} version=${version##*/}
+	for release in $(numpy_for "$version"); do
+		if dir=$(pypi numpy "numpy==$release"); then
+			for name in numpy; do
+				PYTHONPATH=$dir program "$version, NumPy $release: $name" \
+					limited 300 "$python" "$tests/test_$name.py"
+			done
+		else
+			skip "$version, NumPy $release" 'PyPI has no answer'
+		fi
+	done
+done
+
 python=${pythons[0]}
 if dir=$(pypi lint ruff==0.17.6 mypy==2.4.1 numpy); then
 	export MYPYPATH=tools/python

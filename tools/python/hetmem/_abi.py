@@ -206,4 +206,5 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_location_name": (TEXT, P, U32, TEXT, SIZE),
     "hetmem_why_names": (TEXT, U32, TEXT, SIZE),
     "hetmem_torch_resource": (P, INT),
+    "hetmem_numpy_handler": (INT, P, SIZE, P, P),
 }
