@@ -135,7 +135,7 @@ for python in "${pythons[@]}"; do
 	version=${python%/bin/python} version=${version##*/}
 	for release in $(numpy_for "$version"); do
 		if dir=$(pypi numpy "numpy==$release"); then
-			for name in numpy; do
+			for name in numpy residency; do
 				PYTHONPATH=$dir program "$version, NumPy $release: $name" \
 					limited 300 "$python" "$tests/test_$name.py"
 			done

@@ -29,6 +29,7 @@ from .core import (
     resource,
     use,
 )
+from .place import Residency, residency
 
 __version__ = "0.1.0"
 
@@ -44,12 +45,14 @@ __all__ = [
     "Library",
     "OutOfMemoryError",
     "Remap",
+    "Residency",
     "Resource",
     "Stats",
     "Stream",
     "current",
     "default",
     "log",
+    "residency",
     "resource",
     "use",
 ]
