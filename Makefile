@@ -139,7 +139,14 @@ $(B)/hetmem $(B)/python/hetmem: $(tool_obj) $(B)/libhetmem.a
 # tools/python/backend.py makes the wheel; pip calls it, too.
 $(B)/python/%: ldflags += -Wl,--strip-debug,--disable-new-dtags,-rpath,'$$ORIGIN'
 
-python-parts: $(addprefix $(B)/python/,libhetmem.so libhetmem-soft.so hetmem)
+python-parts: $(addprefix $(B)/python/,libhetmem.so libhetmem-soft.so libhetmem-torch.so hetmem)
+
+# It needs no header of PyTorch.
+$(B)/python/libhetmem-torch.so: tools/python/torch_plain.cc include/hetmem.h include/hetmem/framework.h \
+		$(B)/python/libhetmem.so
+	$(say) CXX $@
+	$(Q)$(CXX) -std=c++17 -O2 -g -fPIC -shared -fvisibility=hidden -Wall -Wextra -Iinclude \
+		-Iinclude/uapi $(ldflags) -Wl,-z,defs -o $@ $< $(B)/python/libhetmem.so
 
 wheel: python-parts
 	$(say) WHEEL $(B)/wheel

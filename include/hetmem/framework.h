@@ -23,6 +23,13 @@ void hetmem_torch_free(void *ptr, size_t size, int device,
 		       hetmem_stream stream);
 
 /*
+ * As hetmem_torch_alloc(), for a shim that throws: sets *@ptr, and writes nothing to
+ * stderr. Errors: those of hetmem_open(), hetmem_resource_current() and hetmem_alloc().
+ */
+int hetmem_torch_try_alloc(size_t size, int device, hetmem_stream stream,
+			   void **ptr);
+
+/*
  * Hooks of its allocator(). base_alloc returns the block that contains @ptr,
  * and its size in *@size (may be NULL). reset is torch.cuda.empty_cache(): it
  * gives back memory that is not allocated.

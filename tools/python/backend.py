@@ -83,7 +83,7 @@ def needed(parts: list[Path]) -> dict[str, Path]:
             ["ldd", str(part)], stdout=subprocess.PIPE, text=True, check=True
         ).stdout
         for name, path in re.findall(r"^\s*(\S+) => (\S+)", listing, re.MULTILINE):
-            if SYSTEM.fullmatch(name):
+            if SYSTEM.fullmatch(name) or name.startswith("libhetmem"):
                 continue
             if path == "not":
                 raise SystemExit(f"backend.py: {part} needs {name}: install it")
@@ -101,6 +101,7 @@ def libraries() -> dict[str, bytes]:
     files = {
         "libhetmem.so.0": PARTS / "libhetmem.so",
         "libhetmem-soft.so": PARTS / "libhetmem-soft.so",
+        "libhetmem-torch.so": PARTS / "libhetmem-torch.so",
         "hetmem": PARTS / "hetmem",
     }
     found = needed(list(files.values()))

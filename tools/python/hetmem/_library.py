@@ -29,8 +29,20 @@ def folders() -> list[str]:
     found = [str(here / "lib")]
     top = here.parents[2]
     if (top / "lib" / "libhetmem.map").exists():
-        found.append(str(top / "build"))
+        found += [str(top / "build"), str(top / "build" / "python")]
     return found
+
+
+def part(name: str) -> str:
+    """The path of another part of the package."""
+    for folder in folders():
+        candidate = os.path.join(folder, name)
+        if os.path.exists(candidate):
+            return candidate
+    raise HetmemError(
+        errno.ENOENT,
+        f"the package has no {name}: install the wheel, or type: make wheel",
+    )
 
 
 def path() -> str:

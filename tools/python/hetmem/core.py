@@ -130,10 +130,11 @@ class Remap:
 
 
 class _Handle:
-    """An open library. Its last user closes it."""
+    """An open library. Its last user closes it, except a shared one."""
 
-    def __init__(self, hm: int) -> None:
+    def __init__(self, hm: int, shared: bool = False) -> None:
         self.hm: int | None = hm
+        self.shared = shared
         self.lib = _library.library()
 
     def get(self) -> int:
@@ -143,7 +144,7 @@ class _Handle:
 
     def close(self) -> None:
         hm, self.hm = self.hm, None
-        if hm is not None:
+        if hm is not None and not self.shared:
             self.lib.hetmem_close(hm)
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
