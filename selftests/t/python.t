@@ -113,7 +113,7 @@ for candidate in python3 python3.9 python3.{10..14} "${PYENV_ROOT:-$HOME/.pyenv}
 		'$candidate' -m venv --without-pip '$tmp/$version' &&
 		'$candidate' -m zipfile -e '$wheel' '$tmp/$version/lib/python$version/site-packages'"
 	pythons+=("$python")
-	for name in abi core torch; do
+	for name in abi core torch cupy; do
 		program "$version: $name" limited 300 "$python" "$tests/test_$name.py"
 	done
 done
