@@ -491,7 +491,7 @@ static bool choose_size(struct spiller *s)
 int bench_spill(int argc, char **argv)
 {
 	static const char *const presets[] = {
-		"pool(vmm,handle=64M)", "pool(vmm)", NULL,
+		"pool(vmm,handle=64M,wait=60s)", "pool(vmm,wait=60s)", NULL,
 	};
 	struct bench_options o = { .takes_size = true, .runs_kernels = true };
 	struct spiller s = { .o = &o };
