@@ -99,7 +99,7 @@ import hetmem
 hetmem.resource("pool(host)")'
 also 'with what to do' grep -q 'older than the Python package; install a library' "$tmp/err"
 
-# The tests, with each Python from 3.9 on. A wheel is a zip file.
+# The tests, with each Python from 3.9 on; the first has all of them. A wheel is a zip file.
 pythons=()
 versions=' '
 for candidate in python3 python3.9 python3.{10..14} "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.*/bin/python3; do
@@ -111,9 +111,12 @@ for candidate in python3 python3.9 python3.{10..14} "${PYENV_ROOT:-$HOME/.pyenv}
 	python=$tmp/$version/bin/python
 	check "Python $version" sh -c "
 		'$candidate' -m venv --without-pip '$tmp/$version' &&
-		'$candidate' -m zipfile -e '$wheel' '$tmp/$version/lib/python$version/site-packages'"
+		cd '$tmp/$version/lib/python$version/site-packages' &&
+		'$candidate' -m zipfile -e '$wheel' . && chmod 755 hetmem/lib/hetmem"
+	names='abi core'
+	[ ${#pythons[@]} -gt 0 ] || names+=' torch cupy'
 	pythons+=("$python")
-	for name in abi core torch cupy; do
+	for name in $names; do
 		program "$version: $name" limited 300 "$python" "$tests/test_$name.py"
 	done
 done
@@ -133,9 +136,13 @@ numpy_for()
 
 for python in "${pythons[@]}"; do
 	version=${python%/bin/python} version=${version##*/}
-	for release in $(numpy_for "$version"); do
+	releases=$(numpy_for "$version")
+	for release in $releases; do
 		if dir=$(pypi numpy "numpy==$release"); then
-			for name in numpy residency; do
+			names=numpy
+			[ "$python $release" != "${pythons[0]} ${releases##* }" ] ||
+				names+=' residency doc'
+			for name in $names; do
 				PYTHONPATH=$dir program "$version, NumPy $release: $name" \
 					limited 300 "$python" "$tests/test_$name.py"
 			done
