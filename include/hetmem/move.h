@@ -7,10 +7,10 @@
  * is free. Whole handles of memory move: the ends of a block that share a handle with other
  * blocks stay. Device memory that moved once has handles of its own.
  *
- * Only movable blocks move: allocated with HETMEM_ALLOC_MOVABLE, or of movable= bytes or
- * more where the spec says so. With spill= in its spec a pool moves them by itself when
- * the device or max= is full, and back when there is room. Only blocks of the stream that
- * allocates do.
+ * Only movable blocks move: larger than 1 MiB, and allocated with HETMEM_ALLOC_MOVABLE, or
+ * of movable= bytes or more where the spec says so. With spill= in its spec a pool moves
+ * them by itself when the device or max= is full, and back when there is room. It moves
+ * only blocks of the stream that allocates.
  *
  * The promise that makes it safe. The stream of a block is the one it was allocated on.
  * - All uses of a movable block are on its stream, or joined into it (by events) before the
@@ -23,9 +23,10 @@
  *
  * A block never moves if it was recorded on another stream, exported, pinned for
  * communication, allocated with HETMEM_ALLOC_KEEP, in a private pool or in a capture that
- * is not released, or if peers map the pool. No block moves while a capture is open, or on
- * the legacy stream unless the spec says launcher=single: one thread gives work to the
- * device.
+ * is not released, if its stream was destroyed without hetmem_stream_retire(), or if peers
+ * map the pool. No block moves between hetmem_capture_begin() and hetmem_capture_end() of
+ * any stream, or on the legacy stream unless the spec says launcher=single: one thread gives
+ * work to the device.
  */
 #ifndef HETMEM_MOVE_H
 #define HETMEM_MOVE_H
@@ -46,7 +47,8 @@ extern "C" {
  * spec makes them beforehand. Errors:
  * -EINVAL: @ptr is not the beginning of a live block;
  * -EBUSY: the block may not move, or its stream has not finished after wait=, or the pool
- *	is asleep; the text has the reason;
+ *	is asleep, or another thread's move, sleep or wake has not ended after wait=; the
+ *	text has the reason;
  * -ENOMEM: no host memory, or more than spill=; of a fetch: no device memory;
  * -EDEADLK: called by a function of hetmem_on_remap();
  * -EOPNOTSUPP: not a pool over vmm(), or one with export= or comm=on;
@@ -107,7 +109,7 @@ enum hetmem_remap_cause {
  * @cause: enum hetmem_remap_cause
  * @changes: HETMEM_REMAP_*
  * @after: 0: the change is about to begin, and nothing has changed yet; 1: it has ended.
- *	If it failed, nothing changed and @error is not 0.
+ *	If it failed, @error is not 0: nothing changed, or, of a sleep or a wake, a part.
  * @error: 0, or a negative errno
  */
 struct hetmem_remap {
@@ -124,14 +126,14 @@ struct hetmem_remap {
  * Calls @fn before and after memory behind addresses of @res changes: for those who
  * registered an address (RDMA, IPC, cuMemHostRegister, dma-buf). Each call before has
  * exactly one call after, of the same range. @fn runs in the thread that moves the memory,
- * without a lock of the pool, and may allocate and free. Moves, sleep, wake and poll of
- * the resource return -EDEADLK in it. @fn must give up registrations of the range before
- * it returns from the first call.
+ * without a lock of the pool, and may allocate and free. Moves, sleep, wake and the two
+ * functions below return -EDEADLK in it. Poll and trim end no move there. @fn must give up
+ * registrations of the range before it returns from the first call.
  *
  * hetmem_off_remap() removes what was added with the same @fn and @arg. It waits for calls
  * of @fn by other threads that have begun. Errors:
  * -EINVAL: @fn is NULL; off: it was not added;
- * -EDEADLK: off: called by @fn;
+ * -EDEADLK: called by a function of hetmem_on_remap();
  * -EOPNOTSUPP: not a pool over vmm();
  * -ENOMEM, -EOWNERDEAD.
  */

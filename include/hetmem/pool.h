@@ -260,8 +260,8 @@ int hetmem_import_close(struct hetmem *hm, void *ptr);
  * @driver_calls: made by the resource
  * @host_wait_ns: nanoseconds that calls waited for a device
  * @parked: bytes of host memory for contents, see hetmem_sleep()
- * @spilled: bytes of live blocks that are on the host, see hetmem_spill(). @reserved
- *	does not include them
+ * @spilled: bytes of blocks that are on the host, see hetmem_spill(). A freed block counts
+ *	until the pool takes its host memory back. @reserved does not include them
  * @spill_host: bytes of host memory for that, kept ones included
  * @spill_host_peak: highest value of @spill_host
  * @spilled_total, @fetched_total: bytes that were moved, each way
@@ -306,8 +306,8 @@ int hetmem_resource_stats(struct hetmem_resource *res,
  *
  * A lower max takes no live memory away. A pool gives free memory back until at
  * most max is held, and waits for work on that memory, up to twice wait=. A
- * pool over vmm() has addresses for 16 times its first max: give reserve= to
- * raise max further. A higher min keeps memory, but allocates none. Errors:
+ * pool over vmm() has addresses for 16 times its first max and twice its spill: give
+ * reserve= to raise max further. A higher min keeps memory, but allocates none. Errors:
  * -EINVAL: no such parameter, or a bad value; the text has the valid ones;
  * -EOPNOTSUPP: the parameter cannot change, or no resource of @res has it;
  * -EOWNERDEAD.

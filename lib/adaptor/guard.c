@@ -711,6 +711,15 @@ static int guard_stats(struct guard *g, struct hetmem_resource_stats *stats)
 	return err;
 }
 
+/* A free uses the block, to look at its zones: no move may be under way then. */
+static int guard_move(struct guard *g, const struct hm_ctl_move *arg)
+{
+	struct hm_ctl_move whole = *arg;
+
+	whole.begin = false;
+	return guard_by_base(g, HM_CTL_MOVE, &whole, &whole.ptr);
+}
+
 static int guard_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct guard *g = (struct guard *)self;
@@ -723,7 +732,7 @@ static int guard_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return guard_by_base(g, op, arg,
 				     &((struct hm_ctl_stream *)arg)->ptr);
 	case HM_CTL_MOVE:
-		return guard_by_base(g, op, arg, &((struct hm_ctl_move *)arg)->ptr);
+		return guard_move(g, arg);
 	case HM_CTL_POLL:
 		return guard_poll(g);
 	case HM_CTL_SLEEP:

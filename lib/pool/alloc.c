@@ -1136,6 +1136,9 @@ int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
 		p->source->poll(p);
 		/* After the time is up as well: other threads freed meanwhile. */
 		err = attempt(p, s, arg);
+		/* The host may have room now, for blocks that had to stay. */
+		if (err == -ENOMEM && !wait && p->source->relieve && p->source->relieve(p, s, bytes))
+			err = attempt(p, s, arg);
 	} while (err && !wait);
 	return err;
 }

@@ -682,6 +682,16 @@ static void tell(struct pool *p, enum hetmem_remap_cause cause, bool after, int 
 		p->source->tell(p, cause, after, err);
 }
 
+static int put_to_sleep(struct pool *p)
+{
+	int err;
+
+	tell(p, HETMEM_REMAP_SLEEP, false, 0);
+	err = p->source->sleep(p);
+	tell(p, HETMEM_REMAP_SLEEP, true, err);
+	return err;
+}
+
 /* With both locks. Releases pool->lock while it waits and copies. */
 static int pool_go_to_sleep(struct pool *p, const struct hm_ctl_sleep *arg)
 {
@@ -694,9 +704,11 @@ static int pool_go_to_sleep(struct pool *p, const struct hm_ctl_sleep *arg)
 		return hm_error(-EBUSY, "sleep: the pool is asleep and its contents are lost: hetmem_wake()");
 	/* What failed before is tried again. */
 	if (p->asleep)
-		return p->source->sleep(p);
+		return put_to_sleep(p);
 	if (p->source->end_moves)
-		p->source->end_moves(p);
+		err = p->source->end_moves(p);
+	if (err)
+		return err;
 	p->asleep = true;
 	p->slept_in = arg->call;
 	pool_set_cache(p);
@@ -718,10 +730,7 @@ static int pool_go_to_sleep(struct pool *p, const struct hm_ctl_sleep *arg)
 		return err;
 	}
 	p->saved = keep;
-	tell(p, HETMEM_REMAP_SLEEP, false, 0);
-	err = p->source->sleep(p);
-	tell(p, HETMEM_REMAP_SLEEP, true, err);
-	return err;
+	return put_to_sleep(p);
 }
 
 /* With both locks. Releases pool->lock while it copies. */
@@ -741,10 +750,38 @@ static int pool_wake_up(struct pool *p)
 	return 0;
 }
 
+static int not_by_observers(const struct pool *p)
+{
+	return __atomic_load_n(&p->mover, __ATOMIC_RELAXED) == hm_thread() ?
+		hm_error(-EDEADLK, "pool: not in a function of hetmem_on_remap()") : 0;
+}
+
+int hm_pool_lock_moves_within(struct pool *p, uint64_t ns)
+{
+	struct timespec end;
+	int err = not_by_observers(p);
+
+	if (err)
+		return err;
+	if (pthread_mutex_trylock(&p->sleep_lock)) {
+		clock_gettime(CLOCK_REALTIME, &end);
+		ns += end.tv_nsec;
+		end.tv_sec += ns / 1000000000;
+		end.tv_nsec = ns % 1000000000;
+		if (pthread_mutex_timedlock(&p->sleep_lock, &end))
+			return hm_error(-EBUSY, "pool: another thread's move, sleep or wake has not ended after wait=");
+	}
+	__atomic_store_n(&p->mover, hm_thread(), __ATOMIC_RELAXED);
+	pthread_mutex_lock(&p->lock);
+	return 0;
+}
+
 int hm_pool_lock_moves(struct pool *p)
 {
-	if (__atomic_load_n(&p->mover, __ATOMIC_RELAXED) == hm_thread())
-		return hm_error(-EDEADLK, "pool: not in a function of hetmem_on_remap()");
+	int err = not_by_observers(p);
+
+	if (err)
+		return err;
 	pthread_mutex_lock(&p->sleep_lock);
 	__atomic_store_n(&p->mover, hm_thread(), __ATOMIC_RELAXED);
 	pthread_mutex_lock(&p->lock);
@@ -879,8 +916,11 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 		pool_idle(p, false);
 		return pool_poll(p);
 	case HM_CTL_TRIM:
+		pool_idle(p, false);
+		err = pool_trim(p, arg);
+		/* Of spilled blocks that went just now, too. */
 		pool_idle(p, true);
-		return pool_trim(p, arg);
+		return err;
 	case HM_CTL_STATS:
 		return pool_stats(p, arg);
 	case HM_CTL_SEGMENTS:
@@ -1046,6 +1086,10 @@ static void pool_destroy(struct hetmem_resource *res)
 
 	if (p->host)
 		hm_fork_remove(&p->fork);
+	if (!forget && p->source->end_moves && !hm_pool_lock_moves(p)) {
+		hm_retry_once(p->source->end_moves(p));
+		hm_pool_unlock_moves(p);
+	}
 	if (!forget) {
 		pthread_mutex_lock(&p->lock);
 		hm_pool_collect(p);

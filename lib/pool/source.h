@@ -52,7 +52,8 @@
  * @relieve: there is no memory for @bytes on @s: moves blocks of @s to the host. Returns
  *	whether any moved. Releases the lock, waits.
  * @regain: moves blocks of @s back that fit. Likewise.
- * @end_moves: ends moves that are under way. With both locks; releases pool->lock.
+ * @end_moves: ends moves that are under way; -EIO: some still are. With both locks;
+ *	releases pool->lock.
  * @move, @observe: as HM_CTL_MOVE, HM_CTL_OBSERVE. Without a lock.
  * @tell: calls observers before a sleep or a wake (@after: after it, with @err). With both
  *	locks; releases pool->lock.
@@ -93,7 +94,7 @@ struct source {
 	bool (*forget)(struct pool *p, struct block *b);
 	bool (*relieve)(struct pool *p, struct pool_stream *s, uint64_t bytes);
 	void (*regain)(struct pool *p, struct pool_stream *s);
-	void (*end_moves)(struct pool *p);
+	int (*end_moves)(struct pool *p);
 	int (*move)(struct pool *p, struct hm_ctl_move *arg);
 	int (*observe)(struct pool *p, const struct hm_ctl_observe *arg);
 	void (*tell)(struct pool *p, enum hetmem_remap_cause cause, bool after, int err);
@@ -110,9 +111,10 @@ static inline bool source_may_have(const struct pool *p, const struct pool_strea
 
 /*
  * pool.c: takes sleep_lock, then the lock; and back. -EDEADLK: the thread has it, in a
- * callback of hetmem_on_remap().
+ * callback of hetmem_on_remap(). within: -EBUSY: another thread has it for longer.
  */
 int hm_pool_lock_moves(struct pool *p);
+int hm_pool_lock_moves_within(struct pool *p, uint64_t ns);
 void hm_pool_unlock_moves(struct pool *p);
 
 /* alloc.c: the rest of a free, for a BUSY block that forget() did not give back. */

@@ -67,7 +67,8 @@ int hm_vmm_drop_handle(struct pool *p, uint32_t id)
 	/* Importers can have it for longer, and nobody knows until when: it has not left. */
 	err = h->flags & HANDLE_EXPORTED ?
 		p->provider->ops->release(p->provider, h->handle) :
-		hm_provider_release_handle(p->provider, h->handle, page_bytes(v, h->pages));
+		hm_retry_once(hm_provider_release_handle(p->provider, h->handle,
+							 page_bytes(v, h->pages)));
 	if (err) {
 		/* Still held, still counted; destroy tries again. */
 		h->flags |= HANDLE_STUCK;
@@ -494,7 +495,8 @@ bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left)
 		return false;
 	hm_block_delete(p, piece);
 	h->mapping = 0;
-	if (!(h->flags & HANDLE_TORN) && hm_retry_once(unmap_pages(p, f->page, f->pages))) {
+	if ((!(h->flags & HANDLE_TORN) || mapping_at(v, m)->half) &&
+	    hm_retry_once(unmap_pages(p, f->page, f->pages))) {
 		add_alias(v, m);
 		leave_half(v, m);
 		return true;
@@ -680,8 +682,9 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 
 /* The reservation: holes in it, memory given back. */
 
-/* Addresses to reserve, in multiples of the memory; halved if refused. */
+/* Addresses to reserve, in multiples of the memory and of spill=; halved if refused. */
 #define RESERVE_FACTOR	16
+#define SPILL_FACTOR	2
 #define MAX_MAPPINGS	(1U << 22)
 
 static void vmm_edge(struct pool *p, const struct block *b)
@@ -787,19 +790,21 @@ static uint64_t vmm_place(const struct pool *p, const struct block *b, uint64_t 
 {
 	const struct vmm *v = vmm_of(p);
 	const uint64_t bytes = units << UNIT_SHIFT, end = block_end(b);
+	uint32_t first, last;
 	uint64_t addr, at;
 
 	addr = handles_within(p, b->addr + bytes, end) >=
 	       handles_within(p, b->addr, end - bytes) ? b->addr : end - bytes;
-	if (!movable)
+	/* A page of the block is one of a handle, those around it may be holes. */
+	first = page_of(v, b->addr + page_bytes(v, 1) - 1);
+	last = page_of(v, end);
+	if (!movable || first >= last)
 		return addr;
-	at = page_addr(v, boundary_from(v, page_of(v, b->addr)));
-	if (at < b->addr)
-		at = page_addr(v, boundary_from(v, page_of(v, b->addr) + 1));
+	at = page_addr(v, boundary_from(v, first));
 	if (at + bytes <= end)
 		addr = with_more(p, addr, at, bytes);
-	at = page_addr(v, boundary_to(v, page_of(v, end)));
-	return at - bytes >= b->addr && at > bytes ? with_more(p, addr, at - bytes, bytes) : addr;
+	at = page_addr(v, boundary_to(v, last));
+	return at >= b->addr + bytes ? with_more(p, addr, at - bytes, bytes) : addr;
 }
 
 int hm_vmm_by_block(const void *a, const void *b)
@@ -1048,9 +1053,11 @@ static bool vmm_idle(struct pool *p, bool all)
 	return (all && hm_parts_shrink(p)) || more;
 }
 
-static void vmm_end_moves(struct pool *p)
+static int vmm_end_moves(struct pool *p)
 {
 	hm_spill_end(p, true);
+	return vmm_of(p)->spill->pending ?
+		hm_error(-EIO, "pool: moves that are under way could not be ended") : 0;
 }
 
 static void vmm_moved(const struct pool *p, struct hetmem_resource_stats *st)
@@ -1098,7 +1105,8 @@ static int reserve_addresses(struct pool *p, struct vmm *v)
 
 	if (!bytes) {
 		least = total ? total : size;
-		bytes = least * RESERVE_FACTOR;
+		bytes = least * RESERVE_FACTOR + p->opt.spill * SPILL_FACTOR;
+		least += p->opt.spill;
 		if (bytes < 64 * size)
 			bytes = 64 * size;
 	}

@@ -78,6 +78,7 @@ void hm_movable_declare(struct pool *p, struct block *b, int priority)
 		return;
 	*movable_at(sp, id) = (struct movable){
 		.block = block_id(p, b), .priority = priority, .birth = ++sp->births,
+		.bytes = block_bytes(b),
 	};
 	sp->nr_movables++;
 	sp->bytes += block_bytes(b);
@@ -103,10 +104,12 @@ bool hm_movable_forget(struct pool *p, struct block *b)
 	struct hm_spill *sp = spill_of(p);
 	struct movable *m = movable_of(sp, b);
 
-	sp->bytes -= block_bytes(b);
+	sp->bytes -= m->bytes;
 	step_falls(sp);
 	if (m->move) {
 		m->freed = true;
+		/* Its slot stays its own until the block is free. */
+		stream_at(p, b->stream)->pins++;
 		return false;
 	}
 	forget(p, m);
@@ -121,6 +124,7 @@ void hm_movable_ended(struct pool *p, struct movable *m)
 	if (!m->freed)
 		return;
 	forget(p, m);
+	stream_at(p, b->stream)->pins--;
 	hm_pool_let_go(p, b);
 }
 
@@ -284,12 +288,13 @@ static uint64_t move_some(struct pool *p, struct pool_stream *s, bool spill, uin
 
 /*
  * The moves' lock, while the caller holds pool->lock only, which is released. false: this
- * thread has it, in a function of hetmem_on_remap().
+ * thread has it, in a function of hetmem_on_remap(), or another one has it for longer than
+ * @ns. That one may be in such a function, which waits for this thread.
  */
-static bool lock_moves(struct pool *p)
+static bool lock_moves(struct pool *p, uint64_t ns)
 {
 	pthread_mutex_unlock(&p->lock);
-	if (!hm_pool_lock_moves(p))
+	if (!hm_pool_lock_moves_within(p, ns))
 		return true;
 	pthread_mutex_lock(&p->lock);
 	return false;
@@ -311,13 +316,17 @@ bool hm_movable_relieve(struct pool *p, struct pool_stream *s, uint64_t bytes)
 {
 	struct hm_spill *sp = spill_of(p);
 	bool pending = sp->pending;
+	const struct move *before;
 	uint64_t free, moved;
 
+	/* However many blocks move, there is no room for that. */
+	if (p->opt.max && bytes > p->opt.max)
+		return false;
 	if (!may_move(p, s) || !sp->nr_movables)
 		return false;
 	if (pending ? hm_spill_wait_pending(p) : hm_spill_wait(p, s))
 		return false;
-	if (!lock_moves(p))
+	if (!lock_moves(p, hm_spill_most_wait(p)))
 		return false;
 	if (sp->ceiling < p->reserved)
 		sp->ceiling = p->reserved;
@@ -325,8 +334,9 @@ bool hm_movable_relieve(struct pool *p, struct pool_stream *s, uint64_t bytes)
 		sp->margin = ceiling(p) / MARGIN_SHARE;
 	if (pending) {
 		/* Memory of a move that has ended may do. */
+		before = sp->pending;
 		hm_spill_end(p, false);
-		moved = 1;
+		moved = !before || sp->pending != before;
 	} else {
 		free = ceiling(p) > p->reserved ? ceiling(p) - p->reserved : 0;
 		bytes = bytes > free ? bytes - free : 0;
@@ -365,7 +375,7 @@ void hm_movable_regain(struct pool *p, struct pool_stream *s)
 		return;
 	if (least > sp->spilled)
 		least = sp->spilled;
-	if (room(p) < least || was_tried(p, s, least) || hm_spill_wait(p, s) || !lock_moves(p))
+	if (room(p) < least || was_tried(p, s, least) || hm_spill_wait(p, s) || !lock_moves(p, 0))
 		return;
 	if (room(p) >= least && !move_some(p, s, false, room(p))) {
 		sp->tried_on = s->s.serial;

@@ -58,21 +58,33 @@ void hm_part_put(struct pool *p, uint32_t id)
 	part_release(p, id);
 }
 
-/* Undoes what there is of @part: the last that is done with it. */
-static void part_unmake(struct pool *p, const struct host_part *part)
+/* Undoes what there is of @part. After an error the rest is left. Without the lock. */
+static int part_unmake(struct pool *p, struct host_part *part)
 {
 	const struct hm_provider_ops *ops = p->provider->ops;
 	const uint64_t bytes = bytes_of(p, part->pages);
+	int err = 0;
 
 	if (part->staged)
-		hm_retry_once(ops->unmap(p->provider, part->addr + bytes, bytes));
-	hm_retry_once(ops->unmap(p->provider, part->addr, bytes));
-	hm_retry_once(ops->unreserve(p->provider, part->addr, 2 * bytes));
-	hm_retry_once(ops->release(p->provider, part->handle));
+		err = hm_retry_once(ops->unmap(p->provider, part->addr + bytes, bytes));
+	if (err)
+		return err;
+	part->staged = false;
+	if (part->mapped)
+		err = hm_retry_once(ops->unmap(p->provider, part->addr, bytes));
+	if (err)
+		return err;
+	part->mapped = false;
+	if (part->addr)
+		err = hm_retry_once(ops->unreserve(p->provider, part->addr, 2 * bytes));
+	if (err)
+		return err;
+	part->addr = 0;
+	return hm_retry_once(ops->release(p->provider, part->handle));
 }
 
-/* Without the lock. */
-static int part_make(struct pool *p, struct host_part *part)
+/* Without the lock. After an error of the map part_unmake() is left to do: *@made. */
+static int part_make(struct pool *p, struct host_part *part, bool *made)
 {
 	const struct hm_provider_ops *ops = p->provider->ops;
 	const uint64_t bytes = bytes_of(p, part->pages);
@@ -80,23 +92,38 @@ static int part_make(struct pool *p, struct host_part *part)
 	int err;
 
 	err = ops->create_host(p->provider, bytes, &part->handle);
+	*made = !err;
+	if (!err)
+		err = ops->reserve(p->provider, 2 * bytes, bytes_of(p, 1), &addr);
 	if (err)
 		return err;
-	err = ops->reserve(p->provider, 2 * bytes, bytes_of(p, 1), &addr);
-	if (!err) {
-		part->addr = addr;
-		err = ops->map(p->provider, addr, bytes, part->handle);
-		/* Mapped without access: it cannot be unmapped, and the addresses stay. */
-		if (err && err != -EUCLEAN)
-			hm_retry_once(ops->unreserve(p->provider, addr, 2 * bytes));
-	}
-	if (err)
-		hm_retry_once(ops->release(p->provider, part->handle));
+	part->addr = addr;
+	err = ops->map(p->provider, addr, bytes, part->handle);
+	part->mapped = !err || err == -EUCLEAN;
 	return err == -EUCLEAN ? -EIO : err;
 }
 
-/* Takes a part that is not in use out of its list, of any size, the largest. 0: none. */
-static uint32_t part_spare(struct pool *p)
+/* The part @id is of no more use, and what is left of it is @part. With the lock. */
+static void part_forget(struct pool *p, uint32_t id, const struct host_part *part, bool gone)
+{
+	struct hm_spill *sp = spill_of(p);
+
+	*part_at(sp, id) = *part;
+	if (!gone) {
+		part_at(sp, id)->next = sp->broken;
+		sp->broken = id;
+		return;
+	}
+	sp->host_bytes -= bytes_of(p, part->pages);
+	part_at(sp, id)->pages = 0;
+	hm_table_put(&sp->hosts, id);
+}
+
+/*
+ * Takes a part that is not in use out of its list: the largest of those that have @most
+ * bytes at most. 0: none.
+ */
+static uint32_t part_spare(struct pool *p, uint64_t most)
 {
 	struct hm_spill *sp = spill_of(p);
 	struct host_size *best = NULL;
@@ -104,7 +131,8 @@ static uint32_t part_spare(struct pool *p)
 	uint32_t id;
 
 	for (i = 0; i < sp->nr_sizes; i++)
-		if (sp->sizes[i].first && (!best || sp->sizes[i].pages > best->pages))
+		if (sp->sizes[i].first && bytes_of(p, sp->sizes[i].pages) <= most &&
+		    (!best || sp->sizes[i].pages > best->pages))
 			best = &sp->sizes[i];
 	if (!best)
 		return 0;
@@ -114,31 +142,39 @@ static uint32_t part_spare(struct pool *p)
 	return id;
 }
 
-/* Gives one back. Releases the lock. */
-static bool part_drop(struct pool *p)
+/* Gives the part @id back, which is in no list. Releases the lock. */
+static bool part_give_back(struct pool *p, uint32_t id)
 {
-	struct hm_spill *sp = spill_of(p);
-	struct host_part part;
-	uint32_t id = part_spare(p);
+	struct host_part part = *part_at(spill_of(p), id);
+	int err;
 
-	if (!id)
-		return false;
-	part = *part_at(sp, id);
-	part_at(sp, id)->pages = 0;
-	hm_table_put(&sp->hosts, id);
-	sp->host_bytes -= bytes_of(p, part.pages);
 	p->calls += 3;
 	pthread_mutex_unlock(&p->lock);
-	part_unmake(p, &part);
+	err = part_unmake(p, &part);
 	pthread_mutex_lock(&p->lock);
-	return true;
+	part_forget(p, id, &part, !err);
+	return !err;
+}
+
+/* Gives back one of @most bytes at most. Releases the lock. */
+static bool part_drop(struct pool *p, uint64_t most)
+{
+	uint32_t id = part_spare(p, most);
+
+	return id && part_give_back(p, id);
 }
 
 bool hm_parts_shrink(struct pool *p)
 {
 	struct hm_spill *sp = spill_of(p);
+	const uint32_t id = sp->broken;
 
-	return sp && sp->free_bytes && sp->host_bytes > p->opt.min_host && part_drop(p);
+	if (id) {
+		sp->broken = part_at(sp, id)->next;
+		return part_give_back(p, id);
+	}
+	return sp->host_bytes > p->opt.min_host &&
+	       part_drop(p, sp->host_bytes - p->opt.min_host);
 }
 
 /* Most bytes of parts when @bytes more are in use: the kept ones are a share of those. */
@@ -168,6 +204,7 @@ static int part_add(struct pool *p, uint32_t pages, uint32_t *id)
 {
 	struct hm_spill *sp = spill_of(p);
 	struct host_part part = { .pages = pages };
+	bool made, gone;
 	int err;
 
 	*id = size_of_parts(sp, pages) ? hm_table_get(&sp->hosts) : 0;
@@ -176,12 +213,11 @@ static int part_add(struct pool *p, uint32_t pages, uint32_t *id)
 	sp->host_bytes += bytes_of(p, pages);
 	p->calls += 4;
 	pthread_mutex_unlock(&p->lock);
-	err = part_make(p, &part);
+	err = part_make(p, &part, &made);
+	gone = err && (!made || !part_unmake(p, &part));
 	pthread_mutex_lock(&p->lock);
 	if (err) {
-		sp->host_bytes -= bytes_of(p, pages);
-		part_at(sp, *id)->pages = 0;
-		hm_table_put(&sp->hosts, *id);
+		part_forget(p, *id, &part, gone);
 		return err;
 	}
 	*part_at(sp, *id) = part;
@@ -206,7 +242,7 @@ int hm_part_get(struct pool *p, uint32_t pages, uint32_t *id)
 		sp->free_bytes -= bytes;
 	} else {
 		/* Of other sizes: they would be kept for nothing. */
-		while (sp->host_bytes + bytes > most_host(p, bytes) && part_drop(p))
+		while (sp->host_bytes + bytes > most_host(p, bytes) && part_drop(p, UINT64_MAX))
 			;
 		err = part_add(p, pages, id);
 	}

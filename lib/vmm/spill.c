@@ -294,26 +294,37 @@ static uint64_t memory_of(const struct pool *p, const struct job *j, bool host)
 	return host ? part_at(spill_of(p), j->part)->handle : j->device;
 }
 
-/* @j's address gets the memory of @host, or none: then -EIO. */
-static int map_again(struct pool *p, const struct job *j, bool host)
+/*
+ * @j's address has no memory that can be used. The block counts as spilled: what is torn of
+ * it is never reused. @half: the driver did not unmap what has no access.
+ */
+static void tear(struct pool *p, const struct job *j, bool half)
+{
+	struct vmm *v = vmm_of(p);
+
+	pthread_mutex_lock(&p->lock);
+	handle_at(v, j->handle)->flags |= HANDLE_TORN;
+	spill_of(p)->nr_torn++;
+	mapping_at(v, handle_at(v, j->handle)->mapping)->half = half;
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* @j's address gets the memory of @host, or none. */
+static void map_again(struct pool *p, const struct job *j, bool host)
 {
 	const struct hm_provider_ops *ops = p->provider->ops;
 	const uint64_t addr = job_addr(p, j), bytes = bytes_of(p, j->pages);
+	bool half = false;
 	unsigned int try;
 	int err = -EIO;
 
-	for (try = 0; try < TRIES && err; try++) {
+	for (try = 0; try < TRIES && err && !half; try++) {
 		err = ops->map(p->provider, addr, bytes, memory_of(p, j, host));
 		if (err == -EUCLEAN)
-			hm_retry_once(ops->unmap(p->provider, addr, bytes));
+			half = hm_retry_once(ops->unmap(p->provider, addr, bytes));
 	}
-	if (err) {
-		pthread_mutex_lock(&p->lock);
-		handle_at(vmm_of(p), j->handle)->flags |= HANDLE_TORN;
-		spill_of(p)->nr_torn++;
-		pthread_mutex_unlock(&p->lock);
-	}
-	return err ? -EIO : 0;
+	if (err)
+		tear(p, j, half);
 }
 
 /* @j's address gets its new memory. After an error it has the old one. */
@@ -330,8 +341,9 @@ static int job_map(struct pool *p, struct job *j, bool spill)
 	if (!err)
 		return 0;
 	if (err == -EUCLEAN && hm_retry_once(ops->unmap(p->provider, addr, bytes)))
-		return -EIO;
-	map_again(p, j, !spill);
+		tear(p, j, true);
+	else
+		map_again(p, j, !spill);
 	return err == -EUCLEAN ? -EIO : err;
 }
 
@@ -339,20 +351,60 @@ static int job_map(struct pool *p, struct job *j, bool spill)
 static void job_end(struct pool *p, struct move *mv, struct job *j)
 {
 	const struct hm_driver *d = &p->res.hm->driver;
+	struct hm_spill *sp = spill_of(p);
 	CUresult res;
 
 	if (j->state != JOB_COPYING)
 		return;
 	res = hm_retry_once(d->cuEventSynchronize(j->event));
-	event_put(spill_of(p), d, j->event);
-	if (res && !mv->err)
-		mv->err = hm_driver_error(d, "cuEventSynchronize", res);
+	if (res) {
+		/* Both memories are about to be somebody's again. */
+		hm_retry_once(d->cuStreamSynchronize(mv->spill ? sp->out : sp->in));
+		if (!mv->err)
+			mv->err = hm_driver_error(d, "cuEventSynchronize", res);
+	}
+	event_put(sp, d, j->event);
 	if (!mv->err)
 		mv->err = job_map(p, j, mv->spill);
 	if (mv->err)
 		job_cancel(p, j, mv->spill);
 	else
 		j->state = JOB_MAPPED;
+}
+
+/* What a block has. */
+
+static uint32_t handle_id(const struct pool *p, uint32_t page)
+{
+	return mapping_at(vmm_of(p), vmm_of(p)->map[page])->handle;
+}
+
+/*
+ * The next handle from *@page on that is wholly in @b, or NULL; *@page is behind it. A
+ * block has at most as many as it has pages.
+ */
+static struct handle *next_whole(const struct pool *p, const struct block *b, uint32_t *page,
+				 uint32_t *at)
+{
+	const struct vmm *v = vmm_of(p);
+	const uint32_t end = page_of(v, block_end(b));
+
+	while (*page < end) {
+		const struct mapping *m = mapping_at(v, v->map[*page]);
+		struct handle *h = handle_at(v, m->handle);
+		const bool whole = m->page == *page && *page + h->pages <= end;
+
+		*at = *page;
+		*page = m->page + h->pages;
+		if (whole)
+			return h;
+	}
+	return NULL;
+}
+
+static uint32_t first_page(const struct pool *p, const struct block *b)
+{
+	return page_of(vmm_of(p), b->addr + bytes_of(p, 1) - 1);
 }
 
 /* A block that has moved, or not. */
@@ -391,6 +443,7 @@ static void job_release_old(struct pool *p, struct job *j, bool spill)
 	pthread_mutex_unlock(&p->lock);
 }
 
+/* What the driver does not unmap has moved: it is left as it is. */
 static void job_undo(struct pool *p, struct job *j, bool spill)
 {
 	const struct hm_provider_ops *ops = p->provider->ops;
@@ -399,75 +452,63 @@ static void job_undo(struct pool *p, struct job *j, bool spill)
 
 	for (try = 0; try < TRIES && err; try++)
 		err = ops->unmap(p->provider, job_addr(p, j), bytes_of(p, j->pages));
-	if (!err)
-		map_again(p, j, !spill);
+	if (err)
+		return;
+	map_again(p, j, !spill);
 	job_cancel(p, j, spill);
+}
+
+/* What it has now. With the lock, which it may release. */
+static void update_block(struct pool *p, const struct move *mv)
+{
+	struct hm_spill *sp = spill_of(p);
+	struct movable *m = movable_at(sp, mv->movable);
+	struct block *b = block_at(p, m->block);
+	uint32_t page = first_page(p, b), at, flags = 0;
+	const struct handle *h;
+
+	while ((h = next_whole(p, b, &page, &at))) {
+		flags |= h->flags;
+		hm_pool_step(p, LOOK_WORK);
+	}
+	if (!(flags & HANDLE_HOST))
+		m->spilled_at = 0;
+	else if ((mv->spill && !mv->err) || !m->spilled_at)
+		m->spilled_at = ++sp->moves;
+	/* What was torn must not be reused either. */
+	__atomic_store_n(&b->flags, flags & (HANDLE_HOST | HANDLE_TORN) ?
+			 b->flags | BLOCK_SPILLED : b->flags & ~BLOCK_SPILLED,
+			 __ATOMIC_RELEASE);
 }
 
 /* All jobs have ended. Returns the bytes that moved. */
 static uint64_t move_settle(struct pool *p, struct move *mv)
 {
-	struct hm_spill *sp = spill_of(p);
-	struct movable *m;
-	struct block *b;
+	uint64_t moved = 0;
 	unsigned int i;
 
 	for (i = 0; i < mv->started && mv->err; i++)
 		if (mv->jobs[i].state == JOB_MAPPED)
 			job_undo(p, &mv->jobs[i], mv->spill);
-	if (mv->err)
-		return 0;
 	pthread_mutex_lock(&p->lock);
 	p->work = 0;
-	for (i = 0; i < mv->nr; i++) {
-		job_commit(p, &mv->jobs[i], mv->spill);
+	for (i = 0; i < mv->started; i++) {
+		if (mv->jobs[i].state == JOB_MAPPED)
+			job_commit(p, &mv->jobs[i], mv->spill);
 		hm_pool_step(p, LOOK_WORK);
 	}
-	m = movable_at(sp, mv->movable);
-	b = block_at(p, m->block);
-	m->spilled_at = mv->spill ? ++sp->moves : 0;
-	__atomic_store_n(&b->flags, mv->spill ? b->flags | BLOCK_SPILLED :
-			 b->flags & ~BLOCK_SPILLED, __ATOMIC_RELEASE);
+	update_block(p, mv);
 	pthread_mutex_unlock(&p->lock);
-	for (i = 0; i < mv->nr; i++)
+	for (i = 0; i < mv->started; i++) {
+		if (mv->jobs[i].state != JOB_MAPPED)
+			continue;
+		moved += bytes_of(p, mv->jobs[i].pages);
 		job_release_old(p, &mv->jobs[i], mv->spill);
-	return mv->bytes;
-}
-
-/* What a block has, and what moves of it. */
-
-static uint32_t handle_id(const struct pool *p, uint32_t page)
-{
-	return mapping_at(vmm_of(p), vmm_of(p)->map[page])->handle;
-}
-
-/*
- * The next handle from *@page on that is wholly in @b, or NULL; *@page is behind it. A
- * block has at most as many as it has pages.
- */
-static struct handle *next_whole(const struct pool *p, const struct block *b, uint32_t *page,
-				 uint32_t *at)
-{
-	const struct vmm *v = vmm_of(p);
-	const uint32_t end = page_of(v, block_end(b));
-
-	while (*page < end) {
-		const struct mapping *m = mapping_at(v, v->map[*page]);
-		struct handle *h = handle_at(v, m->handle);
-		const bool whole = m->page == *page && *page + h->pages <= end;
-
-		*at = *page;
-		*page = m->page + h->pages;
-		if (whole)
-			return h;
 	}
-	return NULL;
+	return moved;
 }
 
-static uint32_t first_page(const struct pool *p, const struct block *b)
-{
-	return page_of(vmm_of(p), b->addr + bytes_of(p, 1) - 1);
-}
+/* What moves of a block. */
 
 bool hm_spill_has_handle(const struct pool *p, const struct block *b)
 {
@@ -526,12 +567,18 @@ static void move_free(struct pool *p, struct move *mv)
 /* A handle without a mapping gets the memory that it has. */
 static int mend(struct pool *p, struct handle *h, uint32_t page)
 {
+	const struct hm_provider_ops *ops = p->provider->ops;
+	struct mapping *m = mapping_at(vmm_of(p), h->mapping);
+	const uint64_t addr = page_addr(vmm_of(p), page), bytes = bytes_of(p, h->pages);
 	int err;
 
 	if (!(h->flags & HANDLE_TORN))
 		return 0;
-	err = p->provider->ops->map(p->provider, page_addr(vmm_of(p), page),
-				    bytes_of(p, h->pages), h->handle);
+	err = m->half ? ops->unmap(p->provider, addr, bytes) : 0;
+	if (err)
+		return err;
+	err = ops->map(p->provider, addr, bytes, h->handle);
+	m->half = err == -EUCLEAN;
 	if (err)
 		return err == -EUCLEAN ? -EIO : err;
 	h->flags &= ~HANDLE_TORN;
@@ -641,7 +688,7 @@ int hm_spill_observe(struct pool *p, const struct hm_ctl_observe *arg)
 
 static bool is_told(const struct handle *h, bool sleep)
 {
-	if (h->flags & (HANDLE_PINNED | HANDLE_RESERVED | HANDLE_HOST))
+	if (h->flags & (HANDLE_PINNED | HANDLE_RESERVED | HANDLE_HOST | HANDLE_TORN))
 		return false;
 	return !(h->flags & HANDLE_ASLEEP) == sleep;
 }
@@ -808,12 +855,13 @@ int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, si
 {
 	struct move **moves = malloc((nr ? nr : 1) * sizeof(struct move *));
 	size_t i, n = 0;
-	int err = moves ? 0 : no_memory();
+	int err = moves ? 0 : no_memory(), one;
 
 	*bytes = 0;
-	for (i = 0; i < nr && !err; i++) {
-		err = move_plan(p, ids[i], spill, &moves[n]);
-		n += !err && moves[n];
+	for (i = 0; i < nr && moves; i++) {
+		one = move_plan(p, ids[i], spill, &moves[n]);
+		n += !one && moves[n];
+		err = err ? err : one;
 	}
 	if (n) {
 		int failed;
@@ -831,7 +879,7 @@ int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, si
 		pthread_mutex_lock(&p->lock);
 		for (i = 0; i < n; i++)
 			move_free(p, moves[i]);
-		err = failed ? failed : err;
+		err = err ? err : failed;
 	}
 	free(moves);
 	return err;
@@ -1105,7 +1153,8 @@ static int wait_before(struct pool *p, const struct hm_ctl_move *arg)
 	struct block *b;
 	int err = find_movable(p, arg, &b, &s);
 
-	if (err || arg->begin)
+	/* Copies cannot be ordered behind a retired stream. */
+	if (err || (arg->begin && !s->s.retired))
 		return err;
 	m = movable_of(spill_of(p), b);
 	if (m->move)
@@ -1170,7 +1219,7 @@ int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg)
 	err = wait_before(p, arg);
 	pthread_mutex_unlock(&p->lock);
 	if (!err)
-		err = hm_pool_lock_moves(p);
+		err = hm_pool_lock_moves_within(p, hm_spill_most_wait(p));
 	if (err)
 		return err;
 	p->work = 0;
@@ -1197,7 +1246,7 @@ bool hm_spill_drop(struct pool *p, struct block *b)
 		};
 
 		page = m->page;
-		if (!(handle_at(v, f.handle)->flags & HANDLE_HOST))
+		if (!(handle_at(v, f.handle)->flags & (HANDLE_HOST | HANDLE_TORN)))
 			continue;
 		if (!hm_vmm_discard(p, &f, &left)) {
 			__atomic_store_n(&b->flags, b->flags | BLOCK_SPILLED, __ATOMIC_RELEASE);
@@ -1259,7 +1308,7 @@ void hm_spill_stop(struct pool *p, bool forget)
 
 	if (!sp)
 		return;
-	if (!forget && !hm_provider_enter(p->provider, &saved)) {
+	if (!forget && !hm_retry_once(hm_provider_enter(p->provider, &saved))) {
 		stop_moves(p);
 		hm_context_leave(p->res.hm, &saved);
 		release_stuck(p);

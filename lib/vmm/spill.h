@@ -22,6 +22,7 @@
  *	device memory of the same size, of a fetch
  * @pages: of it
  * @next: of those of its size that are not in use
+ * @mapped: the handle is mapped at @addr
  * @staged: device memory is mapped behind it, and could not be unmapped
  */
 struct host_part {
@@ -29,6 +30,7 @@ struct host_part {
 	uint64_t addr;
 	uint32_t pages;
 	uint32_t next;
+	bool mapped;
 	bool staged;
 };
 
@@ -47,6 +49,7 @@ struct move;
  * @pinned: it stays
  * @birth: never reused; grows
  * @spilled_at: when it was spilled, in moves; 0: it is not
+ * @bytes: of the block when it was declared: it may grow
  * @priority: see hetmem_priority()
  * @move: under way, or NULL
  * @freed: while it was
@@ -57,6 +60,7 @@ struct movable {
 	uint32_t next;
 	int priority;
 	uint64_t birth;
+	uint64_t bytes;
 	uint64_t spilled_at;
 	struct move *move;
 	bool freed;
@@ -86,7 +90,8 @@ struct told {
  * @ceiling: bytes that the pool held when the device was full; 0: it was not yet
  * @margin: bytes that stay free when blocks return; @tried_on, @tried_moves, @tried_room:
  *	none did on that stream (serial), after these moves, with this room
- * @hosts: parts; @sizes, @nr_sizes: those that are not in use
+ * @hosts: parts; @sizes, @nr_sizes: those that are not in use; @broken: list of those that
+ *	the driver did not give up
  * @host_bytes, @host_peak: of parts; @free_bytes: of those that are not in use
  * @spilled, @spilled_peak, @under_way: bytes of parts in use; of these, of moves
  * @out_total, @in_total: bytes that were moved
@@ -112,6 +117,7 @@ struct hm_spill {
 	struct table hosts;
 	struct host_size *sizes;
 	unsigned int nr_sizes;
+	uint32_t broken;
 	uint64_t host_bytes, host_peak, free_bytes;
 	uint64_t spilled, spilled_peak, under_way;
 	uint64_t out_total, in_total;
@@ -179,6 +185,12 @@ int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, si
  * These wait with pool->lock alone, which they release: for all work on @s; for the copies of
  * all pending moves. -EBUSY: wait= is over; -EIO.
  */
+/* wait=, in ns. */
+static inline uint64_t hm_spill_most_wait(const struct pool *p)
+{
+	return p->opt.wait_ms == HM_POOL_NO_WAIT ? 0 : p->opt.wait_ms * 1000000ULL;
+}
+
 int hm_spill_wait(struct pool *p, struct pool_stream *s);
 int hm_spill_wait_pending(struct pool *p);
 /* Why the live block @b cannot move now: -EBUSY; or 0 and its stream. */
