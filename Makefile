@@ -16,6 +16,7 @@ DKMSDIR	?= /usr/src
 DESTDIR	?=
 KDIR	?= /lib/modules/$(shell uname -r)/build
 INSTALL	?= install
+PYTHON	?= python3
 ifeq ($(origin CC),default)
 CC	= gcc
 endif
@@ -106,14 +107,16 @@ $(B)/obj/%.o: %.c $(B)/flags $(B)/config.h
 	$(say) CC $<
 	$(Q)$(CC) $(cppflags) $(cflags) -MMD -MP -c -o $@ $<
 
-$(B)/libhetmem.so: $(lib_obj) lib/libhetmem.map
+$(B)/libhetmem.so $(B)/python/libhetmem.so: $(lib_obj) lib/libhetmem.map
+	@mkdir -p $(@D)
 	$(say) LD $@
 	$(Q)$(CC) -shared -Wl,-soname,libhetmem.so.$(SOVERSION) \
 		-Wl,--version-script=lib/libhetmem.map -Wl,-z,defs $(ldflags) \
 		-o $@ $(lib_obj) $(lib_libs)
 	$(Q)ln -sf libhetmem.so $@.$(SOVERSION)
 
-$(B)/libhetmem-soft.so: $(soft_obj) lib/soft/libhetmem-soft.map
+$(B)/libhetmem-soft.so $(B)/python/libhetmem-soft.so: $(soft_obj) lib/soft/libhetmem-soft.map
+	@mkdir -p $(@D)
 	$(say) LD $@
 	$(Q)$(CC) -shared -Wl,-soname,libhetmem-soft.so \
 		-Wl,--version-script=lib/soft/libhetmem-soft.map -Wl,-z,defs $(ldflags) \
@@ -127,9 +130,27 @@ $(B)/libhetmem.a: $(lib_obj)
 # tools/hold.c stands between the library and its mutexes.
 wraps	:= $(patsubst %,-Wl$(comma)--wrap=pthread_%,mutex_lock mutex_trylock mutex_unlock \
 	cond_wait cond_timedwait)
-$(B)/hetmem: $(tool_obj) $(B)/libhetmem.a
+$(B)/hetmem $(B)/python/hetmem: $(tool_obj) $(B)/libhetmem.a
+	@mkdir -p $(@D)
 	$(say) LD $@
 	$(Q)$(CC) $(ldflags) $(wraps) -o $@ $(tool_obj) $(B)/libhetmem.a $(lib_libs) $(tool_libs)
+
+# The Python package has them in one folder, with the libraries that they need beside them.
+# tools/python/backend.py makes the wheel; pip calls it, too.
+$(B)/python/%: ldflags += -Wl,--strip-debug,--disable-new-dtags,-rpath,'$$ORIGIN'
+
+python-parts: $(addprefix $(B)/python/,libhetmem.so libhetmem-soft.so libhetmem-torch.so hetmem)
+
+# It needs no header of PyTorch.
+$(B)/python/libhetmem-torch.so: tools/python/torch_plain.cc include/hetmem.h include/hetmem/framework.h \
+		$(B)/python/libhetmem.so
+	$(say) CXX $@
+	$(Q)$(CXX) -std=c++17 -O2 -g -fPIC -shared -fvisibility=hidden -Wall -Wextra -Iinclude \
+		-Iinclude/uapi $(ldflags) -Wl,-z,defs -o $@ $< $(B)/python/libhetmem.so
+
+wheel: python-parts
+	$(say) WHEEL $(B)/wheel
+	$(Q)$(PYTHON) tools/python/backend.py $(B)/wheel
 
 # hetmem beside RMM, see selftests/gpu/replay_rmm.cpp. A machine without a network needs only
 # $(B)/rmm, and $(B)/libhetmem.so beside it. RMM's own CMake files have the same options.
@@ -349,10 +370,10 @@ help:
 	@echo 'make check-long [T=600 SEED=1]  randomized tests, seed after seed, T seconds of each'
 	@echo 'make check-gpu          the library on a machine with a GPU'
 	@echo 'make rmm memory-saver   peers for selftests/gpu/measure, which pip fetches'
+	@echo 'make wheel              the Python package, in build/wheel/'
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
 	@echo '                        the ioctl fuzzer, T seconds, in a virtual machine with kernel K'
-	@echo 'make bench-kernel       what the module costs, in instructions, in a virtual machine'
-	@echo 'make bench-pullback     likewise: bringing memory back from a device'
+	@echo 'make bench-kernel       what the module costs, in a virtual machine; also: bench-pullback'
 	@echo 'make install            to DESTDIR and PREFIX (default /usr/local); also: uninstall'
 	@echo 'make modules_install    the modules [KDIR=dir], loaded at boot; also: modules_uninstall'
 	@echo 'make dkms_install       what dkms builds the modules from, for each kernel'
@@ -366,8 +387,8 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests rmm memory-saver module check check-long check-mutants \
-	check-headers fuzz check-gpu demo \
+.PHONY: all host-tests gpu-tests vm-tests rmm memory-saver python-parts wheel module check \
+	check-long check-mutants check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
 	modules_install modules_uninstall dkms_install clean help FORCE
 .SECONDARY:

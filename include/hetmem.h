@@ -28,7 +28,7 @@
  *	hetmem/place.h		platforms, advice, attached memory, memory that is left
  *	hetmem/move.h		blocks that move to the host and back
  *	hetmem/hint.h		asking another process to move its memory
- *	hetmem/framework.h	entry points for PyTorch and CuPy
+ *	hetmem/framework.h	entry points for PyTorch, CuPy and NumPy
  *
  * Errors: a function that can fail returns 0 or a negative errno, and
  * hetmem_last_error() has the text. Comments list the errors of each function.

@@ -23,6 +23,13 @@ void hetmem_torch_free(void *ptr, size_t size, int device,
 		       hetmem_stream stream);
 
 /*
+ * As hetmem_torch_alloc(), for a shim that throws: sets *@ptr, and writes nothing to
+ * stderr. Errors: those of hetmem_open(), hetmem_resource_current() and hetmem_alloc().
+ */
+int hetmem_torch_try_alloc(size_t size, int device, hetmem_stream stream,
+			   void **ptr);
+
+/*
  * Hooks of its allocator(). base_alloc returns the block that contains @ptr,
  * and its size in *@size (may be NULL). reset is torch.cuda.empty_cache(): it
  * gives back memory that is not allocated.
@@ -72,6 +79,20 @@ struct hetmem_resource *hetmem_torch_resource(int device);
  */
 void *hetmem_cupy_alloc(void *stream, size_t size, int device);
 void hetmem_cupy_free(void *stream, void *ptr, int device);
+
+/*
+ * Makes a data-memory handler for NumPy (NEP 49): *@handler becomes a PyDataMem_Handler.
+ * Arrays of @least bytes or more get blocks of @res, smaller ones memory of @other, the
+ * PyDataMem_Handler in place before. A block is allocated on HETMEM_STREAM_HOST. It is
+ * freed after all uses that were recorded for it. The handler, @res and @other must live as
+ * long as the arrays, so they are never released. In a forked child that cannot use @res,
+ * new arrays are from @other. Errors:
+ * -EINVAL: the version of @other is not known;
+ * -EOPNOTSUPP: the CPU cannot use all memory of @res;
+ * -ENOMEM, -EOWNERDEAD.
+ */
+int hetmem_numpy_handler(struct hetmem_resource *res, size_t least,
+			 const void *other, void **handler);
 
 #ifdef __cplusplus
 }

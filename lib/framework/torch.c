@@ -36,34 +36,41 @@ static int open_once(struct hetmem **hm)
 	return err;
 }
 
+static int find_resource(int device, struct hetmem_resource **res)
+{
+	struct hetmem *hm;
+	int err;
+
+	if (device < 0 || device >= HM_MAX_DEVICES)
+		return hm_error(-ENODEV, "torch: no device %d", device);
+	*res = __atomic_load_n(&torch_resources[device], __ATOMIC_ACQUIRE);
+	if (*res)
+		return 0;
+	err = open_once(&hm);
+	if (!err)
+		err = hetmem_resource_current(hm, device, res);
+	if (!err)
+		__atomic_store_n(&torch_resources[device], *res, __ATOMIC_RELEASE);
+	return err;
+}
+
 struct hetmem_resource *hetmem_torch_resource(int device)
 {
-	struct hetmem_resource *res = NULL;
-	struct hetmem *hm;
+	struct hetmem_resource *res;
 
-	if (device < 0 || device >= HM_MAX_DEVICES) {
-		hm_error(-ENODEV, "torch: no device %d", device);
-		return NULL;
-	}
-	res = __atomic_load_n(&torch_resources[device], __ATOMIC_ACQUIRE);
-	if (res)
-		return res;
-	if (open_once(&hm) || hetmem_resource_current(hm, device, &res))
-		return NULL;
-	__atomic_store_n(&torch_resources[device], res, __ATOMIC_RELEASE);
-	return res;
+	return find_resource(device, &res) ? NULL : res;
 }
 
 /*
  * A null stream is that of the current context. Where there are several
  * devices the one that is meant may not be current.
  */
-static bool enter(struct hetmem_resource *res, int device,
-		  struct hm_context *saved)
+static int enter(struct hetmem_resource *res, int device,
+		 struct hm_context *saved)
 {
 	*saved = (struct hm_context){ 0 };
-	return res->hm->nr_devices == 1 ||
-	       !hm_context_enter(res->hm, device, saved);
+	return res->hm->nr_devices == 1 ? 0 :
+		hm_context_enter(res->hm, device, saved);
 }
 
 /*
@@ -374,18 +381,30 @@ static int alloc(struct hetmem_resource *res, size_t size, int device,
 	return hetmem_alloc(res, size, 0, stream, ptr);
 }
 
+int hetmem_torch_try_alloc(size_t size, int device, hetmem_stream stream,
+			   void **ptr)
+{
+	struct hetmem_resource *res;
+	struct hm_context saved;
+	int err = find_resource(device, &res);
+
+	if (!err)
+		err = enter(res, device, &saved);
+	if (err)
+		return err;
+	err = alloc(res, size, device, stream, ptr);
+	hm_context_leave(res->hm, &saved);
+	return err;
+}
+
 void *hetmem_torch_alloc(size_t size, int device, hetmem_stream stream)
 {
-	struct hetmem_resource *res = hetmem_torch_resource(device);
-	struct hm_context saved;
 	void *ptr = NULL;
 
-	if (res && enter(res, device, &saved)) {
-		alloc(res, size, device, stream, &ptr);
-		hm_context_leave(res->hm, &saved);
-	}
-	if (hm_unlikely(!ptr))
+	if (hm_unlikely(hetmem_torch_try_alloc(size, device, stream, &ptr))) {
 		complain("alloc");
+		return NULL;
+	}
 	return ptr;
 }
 
@@ -402,7 +421,7 @@ void hetmem_torch_free(void *ptr, size_t size, int device,
 	/* PyTorch frees on the stream of the allocation. Nobody asks a captured one. */
 	if (pool_for(device, stream))
 		stream = HETMEM_STREAM_UNKNOWN;
-	if (res && enter(res, device, &saved)) {
+	if (res && !enter(res, device, &saved)) {
 		err = hetmem_free(res, ptr, size, stream);
 		hm_context_leave(res->hm, &saved);
 	}

@@ -8,7 +8,9 @@ words that differ from it, on the device. Child is a process of the same
 program that answers messages. A call that fails raises Failed.
 """
 import argparse
+import contextlib
 import ctypes
+import dataclasses
 import hashlib
 import json
 import os
@@ -25,10 +27,16 @@ LIBRARY = os.path.join(TOP, "build", "libhetmem.so")
 MIB = 1 << 20
 GIB = 1 << 30
 
-MOVABLE, KEEP = 1, 2                    # HETMEM_ALLOC_*
-SLEEP_DISCARD, SLEEP_KEEP = 0, 1        # HETMEM_SLEEP_*
-REMAP_CAUSES = ("spill", "fetch", "sleep", "wake")
-REMAP_CHANGES = ("MEMORY_TYPE", "BUFFER_ID", "IPC", "DMABUF")
+sys.path.insert(0, os.path.join(TOP, "tools", "python"))
+import hetmem  # noqa: E402
+from hetmem import _abi, _library, _process  # noqa: E402
+
+MOVABLE, KEEP = _abi.ALLOC_MOVABLE, _abi.ALLOC_KEEP
+SLEEP_DISCARD, SLEEP_KEEP = _abi.SLEEP_DISCARD, _abi.SLEEP_KEEP
+
+
+_P, _S, _I, _U = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int,
+                  ctypes.c_uint)
 
 
 class Failed(Exception):
@@ -41,167 +49,102 @@ class Failed(Exception):
         self.text = text
 
 
-class AllocParams(ctypes.Structure):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("bytes", ctypes.c_size_t),
-        ("align", ctypes.c_size_t),
-        ("stream", ctypes.c_void_p),
-        ("reserve", ctypes.c_size_t),
-        ("private_pool", ctypes.c_uint64),
-        ("flags", ctypes.c_uint),
-        ("placement", ctypes.c_uint),
-        ("priority", ctypes.c_int),
-    ]
-
-
-class Stats(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t)] + [
-        (name, ctypes.c_uint64) for name in (
-            "live", "requested", "requested_peak", "reserved",
-            "reserved_peak", "metadata", "allocs", "frees", "failed",
-            "driver_calls", "host_wait_ns", "parked", "spilled",
-            "spill_host", "spill_host_peak", "spilled_total",
-            "fetched_total")]
-
-
-class Remap(ctypes.Structure):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("ptr", ctypes.c_void_p),
-        ("bytes", ctypes.c_size_t),
-        ("cause", ctypes.c_uint),
-        ("changes", ctypes.c_uint),
-        ("after", ctypes.c_int),
-        ("error", ctypes.c_int),
-    ]
-
-
-REMAP_FN = ctypes.CFUNCTYPE(None, ctypes.POINTER(Remap), ctypes.c_void_p)
-
-_P, _S, _I, _U = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int,
-                  ctypes.c_uint)
-_LIBRARY_CALLS = {
-    "hetmem_open": (_I, _P, _P),
-    "hetmem_close": (None, _P),
-    "hetmem_last_error": (ctypes.c_char_p,),
-    "hetmem_driver_name": (ctypes.c_char_p, _P),
-    "hetmem_resource_create": (_I, _P, ctypes.c_char_p, _P),
-    "hetmem_resource_destroy": (ctypes.c_ssize_t, _P),
-    "hetmem_resource_stats": (_I, _P, _P),
-    "hetmem_resource_set": (_I, _P, ctypes.c_char_p, ctypes.c_char_p),
-    "hetmem_alloc_with": (_I, _P, _P, _P),
-    "hetmem_free": (_I, _P, _P, _S, _P),
-    "hetmem_stream_retire": (_I, _P, _P),
-    "hetmem_poll": (_I, _P),
-    "hetmem_trim": (_I, _P, _S, _P),
-    "hetmem_sleep": (_I, _P, ctypes.c_char_p, _U),
-    "hetmem_wake": (_I, _P, ctypes.c_char_p),
-    "hetmem_spill": (_I, _P, _P),
-    "hetmem_fetch": (_I, _P, _P),
-    "hetmem_spill_async": (_I, _P, _P),
-    "hetmem_fetch_async": (_I, _P, _P),
-    "hetmem_priority": (_I, _P, _P, _I),
-    "hetmem_on_remap": (_I, _P, REMAP_FN, _P),
-    "hetmem_off_remap": (_I, _P, REMAP_FN, _P),
-    "hetmem_torch_resource": (_P, _I),
-}
+@contextlib.contextmanager
+def failing(what):
+    """Errors of the package become Failed."""
+    try:
+        yield
+    except hetmem.HetmemError as error:
+        raise Failed(what, -error.errno, error.strerror) from None
 
 
 def load(path=LIBRARY):
-    """libhetmem with the types of its functions."""
-    lib = ctypes.CDLL(path)
-    for name, (result, *arguments) in _LIBRARY_CALLS.items():
-        function = getattr(lib, name)
-        function.restype = result
-        function.argtypes = arguments
-    return lib
+    """libhetmem with the types of its functions: the package's from now on."""
+    os.environ["HETMEM_LIBRARY"] = os.path.abspath(path)
+    with failing("load"):
+        return _library.library()
 
 
 class Resource:
     """A resource. Close it before its library."""
 
-    def __init__(self, lib, res, own=True):
-        self.lib, self.res, self.own = lib, res, own
-        self.callbacks = {}
-
-    def call(self, name, *arguments):
-        result = getattr(self.lib, name)(self.res, *arguments)
-        if result < 0:
-            raise Failed(name, result, self.lib.hetmem_last_error().decode())
-        return result
+    def __init__(self, made):
+        self.made = made
 
     def alloc(self, size, stream=None, flags=0, priority=0):
-        params = AllocParams(size=ctypes.sizeof(AllocParams), bytes=size,
-                             stream=stream, flags=flags, priority=priority)
-        ptr = ctypes.c_void_p()
-        self.call("hetmem_alloc_with", ctypes.byref(params),
-                  ctypes.byref(ptr))
-        return ptr.value
+        with failing("hetmem_alloc_with"):
+            return self.made.allocate(
+                size, stream or 0, movable=bool(flags & MOVABLE),
+                keep=bool(flags & KEEP), priority=priority)
 
     def free(self, ptr, stream=None):
-        self.call("hetmem_free", ptr, 0, stream)
+        with failing("hetmem_free"):
+            self.made.deallocate(ptr, stream=stream or 0)
 
     def spill(self, ptr):
-        self.call("hetmem_spill", ptr)
+        with failing("hetmem_spill"):
+            self.made.spill(ptr)
 
     def fetch(self, ptr):
-        self.call("hetmem_fetch", ptr)
+        with failing("hetmem_fetch"):
+            self.made.fetch(ptr)
 
     def spill_async(self, ptr):
-        self.call("hetmem_spill_async", ptr)
+        with failing("hetmem_spill_async"):
+            self.made.spill(ptr, wait=False)
 
     def fetch_async(self, ptr):
-        self.call("hetmem_fetch_async", ptr)
+        with failing("hetmem_fetch_async"):
+            self.made.fetch(ptr, wait=False)
 
     def priority(self, ptr, priority):
-        self.call("hetmem_priority", ptr, priority)
+        with failing("hetmem_priority"):
+            self.made.priority(ptr, priority)
 
     def sleep(self, flags=SLEEP_KEEP):
-        self.call("hetmem_sleep", None, flags)
+        with failing("hetmem_sleep"):
+            self.made.sleep(keep=flags == SLEEP_KEEP)
 
     def wake(self):
-        self.call("hetmem_wake", None)
+        with failing("hetmem_wake"):
+            self.made.wake()
 
     def poll(self):
-        self.call("hetmem_poll")
+        with failing("hetmem_poll"):
+            self.made.poll()
 
     def trim(self, keep=0):
-        self.call("hetmem_trim", keep, None)
+        with failing("hetmem_trim"):
+            self.made.trim(keep)
 
     def retire(self, stream):
-        self.call("hetmem_stream_retire", stream)
+        with failing("hetmem_stream_retire"):
+            self.made.retire(stream or 0)
 
     def stats(self):
-        stats = Stats(size=ctypes.sizeof(Stats))
-        self.call("hetmem_resource_stats", ctypes.byref(stats))
-        return {name: getattr(stats, name) for name, _ in Stats._fields_[1:]}
+        with failing("hetmem_resource_stats"):
+            return dataclasses.asdict(self.made.stats())
 
     def on_remap(self, function):
         """Calls @function with a dict for each call of hetmem_on_remap()."""
-        def call(remap, _):
-            told = remap.contents
-            function({
-                "ptr": told.ptr, "bytes": told.bytes,
-                "cause": REMAP_CAUSES[told.cause],
-                "changes": [name for i, name in enumerate(REMAP_CHANGES)
-                            if told.changes >> i & 1],
-                "after": told.after, "error": told.error})
+        def call(remap):
+            function({**dataclasses.asdict(remap), "after": int(remap.after),
+                      "changes": list(remap.changes)})
 
-        self.callbacks[function] = REMAP_FN(call)
-        self.call("hetmem_on_remap", self.callbacks[function], None)
+        self.calls = {**getattr(self, "calls", {}), function: call}
+        with failing("hetmem_on_remap"):
+            self.made.on_remap(call)
 
     def off_remap(self, function):
-        self.call("hetmem_off_remap", self.callbacks[function], None)
-        del self.callbacks[function]
+        with failing("hetmem_off_remap"):
+            self.made.off_remap(self.calls.pop(function))
 
     def close(self):
         """The number of blocks that were still allocated."""
-        left = 0
-        if self.res and self.own:
-            left = self.call("hetmem_resource_destroy")
-        self.res = None
-        return left
+        if self.made.closed:
+            return 0
+        with failing("hetmem_resource_destroy"):
+            return self.made.close()
 
 
 class Library:
@@ -209,37 +152,26 @@ class Library:
 
     def __init__(self, path=LIBRARY):
         self.path = os.path.abspath(path)
-        self.lib = load(self.path)
-        self.hm = ctypes.c_void_p()
-        result = self.lib.hetmem_open(ctypes.byref(self.hm), None)
-        if result:
-            raise Failed("hetmem_open", result,
-                         self.lib.hetmem_last_error().decode())
-        self.driver_name = self.lib.hetmem_driver_name(self.hm).decode()
+        load(path)
+        with failing("hetmem_open"):
+            self.made = hetmem.Library()
+        self.driver_name = self.made.driver
         if self.driver_name == "none":
             raise Failed("hetmem_open", 0, "there is no device; for a trial "
                          "without one set HETMEM_DRIVER=soft")
 
     def resource(self, spec):
-        res = ctypes.c_void_p()
-        result = self.lib.hetmem_resource_create(
-            self.hm, spec.encode(), ctypes.byref(res))
-        if result:
-            raise Failed("hetmem_resource_create " + spec, result,
-                         self.lib.hetmem_last_error().decode())
-        return Resource(self.lib, res.value)
+        with failing("hetmem_resource_create " + spec):
+            return Resource(self.made.resource(spec))
 
     def close(self):
-        self.lib.hetmem_close(self.hm)
+        self.made.close()
 
 
-def torch_resource(lib, device=0):
+def torch_resource(library, device=0):
     """The resource behind CUDAPluggableAllocator."""
-    res = lib.hetmem_torch_resource(device)
-    if not res:
-        raise Failed("hetmem_torch_resource", 0,
-                     lib.hetmem_last_error().decode())
-    return Resource(lib, res, own=False)
+    with failing("hetmem_torch_resource"):
+        return Resource(_process.resource(device))
 
 
 class Driver:
@@ -248,6 +180,8 @@ class Driver:
     VERSION = 12000
 
     def __init__(self, library):
+        # Closing the library would end its driver.
+        self.library = library
         self.soft = library.driver_name == "soft"
         path = "libcuda.so.1"
         if self.soft:

@@ -307,6 +307,28 @@ static void test_pool_threads(void)
 	is(live(0), 0, "all were freed");
 }
 
+/* For a shim that throws: the error is returned, and nothing is written. */
+static void test_try_alloc(void)
+{
+	char name[] = "/tmp/hetmem-XXXXXX";
+	int file = mkstemp(name), saved = dup(STDERR_FILENO);
+	void *ptr = NULL;
+
+	dup2(file, STDERR_FILENO);
+	is(hetmem_torch_try_alloc((size_t)1 << 50, 0, a, &ptr), -ENOMEM, "too much is no memory");
+	is(hetmem_torch_try_alloc(100, 7, a, &ptr), -ENODEV, "no device");
+	is(hetmem_torch_try_alloc(100, -1, a, &ptr), -ENODEV, "no such number");
+	ok(!ptr, "nothing is set");
+	is(hetmem_torch_try_alloc(MB, 0, a, &ptr), 0, "a block");
+	is(live(0), 1, "of the resource");
+	hetmem_torch_free(ptr, MB, 0, a);
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	is(lseek(file, 0, SEEK_END), 0, "stderr is empty");
+	close(file);
+	unlink(name);
+}
+
 static void test_errors(void)
 {
 	int null = open("/dev/null", O_WRONLY), saved = dup(STDERR_FILENO);
@@ -354,6 +376,7 @@ int main(void)
 	test_two_devices();
 	test_pool();
 	test_pool_threads();
+	test_try_alloc();
 	test_errors();
 	drv->cuStreamDestroy(a);
 	drv->cuStreamDestroy(b);

@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""Libraries, resources and blocks over the soft driver."""
+
+import contextlib
+import errno
+import gc
+import importlib.metadata
+import os
+import pickle
+import re
+import tempfile
+import threading
+import weakref
+
+import hetmem
+import tap
+from hetmem import _library
+
+MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def environment(**values):
+    old = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in old.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class Libraries(tap.Case):
+    def test_driver(self):
+        with hetmem.Library("soft") as library:
+            self.assertEqual(library.driver, "soft")
+            self.assertEqual(library.device_count, 1)
+            device = library.device(0)
+            self.assertEqual((device.vmm, device.total), (True, 256 * MIB))
+            self.assertIn("device", [f.name for f in library.features() if f.available])
+            self.assertTrue(all(f.reason for f in library.features()))
+            self.assertEqual(len(library.features()), 9)
+            self.assertIn("pool(vmm", library.explain("device-pool"))
+            self.assertEqual(library.explain("pool(host)"), "")
+        with self.assertRaises(ValueError):
+            library.device(0)
+        library.close()
+
+    def test_errors(self):
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            hetmem.Library("metal")
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
+        self.assertIn('no driver "metal"', caught.exception.strerror)
+        with hetmem.Library("soft") as library:
+            with self.assertRaises(hetmem.HetmemError) as caught:
+                library.device(7)
+            self.assertEqual(caught.exception.errno, errno.ENODEV)
+            with self.assertRaises(hetmem.HetmemError) as caught:
+                library.resource("stats(pool(vmm(device=0),mx=90%))")
+            self.assertIn("pool has no parameter 'mx'", str(caught.exception))
+            with self.assertRaises(hetmem.HetmemError) as caught:
+                library.resource("device-pool(device=3)")
+            self.assertEqual(caught.exception.errno, errno.ENODEV)
+        again = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual(again.errno, errno.ENODEV)
+        self.assertEqual(type(again), hetmem.HetmemError)
+
+    def test_close_while_used(self):
+        library = hetmem.Library("soft")
+        resource = library.resource("device-pool")
+        block = resource.alloc(MIB)
+        library.close()
+        self.assertTrue(resource.closed)
+        for call in (resource.stats, resource.poll, block.free, resource.close,
+                     lambda: library.resource()):
+            self.assertRaises(ValueError, call)
+        del block, resource
+
+    def test_collected_without_close(self):
+        library = hetmem.Library("soft")
+        handle = weakref.ref(library._handle)
+        resource = library.resource("device-pool")
+        block = resource.alloc(MIB)
+        del library, resource
+        gc.collect()
+        self.assertEqual(block.resource.stats().live, 1)
+        del block
+        gc.collect()
+        self.assertIsNone(handle())
+
+    def test_environment(self):
+        with environment(HETMEM_RESOURCE="stats(pool(host))"):
+            self.assertEqual(hetmem.resource().spec, "stats(pool(host))")
+        with environment(HETMEM_RESOURCE="stats("):
+            with self.assertRaises(hetmem.HetmemError) as caught:
+                hetmem.resource()
+            self.assertIn("HETMEM_RESOURCE", str(caught.exception))
+
+    def test_library_that_cannot_be_loaded(self):
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            _library.load("/nonexistent/libhetmem.so.0")
+        self.assertEqual(caught.exception.errno, errno.ENOENT)
+        self.assertIn("HETMEM_LIBRARY", str(caught.exception))
+        # libc has none of the functions: so does a library of an older version.
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            _library.load("libc.so.6")
+        self.assertEqual(caught.exception.errno, errno.ENOSYS)
+        self.assertIn("older than the Python package", str(caught.exception))
+
+    def test_import_needs_nothing(self):
+        self.silent("import hetmem, sys; print(hetmem.__version__)\n"
+                    "assert 'numpy' not in sys.modules",
+                    hetmem.__version__ + "\n", HETMEM_LIBRARY="/nonexistent")
+
+    def test_version(self):
+        with open(f"{tap.TOP}/Makefile", encoding="utf-8") as file:
+            found = re.search(r"^VERSION\s*= (\S+)", file.read(), re.MULTILINE)
+        self.assertEqual(hetmem.__version__, found[1])
+        if hetmem.__file__.startswith(tap.TOP):
+            return
+        self.assertEqual(importlib.metadata.version("hetmem"), found[1])
+
+
+class Resources(tap.Case):
+    def test_stats(self):
+        with hetmem.resource("device-pool") as pool:
+            block = pool.alloc(MIB)
+            stats = pool.stats()
+            self.assertEqual((stats.live, stats.requested, stats.allocs), (1, MIB, 1))
+            self.assertGreaterEqual(stats.reserved, MIB)
+            block.free()
+            self.assertEqual(pool.stats().live, 0)
+            self.assertGreaterEqual(pool.trim(), MIB)
+            self.assertEqual(pool.stats().reserved, 0)
+            pool.poll()
+
+    def test_close_counts_blocks(self):
+        pool = hetmem.resource("pool(host)")
+        block = pool.alloc(100)
+        self.assertEqual(pool.close(), 1)
+        self.assertTrue(pool.closed)
+        self.assertRaises(ValueError, pool.close)
+        self.assertRaises(ValueError, block.memoryview)
+        del block
+
+    def test_block_lives_as_long_as_it_is_used(self):
+        pool = hetmem.resource("pool(host)")
+        block = pool.alloc(1000)
+        view = block.memoryview()
+        self.assertEqual(len(view), 1000)
+        view[:3] = b"abc"
+        part = view[1:3]
+        del block, view
+        self.assertEqual((bytes(part), pool.stats().live), (b"bc", 1))
+        del part
+        gc.collect()
+        self.assertEqual(pool.stats().live, 0)
+
+    def test_free_twice(self):
+        pool = hetmem.resource("pool(host)")
+        with pool.alloc(10) as block:
+            block.free()
+            self.assertRaises(ValueError, block.free)
+        with pool.alloc(10) as block:
+            self.assertEqual(pool.stats().live, 1)
+        self.assertEqual(pool.stats().live, 0)
+        self.assertIn("free", repr(block))
+
+    def test_free_by_threads(self):
+        """One of many threads that free a block does it."""
+        pool = hetmem.resource("pool(host)")
+        for _ in range(20):
+            block, freed, start = pool.alloc(64), [], threading.Barrier(4)
+
+            def free(block=block, freed=freed, start=start):
+                start.wait()
+                with contextlib.suppress(ValueError):
+                    block.free()
+                    freed.append(1)
+
+            threads = [threading.Thread(target=free) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(len(freed), 1)
+        self.assertEqual(pool.stats().frees, 20)
+
+    def test_free_of_another_pointer(self):
+        pool = hetmem.resource("pool(host)")
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            pool.deallocate(0x1234)
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
+        ptr = pool.allocate(100)
+        self.assertRaises(hetmem.HetmemError, pool.deallocate, ptr, 101 * MIB)
+        pool.deallocate(ptr, 100)
+
+    def test_out_of_memory(self):
+        pool = hetmem.resource("pool(vmm,max=4M)")
+        with self.assertRaises(hetmem.OutOfMemoryError) as caught:
+            pool.alloc(5 * MIB)
+        for kind in (hetmem.HetmemError, MemoryError, OSError):
+            self.assertIsInstance(caught.exception, kind)
+        self.assertEqual(caught.exception.errno, errno.ENOMEM)
+        self.assertIn("bytes", caught.exception.strerror)
+        self.assertEqual(pool.stats().failed, 1)
+        pool.set("max", "8M")
+        pool.alloc(5 * MIB).free()
+        self.assertRaises(hetmem.HetmemError, pool.set, "colour", "red")
+
+    def test_bad_arguments(self):
+        pool = hetmem.resource("pool(host)")
+        self.assertRaises(ValueError, pool.alloc, -1)
+        self.assertRaises(ValueError, pool.alloc, 1, align=-8)
+        self.assertRaises(hetmem.HetmemError, pool.alloc, 1, align=3)
+        self.assertRaises(ValueError, pool.alloc, 1, placement="moon")
+        self.assertRaises(TypeError, pool.alloc, 1, object())
+        self.assertRaises(TypeError, pool.alloc, 1.5)
+        self.assertEqual(pool.stats().live, 0)
+        self.assertEqual(pool.alloc(0).size, 0)
+
+    def test_streams(self):
+        class Torch:
+            cuda_stream = 1
+
+        class CuPy:
+            ptr = 1
+
+        class Core:
+            def __cuda_stream__(self):
+                return (0, 1)
+
+        pool = hetmem.resource("device-pool")
+        for stream in (0, 1, hetmem.Stream.LEGACY, Torch(), CuPy(), Core()):
+            block = pool.alloc(100, stream)
+            block.record(hetmem.Stream.PER_THREAD)
+            block.free(stream)
+        pool.retire(hetmem.Stream.PER_THREAD)
+        self.assertEqual(pool.stats().live, 0)
+
+    def test_access(self):
+        self.assertEqual(hetmem.resource("pool(host)").access(),
+                         hetmem.Access(True, True, frozenset(), frozenset()))
+        self.assertEqual(hetmem.resource("device-pool").access().devices, {0})
+        with self.assertRaises(BufferError):
+            hetmem.resource("device-pool").alloc(10).memoryview()
+        managed = hetmem.resource("pool(managed)").alloc(100)
+        self.assertEqual(managed.__array_interface__["data"], (managed.ptr, False))
+        self.assertEqual(managed.__cuda_array_interface__["shape"], (100,))
+        self.assertFalse(hasattr(hetmem.resource("device-pool").alloc(1),
+                                 "__array_interface__"))
+
+    def test_counters(self):
+        pool = hetmem.resource("stats(device-pool)")
+        with pool.alloc(10), pool.counters() as outer:
+            with pool.counters() as inner:
+                block = pool.alloc(MIB)
+                self.assertEqual(inner.bytes.value, MIB)
+                block.free()
+            pool.alloc(5).free()
+            self.assertEqual(inner.bytes, hetmem.Counter(0, MIB, MIB))
+        self.assertEqual((outer.blocks.total, outer.bytes.total), (2, MIB + 5))
+        # A value can fall below that of the push.
+        block = pool.alloc(100)
+        with pool.counters() as below:
+            block.free()
+        self.assertEqual(below.bytes.value, -100)
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            with hetmem.resource("device-pool").counters():
+                self.fail("there is no stats()")
+        self.assertEqual(caught.exception.errno, errno.EOPNOTSUPP)
+
+    def test_counters_after_an_exception(self):
+        pool = hetmem.resource("stats(pool(host))")
+        with self.assertRaises(KeyError):
+            with pool.counters() as counting:
+                pool.alloc(10).free()
+                raise KeyError
+        self.assertEqual(counting.bytes.total, 10)
+
+    def test_current(self):
+        before = hetmem.current().pointer
+        with hetmem.use("stats(device-pool)") as outer:
+            self.assertEqual(hetmem.current().pointer, outer.pointer)
+            with hetmem.use("pool(vmm,max=8M)") as inner:
+                self.assertEqual(hetmem.current().pointer, inner.pointer)
+            self.assertTrue(inner.closed)
+            self.assertEqual(hetmem.current().pointer, outer.pointer)
+            with hetmem.use("stats(pool(host))", device=-1) as host:
+                self.assertEqual(hetmem.current(-1).pointer, host.pointer)
+        self.assertEqual(hetmem.current().pointer, before)
+        self.assertEqual(hetmem.current().close(), 0)
+        hetmem.current().alloc(10).free()
+        self.assertRaises(hetmem.HetmemError, hetmem.current, 9)
+
+    def test_log(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a trace.csv")
+            with hetmem.log(path, full=True) as pool:
+                pool.alloc(4096).free()
+                pool.log_edge("sync", 0, 1)
+            self.assertRaises(ValueError, pool.log_edge, "jump", 0)
+            with open(path, encoding="ascii") as file:
+                lines = file.read().splitlines()
+        self.assertEqual(sum(",allocate,0x" in line for line in lines), 1)
+        self.assertEqual(sum(",free,0x" in line for line in lines), 1)
+        with self.assertRaises(ValueError):
+            with hetmem.log('a"b'):
+                self.fail("a name with a quote")
+
+    def test_sleep(self):
+        pool = hetmem.resource("pool(vmm,tag=weights)")
+        block = pool.alloc(4 * MIB)
+        pool.sleep("kv")
+        self.assertGreater(pool.stats().reserved, 0)
+        pool.sleep("weights")
+        self.assertEqual((pool.stats().reserved, pool.stats().parked), (0, 4 * MIB))
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            pool.alloc(1)
+        self.assertEqual(caught.exception.errno, errno.EBUSY)
+        pool.wake("weights")
+        self.assertEqual(pool.stats().reserved, 4 * MIB)
+        block.free()
+        pool.sleep(keep=False)
+        pool.wake()
+
+    def test_spill(self):
+        pool = hetmem.resource("pool(vmm,spill=64M,launcher=single)")
+        block = pool.alloc(8 * MIB, movable=True, priority=2)
+        events = []
+        pool.on_remap(events.append)
+        self.assertRaises(ValueError, pool.on_remap, events.append)
+        block.spill()
+        self.assertEqual(pool.stats().spilled, 8 * MIB)
+        block.host_access()
+        block.fetch()
+        self.assertEqual(pool.stats().spilled, 0)
+        block.priority(-1)
+        self.assertEqual([(e.cause, e.after, e.error) for e in events],
+                         [("spill", False, 0), ("spill", True, 0),
+                          ("fetch", False, 0), ("fetch", True, 0)])
+        self.assertEqual((events[0].ptr, events[0].bytes), (block.ptr, 8 * MIB))
+        self.assertIn("MEMORY_TYPE", events[0].changes)
+        pool.off_remap(events.append)
+        self.assertRaises(ValueError, pool.off_remap, events.append)
+        block.spill(wait=False)
+        block.fetch()
+        self.assertEqual(len(events), 4)
+        kept = pool.alloc(2 * MIB, keep=True)
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            kept.spill()
+        self.assertEqual(caught.exception.errno, errno.EBUSY)
+
+    def test_grow(self):
+        block = hetmem.resource("pool(vmm)").alloc(MIB, reserve=64 * MIB)
+        block.grow(32 * MIB)
+        self.assertEqual((block.size, block.resource.stats().requested),
+                         (32 * MIB, 32 * MIB))
+
+
+class Ends(tap.Case):
+    """The end of the interpreter and fork(): no crash, no message."""
+
+    def test_live_objects(self):
+        for spec in ("device-pool", "stats(pool(host))", "pool(managed)", "unified"):
+            self.silent(f"""
+                import hetmem, sys
+                pool = hetmem.resource("{spec}")
+                blocks = [pool.alloc(1 << 16) for _ in range(100)]
+                sys.keep = blocks
+                class Cycle: pass
+                cycle = Cycle(); cycle.self = cycle; cycle.block = pool.alloc(10)
+                own = hetmem.Library("soft"); other = own.resource("device-pool")
+                block = other.alloc(100)
+                """)
+
+    def test_use_is_open(self):
+        self.silent("""
+            import hetmem
+            use = hetmem.use("device-pool"); pool = use.__enter__()
+            block = pool.alloc(10)
+            """)
+
+    def test_threads_that_work(self):
+        self.silent("""
+            import hetmem, threading, time
+            pool = hetmem.resource("device-pool")
+            def work():
+                while True:
+                    with pool.alloc(1000): pass
+            for _ in range(4): threading.Thread(target=work, daemon=True).start()
+            while pool.stats().allocs < 1000: time.sleep(0.01)
+            """)
+
+    def test_callbacks_are_set(self):
+        self.silent("""
+            import hetmem
+            pool = hetmem.resource("pool(vmm)")
+            pool.on_remap(print)
+            block = pool.alloc(1 << 21)
+            """)
+
+    def test_fork_device(self):
+        pool = hetmem.resource("device-pool")
+        block = pool.alloc(MIB)
+
+        def work():
+            nonlocal block
+            with self.assertRaises(hetmem.HetmemError) as caught:
+                pool.alloc(10)
+            self.assertEqual(caught.exception.errno, errno.EOWNERDEAD)
+            block = None
+            gc.collect()
+            # The child's own library is another one; it has host memory.
+            with hetmem.resource("pool(host)") as own:
+                own.alloc(10).free()
+                self.assertEqual(own.stats().allocs, 1)
+
+        self.fork(work)
+        self.assertEqual(pool.stats().live, 1)
+        block.free()
+
+    def test_fork_host(self):
+        pool = hetmem.resource("pool(host)")
+        block = pool.alloc(100)
+        view = block.memoryview()
+        view[0] = 1
+
+        def work():
+            self.assertEqual(view[0], 1)
+            view[0] = 2
+            pool.alloc(10).free()
+
+        self.fork(work)
+        self.assertEqual(view[0], 1)
+
+    def test_fork_ends_silently(self):
+        self.silent("""
+            import hetmem, os
+            pool = hetmem.resource("device-pool"); block = pool.alloc(100)
+            if pid := os.fork():
+                assert os.waitpid(pid, 0)[1] == 0
+            """)
+
+
+if __name__ == "__main__":
+    tap.main()

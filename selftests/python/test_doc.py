@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""Every block of Documentation/python.md runs, and prints what the page says."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import tap
+
+FAKES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fakes")
+
+
+def blocks():
+    """The language, the text, and the text block that follows."""
+    with open(f"{tap.TOP}/Documentation/python.md", encoding="utf-8") as file:
+        text = file.read()
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    for i, (language, code) in enumerate(found):
+        after = found[i + 1] if i + 1 < len(found) else ("", "")
+        yield language, code, after[1] if after[0] == "text" else ""
+
+
+class Blocks(tap.Case):
+    def run_in(self, folder, *command):
+        return subprocess.run(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(
+                [FAKES, os.environ.get("PYTHONPATH", "")])})
+
+    def test_languages(self):
+        self.assertEqual({language for language, *_ in blocks()}, {"sh", "python", "text"})
+
+    def test_python(self):
+        count = 0
+        for language, code, expected in blocks():
+            if language != "python":
+                continue
+            with self.subTest(code=code), tempfile.TemporaryDirectory() as folder:
+                result = self.run_in(folder, sys.executable, "-c", code)
+                self.assertEqual((result.stderr, result.returncode), ("", 0))
+                self.assertEqual(result.stdout, expected)
+            count += 1
+        self.assertGreater(count, 7)
+
+    def test_shell(self):
+        with open(f"{tap.TOP}/selftests/t/python.t", encoding="utf-8") as file:
+            python_t = file.read()
+        lines = [line for language, code, _ in blocks() if language == "sh"
+                 for line in code.splitlines()]
+        self.assertEqual(len(lines), 3)
+        # python.t installs it.
+        self.assertIn(lines[0], python_t)
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "script.py"), "w", encoding="utf-8") as file:
+                file.write("import torch; torch.empty(10); print('ran')\n")
+            for line in lines[1:]:
+                words = line.split()
+                self.assertEqual(words[0], "python")
+                result = self.run_in(folder, sys.executable, *words[1:])
+                self.assertIn(result.returncode, (0, 1) if "doctor" in line else (0,))
+                self.assertEqual(result.stderr, "")
+        self.assertEqual(result.stdout, "ran\n")
+
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""hetmem.torch with what it uses of PyTorch played by fakes/torch.py, and the shim
+that PyTorch loads, called from C++. Each test has an interpreter of its own: what
+enable() does lasts as long as a process."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+import tap
+from hetmem import _library
+
+FAKES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fakes")
+
+
+class Torch(tap.Case):
+    def run_code(self, code, **environment):
+        """@code, which has the usual names, succeeds in silence."""
+        code = """
+            import errno, gc, os, sys, warnings
+            sys.path.insert(0, %r)
+            import torch, hetmem, hetmem.torch as ht
+            MIB = 1 << 20
+            def fails(kind, call, *text):
+                try: call()
+                except kind as error:
+                    for part in text: assert part in str(error), str(error)
+                    return error
+                raise AssertionError("no error")
+            """ % FAKES + code
+        self.silent(textwrap.dedent(code), **environment)
+
+    def test_plain(self):
+        self.run_code("""
+            assert ht.enabled() is None
+            assert ht.enable() == "plain" == ht.enabled()
+            assert not torch.cuda.initialized
+            tensor = torch.empty(MIB)
+            stats = ht.resource().stats()
+            assert (stats.live, stats.requested) == (1, MIB), stats
+            assert tensor.ptr % 512 == 0
+            del tensor
+            assert ht.resource().stats().live == 0
+            assert ht.resource().stats().reserved > 0
+            torch.cuda.empty_cache()
+            assert ht.resource().stats().reserved == 0
+            assert sorted(torch.cuda.allocator.hooks) == [
+                "base_alloc_fn", "begin_allocate_to_pool", "init_fn",
+                "record_stream_fn", "reset_fn"]
+            """)
+
+    def test_spec(self):
+        self.run_code("""
+            ht.enable("stats(pool(vmm,max=64M))")
+            assert os.environ["HETMEM_RESOURCE"] == "stats(pool(vmm,max=64M))"
+            with ht.resource().counters() as counters:
+                torch.empty(MIB)
+            assert counters.bytes.total == MIB
+            """)
+        self.run_code("""
+            ht.enable()
+            tensors = []
+            for torch.cuda.device in (0, 1): tensors.append(torch.empty(MIB))
+            assert ht.resource(0).spec == "stats(device-pool)"
+            assert ht.resource(0).access().devices == {0}
+            assert ht.resource(1).access().devices == {1}
+            assert ht.resource(1).stats().live == 1
+            fails(hetmem.HetmemError, lambda: ht.resource(2), "no device 2")
+            """, HETMEM_RESOURCE="stats(device-pool)", HETMEM_SOFT_DEVICES="2")
+
+    def test_wrong_spec_changes_nothing(self):
+        self.run_code("""
+            for spec in ("pool(vm)", "stats(", "pool(vmm,max=lots)"):
+                error = fails(hetmem.HetmemError, lambda: ht.enable(spec), "spec")
+                assert error.errno == errno.EINVAL
+            assert ht.enabled() is None and torch.cuda.allocator is None
+            assert "HETMEM_RESOURCE" not in os.environ
+            fails(ValueError, lambda: ht.enable(mode="fast"))
+            ht.enable()
+            """)
+        self.run_code("""
+            error = fails(RuntimeError, lambda: ht.enable("pool(vmm)"), "swap")
+            assert ht.enabled() is None
+            assert os.environ["HETMEM_RESOURCE"] == "device-pool"
+            """, FAKE_TORCH_REFUSES="1", HETMEM_RESOURCE="device-pool")
+
+    def test_no_device_is_opened(self):
+        """A child of fork() can use CUDA after enable() in its parent."""
+        self.run_code("""
+            ht.enable("pool(vmm,max=90%)")
+            if pid := os.fork():
+                assert os.waitpid(pid, 0)[1] == 0
+            else:
+                tensor = torch.empty(MIB)
+                assert ht.resource().stats().live == 1
+            """)
+
+    def test_twice(self):
+        self.run_code("""
+            ht.enable()
+            error = fails(hetmem.HetmemError, ht.enable, "enabled already", "plain")
+            assert error.errno == errno.EALREADY
+            """)
+
+    def test_late(self):
+        self.run_code("""
+            torch.cuda.initialized = True
+            error = fails(hetmem.HetmemError, ht.enable, "python -m hetmem.torch")
+            assert error.errno == errno.EBUSY and ht.enabled() is None
+            fails(hetmem.HetmemError, ht.resource, "call hetmem.torch.enable()")
+            """)
+
+    def test_without_cuda(self):
+        self.run_code("""
+            error = fails(hetmem.HetmemError, ht.enable, "built without CUDA")
+            assert error.errno == errno.EOPNOTSUPP
+            """, FAKE_TORCH_CUDA="")
+        self.silent("""
+            import hetmem.torch
+            try: hetmem.torch.enable()
+            except ImportError as error: print("no torch")
+            """, "no torch\n")
+
+    def test_benchmark_warns(self):
+        self.run_code("""
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                ht.enable()
+            assert "benchmark" in str(caught[0].message)
+            assert "RuntimeWarning" == caught[0].category.__name__
+            """, FAKE_TORCH_BENCHMARK="1")
+
+    def test_sleep(self):
+        self.run_code("""
+            ht.enable("pool(vmm,tag=weights)")
+            tensor = torch.empty(4 * MIB)
+            ht.sleep("other")
+            assert ht.resource().stats().reserved == 4 * MIB
+            ht.sleep("weights")
+            assert (ht.resource().stats().reserved, ht.resource().stats().parked) \\
+                == (0, 4 * MIB)
+            assert torch.cuda.synchronized == [0, 0]
+            ht.wake()
+            assert ht.resource().stats().reserved == 4 * MIB
+            """)
+
+    def test_pool(self):
+        self.run_code("""
+            with torch.no_grad():
+                weights = ht.pool(tag="weights")
+                cache = ht.pool("stats(pool(vmm,tag=kv,max=64M))", "kv")
+            with weights.use():
+                kept = torch.empty(4 * MIB)
+                with cache.use(): other = torch.empty(2 * MIB)
+            assert torch.cuda.pools == []
+            assert weights.resource.stats().requested == 4 * MIB
+            assert cache.resource.stats().requested == 2 * MIB
+            ht.sleep("kv", keep=False)
+            assert weights.resource.stats().reserved >= 4 * MIB
+            assert cache.resource.stats().reserved == 0
+            ht.sleep("weights")
+            assert (weights.resource.stats().parked, cache.resource.stats().parked) \\
+                == (4 * MIB, 0)
+            ht.wake("weights")
+            assert weights.resource.stats().reserved >= 4 * MIB
+            assert cache.resource.stats().reserved == 0
+            ht.wake()
+            # No memory is torch's own error.
+            with cache.use():
+                fails(torch.OutOfMemoryError, lambda: torch.empty(80 * MIB))
+            fails(hetmem.HetmemError, lambda: ht.sleep("none"), "no pool has the tag")
+            """)
+
+    def test_pool_bad(self):
+        self.run_code("""
+            with torch.no_grad():
+                error = fails(hetmem.HetmemError, lambda: ht.pool("pool(vm)"))
+                fails(hetmem.HetmemError, lambda: ht.pool("pool(vmm)", "kv"), "no tag=")
+                fails(hetmem.HetmemError, lambda: ht.pool("pool(host)"), "cannot use")
+                fails(hetmem.HetmemError, lambda: ht.pool(device=3))
+                for i in range(16): ht.pool("pool(vmm,max=16M)")
+                error = fails(hetmem.HetmemError, lambda: ht.pool("pool(vmm)"), "16")
+            assert error.errno == errno.ENOSPC
+            """)
+        self.run_code("""
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                ht.pool()
+            assert "backward" in str(caught[0].message)
+            """)
+        self.run_code("""
+            ht.enable()
+            error = fails(hetmem.HetmemError, ht.pool, "without enable()")
+            assert error.errno == errno.EOPNOTSUPP
+            """)
+
+    def test_end_of_the_interpreter(self):
+        self.run_code("""
+            ht.enable()
+            sys.keep = [torch.empty(MIB) for _ in range(10)]
+            tensor = torch.empty(10); tensor.cycle = tensor
+            """)
+        self.run_code("""
+            with torch.no_grad(): pool = ht.pool()
+            with pool.use(): sys.keep = [torch.empty(MIB) for _ in range(10)]
+            """)
+
+    def test_no_part(self):
+        self.run_code("""
+            ht._SHIM = "libnone.so"
+            fails(hetmem.HetmemError, ht.enable, "no libnone.so")
+            assert "HETMEM_RESOURCE" not in os.environ
+            """)
+
+
+class Command(tap.Case):
+    def run_script(self, script, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "script.py")
+            for name, text in (("script.py", script), ("beside.py", "value = 7\n")):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(textwrap.dedent(text))
+            return subprocess.run(
+                [sys.executable, "-m", "hetmem.torch",
+                 *(path if part == "SCRIPT" else part for part in arguments)],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(
+                    [FAKES, os.environ.get("PYTHONPATH", "")])},
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+
+    def test_script(self):
+        result = self.run_script(
+            """
+            import sys, beside, torch, hetmem.torch
+            assert __name__ == "__main__"
+            assert hetmem.torch.enabled() == "plain"
+            tensor = torch.empty(1000)
+            print(beside.value, sys.argv[1:], hetmem.torch.resource().stats().live,
+                  hetmem.torch.resource().spec)
+            sys.exit(3)
+            """, "--spec", "pool(vmm,max=64M)", "SCRIPT", "--spec", "x", "-v")
+        self.assertEqual((result.stdout, result.stderr, result.returncode),
+                         ("7 ['--spec', 'x', '-v'] 1 pool(vmm,max=64M)\n", "", 3))
+
+    def test_wrong_spec(self):
+        result = self.run_script("print('ran')", "--spec", "pool(vm)", "SCRIPT")
+        self.assertEqual((result.stdout, result.returncode), ("", 1))
+        self.assertEqual(result.stderr.count("\n"), 1)
+        self.assertIn("no resource 'vm'", result.stderr)
+
+    def test_help(self):
+        result = self.run_script("", "--help")
+        self.assertIn("usage: python -m hetmem.torch", result.stdout)
+
+
+class Shim(tap.Case):
+    def test_exceptions(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "plain")
+            source = os.path.join(os.path.dirname(FAKES), "plain.cc")
+            subprocess.run(["g++", "-std=c++17", "-Wall", "-Werror", "-o", program, source],
+                           check=True)
+            result = subprocess.run([program, _library.part("libhetmem-torch.so")],
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                    text=True, check=False)
+        # An exception is enough: nothing is written.
+        self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
+        self.assertIn("1..7", result.stdout)
+        self.assertNotIn("not ok", result.stdout)
+
+
+if __name__ == "__main__":
+    tap.main()

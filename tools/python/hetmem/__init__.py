@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""hetmem: memory that CPU and GPU share, for Python.
+
+import hetmem needs neither a GPU nor a framework. The library is loaded by the
+first call that needs it.
+
+    hetmem.torch    PyTorch on hetmem
+    hetmem.cupy     CuPy on hetmem
+    hetmem.numpy    large arrays of NumPy on hetmem
+"""
+
+from ._library import HetmemError, OutOfMemoryError
+from .core import (
+    Access,
+    Block,
+    Counter,
+    Counters,
+    Counting,
+    Device,
+    Feature,
+    Library,
+    Remap,
+    Resource,
+    Stats,
+    Stream,
+    current,
+    default,
+    log,
+    resource,
+    use,
+)
+from .place import Residency, residency
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Access",
+    "Block",
+    "Counter",
+    "Counters",
+    "Counting",
+    "Device",
+    "Feature",
+    "HetmemError",
+    "Library",
+    "OutOfMemoryError",
+    "Remap",
+    "Residency",
+    "Resource",
+    "Stats",
+    "Stream",
+    "current",
+    "default",
+    "log",
+    "residency",
+    "resource",
+    "use",
+]

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""The C interface: layouts, constants and prototypes of <hetmem.h>.
+
+Names are those of the headers without "hetmem_" and "HETMEM_". A test compares
+everything here with the headers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+P = ctypes.c_void_p
+TEXT = ctypes.c_char_p
+SIZE = ctypes.c_size_t
+SSIZE = ctypes.c_ssize_t
+INT = ctypes.c_int
+UINT = ctypes.c_uint
+U64 = ctypes.c_uint64
+U32 = ctypes.c_uint32
+
+STREAM_LEGACY = 0x1
+STREAM_PER_THREAD = 0x2
+STREAM_HOST = 2 ** (8 * ctypes.sizeof(P)) - 1
+STREAM_UNKNOWN = STREAM_HOST - 1
+
+ALLOC_MOVABLE = 1 << 0
+ALLOC_KEEP = 1 << 1
+SLEEP_DISCARD = 0
+SLEEP_KEEP = 1
+
+# Kinds of locations, enum hetmem_location_kind.
+UNKNOWN = 0
+UNMAPPED = 1
+HOST = 2
+DEVICE = 3
+FOREIGN = 4
+COHERENT = 5
+ZERO = 6
+
+# enum hetmem_remap_cause, HETMEM_REMAP_* and enum hetmem_source, in order.
+REMAP_CAUSES = ("spill", "fetch", "sleep", "wake")
+REMAP_CHANGES = ("MEMORY_TYPE", "BUFFER_ID", "IPC", "DMABUF")
+SOURCES = ("unknown", "module", "move_pages", "request")
+PLACEMENTS = ("stream", "host", "device", "both", "read_mostly", "streaming")
+EDGES = ("record", "wait", "sync")
+
+
+class Params(ctypes.Structure):
+    _fields_ = [("size", SIZE), ("driver", TEXT), ("module_path", TEXT)]
+
+
+class AllocParams(ctypes.Structure):
+    _fields_ = [
+        ("size", SIZE),
+        ("bytes", SIZE),
+        ("align", SIZE),
+        ("stream", P),
+        ("reserve", SIZE),
+        ("private_pool", U64),
+        ("flags", UINT),
+        ("placement", UINT),
+        ("priority", INT),
+    ]
+
+
+class ResourceStats(ctypes.Structure):
+    _fields_ = [
+        ("size", SIZE),
+        ("live", U64),
+        ("requested", U64),
+        ("requested_peak", U64),
+        ("reserved", U64),
+        ("reserved_peak", U64),
+        ("metadata", U64),
+        ("allocs", U64),
+        ("frees", U64),
+        ("failed", U64),
+        ("driver_calls", U64),
+        ("host_wait_ns", U64),
+        ("parked", U64),
+        ("spilled", U64),
+        ("spill_host", U64),
+        ("spill_host_peak", U64),
+        ("spilled_total", U64),
+        ("fetched_total", U64),
+    ]
+
+
+class Counter(ctypes.Structure):
+    _fields_ = [("value", U64), ("peak", U64), ("total", U64)]
+
+
+class Counters(ctypes.Structure):
+    _fields_ = [("size", SIZE), ("bytes", Counter), ("blocks", Counter)]
+
+
+class Access(ctypes.Structure):
+    _fields_ = [
+        ("size", SIZE),
+        ("host", INT),
+        ("some_host", INT),
+        ("devices", U64),
+        ("some_devices", U64),
+    ]
+
+
+class Remap(ctypes.Structure):
+    _fields_ = [
+        ("size", SIZE),
+        ("ptr", P),
+        ("bytes", SIZE),
+        ("cause", UINT),
+        ("changes", UINT),
+        ("after", INT),
+        ("error", INT),
+    ]
+
+
+class DeviceProps(ctypes.Structure):
+    _fields_ = [
+        ("size", SIZE),
+        ("platform", INT),
+        ("managed", INT),
+        ("vmm", INT),
+        ("host_node", INT),
+        ("total", U64),
+        ("granularity", U64),
+        ("module_id", INT),
+        ("name", ctypes.c_char * 96),
+    ]
+
+
+class Feature(ctypes.Structure):
+    _fields_ = [("name", TEXT), ("available", INT), ("reason", TEXT)]
+
+
+class Run(ctypes.Structure):
+    _fields_ = [
+        ("start", U64),
+        ("end", U64),
+        ("location", U32),
+        ("order", ctypes.c_uint16),
+        ("flags", ctypes.c_uint16),
+        ("why", U32),
+        ("reserved", U32),
+    ]
+
+
+STRUCTS: tuple[type[ctypes.Structure], ...] = (
+    Params,
+    AllocParams,
+    ResourceStats,
+    Counter,
+    Counters,
+    Access,
+    Remap,
+    DeviceProps,
+    Feature,
+    Run,
+)
+
+REMAP_FN = ctypes.CFUNCTYPE(None, ctypes.POINTER(Remap), P)
+
+# The result first.
+PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "hetmem_open": (INT, P, P),
+    "hetmem_close": (None, P),
+    "hetmem_last_error": (TEXT,),
+    "hetmem_driver_name": (TEXT, P),
+    "hetmem_device_count": (INT, P),
+    "hetmem_device_props": (INT, P, INT, P),
+    "hetmem_platform_name": (TEXT, INT),
+    "hetmem_feature": (INT, P, INT, P),
+    "hetmem_resource_create": (INT, P, TEXT, P),
+    "hetmem_resource_explain": (INT, P, TEXT, TEXT, SIZE),
+    "hetmem_resource_destroy": (SSIZE, P),
+    "hetmem_resource_current": (INT, P, INT, P),
+    "hetmem_resource_set_current": (INT, P, INT, P, P),
+    "hetmem_resource_stats": (INT, P, P),
+    "hetmem_resource_access": (INT, P, P),
+    "hetmem_resource_set": (INT, P, TEXT, TEXT),
+    "hetmem_alloc": (INT, P, SIZE, SIZE, P, P),
+    "hetmem_alloc_with": (INT, P, P, P),
+    "hetmem_free": (INT, P, P, SIZE, P),
+    "hetmem_record_stream": (INT, P, P, P),
+    "hetmem_stream_retire": (INT, P, P),
+    "hetmem_grow": (INT, P, P, SIZE, P),
+    "hetmem_poll": (INT, P),
+    "hetmem_trim": (INT, P, SIZE, P),
+    "hetmem_sleep": (INT, P, TEXT, UINT),
+    "hetmem_wake": (INT, P, TEXT),
+    "hetmem_spill": (INT, P, P),
+    "hetmem_fetch": (INT, P, P),
+    "hetmem_spill_async": (INT, P, P),
+    "hetmem_fetch_async": (INT, P, P),
+    "hetmem_host_access": (INT, P, P),
+    "hetmem_priority": (INT, P, P, INT),
+    "hetmem_on_remap": (INT, P, REMAP_FN, P),
+    "hetmem_off_remap": (INT, P, REMAP_FN, P),
+    "hetmem_counters": (INT, P, P),
+    "hetmem_counters_push": (INT, P),
+    "hetmem_counters_pop": (INT, P, P),
+    "hetmem_log_edge": (INT, P, INT, P, P),
+    "hetmem_residency": (SSIZE, P, P, SIZE, P, P, SIZE, P),
+    "hetmem_location_name": (TEXT, P, U32, TEXT, SIZE),
+    "hetmem_why_names": (TEXT, U32, TEXT, SIZE),
+    "hetmem_torch_resource": (P, INT),
+    "hetmem_torch_try_alloc": (INT, SIZE, INT, P, P),
+    "hetmem_torch_free": (None, P, SIZE, INT, P),
+    "hetmem_numpy_handler": (INT, P, SIZE, P, P),
+}

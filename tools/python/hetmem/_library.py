@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""Finds and loads libhetmem, and turns its errors into exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from . import _abi
+
+NAME = "libhetmem.so.0"
+
+
+class HetmemError(OSError):
+    """A call of the library failed: errno, and the library's text in strerror."""
+
+
+class OutOfMemoryError(HetmemError, MemoryError):
+    """No memory. The text tells what was tried."""
+
+
+def folders() -> list[str]:
+    """Where the package's own parts can be: in the wheel, else in the repository."""
+    here = Path(__file__).resolve().parent
+    found = [str(here / "lib")]
+    top = here.parents[2]
+    if (top / "lib" / "libhetmem.map").exists():
+        found += [str(top / "build"), str(top / "build" / "python")]
+    return found
+
+
+def part(name: str) -> str:
+    """The path of another part of the package."""
+    for folder in folders():
+        candidate = os.path.join(folder, name)
+        if os.path.exists(candidate):
+            return candidate
+    raise HetmemError(
+        errno.ENOENT,
+        f"the package has no {name}: install the wheel, or type: make wheel",
+    )
+
+
+def path() -> str:
+    """The library: HETMEM_LIBRARY, the package's own, or the system's."""
+    given = os.environ.get("HETMEM_LIBRARY")
+    if given:
+        return given
+    for folder in folders():
+        candidate = os.path.join(folder, NAME)
+        if os.path.exists(candidate):
+            return candidate
+    return NAME
+
+
+def load(name: str) -> Any:
+    """The library @name with the types of its functions."""
+    try:
+        library = ctypes.CDLL(name)
+    except OSError as error:
+        raise HetmemError(
+            errno.ENOENT,
+            f"{name} cannot be loaded: {error}; install the wheel, "
+            "or set HETMEM_LIBRARY to the library's path",
+        ) from None
+    for symbol, (result, *arguments) in _abi.PROTOTYPES.items():
+        try:
+            function = getattr(library, symbol)
+        except AttributeError:
+            raise HetmemError(
+                errno.ENOSYS,
+                f"{name} has no {symbol}: it is older than the Python package; "
+                "install a library of the package's version",
+            ) from None
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+_lock = threading.Lock()
+_loaded: Any = None
+
+
+def library() -> Any:
+    """The process's library, loaded by the first call."""
+    global _loaded
+    if _loaded is None:
+        with _lock:
+            if _loaded is None:
+                _loaded = load(path())
+    return _loaded
+
+
+def error(code: int) -> HetmemError:
+    """The exception for @code, a negative errno that a call just returned."""
+    text = library().hetmem_last_error().decode(errors="replace")
+    number = -code
+    if number == errno.ENOMEM:
+        return OutOfMemoryError(number, text)
+    return HetmemError(number, text)
+
+
+def check(code: int) -> int:
+    """@code, or the exception for it."""
+    if code < 0:
+        raise error(code)
+    return code

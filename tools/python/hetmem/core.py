@@ -1,0 +1,723 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""Libraries, resources and blocks as objects.
+
+A Block keeps its Resource, and a Resource its library, so nothing is released
+while it is used. When the interpreter ends, nothing is released by hand: the end
+of the process does that. In a forked child, memory of a device cannot be used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import enum
+import errno
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, Callable, Union
+
+from . import _abi, _library
+from ._library import HetmemError, check
+
+StreamLike = Union[int, Any]
+
+
+class Stream(enum.IntEnum):
+    """Streams that every program has."""
+
+    LEGACY = _abi.STREAM_LEGACY
+    PER_THREAD = _abi.STREAM_PER_THREAD
+    HOST = _abi.STREAM_HOST
+    UNKNOWN = _abi.STREAM_UNKNOWN
+
+
+def stream_handle(stream: StreamLike) -> int:
+    """The handle of a number, or of a stream of PyTorch, CuPy, Numba or cuda.core."""
+    if isinstance(stream, int):
+        return int(stream)
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        return int((protocol() if callable(protocol) else protocol)[1])
+    for name in ("cuda_stream", "ptr", "handle"):
+        value = getattr(stream, name, None)
+        if value is not None:
+            return int(getattr(value, "value", value) or 0)
+    raise TypeError(f"{type(stream).__name__} is no stream: give its handle")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """struct hetmem_resource_stats; bytes, except of counts and host_wait_ns."""
+
+    live: int
+    requested: int
+    requested_peak: int
+    reserved: int
+    reserved_peak: int
+    metadata: int
+    allocs: int
+    frees: int
+    failed: int
+    driver_calls: int
+    host_wait_ns: int
+    parked: int
+    spilled: int
+    spill_host: int
+    spill_host_peak: int
+    spilled_total: int
+    fetched_total: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Counter:
+    """One count of stats(): now, the most, and the sum of everything added."""
+
+    value: int
+    peak: int
+    total: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    bytes: Counter
+    blocks: Counter
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """The processors that can use every block of a resource."""
+
+    host: bool
+    some_host: bool
+    devices: frozenset[int]
+    some_devices: frozenset[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A device of the driver in use."""
+
+    name: str
+    platform: str
+    managed: bool
+    vmm: bool
+    host_node: int
+    total: int
+    granularity: int
+    module_id: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    name: str
+    available: bool
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Remap:
+    """What Resource.on_remap() passes: memory behind an address changes."""
+
+    ptr: int
+    bytes: int
+    cause: str
+    changes: tuple[str, ...]
+    after: bool
+    error: int
+
+
+class _Handle:
+    """An open library. Its last user closes it, except a shared one."""
+
+    def __init__(self, hm: int, shared: bool = False) -> None:
+        self.hm: int | None = hm
+        self.shared = shared
+        self.lib = _library.library()
+
+    def get(self) -> int:
+        if self.hm is None:
+            raise ValueError("the library is closed")
+        return self.hm
+
+    def close(self) -> None:
+        hm, self.hm = self.hm, None
+        if hm is not None and not self.shared:
+            self.lib.hetmem_close(hm)
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing():
+            self.close()
+
+
+def _signed(value: int) -> int:
+    """A counter after a push can be below zero."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _counters(raw: _abi.Counters) -> Counters:
+    return Counters(
+        *(
+            Counter(_signed(part.value), _signed(part.peak), part.total)
+            for part in (raw.bytes, raw.blocks)
+        )
+    )
+
+
+class Counting:
+    """What went through a stats() since Resource.counters() was entered."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = resource
+        self._result: Counters | None = None
+
+    def read(self) -> Counters:
+        """The counters now; after the end of the block, those at its end."""
+        if self._result is not None:
+            return self._result
+        raw = _abi.Counters(size=ctypes.sizeof(_abi.Counters))
+        self._resource._call("hetmem_counters", ctypes.byref(raw))
+        return _counters(raw)
+
+    @property
+    def bytes(self) -> Counter:
+        return self.read().bytes
+
+    @property
+    def blocks(self) -> Counter:
+        return self.read().blocks
+
+    def _end(self) -> None:
+        raw = _abi.Counters(size=ctypes.sizeof(_abi.Counters))
+        self._resource._call("hetmem_counters_pop", ctypes.byref(raw))
+        self._result = _counters(raw)
+
+
+class Block:
+    """Memory of a resource. It is freed by free(), or when nothing uses it."""
+
+    __slots__ = ("__weakref__", "_live", "ptr", "resource", "size")
+
+    def __init__(self, resource: Resource, ptr: int, size: int) -> None:
+        self.resource = resource
+        self.ptr = ptr
+        self.size = size
+        # pop() gives it to one thread only.
+        self._live = [ptr]
+
+    def free(self, stream: StreamLike | None = None) -> None:
+        """Frees the block after all work on @stream; by default after all uses
+        on the stream of the allocation and on recorded ones."""
+        try:
+            ptr = self._live.pop()
+        except IndexError:
+            raise ValueError("the block is free") from None
+        try:
+            self.resource.deallocate(ptr, stream=stream)
+        except BaseException:
+            self._live.append(ptr)
+            raise
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if finalizing() or not getattr(self, "_live", None):
+            return
+        if self.resource.closed:
+            return
+        try:
+            self.free()
+        except HetmemError as error:
+            # A forked child has none of a device's memory.
+            if error.errno != errno.EOWNERDEAD:
+                raise
+
+    def __enter__(self) -> Block:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live:
+            self.free()
+
+    def __repr__(self) -> str:
+        state = "" if self._live else ", free"
+        return f"<hetmem.Block {self.ptr:#x}, {self.size} bytes{state}>"
+
+    def _address(self) -> int:
+        if not self._live or self.resource.closed:
+            raise ValueError("the block is free")
+        return self.ptr
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        return self.resource._call(name, self._address(), *arguments)
+
+    def record(self, stream: StreamLike) -> None:
+        """Reports a use on another stream: a free takes effect after it, too."""
+        self._call("hetmem_record_stream", stream_handle(stream))
+
+    def grow(self, size: int, stream: StreamLike = Stream.LEGACY) -> None:
+        """Grows the block to @size bytes at its address."""
+        self._call("hetmem_grow", size, stream_handle(stream))
+        self.size = size
+
+    def spill(self, wait: bool = True) -> None:
+        """Moves the block to the host. Without @wait it only begins."""
+        self._call("hetmem_spill" if wait else "hetmem_spill_async")
+
+    def fetch(self, wait: bool = True) -> None:
+        """Moves the block back to the device."""
+        self._call("hetmem_fetch" if wait else "hetmem_fetch_async")
+
+    def host_access(self) -> None:
+        """Lets the CPU use the spilled parts, until they are fetched."""
+        self._call("hetmem_host_access")
+
+    def priority(self, priority: int) -> None:
+        """Blocks of the lowest priority are spilled first."""
+        self._call("hetmem_priority", priority)
+
+    def memoryview(self) -> memoryview:
+        """The block as bytes for the CPU. The view keeps the block."""
+        if not self.resource.access().host:
+            raise BufferError("the CPU cannot use this memory")
+        kind: Any = ctypes.c_ubyte * self.size
+        array = kind.from_address(self._address())
+        array.block = self
+        return memoryview(array).cast("B")
+
+    def _interface(self) -> dict[str, Any]:
+        return {
+            "shape": (self.size,),
+            "typestr": "|u1",
+            "data": (self._address(), False),
+            "version": 3,
+        }
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        if not self.resource.access().host:
+            raise AttributeError("the CPU cannot use this memory")
+        return self._interface()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if not self.resource.access().devices:
+            raise AttributeError("no device can use this memory")
+        return {**self._interface(), "stream": None}
+
+
+class Resource:
+    """A resource: where memory comes from. It is a context manager.
+
+    Memory that allocate() returned is lost when the resource is collected:
+    keep the resource as long as the memory.
+    """
+
+    def __init__(self, handle: _Handle, res: int, spec: str, owned: bool) -> None:
+        self._handle = handle
+        self._res: int | None = res
+        self._owned = owned
+        self._callbacks: dict[Callable[[Remap], None], Any] = {}
+        self._lib = handle.lib
+        self.spec = spec
+        self._access = self._ask_access()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"<hetmem.Resource {self.spec}{state}>"
+
+    def __enter__(self) -> Resource:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not self.closed:
+            self.close()
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if finalizing() or getattr(self, "_res", None) is None:
+            return
+        if self._handle.hm is not None:
+            with contextlib.suppress(HetmemError):
+                self.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._res is None or self._handle.hm is None
+
+    @property
+    def pointer(self) -> int:
+        """struct hetmem_resource *, for C."""
+        if self._res is None or self._handle.hm is None:
+            raise ValueError(f"{self!r} is closed")
+        return self._res
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        return check(getattr(self._lib, name)(self.pointer, *arguments))
+
+    def close(self) -> int:
+        """Releases everything. Returns how many blocks were still allocated."""
+        left = 0
+        if self._owned:
+            left = self._call("hetmem_resource_destroy")
+        self._res = None
+        return left
+
+    def _stream(self, stream: StreamLike | None) -> int:
+        if stream is None:
+            return int(Stream.HOST if self._access.host else Stream.LEGACY)
+        return stream_handle(stream)
+
+    def allocate(
+        self,
+        size: int,
+        stream: StreamLike | None = None,
+        *,
+        align: int = 0,
+        reserve: int = 0,
+        movable: bool = False,
+        keep: bool = False,
+        placement: str = "stream",
+        priority: int = 0,
+    ) -> int:
+        """The address of @size bytes, to be freed by deallocate().
+
+        @stream: where it is used first; without it the CPU if it can use the
+        memory, else the legacy stream.
+        @reserve: bytes that the block can grow to.
+        @movable, @keep, @priority: of blocks that move, see spill().
+        @placement: who uses it: "stream", "host", "device", "both",
+        "read_mostly" or "streaming".
+        """
+        if size < 0 or align < 0 or reserve < 0:
+            raise ValueError("a size is negative")
+        if placement not in _abi.PLACEMENTS:
+            raise ValueError(
+                f"no placement {placement!r}: there are {', '.join(_abi.PLACEMENTS)}"
+            )
+        ptr = _abi.P()
+        params = _abi.AllocParams(
+            size=ctypes.sizeof(_abi.AllocParams),
+            bytes=size,
+            align=align,
+            stream=self._stream(stream),
+            reserve=reserve,
+            flags=movable * _abi.ALLOC_MOVABLE | keep * _abi.ALLOC_KEEP,
+            placement=_abi.PLACEMENTS.index(placement),
+            priority=priority,
+        )
+        self._call("hetmem_alloc_with", ctypes.byref(params), ctypes.byref(ptr))
+        return ptr.value or 0
+
+    def deallocate(
+        self, ptr: int, size: int = 0, stream: StreamLike | None = None
+    ) -> None:
+        """Frees @ptr. @size is the requested size, or 0. @stream: see Block.free()."""
+        if stream is None:
+            # A forked child has no streams, but it has the host's memory.
+            stream = Stream.UNKNOWN if self._access.some_devices else Stream.HOST
+        self._call("hetmem_free", ptr, size, stream_handle(stream))
+
+    def alloc(
+        self, size: int, stream: StreamLike | None = None, **options: Any
+    ) -> Block:
+        """A Block; the options are those of allocate()."""
+        return Block(self, self.allocate(size, stream, **options), size)
+
+    def stats(self) -> Stats:
+        raw = _abi.ResourceStats(size=ctypes.sizeof(_abi.ResourceStats))
+        self._call("hetmem_resource_stats", ctypes.byref(raw))
+        return Stats(*(getattr(raw, f.name) for f in dataclasses.fields(Stats)))
+
+    def access(self) -> Access:
+        """Who can use the memory."""
+        return self._access
+
+    def _ask_access(self) -> Access:
+        raw = _abi.Access(size=ctypes.sizeof(_abi.Access))
+        self._call("hetmem_resource_access", ctypes.byref(raw))
+        devices, some = (
+            frozenset(i for i in range(64) if bits >> i & 1)
+            for bits in (raw.devices, raw.some_devices)
+        )
+        return Access(bool(raw.host), bool(raw.some_host), devices, some)
+
+    def set(self, name: str, value: str) -> None:
+        """Gives the parameter @name of the spec another value: set("max", "60%")."""
+        self._call("hetmem_resource_set", name.encode(), str(value).encode())
+
+    def poll(self) -> None:
+        """Reclaims freed memory whose work is complete."""
+        self._call("hetmem_poll")
+
+    def trim(self, keep: int = 0) -> int:
+        """Gives free memory back until @keep bytes are held. Returns the bytes."""
+        freed = _abi.SIZE()
+        self._call("hetmem_trim", keep, ctypes.byref(freed))
+        return int(freed.value)
+
+    def retire(self, stream: StreamLike) -> None:
+        """Call it before @stream is destroyed."""
+        self._call("hetmem_stream_retire", stream_handle(stream))
+
+    def sleep(self, tag: str | None = None, keep: bool = True) -> None:
+        """Gives the memory of the pools of @tag back, of all without one.
+
+        With @keep the contents wait in host memory. Addresses stay.
+        """
+        self._call(
+            "hetmem_sleep",
+            None if tag is None else tag.encode(),
+            _abi.SLEEP_KEEP if keep else _abi.SLEEP_DISCARD,
+        )
+
+    def wake(self, tag: str | None = None) -> None:
+        """Gives the addresses memory again."""
+        self._call("hetmem_wake", None if tag is None else tag.encode())
+
+    def spill(self, ptr: int, wait: bool = True) -> None:
+        """Block.spill() of an address."""
+        self._call("hetmem_spill" if wait else "hetmem_spill_async", ptr)
+
+    def fetch(self, ptr: int, wait: bool = True) -> None:
+        """Block.fetch() of an address."""
+        self._call("hetmem_fetch" if wait else "hetmem_fetch_async", ptr)
+
+    def priority(self, ptr: int, priority: int) -> None:
+        """Block.priority() of an address."""
+        self._call("hetmem_priority", ptr, priority)
+
+    def record(self, ptr: int, stream: StreamLike) -> None:
+        """Block.record() of an address."""
+        self._call("hetmem_record_stream", ptr, stream_handle(stream))
+
+    def on_remap(self, function: Callable[[Remap], None]) -> None:
+        """Calls @function before and after memory behind an address changes."""
+
+        def call(raw: Any, _: object) -> None:
+            told = raw.contents
+            function(
+                Remap(
+                    ptr=told.ptr or 0,
+                    bytes=told.bytes,
+                    cause=_abi.REMAP_CAUSES[told.cause],
+                    changes=tuple(
+                        name
+                        for i, name in enumerate(_abi.REMAP_CHANGES)
+                        if told.changes >> i & 1
+                    ),
+                    after=bool(told.after),
+                    error=told.error,
+                )
+            )
+
+        if function in self._callbacks:
+            raise ValueError("the function is called already")
+        callback = _abi.REMAP_FN(call)
+        self._call("hetmem_on_remap", callback, None)
+        self._callbacks[function] = callback
+
+    def off_remap(self, function: Callable[[Remap], None]) -> None:
+        """Ends on_remap() of @function."""
+        if function not in self._callbacks:
+            raise ValueError("the function is not called")
+        self._call("hetmem_off_remap", self._callbacks[function], None)
+        del self._callbacks[function]
+
+    @contextlib.contextmanager
+    def counters(self) -> Iterator[Counting]:
+        """Counts what goes through the stats() of the spec meanwhile."""
+        counting = Counting(self)
+        self._call("hetmem_counters_push")
+        try:
+            yield counting
+        finally:
+            counting._end()
+
+    def log_edge(self, edge: str, event: int, stream: StreamLike = 0) -> None:
+        """Adds an order of streams to a log(): "record", "wait" or "sync"."""
+        if edge not in _abi.EDGES:
+            raise ValueError(f"no edge {edge!r}: there are {', '.join(_abi.EDGES)}")
+        self._call(
+            "hetmem_log_edge", _abi.EDGES.index(edge), event, stream_handle(stream)
+        )
+
+    @contextlib.contextmanager
+    def as_current(self, device: int = 0) -> Iterator[Resource]:
+        """Is the current resource of @device (-1: of the host) meanwhile."""
+        old = _abi.P()
+        set_current = self._lib.hetmem_resource_set_current
+        hm = self._handle.get()
+        check(set_current(hm, device, self.pointer, ctypes.byref(old)))
+        try:
+            yield self
+        finally:
+            check(set_current(hm, device, old, None))
+
+
+class Library:
+    """The library, opened. It is closed after its last resource.
+
+    @driver: "cuda", "soft", or None: HETMEM_DRIVER, else CUDA if there is a device.
+    @module: device node of the kernel module; "": none
+    """
+
+    def __init__(self, driver: str | None = None, module: str | None = None) -> None:
+        hm = _abi.P()
+        params = _abi.Params(
+            size=ctypes.sizeof(_abi.Params),
+            driver=None if driver is None else driver.encode(),
+            module_path=None if module is None else module.encode(),
+        )
+        lib = _library.library()
+        check(lib.hetmem_open(ctypes.byref(hm), ctypes.byref(params)))
+        self._handle = _Handle(hm.value or 0)
+        self._lib = lib
+
+    def __repr__(self) -> str:
+        state = "closed" if self._handle.hm is None else self.driver
+        return f"<hetmem.Library {state}>"
+
+    def __enter__(self) -> Library:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the library. Its resources cannot be used any more."""
+        self._handle.close()
+
+    @property
+    def pointer(self) -> int:
+        """struct hetmem *, for C."""
+        return self._handle.get()
+
+    @property
+    def driver(self) -> str:
+        """The driver in use: "cuda", "soft" or "none"."""
+        name: bytes = self._lib.hetmem_driver_name(self.pointer)
+        return name.decode()
+
+    @property
+    def device_count(self) -> int:
+        return check(self._lib.hetmem_device_count(self.pointer))
+
+    def device(self, ordinal: int) -> Device:
+        raw = _abi.DeviceProps(size=ctypes.sizeof(_abi.DeviceProps))
+        check(self._lib.hetmem_device_props(self.pointer, ordinal, ctypes.byref(raw)))
+        return Device(
+            name=raw.name.decode(errors="replace"),
+            platform=self._lib.hetmem_platform_name(raw.platform).decode(),
+            managed=bool(raw.managed),
+            vmm=bool(raw.vmm),
+            host_node=raw.host_node,
+            total=raw.total,
+            granularity=raw.granularity,
+            module_id=raw.module_id,
+        )
+
+    def features(self) -> list[Feature]:
+        """What this machine can do, each with its reason."""
+        found: list[Feature] = []
+        raw = _abi.Feature()
+        while not self._lib.hetmem_feature(self.pointer, len(found), ctypes.byref(raw)):
+            found.append(
+                Feature(raw.name.decode(), bool(raw.available), raw.reason.decode())
+            )
+        return found
+
+    def resource(self, spec: str | None = None) -> Resource:
+        """Makes what @spec says; None: HETMEM_RESOURCE, else "device-pool"."""
+        res = _abi.P()
+        text = None if spec is None else spec.encode()
+        check(self._lib.hetmem_resource_create(self.pointer, text, ctypes.byref(res)))
+        name = spec or os.environ.get("HETMEM_RESOURCE") or "device-pool"
+        return Resource(self._handle, res.value or 0, name, owned=True)
+
+    def explain(self, spec: str | None = None) -> str:
+        """What the names in @spec stand for on this machine; "": it has none."""
+        text = ctypes.create_string_buffer(8192)
+        check(
+            self._lib.hetmem_resource_explain(
+                self.pointer, None if spec is None else spec.encode(), text, len(text)
+            )
+        )
+        return text.value.decode()
+
+    def current(self, device: int = 0) -> Resource:
+        """The current resource of @device (-1: of the host)."""
+        res = _abi.P()
+        check(
+            self._lib.hetmem_resource_current(self.pointer, device, ctypes.byref(res))
+        )
+        return Resource(self._handle, res.value or 0, "current", owned=False)
+
+    @contextlib.contextmanager
+    def use(self, spec: str, device: int = 0) -> Iterator[Resource]:
+        """Makes @spec the current resource of @device meanwhile."""
+        with self.resource(spec) as resource, resource.as_current(device):
+            yield resource
+
+
+_default: Library | None = None
+_default_lock = threading.Lock()
+
+
+def default() -> Library:
+    """The library of the functions without one, opened by the first call."""
+    global _default
+    with _default_lock:
+        if _default is None:
+            _default = Library()
+        return _default
+
+
+def _forget() -> None:
+    """A forked child opens its own: the parent's devices are not the child's."""
+    global _default, _default_lock
+    _default_lock = threading.Lock()
+    if _default is not None:
+        _inherited.append(_default)
+        _default = None
+
+
+# Never closed: memory of the parent stays where it is.
+_inherited: list[Library] = []
+os.register_at_fork(after_in_child=_forget)
+
+
+def resource(spec: str | None = None) -> Resource:
+    """Library.resource() of the default library."""
+    return default().resource(spec)
+
+
+def current(device: int = 0) -> Resource:
+    """Library.current() of the default library."""
+    return default().current(device)
+
+
+@contextlib.contextmanager
+def use(spec: str, device: int = 0) -> Iterator[Resource]:
+    """Library.use() of the default library."""
+    with default().use(spec, device) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def log(
+    file: str | os.PathLike[str],
+    spec: str = "device-pool",
+    device: int = 0,
+    full: bool = False,
+) -> Iterator[Resource]:
+    """use() of @spec with a log in @file, which `hetmem replay` reads.
+
+    @full: with orders of streams, see Resource.log_edge().
+    """
+    name = os.fspath(file)
+    if '"' in name:
+        raise ValueError("the name of a log has no quotes")
+    with use(
+        f'log({spec},file="{name}",full={"on" if full else "off"})', device
+    ) as made:
+        yield made

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""PyTorch on hetmem.
+
+    import hetmem.torch
+    hetmem.torch.enable()
+
+Call enable() before the first use of CUDA. It returns the mode: "plain". All device
+memory of PyTorch is hetmem's then. An allocation that fails raises RuntimeError
+("CUDA out of memory. ..."). PyTorch refuses to allocators of this kind, with an
+error that says so: torch.cuda.memory_stats() and what is made of it, snapshots,
+CUDA graphs, torch.cuda.MemPool, sharing tensors between processes, and
+torch.backends.cudnn.benchmark. resource(device).stats() has the statistics.
+
+pool() needs no enable(): it gives PyTorch's own allocator memory of hetmem for a
+part of a program, to sleep and wake by its tag.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import errno
+import importlib
+import os
+import runpy
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from . import _abi, _library, _process
+from ._library import HetmemError
+from .core import Resource, default
+
+_SHIM = "libhetmem-torch.so"
+_lock = threading.Lock()
+_mode: str | None = None
+
+
+def _torch() -> Any:
+    torch = importlib.import_module("torch")
+    if not getattr(torch.version, "cuda", None):
+        raise HetmemError(
+            errno.EOPNOTSUPP,
+            f"PyTorch {torch.__version__} is built without CUDA: "
+            "install a build with CUDA",
+        )
+    return torch
+
+
+def _shim() -> tuple[str, Any]:
+    """The path of what PyTorch loads, and it."""
+    # The shim takes the library that is loaded already: the package's.
+    _library.library()
+    path = _library.part(_SHIM)
+    try:
+        return path, ctypes.CDLL(path)
+    except OSError as error:
+        raise HetmemError(errno.ENOENT, f"{path} cannot be loaded: {error}") from None
+
+
+def _address(library: Any, name: str) -> int:
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+
+def _refuse_late(torch: Any) -> None:
+    if _mode is not None:
+        raise HetmemError(
+            errno.EALREADY, f"hetmem.torch is enabled already, in mode {_mode}"
+        )
+    if torch.cuda.is_initialized():
+        raise HetmemError(
+            errno.EBUSY,
+            "PyTorch has initialized CUDA: call hetmem.torch.enable() before the "
+            "first use of CUDA, or run: python -m hetmem.torch SCRIPT",
+        )
+
+
+def enable(spec: str | None = None, mode: str = "auto") -> str:
+    """Makes hetmem the allocator of PyTorch in this process. Returns the mode.
+
+    @spec: what device memory is made of; None: HETMEM_RESOURCE of the environment,
+    else "device-pool". Where it says no device, each device has its own resource.
+    @mode: "auto" or "plain".
+    """
+    global _mode
+    if mode not in ("auto", "plain"):
+        raise ValueError(f"no mode {mode!r}: there are auto and plain")
+    torch = _torch()
+    with _lock:
+        _refuse_late(torch)
+        path, shim = _shim()
+        memory = torch.cuda.memory
+        allocator = memory.CUDAPluggableAllocator(
+            path, "hetmem_plain_alloc", "hetmem_torch_free"
+        )
+        hooks = allocator.allocator()
+        library = _library.library()
+        for setter, owner, name in (
+            ("set_init_fn", library, "hetmem_torch_init"),
+            ("set_reset_fn", library, "hetmem_torch_reset"),
+            ("set_record_stream_fn", library, "hetmem_torch_record_stream"),
+            ("set_base_alloc_fn", library, "hetmem_torch_base_alloc"),
+            ("set_begin_allocate_to_pool", shim, "hetmem_plain_begin_pool"),
+        ):
+            getattr(hooks, setter)(_address(owner, name))
+        with _process.choosing(spec):
+            memory.change_current_allocator(allocator)
+        _mode = "plain"
+    if torch.backends.cudnn.benchmark:
+        warnings.warn(
+            "hetmem.torch: plain mode cannot do torch.backends.cudnn.benchmark: "
+            "set it to False",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return _mode
+
+
+def enabled() -> str | None:
+    """The mode; None: PyTorch has its own allocator."""
+    return _mode
+
+
+def resource(device: int = 0) -> Resource:
+    """The resource behind PyTorch on @device, after enable()."""
+    if _mode is None:
+        raise HetmemError(errno.EINVAL, "call hetmem.torch.enable() before")
+    return _process.resource(device)
+
+
+class Pool:
+    """Memory of hetmem for a part of a program; see pool()."""
+
+    def __init__(self, torch: Any, spec: str, tag: str | None, device: int) -> None:
+        self.tag = tag
+        self.device = device
+        path, shim = _shim()
+        resource = default().resource(_with_tag(spec, tag, device))
+        if not resource.access().devices >= {device}:
+            raise HetmemError(
+                errno.EINVAL, f"device {device} cannot use all memory of {spec}"
+            )
+        number = _next_slot(shim)
+        shim.hetmem_plain_set_slot.argtypes = [_abi.INT, _abi.INT, _abi.P]
+        _library.check(shim.hetmem_plain_set_slot(number, device, resource.pointer))
+        # torch frees segments when its statics go, later than this module.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(resource))
+        self.resource = resource
+        self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
+            path, f"hetmem_plain_alloc_{number}", f"hetmem_plain_free_{number}"
+        )
+        self.mem_pool = torch.cuda.MemPool(self._allocator.allocator())
+        self._torch = torch
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[Pool]:
+        """Tensors that this thread makes meanwhile are of the pool."""
+        with self._torch.cuda.use_mem_pool(self.mem_pool, self.device):
+            yield self
+
+    def sleep(self, keep: bool = True) -> None:
+        """Gives the device memory back. With @keep the contents wait on the host."""
+        self._torch.cuda.synchronize(self.device)
+        self.resource.sleep(keep=keep)
+
+    def wake(self) -> None:
+        """Gives the tensors of the pool memory again, at their addresses."""
+        self.resource.wake()
+
+
+_pools: list[Pool] = []
+_slots = 0
+
+
+def _next_slot(shim: Any) -> int:
+    global _slots
+    if _slots >= shim.hetmem_plain_slots():
+        raise HetmemError(
+            errno.ENOSPC, f"a process has {_slots} pools at most: use one again"
+        )
+    _slots += 1
+    return _slots - 1
+
+
+def _with_tag(spec: str, tag: str | None, device: int) -> str:
+    """@spec as a pool of @device with @tag."""
+    if spec == "device-pool":
+        more = "" if tag is None else f',tag="{tag}"'
+        return f"device-pool(device={device}{more})"
+    if tag is not None and "tag=" not in spec:
+        raise HetmemError(
+            errno.EINVAL,
+            f"{spec} has no tag=: write it there, as in pool(vmm,tag={tag})",
+        )
+    return spec
+
+
+def pool(
+    spec: str = "device-pool", tag: str | None = None, device: int | None = None
+) -> Pool:
+    """A pool for a part of a program, such as its weights or its KV cache.
+
+        weights = hetmem.torch.pool(tag="weights")
+        with weights.use():
+            model = make_model()
+        weights.sleep(); weights.wake()
+
+    It is a torch.cuda.MemPool above hetmem. MemPool looks at the thread: blocks
+    that autograd's backward threads allocate are not of the pool, so pool() warns
+    while gradients are enabled.
+    """
+    torch = _torch()
+    if _mode is not None:
+        raise HetmemError(
+            errno.EOPNOTSUPP,
+            "PyTorch has no pools above the allocator of plain mode: "
+            "use pool() without enable()",
+        )
+    ordinal = torch.cuda.current_device() if device is None else device
+    with _lock:
+        made = Pool(torch, spec, tag, ordinal)
+        _pools.append(made)
+    if torch.is_grad_enabled():
+        warnings.warn(
+            "hetmem.torch: memory that backward() allocates is not of the pool; "
+            "make it below torch.no_grad() if there is no backward()",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return made
+
+
+def _tagged(tag: str | None) -> list[Pool]:
+    found = [pool for pool in _pools if tag is None or pool.tag == tag]
+    if tag is not None and not found and _mode is None:
+        raise HetmemError(errno.ENOENT, f"no pool has the tag {tag!r}")
+    return found
+
+
+def sleep(tag: str | None = None, keep: bool = True) -> None:
+    """Puts the pools of @tag to sleep; all without one. After enable() also the
+    memory of the process."""
+    for member in _tagged(tag):
+        member.sleep(keep)
+    if _mode is not None:
+        torch = _torch()
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
+            resource(device).sleep(tag, keep)
+
+
+def wake(tag: str | None = None) -> None:
+    """Wakes what sleep() put to sleep."""
+    for member in _tagged(tag):
+        member.wake()
+    if _mode is not None:
+        for device in range(_torch().cuda.device_count()):
+            resource(device).wake(tag)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """python -m hetmem.torch [--spec SPEC] SCRIPT [ARGUMENT...]"""
+    parser = argparse.ArgumentParser(
+        prog="python -m hetmem.torch",
+        description="Runs a script of PyTorch, unchanged, with memory of hetmem.",
+    )
+    parser.add_argument("--spec", help="what device memory is made of")
+    parser.add_argument("-m", dest="module", action="store_true", help="a module")
+    parser.add_argument("script")
+    parser.add_argument("argument", nargs=argparse.REMAINDER)
+    given = parser.parse_args(arguments)
+    try:
+        enable(given.spec)
+    except (HetmemError, ImportError) as error:
+        text = getattr(error, "strerror", None) or error
+        sys.exit(f"python -m hetmem.torch: {text}")
+    sys.argv = [given.script, *given.argument]
+    if given.module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(given.script, run_name="__main__", alter_sys=True)
+        return
+    sys.path.insert(0, os.path.dirname(os.path.abspath(given.script)))
+    runpy.run_path(given.script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    # The script imports hetmem.torch, which must be this one.
+    importlib.import_module("hetmem.torch").main()
