@@ -65,7 +65,7 @@ struct job {
  * @begun: it ends later
  * @err: of the first job that failed: the others do not begin
  * @addr, @bytes: of its jobs
- * @started, @ended: of @jobs, in order
+ * @nr, @room: of @jobs; @started, @ended: of them, in order
  */
 struct move {
 	struct move *next;
@@ -76,6 +76,7 @@ struct move {
 	uint64_t addr;
 	uint64_t bytes;
 	unsigned int nr;
+	unsigned int room;
 	unsigned int started;
 	unsigned int ended;
 	struct job jobs[];
@@ -593,7 +594,8 @@ static int plan_jobs(struct pool *p, const struct block *b, struct move *mv)
 	struct handle *h;
 	int err = 0;
 
-	while (!err && (h = next_whole(p, b, &page, &at))) {
+	/* The block may grow. */
+	while (!err && mv->nr < mv->room && (h = next_whole(p, b, &page, &at))) {
 		err = mend(p, h, at);
 		if (!err && !hm_vmm_unalias_handle(p, handle_id(p, at)))
 			err = busy(b, "its memory is in use at another address, too");
@@ -604,14 +606,16 @@ static int plan_jobs(struct pool *p, const struct block *b, struct move *mv)
 	return err;
 }
 
-/* The move of the block of the entry @id: NULL, and 0, if nothing of it has to move. */
-static int move_plan(struct pool *p, uint32_t id, bool spill, struct move **out)
+/*
+ * A move of the block of the entry @id, which stays from now on; move_plan() follows. NULL, and
+ * 0: it has no page of its own.
+ */
+static int move_make(struct pool *p, uint32_t id, bool spill, struct move **out)
 {
 	struct movable *m = movable_at(spill_of(p), id);
 	const struct block *b = block_at(p, m->block);
 	const uint32_t page = first_page(p, b), end = page_of(vmm_of(p), block_end(b));
 	struct move *mv;
-	int err;
 
 	*out = NULL;
 	if (page >= end)
@@ -621,12 +625,22 @@ static int move_plan(struct pool *p, uint32_t id, bool spill, struct move **out)
 		return no_memory();
 	mv->movable = id;
 	mv->spill = spill;
+	mv->room = end - page;
 	m->move = mv;
-	err = plan_jobs(p, b, mv);
-	if (err || !mv->nr)
-		move_free(p, mv);
-	else
-		*out = mv;
+	*out = mv;
+	return 0;
+}
+
+/* Its jobs: NULL, and 0, if nothing of it has to move. Releases the lock. */
+static int move_plan(struct pool *p, struct move **mv)
+{
+	const struct movable *m = movable_at(spill_of(p), (*mv)->movable);
+	int err = plan_jobs(p, block_at(p, m->block), *mv);
+
+	if (!err && (*mv)->nr)
+		return 0;
+	move_free(p, *mv);
+	*mv = NULL;
 	return err;
 }
 
@@ -854,14 +868,21 @@ int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, si
 		  bool spill, uint64_t *bytes)
 {
 	struct move **moves = malloc((nr ? nr : 1) * sizeof(struct move *));
-	size_t i, n = 0;
+	size_t i, made = 0, n = 0;
 	int err = moves ? 0 : no_memory(), one;
 
 	*bytes = 0;
+	/* All of them, before the lock is released: entries of blocks that are freed go. */
 	for (i = 0; i < nr && moves; i++) {
-		one = move_plan(p, ids[i], spill, &moves[n]);
-		n += !one && moves[n];
+		one = move_make(p, ids[i], spill, &moves[made]);
+		made += !one && moves[made];
 		err = err ? err : one;
+	}
+	for (i = 0; i < made; i++) {
+		one = move_plan(p, &moves[i]);
+		err = err ? err : one;
+		if (moves[i])
+			moves[n++] = moves[i];
 	}
 	if (n) {
 		int failed;
@@ -943,11 +964,16 @@ static int move_begin(struct pool *p, struct pool_stream *s, uint32_t id, bool s
 	struct move *mv;
 	int err;
 
-	err = move_plan(p, id, spill, &mv);
+	err = move_make(p, id, spill, &mv);
 	if (err || !mv)
 		return err;
-	mv->begun = true;
 	s->pins++;
+	err = move_plan(p, &mv);
+	if (err || !mv) {
+		s->pins--;
+		return err;
+	}
+	mv->begun = true;
 	pthread_mutex_unlock(&p->lock);
 	observe_move(p, mv, false);
 	err = hm_provider_enter(p->provider, &saved);

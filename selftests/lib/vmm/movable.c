@@ -250,6 +250,30 @@ static void several_streams(void)
 	end();
 }
 
+/* Memory is full while a kernel works on the oldest block: it moves after that. */
+static void full_and_busy(void)
+{
+	struct hm_soft_range range = { .size = 10 * MIB, .fill = 9 };
+	struct slot *s = &slots[6];
+	unsigned int k;
+
+	make("pool(vmm,max=64M,spill=100M,handle=2M)");
+	for (k = 0; k < 6; k++)
+		fill(&slots[k], 10 * MIB, streams[0]);
+	range.ptr = (uintptr_t)slots[0].p;
+	need(!soft_launch(streams[0], "late", &range, 1, 30000000), "a kernel");
+	need(!hetmem_alloc(res, 10 * MIB, 0, streams[0], &s->p), "%s", hetmem_last_error());
+	ok(is_spilled(0), "the oldest is on the host");
+	need(!drv->cuMemcpyAsync((uintptr_t)image, (uintptr_t)slots[0].p, 10 * MIB, streams[0]) &&
+	     !drv->cuStreamSynchronize(streams[0]), "a copy");
+	ok(all_bytes(image, 9, 10 * MIB), "with what the kernel wrote");
+	s->on = streams[0];
+	empty(s);
+	write_block(&slots[0]);
+	is(wrong(), 0, "contents are there");
+	end();
+}
+
 static void all(void)
 {
 	by_itself("pool(vmm,max=64M,spill=200M,handle=2M)");
@@ -263,6 +287,7 @@ static void all(void)
 	steps();
 	no_room();
 	several_streams();
+	full_and_busy();
 }
 
 int main(int argc, char **argv)
