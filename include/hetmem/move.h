@@ -60,10 +60,10 @@ int hetmem_fetch(struct hetmem_resource *res, void *ptr);
 /*
  * Begins a move and returns. The copy is ordered behind the work that the block's stream
  * has, and overlaps with what streams get from then on. The block must not be used until
- * the move has ended. It ends by the synchronous function of the same direction; by
- * hetmem_poll() once the copy is complete; or by a later move of the block. A block can be
- * freed while it moves. A move that another thread ends is no error. Errors as above;
- * a copy that fails leaves the block where it was.
+ * the move has ended. It ends by the synchronous function of the same direction; or, once
+ * the copy is complete, by hetmem_poll() or by another move of the block, which is -EBUSY
+ * until then. A block can be freed while it moves. A move that another thread ends is no
+ * error. Errors as above; a copy that fails leaves the block where it was.
  */
 int hetmem_spill_async(struct hetmem_resource *res, void *ptr);
 int hetmem_fetch_async(struct hetmem_resource *res, void *ptr);

@@ -92,7 +92,8 @@ static bool stays(const struct handle *h)
 static int add_block(struct pool *p, const struct block *b, struct hm_park *park)
 {
 	const struct vmm *v = vmm_of(p);
-	const uint64_t addr = b->addr, end = block_end(b);
+	/* Check mode knows of the bytes that were requested. */
+	const uint64_t addr = b->addr, end = block_end(b) - (p->res.hm->check ? b->slack : 0);
 	uint64_t at = addr, next;
 	int err = 0;
 
@@ -135,19 +136,20 @@ static int find_spans(struct pool *p, struct hm_park *park)
 	return err;
 }
 
-/* Whether the memory between two spans can be copied with them. */
-static bool is_near(const struct vmm *v, const struct span *a, uint64_t addr)
+/* Whether the memory between two spans can be copied with them. To check mode it is free. */
+static bool is_near(const struct pool *p, const struct span *a, uint64_t addr)
 {
+	const struct vmm *v = vmm_of(p);
 	const uint64_t end = a->addr + a->bytes;
 	const struct mapping *m = mapping_at(v, v->map[page_of(v, end - 1)]);
 
 	return addr == end ||
-		(addr - end <= MAX_GAP &&
+		(!p->res.hm->check && addr - end <= MAX_GAP &&
 		 addr <= page_addr(v, m->page + handle_at(v, m->handle)->pages));
 }
 
 /* Spans that are near become one. Only a sleep and a wake change mappings now. */
-static void join_spans(const struct vmm *v, struct hm_park *park)
+static void join_spans(const struct pool *p, struct hm_park *park)
 {
 	struct span *last = park->spans, *s;
 	size_t i;
@@ -157,7 +159,7 @@ static void join_spans(const struct vmm *v, struct hm_park *park)
 		qsort(park->spans, park->nr_spans, sizeof(*park->spans), by_addr);
 	for (i = 1; i < park->nr_spans; i++) {
 		s = &park->spans[i];
-		if (is_near(v, last, s->addr))
+		if (is_near(p, last, s->addr))
 			last->bytes = s->addr + s->bytes - last->addr;
 		else
 			*++last = *s;
@@ -364,7 +366,7 @@ int hm_park_save(struct pool *p, struct hm_park **out)
 	err = find_spans(p, park);
 	pthread_mutex_unlock(&p->lock);
 	if (!err) {
-		join_spans(vmm_of(p), park);
+		join_spans(p, park);
 		err = has_room(p, park);
 	}
 	if (!err)

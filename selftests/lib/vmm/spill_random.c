@@ -10,9 +10,6 @@
 #define BLOCKS	6
 
 static unsigned int rounds = 120;
-/* A sleep also saves what lies between blocks, which check mode takes for a use. */
-static bool sleeps;
-
 /* No block is used while the pool sleeps. */
 static pthread_rwlock_t asleep = PTHREAD_RWLOCK_INITIALIZER;
 
@@ -124,7 +121,7 @@ static void *work(void *arg)
 	seed = w->seed;
 	image = malloc(LARGEST);
 	for (i = 0; i < rounds && image; i++) {
-		if (sleeps && !w->nr && i % 40 == 39)
+		if (!w->nr && i % 40 == 39)
 			sleep_and_wake(w);
 		pthread_rwlock_rdlock(&asleep);
 		one_step(w);
@@ -179,7 +176,6 @@ int main(int argc, char **argv)
 		printf("# seed %llu, %s\n", (unsigned long long)first,
 		       check ? "checked" : "not checked");
 		open_moves(check ? "1" : "0");
-		sleeps = !check;
 		play("pool(vmm,wait=10ms)", first);
 		play("pool(vmm,handle=2M,wait=10ms)", first + 1);
 		play("pool(vmm,handle=4M,max=120M,spill=200M,wait=10ms)", first + 2);
