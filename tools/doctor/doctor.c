@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "doctor.h"
+#include "options.h"
 #include "util.h"
 
 #ifdef HAVE_JSON_C
@@ -133,13 +134,6 @@ static int help(void)
 
 int cmd_doctor(int argc, char **argv)
 {
-	/* --sysroot is for tests: trees that look like other machines. */
-	static const struct option longs[] = {
-		{ "json", no_argument, NULL, 'j' },
-		{ "sysroot", required_argument, NULL, 's' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
 	struct doctor doctor = {
 		.root = "",
 		.live = true,
@@ -151,8 +145,7 @@ int cmd_doctor(int argc, char **argv)
 	struct stat st;
 	size_t i;
 
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+	while ((c = next_option("doctor", argc, argv)) != -1) {
 		switch (c) {
 		case 'j':
 			json = true;
