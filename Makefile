@@ -13,6 +13,8 @@ MANDIR	?= $(PREFIX)/share/man
 UDEVDIR	?= /lib/udev/rules.d
 MODLOADDIR ?= /usr/lib/modules-load.d
 DKMSDIR	?= /usr/src
+BASHDIR	?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR	?= $(PREFIX)/share/zsh/site-functions
 DESTDIR	?=
 KDIR	?= /lib/modules/$(shell uname -r)/build
 INSTALL	?= install
@@ -58,8 +60,9 @@ fuzz_src := $(sort $(wildcard selftests/kernel/fuzz/*.c))
 kernel_src := $(filter-out $(libktest_src) $(fuzz_src),$(sort $(wildcard selftests/kernel/*/*.c)))
 kernel_tests := $(kernel_src:selftests/%.c=$(B)/selftests/%)
 fuzzer	 := $(B)/selftests/kernel/fuzz/fuzz
-dirs	 := $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(INCDIR)/hetmem $(INCDIR)/linux \
-		$(BINDIR) $(UDEVDIR))
+cmakedir = $(LIBDIR)/cmake/hetmem
+dirs	 = $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(cmakedir) $(INCDIR)/hetmem \
+		$(INCDIR)/linux $(BINDIR) $(BASHDIR) $(ZSHDIR))
 
 ifeq ($(V),1)
 Q	=
@@ -282,6 +285,14 @@ bench-kernel:
 bench-pullback:
 	$(Q)HETMEM_BENCH=pullback selftests/bench-kernel
 
+# Values for what is installed from *.in.
+fill	 = sed -e 's|@LIBDIR@|$(LIBDIR)|; s|@INCDIR@|$(INCDIR)|; s|@VERSION@|$(VERSION)|g' \
+	-e 's|@SOVERSION@|$(SOVERSION)|g' \
+	-e "s|@RELATIVE_INCDIR@|$$(realpath -m --relative-to='$(cmakedir)' '$(INCDIR)')|"
+# Whether a directory outside of PREFIX is ours to write: a user's own may be.
+may_write = may_write() { [ "$$(id -u)" -eq 0 ] || [ -n '$(DESTDIR)' ] || \
+	{ $(INSTALL) -d "$$1" && [ -w "$$1" ]; } 2>/dev/null; }; may_write
+
 install: all
 	$(say) INSTALL '$(DESTDIR)$(PREFIX)'
 	$(Q)$(INSTALL) -d $(dirs)
@@ -294,22 +305,34 @@ install: all
 	$(Q)$(INSTALL) -m 644 include/hetmem/*.h* $(DESTDIR)$(INCDIR)/hetmem/
 	$(Q)$(INSTALL) -m 644 include/uapi/linux/*.h $(DESTDIR)$(INCDIR)/linux/
 	$(Q)$(INSTALL) -m 755 $(B)/hetmem $(DESTDIR)$(BINDIR)/
-	$(Q)$(INSTALL) -m 644 kernel/60-hetmem.rules $(DESTDIR)$(UDEVDIR)/
 	$(Q)for page in $(man_pages); do $(INSTALL) -D -m 644 $$page \
 		$(DESTDIR)$(MANDIR)/man$${page##*.}/$${page##*/}; done
-	$(Q)sed -e 's|@LIBDIR@|$(LIBDIR)|; s|@INCDIR@|$(INCDIR)|; s|@VERSION@|$(VERSION)|' \
-		lib/hetmem.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hetmem.pc
-	$(Q)[ -n '$(DESTDIR)' ] || ldconfig || :
+	$(Q)for shell in bash:$(BASHDIR)/hetmem zsh:$(ZSHDIR)/_hetmem; do \
+		$(B)/hetmem completion $${shell%%:*} >"$(DESTDIR)$${shell#*:}" || exit; done
+	$(Q)$(fill) lib/hetmem.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hetmem.pc
+	$(Q)$(fill) lib/hetmem-config.cmake.in >$(DESTDIR)$(cmakedir)/hetmem-config.cmake
+	$(Q)$(fill) lib/hetmem-config-version.cmake.in \
+		>$(DESTDIR)$(cmakedir)/hetmem-config-version.cmake
+	$(Q)if $(may_write) $(UDEVDIR); then \
+		$(INSTALL) -D -m 644 kernel/60-hetmem.rules $(DESTDIR)$(UDEVDIR)/60-hetmem.rules; \
+	else \
+		echo 'left out: $(UDEVDIR)/60-hetmem.rules, which needs root; /dev/hetmem has the same mode without it'; fi
+	$(Q)if [ -n '$(DESTDIR)' ]; then :; elif [ "$$(id -u)" -eq 0 ]; then ldconfig || :; else \
+		echo 'left out: ldconfig, which needs root; type: export LD_LIBRARY_PATH=$(LIBDIR)'; fi
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(LIBDIR)/libhetmem.so $(LIBDIR)/libhetmem.so.$(SOVERSION) \
 		$(LIBDIR)/libhetmem.so.$(VERSION) $(LIBDIR)/libhetmem-soft.so \
 		$(LIBDIR)/libhetmem.a \
 		$(LIBDIR)/pkgconfig/hetmem.pc $(INCDIR)/hetmem.h \
+		$(cmakedir)/hetmem-config.cmake $(cmakedir)/hetmem-config-version.cmake \
+		$(BASHDIR)/hetmem $(ZSHDIR)/_hetmem \
 		$(patsubst include/%,$(INCDIR)/%,$(wildcard include/hetmem/*.h*)) \
 		$(patsubst include/uapi/%,$(INCDIR)/%,$(wildcard include/uapi/linux/*.h)) \
-		$(BINDIR)/hetmem $(UDEVDIR)/60-hetmem.rules \
+		$(BINDIR)/hetmem \
 		$(foreach p,$(man_pages),$(MANDIR)/man$(subst .,,$(suffix $p))/$(notdir $p)))
+	$(Q)rmdir $(addprefix $(DESTDIR),$(cmakedir) $(INCDIR)/hetmem) 2>/dev/null || :
+	$(Q)if $(may_write) $(UDEVDIR); then rm -f $(DESTDIR)$(UDEVDIR)/60-hetmem.rules; fi
 
 modules_install:
 	+$(Q)$(build_module) 'INSTALL_MOD_PATH=$(DESTDIR)'
