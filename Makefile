@@ -84,7 +84,7 @@ endif
 # What this machine has of the optional libraries is asked on every run; what was
 # found goes to config.h and config.mk, which change only when the answer does.
 quick := clean help module modules_install modules_uninstall dkms_install uninstall check \
-	check-mutants check-headers demo bench-kernel bench-pullback $(header_dirs)
+	check-mutants check-headers deb demo bench-kernel bench-pullback $(header_dirs)
 ifneq ($(filter-out $(quick),$(or $(MAKECMDGOALS),all)),)
 found := $(shell lib/detect $(B) '$(CC)' '$(sanflags) $(CFLAGS) $(LDFLAGS)' >&2 && echo yes)
 ifneq ($(found),yes)
@@ -359,6 +359,11 @@ dkms_install:
 	$(Q)$(INSTALL) -D -m 644 kernel/modules-load.conf $(DESTDIR)$(MODLOADDIR)/hetmem.conf
 	$(Q)[ -n '$(DESTDIR)' ] || echo "type: dkms install hetmem/$(VERSION)"
 
+# Debian packages, in $(B)/deb/.
+deb:
+	$(say) DEB $(B)/deb
+	$(Q)tools/debian/build '$(B)' '$(VERSION)' '$(SOVERSION)'
+
 clean:
 	rm -rf build
 
@@ -392,7 +397,7 @@ FORCE:
 .PHONY: all host-tests gpu-tests vm-tests rmm memory-saver module check check-long check-mutants \
 	check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
-	modules_install modules_uninstall dkms_install clean help FORCE
+	modules_install modules_uninstall dkms_install deb clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
