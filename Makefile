@@ -264,7 +264,10 @@ check-mutants:
 # T=SECONDS of each SEED=N
 long_tests := $(addprefix $(B)/selftests/lib/,place/random adaptor/classes)
 
+# The packages in a Debian of their own come first: they need root. PACKAGES=no leaves them out.
 check-long: all host-tests
+	$(Q)if [ '$(PACKAGES)' = no ]; then :; elif [ "$$(id -u)" -eq 0 ]; then selftests/packages; \
+		else echo 'left out: selftests/packages, which needs root'; fi
 	$(Q)selftests/long $(if $(T),-t $(T)) $(if $(SEED),-s $(SEED)) \
 		$(foreach test,$(long_tests),'$(test) SEED')
 
@@ -382,10 +385,10 @@ help:
 	@echo 'make bench-kernel       what the module costs, in instructions, in a virtual machine'
 	@echo 'make bench-pullback     likewise: bringing memory back from a device'
 	@echo 'make install            to DESTDIR and PREFIX (default /usr/local); also: uninstall'
+	@echo 'make deb                Debian packages of all of it, in build/deb/'
 	@echo 'make modules_install    the modules [KDIR=dir], loaded at boot; also: modules_uninstall'
 	@echo 'make dkms_install       what dkms builds the modules from, for each kernel'
-	@echo 'make check-headers DIR...  the modules for kernels whose headers are in DIR...;'
-	@echo '                        selftests/headers does for all of Debian (1 to 2 hours)'
+	@echo 'make check-headers DIR...  the modules for these headers; selftests/headers: all of Debian'
 	@echo 'make clean              removes build/'
 	@echo
 	@echo 'CC=gcc CFLAGS="-O2 -g"  what to compile with'
