@@ -13,6 +13,8 @@ MANDIR	?= $(PREFIX)/share/man
 UDEVDIR	?= /lib/udev/rules.d
 MODLOADDIR ?= /usr/lib/modules-load.d
 DKMSDIR	?= /usr/src
+BASHDIR	?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR	?= $(PREFIX)/share/zsh/site-functions
 DESTDIR	?=
 KDIR	?= /lib/modules/$(shell uname -r)/build
 INSTALL	?= install
@@ -59,8 +61,9 @@ fuzz_src := $(sort $(wildcard selftests/kernel/fuzz/*.c))
 kernel_src := $(filter-out $(libktest_src) $(fuzz_src),$(sort $(wildcard selftests/kernel/*/*.c)))
 kernel_tests := $(kernel_src:selftests/%.c=$(B)/selftests/%)
 fuzzer	 := $(B)/selftests/kernel/fuzz/fuzz
-dirs	 := $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(INCDIR)/hetmem $(INCDIR)/linux \
-		$(BINDIR) $(UDEVDIR))
+cmakedir = $(LIBDIR)/cmake/hetmem
+dirs	 = $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(cmakedir) $(INCDIR)/hetmem \
+		$(INCDIR)/linux $(BINDIR) $(BASHDIR) $(ZSHDIR))
 
 ifeq ($(V),1)
 Q	=
@@ -82,7 +85,7 @@ endif
 # What this machine has of the optional libraries is asked on every run; what was
 # found goes to config.h and config.mk, which change only when the answer does.
 quick := clean help module modules_install modules_uninstall dkms_install uninstall check \
-	check-mutants check-headers demo bench-kernel bench-pullback $(header_dirs)
+	check-mutants check-headers deb demo bench-kernel bench-pullback $(header_dirs)
 ifneq ($(filter-out $(quick),$(or $(MAKECMDGOALS),all)),)
 found := $(shell lib/detect $(B) '$(CC)' '$(sanflags) $(CFLAGS) $(LDFLAGS)' >&2 && echo yes)
 ifneq ($(found),yes)
@@ -282,7 +285,10 @@ check-mutants:
 # T=SECONDS of each SEED=N
 long_tests := $(addprefix $(B)/selftests/lib/,place/random adaptor/classes)
 
+# The packages in a Debian of their own come first: they need root. PACKAGES=no leaves them out.
 check-long: all host-tests
+	$(Q)if [ '$(PACKAGES)' = no ]; then :; elif [ "$$(id -u)" -eq 0 ]; then selftests/packages; \
+		else echo 'left out: selftests/packages, which needs root'; fi
 	$(Q)selftests/long $(if $(T),-t $(T)) $(if $(SEED),-s $(SEED)) \
 		$(foreach test,$(long_tests),'$(test) SEED')
 
@@ -303,6 +309,14 @@ bench-kernel:
 bench-pullback:
 	$(Q)HETMEM_BENCH=pullback selftests/bench-kernel
 
+# Values for what is installed from *.in.
+fill	 = sed -e 's|@LIBDIR@|$(LIBDIR)|; s|@INCDIR@|$(INCDIR)|; s|@VERSION@|$(VERSION)|g' \
+	-e 's|@SOVERSION@|$(SOVERSION)|g' \
+	-e "s|@RELATIVE_INCDIR@|$$(realpath -m --relative-to='$(cmakedir)' '$(INCDIR)')|"
+# Whether a directory outside of PREFIX is ours to write: a user's own may be.
+may_write = may_write() { [ "$$(id -u)" -eq 0 ] || [ -n '$(DESTDIR)' ] || \
+	{ $(INSTALL) -d "$$1" && [ -w "$$1" ]; } 2>/dev/null; }; may_write
+
 install: all
 	$(say) INSTALL '$(DESTDIR)$(PREFIX)'
 	$(Q)$(INSTALL) -d $(dirs)
@@ -315,22 +329,34 @@ install: all
 	$(Q)$(INSTALL) -m 644 include/hetmem/*.h* $(DESTDIR)$(INCDIR)/hetmem/
 	$(Q)$(INSTALL) -m 644 include/uapi/linux/*.h $(DESTDIR)$(INCDIR)/linux/
 	$(Q)$(INSTALL) -m 755 $(B)/hetmem $(DESTDIR)$(BINDIR)/
-	$(Q)$(INSTALL) -m 644 kernel/60-hetmem.rules $(DESTDIR)$(UDEVDIR)/
 	$(Q)for page in $(man_pages); do $(INSTALL) -D -m 644 $$page \
 		$(DESTDIR)$(MANDIR)/man$${page##*.}/$${page##*/}; done
-	$(Q)sed -e 's|@LIBDIR@|$(LIBDIR)|; s|@INCDIR@|$(INCDIR)|; s|@VERSION@|$(VERSION)|' \
-		lib/hetmem.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hetmem.pc
-	$(Q)[ -n '$(DESTDIR)' ] || ldconfig || :
+	$(Q)for shell in bash:$(BASHDIR)/hetmem zsh:$(ZSHDIR)/_hetmem; do \
+		$(B)/hetmem completion $${shell%%:*} >"$(DESTDIR)$${shell#*:}" || exit; done
+	$(Q)$(fill) lib/hetmem.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hetmem.pc
+	$(Q)$(fill) lib/hetmem-config.cmake.in >$(DESTDIR)$(cmakedir)/hetmem-config.cmake
+	$(Q)$(fill) lib/hetmem-config-version.cmake.in \
+		>$(DESTDIR)$(cmakedir)/hetmem-config-version.cmake
+	$(Q)if $(may_write) $(UDEVDIR); then \
+		$(INSTALL) -D -m 644 kernel/60-hetmem.rules $(DESTDIR)$(UDEVDIR)/60-hetmem.rules; \
+	else \
+		echo 'left out: $(UDEVDIR)/60-hetmem.rules, which needs root; /dev/hetmem has the same mode without it'; fi
+	$(Q)if [ -n '$(DESTDIR)' ]; then :; elif [ "$$(id -u)" -eq 0 ]; then ldconfig || :; else \
+		echo 'left out: ldconfig, which needs root; type: export LD_LIBRARY_PATH=$(LIBDIR)'; fi
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(LIBDIR)/libhetmem.so $(LIBDIR)/libhetmem.so.$(SOVERSION) \
 		$(LIBDIR)/libhetmem.so.$(VERSION) $(LIBDIR)/libhetmem-soft.so \
 		$(LIBDIR)/libhetmem.a \
 		$(LIBDIR)/pkgconfig/hetmem.pc $(INCDIR)/hetmem.h \
+		$(cmakedir)/hetmem-config.cmake $(cmakedir)/hetmem-config-version.cmake \
+		$(BASHDIR)/hetmem $(ZSHDIR)/_hetmem \
 		$(patsubst include/%,$(INCDIR)/%,$(wildcard include/hetmem/*.h*)) \
 		$(patsubst include/uapi/%,$(INCDIR)/%,$(wildcard include/uapi/linux/*.h)) \
-		$(BINDIR)/hetmem $(UDEVDIR)/60-hetmem.rules \
+		$(BINDIR)/hetmem \
 		$(foreach p,$(man_pages),$(MANDIR)/man$(subst .,,$(suffix $p))/$(notdir $p)))
+	$(Q)rmdir $(addprefix $(DESTDIR),$(cmakedir) $(INCDIR)/hetmem) 2>/dev/null || :
+	$(Q)if $(may_write) $(UDEVDIR); then rm -f $(DESTDIR)$(UDEVDIR)/60-hetmem.rules; fi
 
 modules_install:
 	+$(Q)$(build_module) 'INSTALL_MOD_PATH=$(DESTDIR)'
@@ -357,6 +383,11 @@ dkms_install:
 	$(Q)$(INSTALL) -D -m 644 kernel/modules-load.conf $(DESTDIR)$(MODLOADDIR)/hetmem.conf
 	$(Q)[ -n '$(DESTDIR)' ] || echo "type: dkms install hetmem/$(VERSION)"
 
+# Debian packages, in $(B)/deb/.
+deb:
+	$(say) DEB $(B)/deb
+	$(Q)tools/debian/build '$(B)' '$(VERSION)' '$(SOVERSION)'
+
 clean:
 	rm -rf build
 
@@ -375,10 +406,10 @@ help:
 	@echo '                        the ioctl fuzzer, T seconds, in a virtual machine with kernel K'
 	@echo 'make bench-kernel       what the module costs, in a virtual machine; also: bench-pullback'
 	@echo 'make install            to DESTDIR and PREFIX (default /usr/local); also: uninstall'
+	@echo 'make deb                Debian packages of all of it, in build/deb/'
 	@echo 'make modules_install    the modules [KDIR=dir], loaded at boot; also: modules_uninstall'
 	@echo 'make dkms_install       what dkms builds the modules from, for each kernel'
-	@echo 'make check-headers DIR...  the modules for kernels whose headers are in DIR...;'
-	@echo '                        selftests/headers does for all of Debian (1 to 2 hours)'
+	@echo 'make check-headers DIR...  the modules for these headers; selftests/headers: all of Debian'
 	@echo 'make clean              removes build/'
 	@echo
 	@echo 'CC=gcc CFLAGS="-O2 -g"  what to compile with'
@@ -390,7 +421,7 @@ FORCE:
 .PHONY: all host-tests gpu-tests vm-tests rmm memory-saver python-parts wheel module check \
 	check-long check-mutants check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
-	modules_install modules_uninstall dkms_install clean help FORCE
+	modules_install modules_uninstall dkms_install deb clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 

@@ -14,6 +14,7 @@
 #include <hetmem.h>
 
 #include "maps.h"
+#include "options.h"
 #include "util.h"
 
 #define TIMEOUT_S	60
@@ -127,21 +128,11 @@ static void add_range(struct job *job, uint64_t start, uint64_t end)
 /* 0, or the exit status; -1 for help. */
 static int parse(struct job *job, bool to_host, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{ "pid", required_argument, NULL, 'p' },
-		{ "range", required_argument, NULL, 'r' },
-		{ "timeout", required_argument, NULL, 't' },
-		{ "to", required_argument, NULL, 'l' },
-		{ "node", required_argument, NULL, 'n' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
 	uint64_t start, end;
 	long value;
 	int c;
 
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+	while ((c = next_option(job->sub, argc, argv)) != -1) {
 		switch (c) {
 		case 'p':
 			if (!parse_number(optarg, 1, INT32_MAX, &value))

@@ -5,13 +5,10 @@
 
 #include <hetmem.h>
 
+#include "options.h"
 #include "util.h"
 
-static const struct subcommand {
-	const char *name;
-	int (*run)(int argc, char **argv);
-	const char *help;
-} subcommands[] = {
+const struct command subcommands[] = {
 	{ "doctor", cmd_doctor, "what this machine can do, and why not more" },
 	{ "map", cmd_map, "where the pages of a process are, as a picture" },
 	{ "prefetch", cmd_prefetch, "has a process move its memory to a device" },
@@ -20,7 +17,9 @@ static const struct subcommand {
 	{ "bench", cmd_bench, "what it costs, beside its peers" },
 	{ "spec", cmd_spec, "what a spec of a memory resource names" },
 	{ "replay", cmd_replay, "recorded allocations through any resource" },
+	{ "completion", cmd_completion, "options for the Tab key of bash or zsh" },
 };
+const size_t nr_subcommands = ARRAY_SIZE(subcommands);
 
 static int help(void)
 {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "spec/spec.h"
+#include "options.h"
 #include "util.h"
 
 struct options {
@@ -39,17 +40,9 @@ static int help(void)
 
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{ "list", no_argument, NULL, 'l' },
-		{ "create", no_argument, NULL, 'c' },
-		{ "driver", required_argument, NULL, 'd' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
 	int c;
 
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+	while ((c = next_option("spec", argc, argv)) != -1) {
 		switch (c) {
 		case 'l':
 			o->list = true;

@@ -38,6 +38,7 @@ int cmd_pullback(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_spec(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
+int cmd_completion(int argc, char **argv);
 
 /*
  * Writes "hetmem SUB: message" as one line on stderr, control characters

@@ -182,12 +182,12 @@ says 'without headers' 1 "^missing +hetmem.ko .*'apt-get install linux-headers-$
 system
 says 'with headers, in the source' 1 "^missing +hetmem.ko .*'make module' and 'insmod build/hetmem.ko' as root"
 cp "$hetmem" "$tmp/hetmem"
-(cd "$tmp" && "$tmp/hetmem" doctor -v --sysroot "$root") >"$tmp/out" 2>"$tmp/err" </dev/null
+(cd "$tmp" && "$tmp/hetmem" doctor --verbose --sysroot "$root") >"$tmp/out" 2>"$tmp/err" </dev/null
 status=$?
 [ $status -eq 1 ] && grep -Eq "^missing +hetmem.ko .*from hetmem's source" "$tmp/out" &&
 	! grep -Eq "make demo|insmod" "$tmp/out"
 judge 'outside of the source neither make demo nor a path below it'
-(cd "$tmp" && "$top/build/hetmem" doctor -v --sysroot "$root") >"$tmp/out" 2>"$tmp/err" </dev/null
+(cd "$tmp" && "$top/build/hetmem" doctor --verbose --sysroot "$root") >"$tmp/out" 2>"$tmp/err" </dev/null
 status=$?
 [ $status -eq 1 ] && grep -Fq "'make -C $top module' and 'insmod $top/build/hetmem.ko'" "$tmp/out"
 judge 'the command of a source tree names it, from elsewhere'
@@ -233,12 +233,12 @@ chmod 600 "$root/dev/hetmem"
 if [ "$(id -u)" -eq 0 ]; then
 	says 'root may use any node' 0 '^ok +/dev/hetmem +usable \(mode 0600'
 	cp "$hetmem" "$tmp/hetmem"
-	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor -v \
+	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor --verbose \
 		--sysroot "$root" >"$tmp/out" 2>"$tmp/err" </dev/null
 	status=$?
 else
 	chmod 000 "$root/dev/hetmem"
-	run doctor -v --sysroot "$root"
+	run doctor --verbose --sysroot "$root"
 fi
 [ $status -eq 1 ] && grep -Eq \
 	'^missing +/dev/hetmem +not for this user: mode 0.00, owner .*KERNEL=="hetmem", MODE="0666".*udevadm' \
@@ -246,11 +246,11 @@ fi
 judge 'permissions, and the udev rule to write'
 rm -r "$root/etc/udev"
 if [ "$(id -u)" -eq 0 ]; then
-	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor -v \
+	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor --verbose \
 		--sysroot "$root" >"$tmp/out" 2>"$tmp/err" </dev/null
 	status=$?
 else
-	run doctor -v --sysroot "$root"
+	run doctor --verbose --sysroot "$root"
 fi
 [ $status -eq 1 ] && grep -q "chmod 666 /dev/hetmem" "$tmp/out" && ! grep -q udev "$tmp/out"
 judge 'without udev: chmod'
@@ -322,7 +322,7 @@ for file in proc/self/limits proc/swaps proc/driver/nvidia/version dev/hetmem \
 	mkdir "$root/$file"
 done
 head -c 300000 /dev/urandom >"$root/proc/config.gz"
-run doctor -v --sysroot "$root"
+run doctor --verbose --sysroot "$root"
 [ "$status" -eq 1 ] && [ "$(wc -l <"$tmp/out")" -ge 12 ]
 judge 'directories and rubbish in the place of files: no crash'
 
@@ -336,7 +336,7 @@ plays()
 
 	export HETMEM_SOFT_MACHINE=$2
 	shift 2
-	run doctor -v
+	run doctor --verbose
 	[ "$status" -le 1 ] && [ ! -s "$tmp/err" ] || good=1
 	for pattern; do
 		grep -Eq -- "$pattern" "$tmp/out" || good=1

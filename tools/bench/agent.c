@@ -12,6 +12,7 @@
 
 #include "bench.h"
 #include "driver/hetmem.h"
+#include "options.h"
 
 #define PIECE_PAGES	16
 #define BLOCK		((size_t)2 << 20)
@@ -171,12 +172,6 @@ static int help(void)
 
 int bench_agent(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "rounds", required_argument, NULL, 'r' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
-	};
 	struct bench b = { .page = sysconf(_SC_PAGESIZE), .rounds = 1000 };
 	struct times without = { 0 }, with = { 0 };
 	struct bench_report *report;
@@ -184,8 +179,7 @@ int bench_agent(int argc, char **argv)
 	long rounds;
 	int c;
 
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+	while ((c = next_option("bench agent", argc, argv)) != -1) {
 		switch (c) {
 		case 'r':
 			if (!parse_number(optarg, 10, 100000, &rounds))

@@ -133,7 +133,7 @@ static void run_streams(struct bench_options *o, struct bench_pairs *pairs,
 
 int bench_alloc(int argc, char **argv)
 {
-	struct bench_options o = { .takes_work = true };
+	struct bench_options o = { 0 };
 	int i, status = bench_begin(&o, argc, argv,
 		"Usage: hetmem bench alloc [--spec SPEC]... [--work busy=US] [--driver DRIVER]\n"
 		"                          [--json]\n"
@@ -151,7 +151,7 @@ int bench_alloc(int argc, char **argv)
 
 int bench_streams(int argc, char **argv)
 {
-	struct bench_options o = { .takes_work = true };
+	struct bench_options o = { 0 };
 	int i, nr, status = bench_begin(&o, argc, argv,
 		"Usage: hetmem bench streams [--spec SPEC]... [--work busy=US] [--driver DRIVER]\n"
 		"                            [--json]\n"

@@ -20,9 +20,8 @@
  * struct bench_options - of every benchmark of resources
  * @specs: that were given, @nr_specs of them
  * @max_threads: the most threads
- * @takes_work: --work is an option; @busy_us: each allocation's stream works so
- *	long with it, 0: not at all
- * @takes_size: --size is an option; @size: bytes, 0: not given
+ * @busy_us: each allocation's stream works so long with it, 0: not at all
+ * @size: bytes, 0: not given
  * @runs_kernels: @busy is there in any case
  * @uses_module: the library is opened with the kernel module
  */
@@ -33,9 +32,7 @@ struct bench_options {
 	const char *driver;
 	bool json;
 	int max_threads;
-	bool takes_work;
 	unsigned int busy_us;
-	bool takes_size;
 	uint64_t size;
 	bool runs_kernels;
 	bool uses_module;

@@ -4,12 +4,9 @@
 #include <string.h>
 
 #include "bench.h"
+#include "options.h"
 
-static const struct bench {
-	const char *name;
-	int (*run)(int argc, char **argv);
-	const char *help;
-} benches[] = {
+const struct command benches[] = {
 	{ "kernel", bench_kernel, "hetmem.ko beside what the kernel has" },
 	{ "agent", bench_agent, "what the agent saves where CPU and device fight, and costs" },
 	{ "pullback", bench_pullback, "bringing memory back from a device" },
@@ -26,6 +23,7 @@ static const struct bench {
 	{ "unified", bench_unified, "memory of both CPU and device, in turns" },
 	{ "worst", bench_worst, "programs that are written against an allocator" },
 };
+const size_t nr_benches = ARRAY_SIZE(benches);
 
 static int help(void)
 {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "kernel.h"
+#include "options.h"
 
 #define MIN_MIB	2
 #define MAX_MIB	4096
@@ -205,13 +206,6 @@ static bool wanted(const struct part *part, int argc, char **argv)
 
 int bench_kernel(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "size", required_argument, NULL, 's' },
-		{ "quick", no_argument, NULL, 'q' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
-	};
 	struct kernel_bench kb = {
 		.size = 32UL << 20,
 		.page = sysconf(_SC_PAGESIZE),
@@ -220,8 +214,7 @@ int bench_kernel(int argc, char **argv)
 	int c, i, status;
 	size_t part;
 
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+	while ((c = next_option("bench kernel", argc, argv)) != -1) {
 		switch (c) {
 		case 's':
 			status = parse_size(optarg, &kb.size);

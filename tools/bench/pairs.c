@@ -9,6 +9,7 @@
 #include "alloc.h"
 #include "count_calls.h"
 #include "count_system.h"
+#include "options.h"
 
 #ifdef HAVE_JSON_C
 #include "json_text.h"
@@ -95,8 +96,6 @@ static int parse_work(struct bench_options *o, const char *text)
 {
 	long us = 0;
 
-	if (!o->takes_work)
-		return usage_error("bench", "%s: no --work here", o->name);
 	if (strcmp(text, "idle") && (strncmp(text, "busy=", 5) ||
 				     !parse_number(text + 5, 1, 10000000, &us)))
 		return usage_error("bench", "'%s' is not idle or busy=US",
@@ -109,8 +108,6 @@ static int parse_bytes(struct bench_options *o, const char *text)
 {
 	long mib = 0;
 
-	if (!o->takes_size)
-		return usage_error("bench", "%s: no --size here", o->name);
 	if (!parse_number(text, 2, 65536, &mib))
 		return usage_error("bench", "'%s' is not a size, 2 to 65536 MiB", text);
 	o->size = (uint64_t)mib << 20;
@@ -119,21 +116,12 @@ static int parse_bytes(struct bench_options *o, const char *text)
 
 static int parse(struct bench_options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{ "spec", required_argument, NULL, 's' },
-		{ "driver", required_argument, NULL, 'd' },
-		{ "threads", required_argument, NULL, 't' },
-		{ "work", required_argument, NULL, 'w' },
-		{ "size", required_argument, NULL, 'b' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
 	long number;
 	int c, status;
+	char command[32];
 
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+	snprintf(command, sizeof(command), "bench %s", o->name);
+	while ((c = next_option(command, argc, argv)) != -1) {
 		switch (c) {
 		case 's':
 			status = add_spec(o, optarg);
@@ -168,6 +156,10 @@ static int parse(struct bench_options *o, int argc, char **argv)
 		case 'h':
 			return EXIT_OK;
 		default:
+			if (c == '?' && is_option(argv[optind - 1]))
+				return usage_error("bench", "%s: no %.*s here", o->name,
+						   (int)strcspn(argv[optind - 1], "="),
+						   argv[optind - 1]);
 			return option_error("bench", c, argv);
 		}
 	}

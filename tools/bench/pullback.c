@@ -18,6 +18,7 @@
 
 #include "bench.h"
 #include "driver/hetmem.h"
+#include "options.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ	22
@@ -291,18 +292,10 @@ static int help(void)
 /* 0, an exit status, or -1 for help. */
 static int parse(struct pull *b, bool *json, int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "size", required_argument, NULL, 's' },
-		{ "device", required_argument, NULL, 'd' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
-	};
 	long n;
 	int c;
 
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+	while ((c = next_option("bench pullback", argc, argv)) != -1) {
 		switch (c) {
 		case 's':
 			if (!parse_number(optarg, MIN_MIB, MAX_MIB, &n))

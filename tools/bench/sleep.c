@@ -184,7 +184,7 @@ int bench_sleep(int argc, char **argv)
 	static const char *const presets[] = {
 		"pool(vmm,park=keep)", "pool(vmm,park=keep,handle=2M)", NULL,
 	};
-	struct bench_options o = { .takes_size = true };
+	struct bench_options o = { 0 };
 	int i, status = bench_begin(&o, argc, argv,
 		"Usage: hetmem bench sleep [--spec SPEC]... [--size MIB] [--driver DRIVER] [--json]\n"
 		"Parks the contents of a pool and brings them back, beside a copy of as much to\n"

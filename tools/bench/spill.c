@@ -493,7 +493,7 @@ int bench_spill(int argc, char **argv)
 	static const char *const presets[] = {
 		"pool(vmm,handle=64M,wait=60s)", "pool(vmm,wait=60s)", NULL,
 	};
-	struct bench_options o = { .takes_size = true, .runs_kernels = true };
+	struct bench_options o = { .runs_kernels = true };
 	struct spiller s = { .o = &o };
 	struct bench_report *report;
 	int i, ended, failed = EXIT_OK;

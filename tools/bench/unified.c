@@ -549,9 +549,7 @@ static void run_spec(struct place *at, struct bench_report *report, const char *
 
 int bench_unified(int argc, char **argv)
 {
-	struct bench_options o = {
-		.takes_size = true, .runs_kernels = true, .uses_module = true,
-	};
+	struct bench_options o = { .runs_kernels = true, .uses_module = true };
 	struct place at = { .o = &o, .device = HETMEM_LOC(HETMEM_DEVICE, 0) };
 	struct bench_report *report;
 	int i, status = bench_begin(&o, argc, argv,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "demo.h"
+#include "options.h"
 
 static int help(void)
 {
@@ -28,19 +29,11 @@ static int help(void)
 /* 0, an exit status, or -1 for help. */
 static int parse(struct demo *demo, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{ "file", required_argument, NULL, 'f' },
-		{ "device", required_argument, NULL, 'd' },
-		{ "no-color", no_argument, NULL, 'n' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
 	char *rest;
 	long device;
 	int c;
 
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+	while ((c = next_option("demo", argc, argv)) != -1) {
 		switch (c) {
 		case 'f':
 			demo->file = optarg;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "doctor.h"
+#include "options.h"
 #include "util.h"
 
 #ifdef HAVE_JSON_C
@@ -222,7 +223,7 @@ static int help(void)
 	     "  ok       it is there\n"
 	     "  missing  it is not; why, and what to do about it\n"
 	     "  note     good to know; does not count\n\n"
-	     "  -v, --verbose  everything that was looked at, with evidence and advice\n"
+	     "  --verbose      everything that was looked at, with evidence and advice\n"
 	     "  --json         the same for programs\n\n"
 	     "Exit status: 0 nothing is missing and memory can move to a device and back,\n"
 	     "1 something is missing, 2 cannot do what was typed.");
@@ -231,14 +232,6 @@ static int help(void)
 
 int cmd_doctor(int argc, char **argv)
 {
-	/* --sysroot is for tests: trees that look like other machines. */
-	static const struct option longs[] = {
-		{ "json", no_argument, NULL, 'j' },
-		{ "verbose", no_argument, NULL, 'v' },
-		{ "sysroot", required_argument, NULL, 's' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
 	struct doctor doctor = {
 		.root = "",
 		.live = true,
@@ -250,8 +243,7 @@ int cmd_doctor(int argc, char **argv)
 	struct stat st;
 	size_t i;
 
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":hv", longs, NULL)) != -1) {
+	while ((c = next_option("doctor", argc, argv)) != -1) {
 		switch (c) {
 		case 'j':
 			json = true;

@@ -10,6 +10,7 @@
 
 #include "map.h"
 #include "picture.h"
+#include "options.h"
 #include "util.h"
 
 #define MIN_WIDTH	20
@@ -43,21 +44,10 @@ static int help(void)
 /* 0, or the exit status; -1 for help. */
 static int parse(struct options *options, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{ "self", no_argument, NULL, 's' },
-		{ "range", required_argument, NULL, 'r' },
-		{ "width", required_argument, NULL, 'w' },
-		{ "color", required_argument, NULL, 'c' },
-		{ "colour", required_argument, NULL, 'c' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
 	long value;
 	int c;
 
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+	while ((c = next_option("map", argc, argv)) != -1) {
 		switch (c) {
 		case 's':
 			options->self = true;

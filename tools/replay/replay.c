@@ -8,6 +8,7 @@
 #include "count_calls.h"
 #include "replay.h"
 #include "spec/spec.h"
+#include "options.h"
 
 #define MAX_SPECS	32
 
@@ -165,27 +166,10 @@ static bool any_spill(const struct options *o)
 
 static int parse(struct options *o, int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{ "spec", required_argument, NULL, 's' },
-		{ "driver", required_argument, NULL, 'd' },
-		{ "order", required_argument, NULL, 'o' },
-		{ "work", required_argument, NULL, 'w' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "memory", no_argument, NULL, 'm' },
-		{ "spill", required_argument, NULL, 'S' },
-		{ "max", required_argument, NULL, 'M' },
-		{ "movable", required_argument, NULL, 'B' },
-		{ "moves", no_argument, NULL, 'v' },
-		{ "plot", required_argument, NULL, 'p' },
-		{ "curve", required_argument, NULL, 'c' },
-		{ "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 },
-	};
 	const char *env = getenv("HETMEM_RESOURCE");
 	int c, status, stdins = 0;
 
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1) {
+	while ((c = next_option("replay", argc, argv)) != -1) {
 		status = parse_option(o, c, argv);
 		if (status)
 			return status;

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/* The table of options, see options.h. */
+#include <getopt.h>
+#include <string.h>
+
+#include "options.h"
+#include "util.h"
+
+#define FLAG(n, l)	{ .name = (n), .letter = (l) }
+#define VALUE(n, l, v)	{ .name = (n), .letter = (l), .value = (v) }
+#define HIDDEN(n, l, v)	{ .name = (n), .letter = (l), .value = (v), .hidden = true }
+
+/* Of the benchmarks that share bench_begin(). */
+#define DRIVER	VALUE("driver", 'd', "cuda|soft"), FLAG("json", 'j')
+#define SPECS	VALUE("spec", 's', "SPEC"), DRIVER
+#define THREADS	VALUE("threads", 't', "MOST")
+#define MIB	VALUE("size", 'b', "MIB")
+#define WORK	VALUE("work", 'w', "idle|busy=US")
+
+const struct options_of options_table[] = {
+	{ "doctor", NULL, {
+		FLAG("json", 'j'),
+		FLAG("verbose", 'v'),
+		/* For tests: trees that look like other machines. */
+		HIDDEN("sysroot", 's', "DIR"),
+	} },
+	{ "map", "PID", {
+		FLAG("self", 's'),
+		VALUE("range", 'r', "START-END"),
+		VALUE("width", 'w', "COLUMNS"),
+		VALUE("color", 'c', "auto|always|never"),
+		HIDDEN("colour", 'c', "auto|always|never"),
+		FLAG("json", 'j'),
+	} },
+	{ "prefetch", NULL, {
+		VALUE("pid", 'p', "PID"),
+		VALUE("to", 'l', "LOCATION"),
+		VALUE("range", 'r', "START-END"),
+		VALUE("timeout", 't', "SECONDS"),
+	} },
+	{ "pullback", NULL, {
+		VALUE("pid", 'p', "PID"),
+		VALUE("node", 'n', "N"),
+		VALUE("range", 'r', "START-END"),
+		VALUE("timeout", 't', "SECONDS"),
+	} },
+	{ "demo", NULL, {
+		VALUE("file", 'f', "FILE"),
+		VALUE("device", 'd', "N"),
+		FLAG("no-color", 'n'),
+	} },
+	{ "spec", "SPEC", {
+		FLAG("list", 'l'),
+		FLAG("create", 'c'),
+		VALUE("driver", 'd', "cuda|soft"),
+	} },
+	{ "replay", "FILE", {
+		VALUE("spec", 's', "SPEC"),
+		VALUE("spill", 'S', "SIZE"),
+		VALUE("max", 'M', "SIZE or PERCENT"),
+		VALUE("movable", 'B', "SIZE"),
+		FLAG("moves", 'v'),
+		VALUE("driver", 'd', "cuda|soft"),
+		VALUE("order", 'o', "recorded|concurrent"),
+		VALUE("work", 'w', "idle|lag=US|busy=US"),
+		FLAG("memory", 'm'),
+		FLAG("json", 'j'),
+		VALUE("plot", 'p', "FILE.svg"),
+		VALUE("curve", 'c', "FILE.svg"),
+	} },
+	{ "completion", "bash|zsh", { { .name = NULL } } },
+	{ "bench kernel", "residency|track|busy|device|events", {
+		VALUE("size", 's', "MIB"),
+		FLAG("quick", 'q'),
+		FLAG("json", 'j'),
+	} },
+	{ "bench agent", NULL, { VALUE("rounds", 'r', "N"), FLAG("json", 'j') } },
+	{ "bench pullback", NULL, {
+		VALUE("size", 's', "MIB"),
+		VALUE("device", 'd', "N"),
+		FLAG("json", 'j'),
+	} },
+	{ "bench alloc", NULL, { SPECS, WORK } },
+	{ "bench threads", NULL, { SPECS, THREADS } },
+	{ "bench streams", NULL, { SPECS, WORK } },
+	{ "bench cached", NULL, { SPECS } },
+	{ "bench vmm", NULL, { SPECS } },
+	{ "bench pinned", NULL, { SPECS } },
+	{ "bench sleep", NULL, { SPECS, MIB } },
+	{ "bench spill", NULL, { SPECS, MIB } },
+	{ "bench driver", NULL, { DRIVER, THREADS } },
+	{ "bench metadata", NULL, { SPECS } },
+	{ "bench unified", NULL, { SPECS, MIB } },
+	{ "bench worst", "intervals|parts|large|merge|growth|pending|streams-1|streams-2|"
+		"streams-8|streams-128|streams-1024|holes|turns|kv|once|excess", {
+		VALUE("size", 'S', "full|small"),
+		VALUE("limit", 'L', "SECONDS"),
+		SPECS,
+	} },
+	{ .command = NULL }
+};
+
+int next_option(const char *command, int argc, char **argv)
+{
+	struct option longs[MAX_OPTIONS + 2] = { { NULL } };
+	const struct option_row *row;
+	const struct options_of *of = options_table;
+	size_t nr = 0;
+
+	while (of->command && strcmp(of->command, command))
+		of++;
+	if (of->command)
+		for (row = of->rows; nr < MAX_OPTIONS && row->name; row++)
+			longs[nr++] = (struct option){ row->name, row->value ?
+				required_argument : no_argument, NULL, row->letter };
+	longs[nr] = (struct option){ "help", no_argument, NULL, 'h' };
+	opterr = 0;
+	return getopt_long(argc, argv, ":h", longs, NULL);
+}
+
+bool is_option(const char *typed)
+{
+	const struct option_row *row;
+	const struct options_of *of;
+	size_t len;
+
+	if (strncmp(typed, "--", 2))
+		return false;
+	typed += 2;
+	len = strcspn(typed, "=");
+	for (of = options_table; of->command; of++)
+		for (row = of->rows; row < of->rows + MAX_OPTIONS && row->name; row++)
+			if (strlen(row->name) == len && !strncmp(row->name, typed, len))
+				return true;
+	return false;
+}
