@@ -395,7 +395,8 @@ class Contents:
 
     @staticmethod
     def pieces(ptr, size, seed):
-        """Of the soft driver, whose device memory is the process's."""
+        """Of the soft driver: it has no kernels, but copies. The CPU reaches
+        no spilled memory."""
         for at in range(0, size, MIB):
             length = min(MIB, size - at)
             pattern = hashlib.shake_128(b"%d %d" % (seed, at))
@@ -406,9 +407,10 @@ class Contents:
         if not self.driver.soft:
             self.launch("hetmem_fill", stream, ptr, size // 8, seed)
             return
-        self.driver.synchronize(stream)
         for at, pattern in self.pieces(ptr, size, seed):
-            ctypes.memmove(at, pattern, len(pattern))
+            self.driver.copy(at, ctypes.cast(pattern, _P).value, len(pattern),
+                             stream)
+            self.driver.synchronize(stream)
 
     def differ(self, ptr, size, seed, stream=None):
         """Words that differ (soft driver: pieces), once the stream is done."""
@@ -418,8 +420,7 @@ class Contents:
                         self.count)
             return int.from_bytes(self.driver.to_host(self.count, 8, stream),
                                   "little")
-        self.driver.synchronize(stream)
-        return sum(ctypes.string_at(at, len(pattern)) != pattern
+        return sum(self.driver.to_host(at, len(pattern), stream) != pattern
                    for at, pattern in self.pieces(ptr, size, seed))
 
 
