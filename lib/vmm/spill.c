@@ -529,7 +529,7 @@ int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s
 	if (p->asleep)
 		return hm_pool_asleep();
 	if (!(b->flags & BLOCK_MOVABLE))
-		return busy(b, "it is not movable, allocate it with HETMEM_ALLOC_MOVABLE");
+		return busy(b, "it is not movable: allocate more than 1 MiB with HETMEM_ALLOC_MOVABLE");
 	if (b->flags & BLOCK_USED)
 		return busy(b, "it was recorded on another stream");
 	if (p->provider->devices & (p->provider->devices - 1))
@@ -1134,7 +1134,7 @@ static int set_priority(struct pool *p, const struct hm_ctl_move *arg)
 	pthread_mutex_lock(&p->lock);
 	err = find_block(p, arg, &b);
 	if (!err && !(b->flags & BLOCK_MOVABLE))
-		err = busy(b, "it is not movable, allocate it with HETMEM_ALLOC_MOVABLE");
+		err = busy(b, "it is not movable: allocate more than 1 MiB with HETMEM_ALLOC_MOVABLE");
 	if (!err)
 		movable_of(spill_of(p), b)->priority = arg->priority;
 	pthread_mutex_unlock(&p->lock);
