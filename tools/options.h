@@ -31,15 +31,17 @@ extern const size_t nr_benches;
 /**
  * struct option_row - one option
  * @name: without the dashes
- * @letter: what next_option() returns for it; it cannot be typed
+ * @letter: what next_option() returns for it
  * @value: NULL: it takes none. "a|b=N": one of these words. FILE, FILE.svg, DIR, PID and SPEC
  *	are completed as such. Any other text only names the value.
+ * @typed: -@letter does the same
  * @hidden: never completed
  */
 struct option_row {
 	const char *name;
 	char letter;
 	const char *value;
+	bool typed;
 	bool hidden;
 };
 
