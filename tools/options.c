@@ -132,7 +132,7 @@ bool is_option(const char *typed)
 	typed += 2;
 	len = strcspn(typed, "=");
 	for (of = options_table; of->command; of++)
-		for (row = of->rows; row < of->rows + MAX_OPTIONS && row->name; row++)
+		for (row = of->rows; row->name; row++)
 			if (strlen(row->name) == len && !strncmp(row->name, typed, len))
 				return true;
 	return false;

@@ -26,6 +26,7 @@ extern const size_t nr_subcommands;
 extern const struct command benches[];
 extern const size_t nr_benches;
 
+/* Of one command, without --help. */
 #define MAX_OPTIONS	16
 
 /**
@@ -54,7 +55,7 @@ struct option_row {
 struct options_of {
 	const char *command;
 	const char *argument;
-	struct option_row rows[MAX_OPTIONS];
+	struct option_row rows[MAX_OPTIONS + 1];
 };
 
 extern const struct options_of options_table[];
