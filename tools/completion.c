@@ -33,7 +33,7 @@ static enum kind kind_of(const char *value)
 }
 
 /* The words of @value, with a blank before each: of "lag=US" the part that is typed as it is. */
-static void complete_words(const char *value)
+static void print_values(const char *value)
 {
 	const struct hm_kind *kind;
 	size_t len;
@@ -74,7 +74,7 @@ static void bash_kind(const char *value)
 		puts("words=$specs ;;");
 	} else if (kind == KIND_WORDS) {
 		printf("words='");
-		complete_words(value);
+		print_values(value);
 		puts("' ;;");
 	} else {
 		printf("kind='%s' ;;\n", kinds[kind]);
@@ -93,7 +93,7 @@ static void bash(void)
 	     "\tlocal command=${COMP_WORDS[1]} words='' kind='none'\n"
 	     "\tlocal \\");
 	printf("\t\tspecs='");
-	complete_words("SPEC");
+	print_values("SPEC");
 	puts("'\n"
 	     "\n"
 	     "\tCOMPREPLY=()\n"
@@ -157,7 +157,7 @@ static void zsh_value(const char *value)
 
 	if (kind == KIND_WORDS) {
 		printf(":%s:(", is_spec(value) ? value : "value");
-		complete_words(value);
+		print_values(value);
 		putchar(')');
 	} else {
 		printf(":%s:%s", value, actions[kind]);

@@ -20,7 +20,7 @@
 const struct options_of options_table[] = {
 	{ "doctor", NULL, {
 		FLAG("json", 'j'),
-		FLAG("verbose", 'v'),
+		{ .name = "verbose", .letter = 'v', .typed = true },
 		/* For tests: trees that look like other machines. */
 		HIDDEN("sysroot", 's', "DIR"),
 	} },
@@ -103,19 +103,22 @@ const struct options_of options_table[] = {
 int next_option(const char *command, int argc, char **argv)
 {
 	struct option longs[MAX_OPTIONS + 2] = { { NULL } };
+	char letters[MAX_OPTIONS + 3] = ":h";
 	const struct option_row *row;
 	const struct options_of *of = options_table;
 	size_t nr = 0;
 
 	while (of->command && strcmp(of->command, command))
 		of++;
-	if (of->command)
-		for (row = of->rows; nr < MAX_OPTIONS && row->name; row++)
-			longs[nr++] = (struct option){ row->name, row->value ?
-				required_argument : no_argument, NULL, row->letter };
+	for (row = of->rows; of->command && row->name; row++) {
+		longs[nr++] = (struct option){ row->name, row->value ? required_argument :
+			no_argument, NULL, row->letter };
+		if (row->typed)
+			strncat(letters, &row->letter, 1);
+	}
 	longs[nr] = (struct option){ "help", no_argument, NULL, 'h' };
 	opterr = 0;
-	return getopt_long(argc, argv, ":h", longs, NULL);
+	return getopt_long(argc, argv, letters, longs, NULL);
 }
 
 bool is_option(const char *typed)
@@ -129,7 +132,7 @@ bool is_option(const char *typed)
 	typed += 2;
 	len = strcspn(typed, "=");
 	for (of = options_table; of->command; of++)
-		for (row = of->rows; row < of->rows + MAX_OPTIONS && row->name; row++)
+		for (row = of->rows; row->name; row++)
 			if (strlen(row->name) == len && !strncmp(row->name, typed, len))
 				return true;
 	return false;

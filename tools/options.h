@@ -26,20 +26,23 @@ extern const size_t nr_subcommands;
 extern const struct command benches[];
 extern const size_t nr_benches;
 
+/* Of one command, without --help. */
 #define MAX_OPTIONS	16
 
 /**
  * struct option_row - one option
  * @name: without the dashes
- * @letter: what next_option() returns for it; it cannot be typed
+ * @letter: what next_option() returns for it
  * @value: NULL: it takes none. "a|b=N": one of these words. FILE, FILE.svg, DIR, PID and SPEC
  *	are completed as such. Any other text only names the value.
+ * @typed: -@letter does the same
  * @hidden: never completed
  */
 struct option_row {
 	const char *name;
 	char letter;
 	const char *value;
+	bool typed;
 	bool hidden;
 };
 
@@ -52,7 +55,7 @@ struct option_row {
 struct options_of {
 	const char *command;
 	const char *argument;
-	struct option_row rows[MAX_OPTIONS];
+	struct option_row rows[MAX_OPTIONS + 1];
 };
 
 extern const struct options_of options_table[];

@@ -9,7 +9,6 @@
 need dh:debhelper dh_dkms:dh-dkms dpkg-buildpackage:dpkg-dev lintian:lintian dkms:dkms \
 	cmake:cmake pkg-config:pkg-config fakeroot:fakeroot \
 	/usr/include/numa.h:libnuma-dev /usr/include/json-c/json.h:libjson-c-dev \
-	/usr/include/libsmartcols/libsmartcols.h:libsmartcols-dev \
 	/usr/include/sha2.h:libmd-dev /usr/include/zlib.h:zlib1g-dev
 
 version=$(sed -n 's/^VERSION[[:space:]]*= //p' Makefile)
@@ -60,7 +59,7 @@ check 'the library depends on libc and libnuma' diff <(depends "libhetmem$soname
 check 'the headers on the library of the same version' diff <(depends libhetmem-dev) \
 	<(list "libhetmem$soname (= $version)" libnuma-dev)
 check 'the command on what it is linked with' diff <(depends hetmem-tools) \
-	<(list libc6 libjson-c5 libmd0 libnuma1 libsmartcols1 zlib1g)
+	<(list libc6 libjson-c5 libmd0 libnuma1 zlib1g)
 check 'the module on dkms' diff <(depends hetmem-dkms) <(list dkms make)
 dpkg-deb -e "$(deb "libhetmem$soname")" "$tmp/control"
 check 'every symbol is in the symbols file' diff \

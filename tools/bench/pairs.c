@@ -156,7 +156,7 @@ static int parse(struct bench_options *o, int argc, char **argv)
 		case 'h':
 			return EXIT_OK;
 		default:
-			if (c == '?' && is_option(argv[optind - 1]))
+			if (c == '?' && !optopt && is_option(argv[optind - 1]))
 				return usage_error("bench", "%s: no %.*s here", o->name,
 						   (int)strcspn(argv[optind - 1], "="),
 						   argv[optind - 1]);
