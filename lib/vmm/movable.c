@@ -279,9 +279,10 @@ static uint64_t move_some(struct pool *p, struct pool_stream *s, bool spill, uin
 	hm_pool_poll(p);
 	hm_pool_settle_all(p);
 	find_candidates(p, s, !spill, &c);
-	qsort(c.list, c.nr, sizeof(*c.list), spill ? by_leaving : by_return);
-	if (c.nr && !p->asleep)
+	if (c.nr && !p->asleep) {
+		qsort(c.list, c.nr, sizeof(*c.list), spill ? by_leaving : by_return);
 		moved = move_first(p, s, &c, spill, bytes);
+	}
 	free(c.list);
 	return moved;
 }

@@ -286,10 +286,10 @@ static void test_guard(void)
 	is(hetmem_grow(res, p, 2000, HOST), -EOPNOTSUPP, "guard: no room to grow");
 	hetmem_free(res, p, 1000, HOST);
 	is(hetmem_poll(res), 0, "guard: nothing was wrong");
-	damage(res, "before", -1, HOST, "1 bytes before");
-	damage(res, "long before", -512, HOST, "512 bytes before");
-	damage(res, "behind", 1000, HOST, "0 bytes behind");
-	damage(res, "far behind", 1511, HOST, "511 bytes behind");
+	damage(res, "before", -1, HOST, "byte 1 before");
+	damage(res, "long before", -512, HOST, "byte 512 before");
+	damage(res, "behind", 1000, HOST, "byte 1 after");
+	damage(res, "far behind", 1511, HOST, "byte 512 after");
 	hetmem_resource_destroy(res);
 
 	res = make("guard(pool(device))");
@@ -301,8 +301,8 @@ static void test_guard(void)
 	hetmem_free(res, p, 1000, a);
 	drv->cuStreamSynchronize(a);
 	is(hetmem_poll(res), 0, "guard: nothing was wrong there");
-	damage(res, "device, before", -1, a, "1 bytes before");
-	damage(res, "device, behind", 1000, b, "0 bytes behind");
+	damage(res, "device, before", -1, a, "byte 1 before");
+	damage(res, "device, behind", 1000, b, "byte 1 after");
 	hetmem_resource_destroy(res);
 }
 
