@@ -189,6 +189,8 @@ void hm_hash_remove(struct pool *p, struct block *b);
  */
 struct block *hm_block_find(const struct pool *p, uint64_t addr);
 struct block *hm_block_find_locked(const struct pool *p, uint64_t addr);
+/* Under the lock: the LIVE block that begins at @addr, or NULL. */
+struct block *hm_block_find_live(const struct pool *p, uint64_t addr);
 
 /* Bytes of all metadata. */
 uint64_t hm_pool_metadata(const struct pool *p);

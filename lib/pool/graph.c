@@ -577,10 +577,9 @@ static int private_free(struct pool *p, struct block *b, size_t *size,
 /* The live block at @ptr, if it is of a private pool, or NULL. */
 static struct block *private_block(struct pool *p, const void *ptr)
 {
-	struct block *b = hm_block_find_locked(p, (uintptr_t)ptr);
+	struct block *b = hm_block_find_live(p, (uintptr_t)ptr);
 
-	return b && block_state(b) == BLOCK_LIVE && b->flags & BLOCK_GRAPH &&
-	       hm_graph_at(p, b->right)->of->private ? b : NULL;
+	return b && b->flags & BLOCK_GRAPH && hm_graph_at(p, b->right)->of->private ? b : NULL;
 }
 
 int hm_private_free(struct pool *p, void *ptr, size_t *size,

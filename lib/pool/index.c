@@ -449,3 +449,10 @@ struct block *hm_block_find_locked(const struct pool *p, uint64_t addr)
 		b = hash_find_locked(p, h->old, addr);
 	return b;
 }
+
+struct block *hm_block_find_live(const struct pool *p, uint64_t addr)
+{
+	struct block *b = hm_block_find_locked(p, addr);
+
+	return b && block_state(b) == BLOCK_LIVE ? b : NULL;
+}

@@ -127,7 +127,7 @@ void hm_pool_tell_free(struct pool *p, const struct block *b,
  * The live block that an address is in; interior ones take a search, which
  * releases the lock between pieces: the block that has @addr stays where it is.
  */
-static struct block *find_live(struct pool *p, uint64_t addr)
+static struct block *find_around(struct pool *p, uint64_t addr)
 {
 	struct block *b = hm_block_find_locked(p, addr);
 	uint32_t id;
@@ -151,10 +151,8 @@ static int pool_owns(struct pool *p, struct hm_ctl_owns *arg)
 	struct block *b;
 
 	pthread_mutex_lock(&p->lock);
-	b = arg->first ? hm_block_find_locked(p, (uintptr_t)arg->ptr) :
-		find_live(p, (uintptr_t)arg->ptr);
-	if (b && block_state(b) != BLOCK_LIVE)
-		b = NULL;
+	b = arg->first ? hm_block_find_live(p, (uintptr_t)arg->ptr) :
+		find_around(p, (uintptr_t)arg->ptr);
 	if (b) {
 		s = &hm_block_owner(p, b)->s;
 		arg->base = (void *)(uintptr_t)b->addr;
@@ -188,8 +186,8 @@ static int pool_record(struct pool *p, const struct hm_ctl_stream *arg)
 	err = hm_pool_lock_stream(p, arg->stream, &s);
 	if (err)
 		return err;
-	b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
-	if (!b || block_state(b) != BLOCK_LIVE)
+	b = hm_block_find_live(p, (uintptr_t)arg->ptr);
+	if (!b)
 		err = hm_error(-EINVAL, "record_stream: %p is not the beginning of a live block",
 			       arg->ptr);
 	else
@@ -323,10 +321,9 @@ bool hm_pool_is_gap(struct hetmem_resource *res, uintptr_t left, uintptr_t right
 	bool gap;
 
 	pthread_mutex_lock(&p->lock);
-	l = hm_block_find_locked(p, left);
-	r = hm_block_find_locked(p, right);
-	gap = l && r && left < right && block_state(l) == BLOCK_LIVE &&
-	      block_state(r) == BLOCK_LIVE && is_gap(p, l, r);
+	l = hm_block_find_live(p, left);
+	r = hm_block_find_live(p, right);
+	gap = l && r && left < right && is_gap(p, l, r);
 	pthread_mutex_unlock(&p->lock);
 	return gap;
 }
@@ -371,7 +368,7 @@ static int pool_segments(struct pool *p, struct hm_ctl_segments *arg)
 	if (!p->source->segments)
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&p->lock);
-	b = find_live(p, addr);
+	b = find_around(p, addr);
 	if (!b || arg->size > block_end(b) - addr)
 		err = hm_error(-EINVAL, "segments: %p and %zu bytes are not in one block of this pool",
 			       arg->ptr, arg->size);
@@ -553,10 +550,8 @@ static int pool_grow_block(struct pool *p, struct pool_stream *s,
 /* The live block that is to grow, or NULL and *@err. */
 static struct block *grow_find(struct pool *p, struct hm_ctl_grow *g, int *err)
 {
-	struct block *b = hm_block_find_locked(p, (uintptr_t)g->ptr);
+	struct block *b = hm_block_find_live(p, (uintptr_t)g->ptr);
 
-	if (b && block_state(b) != BLOCK_LIVE)
-		b = NULL;
 	g->was = b ? block_bytes(b) - b->slack : 0;
 	*err = 0;
 	if (!b)
@@ -627,7 +622,7 @@ static int pool_pin_comm(struct pool *p, const struct hm_ctl_stream *arg)
 	if (!p->source->pin || !(p->provider->caps & HM_PROVIDER_DEVICE))
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&p->lock);
-	b = find_live(p, (uintptr_t)arg->ptr);
+	b = find_around(p, (uintptr_t)arg->ptr);
 	if (!b)
 		err = hm_error(-EINVAL, "pin_comm: %p is in no live block", arg->ptr);
 	else
@@ -858,8 +853,8 @@ static int pool_export(struct pool *p, struct hm_ctl_export *arg)
 	if (!p->whole)
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&p->lock);
-	b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
-	if (!b || block_state(b) != BLOCK_LIVE)
+	b = hm_block_find_live(p, (uintptr_t)arg->ptr);
+	if (!b)
 		err = hm_error(-EINVAL, "export: %p is not the beginning of a live block",
 			       arg->ptr);
 	else if (p->asleep)
