@@ -858,7 +858,7 @@ static int pool_export(struct pool *p, struct hm_ctl_export *arg)
 		err = hm_error(-EINVAL, "export: %p is not the beginning of a live block",
 			       arg->ptr);
 	else if (p->asleep)
-		err = hm_error(-EBUSY, "the pool is asleep: hetmem_wake()");
+		err = hm_pool_asleep();
 	else
 		err = p->source->export(p, b, arg);
 	pthread_mutex_unlock(&p->lock);
