@@ -290,47 +290,11 @@ class Driver:
         return self.error(code) if code else value.value
 
 
-# Both go over all words: word i is (i + seed) times a constant, modulo 2^64.
-PTX = """
-.version 7.0
-.target sm_70
-.address_size 64
-
-.visible .entry hetmem_fill(.param .u64 at, .param .u64 words,
-                            .param .u64 seed)
-{
-    .reg .pred %p<2>;
-    .reg .b32 %r<5>;
-    .reg .b64 %rd<9>;
-
-    ld.param.u64 %rd1, [at];
-    cvta.to.global.u64 %rd1, %rd1;
-    ld.param.u64 %rd2, [words];
-    ld.param.u64 %rd3, [seed];
-    mov.u32 %r1, %ctaid.x;
-    mov.u32 %r2, %ntid.x;
-    mov.u32 %r3, %tid.x;
-    mov.u32 %r4, %nctaid.x;
-    mul.wide.u32 %rd4, %r1, %r2;
-    cvt.u64.u32 %rd5, %r3;
-    add.u64 %rd4, %rd4, %rd5;
-    mul.wide.u32 %rd6, %r4, %r2;
-fill_next:
-    setp.ge.u64 %p1, %rd4, %rd2;
-    @%p1 bra fill_done;
-    add.u64 %rd7, %rd4, %rd3;
-    mul.lo.u64 %rd7, %rd7, 0x9E3779B97F4A7C15;
-    shl.b64 %rd8, %rd4, 3;
-    add.u64 %rd8, %rd1, %rd8;
-    st.global.u64 [%rd8], %rd7;
-    add.u64 %rd4, %rd4, %rd6;
-    bra fill_next;
-fill_done:
-    ret;
-}
-
-.visible .entry hetmem_differ(.param .u64 at, .param .u64 words,
-                              .param .u64 seed, .param .u64 count)
+# All kernels go over all words: word i, at %rd8, is (i + seed) times a
+# constant, modulo 2^64, in %rd7. BODY is done for each.
+KERNEL = """
+.visible .entry NAME(.param .u64 at, .param .u64 words, .param .u64 seed,
+                     .param .u64 count)
 {
     .reg .pred %p<3>;
     .reg .b32 %r<5>;
@@ -350,22 +314,29 @@ fill_done:
     cvt.u64.u32 %rd5, %r3;
     add.u64 %rd4, %rd4, %rd5;
     mul.wide.u32 %rd6, %r4, %r2;
-differ_next:
+NAME_next:
     setp.ge.u64 %p1, %rd4, %rd2;
-    @%p1 bra differ_done;
+    @%p1 bra NAME_done;
     add.u64 %rd7, %rd4, %rd3;
     mul.lo.u64 %rd7, %rd7, 0x9E3779B97F4A7C15;
     shl.b64 %rd8, %rd4, 3;
     add.u64 %rd8, %rd1, %rd8;
-    ld.global.u64 %rd10, [%rd8];
-    setp.ne.u64 %p2, %rd10, %rd7;
-    @%p2 red.global.add.u64 [%rd9], 1;
+    BODY
     add.u64 %rd4, %rd4, %rd6;
-    bra differ_next;
-differ_done:
+    bra NAME_next;
+NAME_done:
     ret;
 }
 """
+BODIES = {
+    "hetmem_fill": "st.global.u64 [%rd8], %rd7;",
+    "hetmem_differ": """ld.global.u64 %rd10, [%rd8];
+    setp.ne.u64 %p2, %rd10, %rd7;
+    @%p2 red.global.add.u64 [%rd9], 1;""",
+}
+PTX = ".version 7.0\n.target sm_70\n.address_size 64\n" + "".join(
+    KERNEL.replace("NAME", name).replace("BODY", body)
+    for name, body in BODIES.items())
 
 
 class Contents:
@@ -379,15 +350,16 @@ class Contents:
         driver.call("cuModuleLoadData", ctypes.byref(module),
                     ctypes.c_char_p(PTX.encode()))
         self.kernels = {}
-        for name in ("hetmem_fill", "hetmem_differ"):
+        for name in BODIES:
             kernel = _P()
             driver.call("cuModuleGetFunction", ctypes.byref(kernel), module,
                         ctypes.c_char_p(name.encode()))
             self.kernels[name] = kernel
         self.count = driver.alloc(8)
 
-    def launch(self, name, stream, *values):
-        values = [ctypes.c_uint64(value) for value in values]
+    def launch(self, name, stream, ptr, size, seed, count=0):
+        values = [ctypes.c_uint64(value)
+                  for value in (ptr, size // 8, seed, count)]
         params = (_P * len(values))(*(ctypes.addressof(v) for v in values))
         self.driver.call(
             "cuLaunchKernel", self.kernels[name], _U(1024), _U(1), _U(1),
@@ -405,7 +377,7 @@ class Contents:
     def fill(self, ptr, size, seed, stream=None):
         """@size is a multiple of 8."""
         if not self.driver.soft:
-            self.launch("hetmem_fill", stream, ptr, size // 8, seed)
+            self.launch("hetmem_fill", stream, ptr, size, seed)
             return
         for at, pattern in self.pieces(ptr, size, seed):
             self.driver.copy(at, ctypes.cast(pattern, _P).value, len(pattern),
@@ -416,8 +388,7 @@ class Contents:
         """Words that differ (soft driver: pieces), once the stream is done."""
         if not self.driver.soft:
             self.driver.set_bytes(self.count, 0, 8, stream)
-            self.launch("hetmem_differ", stream, ptr, size // 8, seed,
-                        self.count)
+            self.launch("hetmem_differ", stream, ptr, size, seed, self.count)
             return int.from_bytes(self.driver.to_host(self.count, 8, stream),
                                   "little")
         return sum(self.driver.to_host(at, len(pattern), stream) != pattern
