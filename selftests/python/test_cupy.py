@@ -1,29 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 """hetmem.cupy with what it uses of CuPy played by fakes/cupy.py."""
 
-import os
-import textwrap
-
+import framework
 import tap
 
-FAKES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fakes")
 
-
-class CuPy(tap.Case):
-    def run_code(self, code, **environment):
-        code = """
-            import errno, gc, os, sys, threading
-            sys.path.insert(0, %r)
-            import cupy, hetmem, hetmem.cupy as hc
-            MIB = 1 << 20
-            def fails(kind, call, *text):
-                try: call()
-                except kind as error:
-                    for part in text: assert part in str(error), str(error)
-                    return error
-                raise AssertionError("no error")
-            """ % FAKES + code
-        self.silent(textwrap.dedent(code), **environment)
+class CuPy(framework.Case):
+    imports = "import cupy, hetmem.cupy as hc"
 
     def test_arrays(self):
         self.run_code("""

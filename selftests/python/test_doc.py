@@ -3,13 +3,11 @@
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 
+import framework
 import tap
-
-FAKES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fakes")
 
 
 def blocks():
@@ -23,13 +21,6 @@ def blocks():
 
 
 class Blocks(tap.Case):
-    def run_in(self, folder, *command):
-        return subprocess.run(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(
-                [FAKES, os.environ.get("PYTHONPATH", "")])})
-
     def test_languages(self):
         self.assertEqual({language for language, *_ in blocks()}, {"sh", "python", "text"})
 
@@ -39,7 +30,7 @@ class Blocks(tap.Case):
             if language != "python":
                 continue
             with self.subTest(code=code), tempfile.TemporaryDirectory() as folder:
-                result = self.run_in(folder, sys.executable, "-c", code)
+                result = framework.run([sys.executable, "-c", code], folder)
                 self.assertEqual((result.stderr, result.returncode), ("", 0))
                 self.assertEqual(result.stdout, expected)
             count += 1
@@ -59,7 +50,7 @@ class Blocks(tap.Case):
             for line in lines[1:]:
                 words = line.split()
                 self.assertEqual(words[0], "python")
-                result = self.run_in(folder, sys.executable, *words[1:])
+                result = framework.run([sys.executable, *words[1:]], folder)
                 self.assertIn(result.returncode, (0, 1) if "doctor" in line else (0,))
                 self.assertEqual(result.stderr, "")
         self.assertEqual(result.stdout, "ran\n")

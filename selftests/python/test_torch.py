@@ -9,28 +9,13 @@ import sys
 import tempfile
 import textwrap
 
+import framework
 import tap
 from hetmem import _library
 
-FAKES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fakes")
 
-
-class Torch(tap.Case):
-    def run_code(self, code, **environment):
-        """@code, which has the usual names, succeeds in silence."""
-        code = """
-            import errno, gc, os, sys, warnings
-            sys.path.insert(0, %r)
-            import torch, hetmem, hetmem.torch as ht
-            MIB = 1 << 20
-            def fails(kind, call, *text):
-                try: call()
-                except kind as error:
-                    for part in text: assert part in str(error), str(error)
-                    return error
-                raise AssertionError("no error")
-            """ % FAKES + code
-        self.silent(textwrap.dedent(code), **environment)
+class Torch(framework.Case):
+    imports = "import torch, hetmem.torch as ht"
 
     def test_plain(self):
         self.run_code("""
@@ -222,12 +207,9 @@ class Command(tap.Case):
             for name, text in (("script.py", script), ("beside.py", "value = 7\n")):
                 with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                     file.write(textwrap.dedent(text))
-            return subprocess.run(
+            return framework.run(
                 [sys.executable, "-m", "hetmem.torch",
-                 *(path if part == "SCRIPT" else part for part in arguments)],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(
-                    [FAKES, os.environ.get("PYTHONPATH", "")])},
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+                 *(path if part == "SCRIPT" else part for part in arguments)])
 
     def test_script(self):
         result = self.run_script(
@@ -258,7 +240,7 @@ class Shim(tap.Case):
     def test_exceptions(self):
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "plain")
-            source = os.path.join(os.path.dirname(FAKES), "plain.cc")
+            source = f"{tap.TOP}/selftests/python/plain.cc"
             subprocess.run(["g++", "-std=c++17", "-Wall", "-Werror", "-o", program, source],
                            check=True)
             result = subprocess.run([program, _library.part("libhetmem-torch.so")],
