@@ -91,14 +91,6 @@ static void asleep(const char *rule, bool sleeps, bool wakes)
 	nothing_left("destroyed in part asleep", rule);
 }
 
-static size_t used(void)
-{
-	size_t available = 0, total = 1;
-
-	drv->cuMemGetInfo(&available, &total);
-	return total - available;
-}
-
 /*
  * Memory that was moved has its old addresses still: those are unmapped, or
  * what could not be is told.
@@ -122,12 +114,12 @@ static void moved(unsigned int nth)
 		 nth);
 	need(!soft_rules(rule, NULL), "a rule");
 	err = hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD);
-	held = used();
+	held = device_used();
 	soft_rules(NULL, NULL);
 	ok(err ? held : !held, "%s: sleep is %d, %zu bytes are left", rule, err,
 	   held);
 	is(hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD), 0, "%s: sleeps when it is told again", rule);
-	is(used(), 0, "%s: and nothing is left", rule);
+	is(device_used(), 0, "%s: and nothing is left", rule);
 	is(hetmem_wake(res, NULL), 0, "%s: wakes", rule);
 	memset(q, 1, 16 * MIB);
 	hetmem_resource_destroy(res);

@@ -66,14 +66,4 @@ static void put(void *p, size_t size, hetmem_stream stream)
 	     hetmem_last_error());
 }
 
-/* Device memory that is there according to the driver. */
-__attribute__((unused))
-static size_t device_used(void)
-{
-	size_t available, total;
-
-	need(!drv->cuMemGetInfo(&available, &total), "cuMemGetInfo");
-	return total - available;
-}
-
 #endif /* HETMEM_SELFTESTS_POOL_H */

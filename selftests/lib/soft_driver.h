@@ -46,4 +46,14 @@ static bool all_bytes(const void *p, unsigned char value, size_t n)
 	return true;
 }
 
+/* Device memory that is in use, of the current device. */
+__attribute__((unused))
+static size_t device_used(void)
+{
+	size_t available, total;
+
+	need(!drv->cuMemGetInfo(&available, &total), "cuMemGetInfo");
+	return total - available;
+}
+
 #endif /* HETMEM_SELFTESTS_SOFT_DRIVER_H */

@@ -69,14 +69,6 @@ static void make(const char *spec)
 	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec, hetmem_last_error());
 }
 
-static size_t used(void)
-{
-	size_t available = 0, total = 1;
-
-	drv->cuMemGetInfo(&available, &total);
-	return total - available;
-}
-
 static struct hetmem_resource_stats stats(void)
 {
 	struct hetmem_resource_stats s = { .size = sizeof(s) };
@@ -193,11 +185,11 @@ static const char *leftover(uint64_t min_host)
 		what = "spilled bytes of no block";
 	else if (stats().spill_host != min_host)
 		what = "host memory after a trim";
-	else if (stats().reserved || used())
+	else if (stats().reserved || device_used())
 		what = "device memory after a trim";
 	if (hetmem_resource_destroy(res) && !what)
 		what = "live blocks";
-	if (!what && used())
+	if (!what && device_used())
 		what = "device memory";
 	return !what && hm->soft->holds() ? "memory" : what;
 }

@@ -143,7 +143,6 @@ static void first_uses(void)
 int main(void)
 {
 	pthread_t thread[THREADS + 1];
-	size_t available, total;
 	uintptr_t i;
 
 	open_soft("");
@@ -155,8 +154,7 @@ int main(void)
 		pthread_join(thread[i], NULL);
 	is(failures, 0, "%d threads, %d rounds each", THREADS, ROUNDS);
 	first_uses();
-	is(drv->cuMemGetInfo(&available, &total), 0, "memory");
-	is(total - available, 0, "all of it was given back");
+	is(device_used(), 0, "all of it was given back");
 	close_soft();
 	return tap_end();
 }

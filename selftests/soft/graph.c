@@ -12,14 +12,6 @@
 
 static CUstream a, b;
 
-static size_t used(void)
-{
-	size_t available, total;
-
-	need(!drv->cuMemGetInfo(&available, &total), "memory");
-	return total - available;
-}
-
 static CUdeviceptr get(size_t size)
 {
 	CUdeviceptr p = 0;
@@ -63,19 +55,19 @@ static void whole(void)
 	slow_kernel(p, 3 * MB);
 	drv->cuMemFreeAsync(p, a);
 	exec = end();
-	is(used(), 0, "nothing is held before a launch");
+	is(device_used(), 0, "nothing is held before a launch");
 	is(drv->cuGraphLaunch(exec, a), 0, "a launch");
-	ok(used() >= 3 * MB, "the memory is there");
+	ok(device_used() >= 3 * MB, "the memory is there");
 	is(drv->cuGraphLaunch(exec, a), 0, "another one behind it");
-	ok(used() < 4 * MB, "has the same memory");
+	ok(device_used() < 4 * MB, "has the same memory");
 	is(drv->cuMemFreeAsync(p, a), CUDA_ERROR_INVALID_VALUE,
 	   "that the graph frees");
 	drv->cuStreamSynchronize(a);
-	is(used(), 0, "and nothing is held after it");
+	is(device_used(), 0, "and nothing is held after it");
 	is(drv->cuGraphLaunch(exec, b), 0, "on another stream");
 	is(drv->cuGraphExecDestroy(exec), 0, "destroyed under way");
 	drv->cuStreamSynchronize(b);
-	is(used(), 0, "all went");
+	is(device_used(), 0, "all went");
 }
 
 /* Freed later: until then there is no other launch. */
@@ -97,9 +89,9 @@ static void kept(void)
 	is(drv->cuGraphLaunch(exec, a), 0, "launched before that is done");
 	ok(all_bytes(out, 0x33, 16), "the copy was first");
 	drv->cuStreamSynchronize(a);
-	is(used(), MB, "the memory is there");
+	is(device_used(), MB, "the memory is there");
 	is(drv->cuMemFree(p), 0, "freed at once");
-	is(used(), 0, "gone");
+	is(device_used(), 0, "gone");
 	is(drv->cuGraphExecDestroy(exec), 0, "destroyed");
 }
 
@@ -119,12 +111,12 @@ static void full(void)
 	need(!drv->cuMemAlloc(&big, 100 * MB), "memory");
 	is(drv->cuGraphLaunch(exec, a), CUDA_ERROR_OUT_OF_MEMORY,
 	   "one and a half of them fit");
-	is(used(), 100 * MB, "neither is held");
+	is(device_used(), 100 * MB, "neither is held");
 	is(drv->cuMemFree(big), 0, "room");
 	is(drv->cuGraphLaunch(exec, a), 0, "now it fits");
 	drv->cuStreamSynchronize(a);
 	drv->cuGraphExecDestroy(exec);
-	is(used(), 0, "nothing is held");
+	is(device_used(), 0, "nothing is held");
 }
 
 /* A capture that is thrown away takes its addresses with it. */

@@ -154,7 +154,6 @@ static void attributes(void)
 static void bound(void)
 {
 	CUmemGenericAllocationHandle h[5], device;
-	size_t available, total;
 	int i;
 
 	for (i = 0; i < 4; i++)
@@ -162,8 +161,7 @@ static void bound(void)
 	is(drv->cuMemCreate(&h[4], G, hosts, 0), CUDA_ERROR_OUT_OF_MEMORY,
 	   "more than the host has");
 	is(drv->cuMemCreate(&device, G, &prop, 0), 0, "the device has some");
-	drv->cuMemGetInfo(&available, &total);
-	is(total - available, G, "of its own");
+	is(device_used(), G, "of its own");
 	drv->cuMemRelease(device);
 	map_at(0, h[0]);
 	drv->cuMemRelease(h[0]);

@@ -66,11 +66,8 @@ static const struct {
 /* Bytes of memory that the soft driver knows. */
 static size_t known(void)
 {
-	size_t available, total;
-
 	drv->cuCtxSynchronize();
-	drv->cuMemGetInfo(&available, &total);
-	return total - available + (hm->soft->holds() ? 1 : 0);
+	return device_used() + (hm->soft->holds() ? 1 : 0);
 }
 
 static void promises(size_t i)

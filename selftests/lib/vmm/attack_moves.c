@@ -23,14 +23,6 @@ static void make(const char *spec)
 	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec, hetmem_last_error());
 }
 
-static size_t used(void)
-{
-	size_t available = 0, total = 1;
-
-	drv->cuMemGetInfo(&available, &total);
-	return total - available;
-}
-
 static struct hetmem_resource_stats stats(void)
 {
 	struct hetmem_resource_stats s = { .size = sizeof(s) };
@@ -76,7 +68,7 @@ static bool has(const void *p, size_t bytes, int value, CUstream stream)
 static void end(void)
 {
 	is(hetmem_resource_destroy(res), 0, "nothing is live");
-	is(used(), 0, "no device memory is left");
+	is(device_used(), 0, "no device memory is left");
 }
 
 /* All host memory that spill= allows is of a block that was freed, whose stream works. */
@@ -322,7 +314,7 @@ static void functions_cross(void)
 		hetmem_free(both[k], second[k], 0, streams[!k]);
 		is(hetmem_resource_destroy(both[k]), 0, "nothing is live");
 	}
-	is(used(), 0, "no device memory is left");
+	is(device_used(), 0, "no device memory is left");
 }
 
 int main(void)

@@ -67,7 +67,7 @@ static void by_itself(const char *spec)
 		fill(&slots[k], 10 * MIB, streams[0]);
 	is(wrong(), 0, "%s: 120 MiB are in 64: %lld on the host", spec,
 	   (long long)stats().spilled);
-	ok(used() <= 64 * MIB, "never more than max=: %zu", used());
+	ok(device_used() <= 64 * MIB, "never more than max=: %zu", device_used());
 	ok(stats().spilled >= 56 * MIB && stats().spilled <= 80 * MIB, "the rest is on the host");
 	spilled = stats().spilled;
 	for (k = 11; k > 3; k--)

@@ -42,14 +42,6 @@ static void make(const char *spec)
 	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec, hetmem_last_error());
 }
 
-static size_t used(void)
-{
-	size_t available = 0, total = 1;
-
-	drv->cuMemGetInfo(&available, &total);
-	return total - available;
-}
-
 static struct hetmem_resource_stats stats(void)
 {
 	struct hetmem_resource_stats s = { .size = sizeof(s) };
@@ -111,7 +103,7 @@ static void end(void)
 	for (k = 0; k < SLOTS; k++)
 		empty(&slots[k]);
 	is(hetmem_resource_destroy(res), 0, "nothing is live");
-	is(used(), 0, "no device memory is left");
+	is(device_used(), 0, "no device memory is left");
 }
 
 static size_t any_size(void)
@@ -143,7 +135,7 @@ static void at_random(const char *spec)
 				fill(&slots[k], any_size());
 		}
 		errors += !!hetmem_sleep(res, NULL, KEEP);
-		errors += used() != 0;
+		errors += device_used() != 0;
 		errors += stats().parked < live() / 512 * 512;
 		errors += hetmem_alloc(res, 100, 0, HOST, &none) != -EBUSY;
 		/* Freed while they are away. */
@@ -251,9 +243,9 @@ static void order_of_calls(void)
 	is(hetmem_wake(res, NULL), 0, "wakes");
 	fill(&slots[0], 5 * MIB);
 	is(hetmem_sleep(res, "kv", KEEP), 0, "another tag");
-	ok(used(), "does nothing");
+	ok(device_used(), "does nothing");
 	is(hetmem_sleep(res, "weights", KEEP), 0, "its own");
-	is(used(), 0, "takes the memory");
+	is(device_used(), 0, "takes the memory");
 	is(hetmem_sleep(res, NULL, DISCARD), 0, "sleeps already");
 	is(hetmem_wake(res, NULL), 0, "and wakes");
 	is(wrong(), 0, "with its contents");
@@ -286,7 +278,7 @@ static void order_of_calls(void)
 	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps");
 	slots[0].p = NULL;
 	is(hetmem_resource_destroy(res), 1, "destroyed asleep: one is live");
-	is(used(), 0, "no device memory is left");
+	is(device_used(), 0, "no device memory is left");
 	make("pool(vmm,comm=on)");
 	is(hetmem_sleep(res, NULL, KEEP), -EBUSY, "memory for communication stays");
 	end();
@@ -327,9 +319,9 @@ static void several_pools(void)
 	is(hetmem_sleep(res, NULL, KEEP), -ENOMEM, "one has no room: %s", hetmem_last_error());
 	is(wrong(), 0, "contents are where they were");
 	is(hetmem_sleep(res, "a", KEEP), 0, "the other sleeps");
-	before = used();
+	before = device_used();
 	is(hetmem_sleep(res, NULL, KEEP), -ENOMEM, "both do not");
-	is(used(), before, "the one that slept sleeps on");
+	is(device_used(), before, "the one that slept sleeps on");
 	is(hetmem_wake(res, NULL), 0, "wakes");
 	is(wrong(), 0, "contents are there");
 	end();
@@ -495,7 +487,7 @@ static void large_handles(void)
 	is(hetmem_wake(res, NULL), 0, "wake");
 	is(wrong(), 0, "contents are there");
 	hetmem_trim(res, 0, NULL);
-	ok(used() <= 30 * MIB, "what is free goes: %zu bytes are held", used());
+	ok(device_used() <= 30 * MIB, "what is free goes: %zu bytes are held", device_used());
 	fill(&slots[5], 70 * MIB);
 	is(wrong(), 0, "and comes again");
 	end();
@@ -544,7 +536,7 @@ static void failing(const char *call, unsigned int nth, bool wake)
 	if (err && wake)
 		need(!hetmem_wake(res, NULL), "%s: wakes then: %s", rule, hetmem_last_error());
 	if (!err && !wake)
-		need(!used() && !hetmem_wake(res, NULL), "%s: wakes", rule);
+		need(!device_used() && !hetmem_wake(res, NULL), "%s: wakes", rule);
 	bad = wrong();
 	for (k = 0; k < SLOTS; k++)
 		empty(&slots[k]);
@@ -553,7 +545,7 @@ static void failing(const char *call, unsigned int nth, bool wake)
 	while (hetmem_poll(res), stats().parked)
 		;
 	err = hetmem_resource_destroy(res);
-	ok(!bad && !err && !used(), "%s in a %s: contents stay, nothing is left", rule,
+	ok(!bad && !err && !device_used(), "%s in a %s: contents stay, nothing is left", rule,
 	   wake ? "wake" : "sleep");
 }
 

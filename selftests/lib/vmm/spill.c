@@ -23,7 +23,7 @@ static void there_and_back(const char *spec)
 	ok(stats().spilled && stats().reserved + stats().spilled == before.reserved,
 	   "%lld bytes are on the host, and not on the device",
 	   (long long)stats().spilled);
-	is(used(), (long long)stats().reserved, "and are free on the device");
+	is(device_used(), (long long)stats().reserved, "and are free on the device");
 	is(hetmem_spill(res, slots[0].p), 0, "again");
 	write_block(&slots[0]);
 	is(wrong(), 0, "it can be written there");
@@ -142,7 +142,7 @@ static void passed_on(const char *spec)
 	is(hetmem_off_remap(res, ignore, &calls), 0, "off_remap");
 	empty(&slots[0]);
 	is(hetmem_resource_destroy(res), 0, "%s", spec);
-	ok(!used() && !hm->soft->holds(), "nothing is left");
+	ok(!device_used() && !hm->soft->holds(), "nothing is left");
 }
 
 /* A stream is held up until it is let through. */
@@ -227,7 +227,7 @@ static void busy(void)
 	for (p = slots; p < (void *)(slots + SLOTS); p = (struct slot *)p + 1)
 		empty(p);
 	is(hetmem_resource_destroy(res), 0, "nothing is live");
-	ok(!used() && !hm->soft->holds(), "nothing is left");
+	ok(!device_used() && !hm->soft->holds(), "nothing is left");
 }
 
 static void legacy(const char *spec, int want)
@@ -611,7 +611,7 @@ static void pending(void)
 		if (way < 2) {
 			is(hetmem_sleep(res, NULL, HETMEM_SLEEP_KEEP), 0, "sleep: %s",
 			   hetmem_last_error());
-			is(used(), 0, "all memory is given back");
+			is(device_used(), 0, "all memory is given back");
 			is(hetmem_wake(res, NULL), 0, "wake");
 		} else if (way == 2) {
 			is(hetmem_trim(res, 0, NULL), 0, "trim");
@@ -632,7 +632,7 @@ static void pending(void)
 			end();
 		ok(seen.before == seen.after && !seen.nr_open && !seen.bad,
 		   "all that was begun has ended: %u, %u", seen.before, seen.after);
-		ok(!used() && !hm->soft->holds(), "nothing is left");
+		ok(!device_used() && !hm->soft->holds(), "nothing is left");
 	}
 }
 
@@ -643,7 +643,7 @@ static void sleeps(unsigned int flags)
 	fill(&slots[1], 8 * MIB, streams[1]);
 	is(hetmem_spill(res, slots[0].p), 0, "spilled");
 	is(hetmem_sleep(res, NULL, flags), 0, "sleep: %s", hetmem_last_error());
-	is(used(), 0, "no memory of the device is held");
+	is(device_used(), 0, "no memory of the device is held");
 	is(others(slots[0].p, -EBUSY, false), 0, "asleep: %s", hetmem_last_error());
 	is(hetmem_wake(res, NULL), 0, "wake");
 	is(wrong_in(&slots[0]), 0, "a spilled block keeps its contents");

@@ -275,7 +275,7 @@ static bool play(const struct scene *scene, const char *rule, unsigned int nth, 
 			what = leftover(*scene->spec == min ? 8 * MIB : 0);
 		else
 			hetmem_resource_destroy(res);
-	} else if (used() || hm->soft->holds()) {
+	} else if (device_used() || hm->soft->holds()) {
 		what = "memory is left";
 	} else if (nr_open || unannounced) {
 		what = "calls of on_remap() lack";
