@@ -5,14 +5,11 @@
 #ifndef HETMEM_SELFTESTS_SPILL_TEST_H
 #define HETMEM_SELFTESTS_SPILL_TEST_H
 
-#include "soft_driver.h"
+#include "one_resource.h"
 
-#define MIB	((size_t)1 << 20)
-#define HOST	HETMEM_STREAM_HOST
 #define SLOTS	16
 #define LARGEST	(64 * MIB)
 
-static struct hetmem_resource *res;
 static CUstream streams[3];
 static CUcontext context;
 
@@ -27,14 +24,6 @@ struct slot {
 
 static struct slot slots[SLOTS];
 static __thread unsigned char *image;
-static __thread uint64_t seed = 1;
-
-__attribute__((unused))
-static unsigned int below(unsigned int n)
-{
-	seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
-	return (seed >> 33) % n;
-}
 
 static void open_moves(const char *check)
 {
@@ -66,15 +55,7 @@ __attribute__((unused))
 static void make(const char *spec)
 {
 	memset(slots, 0, sizeof(slots));
-	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec, hetmem_last_error());
-}
-
-static struct hetmem_resource_stats stats(void)
-{
-	struct hetmem_resource_stats s = { .size = sizeof(s) };
-
-	need(!hetmem_resource_stats(res, &s), "%s", hetmem_last_error());
-	return s;
+	create(spec);
 }
 
 /* On the block's stream, and waits. */

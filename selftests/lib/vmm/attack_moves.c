@@ -7,29 +7,11 @@
  */
 #include <semaphore.h>
 
-#include "soft_driver.h"
+#include "spill_test.h"
 
-#define MIB	((size_t)1 << 20)
 #define MS	1000000
 
-static struct hetmem_resource *res;
-static CUstream streams[2];
-static unsigned char *image;		/* on the host, of one block */
 static sem_t gate;
-static CUcontext ctx;
-
-static void make(const char *spec)
-{
-	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec, hetmem_last_error());
-}
-
-static struct hetmem_resource_stats stats(void)
-{
-	struct hetmem_resource_stats s = { .size = sizeof(s) };
-
-	need(!hetmem_resource_stats(res, &s), "%s", hetmem_last_error());
-	return s;
-}
 
 static int get(void **p, size_t bytes, hetmem_stream stream, unsigned int flags)
 {
@@ -50,7 +32,7 @@ static void *movable(size_t bytes, CUstream stream)
 	return p;
 }
 
-static void fill(void *p, size_t bytes, int value, CUstream stream)
+static void set(void *p, size_t bytes, int value, CUstream stream)
 {
 	struct hm_soft_range range = { (uintptr_t)p, bytes, value };
 
@@ -65,7 +47,8 @@ static bool has(const void *p, size_t bytes, int value, CUstream stream)
 	return all_bytes(image, value, bytes);
 }
 
-static void end(void)
+/* Without a poll or a trim before. */
+static void gone(void)
 {
 	is(hetmem_resource_destroy(res), 0, "nothing is live");
 	is(device_used(), 0, "no device memory is left");
@@ -83,7 +66,7 @@ static void freed_holds_host(void)
 	soft_launch(streams[0], "busy", NULL, 0, 50 * MS);
 	hetmem_free(res, a, 0, streams[0]);
 	b = movable(20 * MIB, streams[1]);
-	fill(b, 20 * MIB, 2, streams[1]);
+	set(b, 20 * MIB, 2, streams[1]);
 	err = get(&c, 20 * MIB, streams[1], HETMEM_ALLOC_MOVABLE);
 	is(err, 0, "after the work its host memory serves another one: %s",
 	   err ? hetmem_last_error() : "");
@@ -91,7 +74,7 @@ static void freed_holds_host(void)
 	hetmem_free(res, b, 0, streams[1]);
 	if (!err)
 		hetmem_free(res, c, 0, streams[1]);
-	end();
+	gone();
 }
 
 /* Nothing moves for an allocation that is larger than max=. */
@@ -109,7 +92,7 @@ static void too_large(void)
 	is(stats().spilled_total, 0, "nothing moved for it");
 	hetmem_free(res, a, 0, streams[0]);
 	hetmem_free(res, b, 0, streams[0]);
-	end();
+	gone();
 }
 
 /* Blocks on the host have addresses, too: for all that spill= allows. */
@@ -125,7 +108,7 @@ static void addresses(void)
 	is(n, 512, "1 GiB in 20 MiB: %s", n < 512 ? hetmem_last_error() : "");
 	for (k = 0; k < n; k++)
 		hetmem_free(res, blocks[k], 2 * MIB, streams[0]);
-	end();
+	gone();
 }
 
 /* A guard looks at the zones of a block in its free. */
@@ -137,7 +120,7 @@ static void guarded(void)
 	make("guard(pool(vmm,max=40M,spill=100M,handle=2M))");
 	for (k = 0; k < 2; k++) {
 		a = movable(20 * MIB, streams[0]);
-		fill(a, 20 * MIB, 1, streams[0]);
+		set(a, 20 * MIB, 1, streams[0]);
 		if (k)
 			is(hetmem_spill(res, a), 0, "spilled");
 		is(k ? hetmem_fetch_async(res, a) : hetmem_spill_async(res, a), 0,
@@ -146,7 +129,7 @@ static void guarded(void)
 		drv->cuStreamSynchronize(streams[0]);
 		is(hetmem_poll(res), 0, "no damage");
 	}
-	end();
+	gone();
 }
 
 static void pass_gate(void *arg)
@@ -163,8 +146,8 @@ static void stuck(void)
 	make("pool(vmm,max=40M,spill=100M,handle=2M,wait=20ms)");
 	a = movable(20 * MIB, streams[0]);
 	b = movable(20 * MIB, streams[1]);
-	fill(a, 20 * MIB, 1, streams[0]);
-	fill(b, 20 * MIB, 2, streams[1]);
+	set(a, 20 * MIB, 1, streams[0]);
+	set(b, 20 * MIB, 2, streams[1]);
 	need(!drv->cuLaunchHostFunc(streams[0], pass_gate, NULL), "work without an end");
 	alarm(120);
 	is(hetmem_spill(res, a), -EBUSY, "its stream works: %s", hetmem_last_error());
@@ -188,7 +171,7 @@ static void stuck(void)
 	alarm(0);
 	ok(has(b, 20 * MIB, 2, streams[1]), "contents are there");
 	hetmem_free(res, b, 0, streams[1]);
-	end();
+	gone();
 }
 
 static sem_t entered[2];
@@ -207,7 +190,7 @@ static void wait_once(const struct hetmem_remap *remap, void *arg)
 
 static void *spill_it(void *p)
 {
-	need(!drv->cuCtxSetCurrent(ctx), "the context");
+	need(!drv->cuCtxSetCurrent(context), "the context");
 	is(hetmem_spill(res, p), 0, "the slow one moves: %s", hetmem_last_error());
 	return NULL;
 }
@@ -237,7 +220,7 @@ static void slow_function(void)
 	hetmem_free(res, c, 0, streams[1]);
 	hetmem_free(res, b, 0, streams[1]);
 	hetmem_free(res, a, 0, streams[0]);
-	end();
+	gone();
 }
 
 /**
@@ -275,7 +258,7 @@ static void *move_here(void *arg)
 {
 	struct side *side = arg;
 
-	need(!drv->cuCtxSetCurrent(ctx), "the context");
+	need(!drv->cuCtxSetCurrent(context), "the context");
 	is(hetmem_spill(side->res, side->block), 0, "a block moves: %s", hetmem_last_error());
 	return NULL;
 }
@@ -319,15 +302,9 @@ static void functions_cross(void)
 
 int main(void)
 {
-	setenv("HETMEM_SOFT_DEBUG", "1", 1);
-	setenv("HETMEM_SOFT_CHECK", "1", 1);
-	setenv("HETMEM_SOFT_MACHINE", "managed memory=256M", 1);
-	open_soft("");
-	image = malloc(64 * MIB);
-	need(image && !sem_init(&gate, 0, 0) && !sem_init(&entered[0], 0, 0) &&
-	     !sem_init(&entered[1], 0, 0) && !drv->cuCtxGetCurrent(&ctx) &&
-	     !drv->cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING) &&
-	     !drv->cuStreamCreate(&streams[1], CU_STREAM_NON_BLOCKING), "streams");
+	open_moves("1");
+	need(!sem_init(&gate, 0, 0) && !sem_init(&entered[0], 0, 0) &&
+	     !sem_init(&entered[1], 0, 0), "semaphores");
 	freed_holds_host();
 	too_large();
 	addresses();
@@ -335,9 +312,7 @@ int main(void)
 	slow_function();
 	functions_cross();
 	stuck();
-	drv->cuStreamDestroy(streams[0]);
-	drv->cuStreamDestroy(streams[1]);
+	close_moves();
 	free(image);
-	close_soft();
 	return tap_end();
 }

@@ -10,17 +10,14 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "soft_driver.h"
+#include "one_resource.h"
 
 #define KIB	((size_t)1 << 10)
-#define MIB	((size_t)1 << 20)
-#define HOST	HETMEM_STREAM_HOST
 #define KEEP	HETMEM_SLEEP_KEEP
 #define DISCARD	HETMEM_SLEEP_DISCARD
 #define SLOTS	64
 
-static unsigned int seed = 1, rounds = 8;
-static struct hetmem_resource *res;
+static unsigned int rounds = 8;
 
 struct slot {
 	unsigned char *p;
@@ -30,24 +27,10 @@ struct slot {
 
 static struct slot slots[SLOTS];
 
-static unsigned int below(unsigned int n)
-{
-	seed = seed * 1103515245 + 12345;
-	return (seed >> 8) % n;
-}
-
 static void make(const char *spec)
 {
 	memset(slots, 0, sizeof(slots));
-	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec, hetmem_last_error());
-}
-
-static struct hetmem_resource_stats stats(void)
-{
-	struct hetmem_resource_stats s = { .size = sizeof(s) };
-
-	need(!hetmem_resource_stats(res, &s), "%s", hetmem_last_error());
-	return s;
+	create(spec);
 }
 
 /* Each byte has a value of its own, about. */
@@ -605,10 +588,10 @@ static void threads(void)
 int main(int argc, char **argv)
 {
 	if (argc > 1)
-		seed = strtoul(argv[1], NULL, 0);
+		seed = strtoull(argv[1], NULL, 0);
 	if (argc > 2)
 		rounds = strtoul(argv[2], NULL, 0);
-	printf("# seed %u\n", seed);
+	printf("# seed %llu\n", (unsigned long long)seed);
 	setenv("HETMEM_SOFT_DEBUG", "1", 1);
 	setenv("HETMEM_SOFT_MACHINE", "managed memory=1G", 1);
 	open_soft("");
