@@ -150,6 +150,36 @@ static void empty(struct slot *s)
 	s->p = NULL;
 }
 
+__attribute__((unused))
+static void refused(int err, int want, const char *text, const char *what)
+{
+	ok(err == want && strstr(hetmem_last_error(), text), "%s: %d: %s", what, err,
+	   hetmem_last_error());
+}
+
+/* A stream is held up until it is let through. */
+static int gate_open;
+
+static void wait_at_gate(void *unused)
+{
+	(void)unused;
+	while (!__atomic_load_n(&gate_open, __ATOMIC_ACQUIRE))
+		usleep(100);
+}
+
+__attribute__((unused))
+static void hold_up(CUstream stream)
+{
+	gate_open = 0;
+	need(!drv->cuLaunchHostFunc(stream, wait_at_gate, NULL), "a stream waits");
+}
+
+__attribute__((unused))
+static void let_through(void)
+{
+	__atomic_store_n(&gate_open, 1, __ATOMIC_RELEASE);
+}
+
 /* All is freed. Whether anything of the pool, or of the driver, is left: in words, or NULL. */
 __attribute__((unused))
 static const char *leftover(uint64_t min_host)

@@ -6,12 +6,6 @@
  */
 #include "spill_test.h"
 
-static void refused(int err, int want, const char *text, const char *what)
-{
-	ok(err == want && strstr(hetmem_last_error(), text), "%s: %d: %s", what, err,
-	   hetmem_last_error());
-}
-
 static unsigned int memory_type(uintptr_t ptr)
 {
 	unsigned int type = 0;
@@ -19,27 +13,6 @@ static unsigned int memory_type(uintptr_t ptr)
 	if (drv->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr))
 		return 0;
 	return type;
-}
-
-/* A stream is held up until it is let through. */
-static int gate_open;
-
-static void wait_at_gate(void *unused)
-{
-	(void)unused;
-	while (!__atomic_load_n(&gate_open, __ATOMIC_ACQUIRE))
-		usleep(100);
-}
-
-static void hold_up(CUstream stream)
-{
-	gate_open = 0;
-	need(!drv->cuLaunchHostFunc(stream, wait_at_gate, NULL), "a stream waits");
-}
-
-static void let_through(void)
-{
-	__atomic_store_n(&gate_open, 1, __ATOMIC_RELEASE);
 }
 
 static bool is_spilled(unsigned int k)

@@ -46,12 +46,6 @@ static void there_and_back(const char *spec)
 
 /* What is refused, and why. */
 
-static void refused(int err, int want, const char *text, const char *what)
-{
-	ok(err == want && strstr(hetmem_last_error(), text), "%s: %d: %s", what, err,
-	   hetmem_last_error());
-}
-
 static void ignore(const struct hetmem_remap *remap, void *arg)
 {
 	(void)remap;
@@ -143,27 +137,6 @@ static void passed_on(const char *spec)
 	empty(&slots[0]);
 	is(hetmem_resource_destroy(res), 0, "%s", spec);
 	ok(!device_used() && !hm->soft->holds(), "nothing is left");
-}
-
-/* A stream is held up until it is let through. */
-static int gate_open;
-
-static void wait_at_gate(void *unused)
-{
-	(void)unused;
-	while (!__atomic_load_n(&gate_open, __ATOMIC_ACQUIRE))
-		usleep(100);
-}
-
-static void hold_up(CUstream stream)
-{
-	gate_open = 0;
-	need(!drv->cuLaunchHostFunc(stream, wait_at_gate, NULL), "a stream waits");
-}
-
-static void let_through(void)
-{
-	__atomic_store_n(&gate_open, 1, __ATOMIC_RELEASE);
 }
 
 /* Where wait= is shorter than a copy on a busy machine. */
