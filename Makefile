@@ -181,7 +181,7 @@ $(B)/rmm/replay_rmm: selftests/gpu/replay_rmm.cpp tools/replay/trace.h $(rmm)/fe
 		$(tool_libs) -ldl -lrt -lpthread
 
 # <hetmem/resource.hpp> under RMM's own resources; the program of its page in RMM_SOURCE.
-$(B)/rmm/resource: selftests/cpp/rmm.cpp
+$(B)/rmm/resource: selftests/cpp/rmm.cpp selftests/cpp/tap.hpp
 $(B)/rmm/page: $(RMM_SOURCE)
 $(B)/rmm/resource $(B)/rmm/page: include/hetmem/resource.hpp $(rmm)/fetched Makefile \
 		$(B)/libhetmem.so

@@ -7,26 +7,11 @@
 #include <hetmem/resource.hpp>
 
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <string>
 #include <vector>
 
-static int tests, failed;
-
-static void ok(bool good, const char *what)
-{
-	printf("%sok %d - %s\n", good ? "" : "not ", ++tests, what);
-	failed += !good;
-}
-
-static uint64_t live(hetmem_resource *res)
-{
-	struct hetmem_resource_stats stats{};
-
-	stats.size = sizeof(stats);
-	return hetmem_resource_stats(res, &stats) ? ~0ULL : stats.live;
-}
+#include "tap.hpp"
 
 static void containers()
 {
@@ -107,6 +92,5 @@ int main()
 	containers();
 	lifetime();
 	errors();
-	printf("1..%d\n", tests);
-	return failed != 0;
+	return tap_end();
 }

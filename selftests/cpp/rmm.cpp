@@ -10,24 +10,7 @@
 #include <rmm/mr/statistics_resource_adaptor.hpp>
 #include <rmm/resource_ref.hpp>
 
-#include <cstdint>
-#include <cstdio>
-
-static int tests, failed;
-
-static void ok(bool good, const char *what)
-{
-	printf("%sok %d - %s\n", good ? "" : "not ", ++tests, what);
-	failed += !good;
-}
-
-static uint64_t live(hetmem_resource *res)
-{
-	struct hetmem_resource_stats stats{};
-
-	stats.size = sizeof(stats);
-	return hetmem_resource_stats(res, &stats) ? ~0ULL : stats.live;
-}
+#include "tap.hpp"
 
 int main()
 {
@@ -75,6 +58,5 @@ int main()
 	void *p = any.allocate(stream, 100, 256);
 	any.deallocate(stream, p, 100, 256);
 	ok(live(pool.get()) == 0, "and in any_resource");
-	printf("1..%d\n", tests);
-	return failed != 0;
+	return tap_end();
 }
