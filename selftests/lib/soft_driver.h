@@ -56,4 +56,14 @@ static size_t device_used(void)
 	return total - available;
 }
 
+/* Orders @to after the work that @from has now. */
+__attribute__((unused))
+static void follow(CUstream to, CUstream from)
+{
+	CUevent e;
+
+	need(!drv->cuEventCreate(&e, CU_EVENT_DISABLE_TIMING) && !drv->cuEventRecord(e, from) &&
+	     !drv->cuStreamWaitEvent(to, e, 0) && !drv->cuEventDestroy(e), "an order");
+}
+
 #endif /* HETMEM_SELFTESTS_SOFT_DRIVER_H */

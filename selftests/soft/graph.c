@@ -153,16 +153,6 @@ static void put_letter(CUstream s, const char *which)
 	need(!drv->cuLaunchHostFunc(s, letter, (void *)which), "work");
 }
 
-static void follow(CUstream to, CUstream from)
-{
-	CUevent e;
-
-	drv->cuEventCreate(&e, CU_EVENT_DISABLE_TIMING);
-	drv->cuEventRecord(e, from);
-	drv->cuStreamWaitEvent(to, e, 0);
-	drv->cuEventDestroy(e);
-}
-
 /* 0, then 1 2 and 3 4 in two branches, then 5. */
 static CUgraphExec branches(void)
 {

@@ -16,15 +16,9 @@
 static CUstream streams[STREAMS];
 static CUgraphExec exec;
 
-/* @to goes behind what @from has been given. */
-static void follow(int to, int from)
+static void order(int to, int from)
 {
-	CUevent e;
-
-	drv->cuEventCreate(&e, CU_EVENT_DISABLE_TIMING);
-	need(!drv->cuEventRecord(e, streams[from]) &&
-	     !drv->cuStreamWaitEvent(streams[to], e, 0), "an order");
-	drv->cuEventDestroy(e);
+	follow(streams[to], streams[from]);
 }
 
 static void *take(int i, size_t size)
@@ -48,7 +42,7 @@ static void begin(void)
 					CU_STREAM_CAPTURE_MODE_GLOBAL),
 	     "a capture");
 	for (i = 1; i < STREAMS; i++)
-		follow(i, 0);
+		order(i, 0);
 }
 
 static void end(void)
@@ -57,7 +51,7 @@ static void end(void)
 	int i;
 
 	for (i = 1; i < STREAMS; i++)
-		follow(0, i);
+		order(0, i);
 	need(!drv->cuStreamEndCapture(streams[0], &graph) &&
 	     !drv->cuGraphInstantiateWithFlags(&exec, graph, 0) &&
 	     !drv->cuGraphDestroy(graph), "a graph");
@@ -96,7 +90,7 @@ static void early_order(void)
 {
 	void *p = take(0, 3 * MIB);
 
-	follow(1, 0);
+	order(1, 0);
 	put(p, 3 * MIB, streams[0]);
 	put(take(2, 3 * MIB), 3 * MIB, streams[2]);
 	put(take(1, 3 * MIB), 3 * MIB, streams[1]);
@@ -107,7 +101,7 @@ static void freed_elsewhere(void)
 {
 	void *p = take(0, 3 * MIB);
 
-	follow(1, 0);
+	order(1, 0);
 	drv->cuMemsetD8Async((uintptr_t)p, 1, 3 * MIB, streams[1]);
 	put(p, 3 * MIB, streams[1]);
 	put(take(0, 3 * MIB), 3 * MIB, streams[0]);
@@ -123,7 +117,7 @@ static void recorded(void)
 {
 	void *p = take(0, 3 * MIB);
 
-	follow(1, 0);
+	order(1, 0);
 	need(!hetmem_record_stream(pool, p, streams[1]), "recorded");
 	use_on(1, p);
 	put(p, 3 * MIB, streams[0]);
@@ -135,7 +129,7 @@ static void freed_outside(void)
 {
 	void *p = take(0, 3 * MIB);
 
-	follow(1, 0);
+	order(1, 0);
 	use_on(1, p);
 	put(p, 3 * MIB, HETMEM_STREAM_HOST);
 	put(take(0, 3 * MIB), 3 * MIB, streams[0]);
@@ -144,9 +138,9 @@ static void freed_outside(void)
 static void ordered(void)
 {
 	put(take(0, 3 * MIB), 3 * MIB, streams[0]);
-	follow(1, 0);
+	order(1, 0);
 	put(take(1, 3 * MIB), 3 * MIB, streams[1]);
-	follow(2, 1);
+	order(2, 1);
 	put(take(2, 3 * MIB), 3 * MIB, streams[2]);
 }
 
@@ -164,7 +158,7 @@ static void at_random(void)
 		to = (seed >> 13) % STREAMS;
 		from = (seed >> 18) % STREAMS;
 		if (!((seed >> 22) % 9) && to != from)
-			follow(to, from);
+			order(to, from);
 		if (held[h].p) {
 			put(held[h].p, held[h].size, streams[held[h].on]);
 			held[h].p = NULL;

@@ -44,17 +44,6 @@ static void kernel(struct worker *w, struct held *h, CUstream s)
 				 roll(w, 4) ? 0 : 20000) != CUDA_SUCCESS;
 }
 
-/* @to goes behind what @from has been given. */
-static void follow(CUstream to, CUstream from)
-{
-	CUevent e;
-
-	drv->cuEventCreate(&e, CU_EVENT_DISABLE_TIMING);
-	drv->cuEventRecord(e, from);
-	drv->cuStreamWaitEvent(to, e, 0);
-	drv->cuEventDestroy(e);
-}
-
 static void take(struct worker *w, struct held *h)
 {
 	static const size_t most[] = { 600, 5000, 300000, 3 << 20, 9 << 20 };

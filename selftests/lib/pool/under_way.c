@@ -69,14 +69,12 @@ static void destroy_waits(const char *provider)
 static void unknown(const char *provider, bool sleeps)
 {
 	CUstream a = new_stream(), b = new_stream();
-	CUevent e;
 	pthread_t id;
 	void *p;
 
 	make_pool(provider, NULL);
 	p = get(3 * MIB, a);
-	need(!drv->cuEventCreate(&e, 0) && !drv->cuEventRecord(e, a) &&
-	     !drv->cuStreamWaitEvent(b, e, 0) && !drv->cuEventDestroy(e), "an order");
+	follow(b, a);
 	id = use_slowly(p, 3 * MIB, b);
 	if (sleeps)
 		is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), 0, "%s: sleep", provider);
