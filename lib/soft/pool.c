@@ -242,43 +242,54 @@ static CUresult mem_pool_trim_to(CUmemoryPool pool, size_t keep)
 	return res;
 }
 
+/* With the lock: where @pool has @attribute, and its *@size. NULL: *@res has the error. */
+static void *find_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+			    size_t *size, CUresult *res)
+{
+	*res = hm_soft_unsafe();
+	if (*res)
+		return NULL;
+	*size = sizeof(cuuint64_t);
+	switch (hm_soft_is_pool(pool) ? (int)attribute : 0) {
+	case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+	case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+	case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+		*size = sizeof(int);
+		return &pool->reuse[attribute - 1];
+	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+		return &pool->threshold;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+	case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+		return &pool->given;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+	case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+		return &pool->given_high;
+	}
+	*res = CUDA_ERROR_INVALID_VALUE;
+	return NULL;
+}
+
 static CUresult mem_pool_set_attribute(CUmemoryPool pool,
 				       CUmemPool_attribute attribute,
 				       void *value)
 {
 	CUresult res;
+	size_t size;
+	void *at;
 
 	SOFT_ENTER(cuMemPoolSetAttribute);
 	hm_soft_lock();
-	res = hm_soft_unsafe();
-	if (res) {
-		/* Not now. */
-	} else if (!hm_soft_is_pool(pool)) {
-		res = CUDA_ERROR_INVALID_VALUE;
-	} else {
-		switch ((int)attribute) {
-		case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-		case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-		case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-			memcpy(&pool->reuse[attribute - 1], value,
-			       sizeof(int));
-			break;
-		case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-			memcpy(&pool->threshold, value,
-			       sizeof(pool->threshold));
-			break;
-		case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-		case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-			/* Only resetting: the driver takes nothing but 0. */
-			if (memcmp(value, &(cuuint64_t){ 0 },
-				   sizeof(cuuint64_t)))
-				res = CUDA_ERROR_INVALID_VALUE;
-			else
-				pool->given_high = pool->given;
-			break;
-		default:
+	at = find_attribute(pool, attribute, &size, &res);
+	if (at && at == &pool->given_high) {
+		/* Only resetting: the driver takes nothing but 0. */
+		if (memcmp(value, &(cuuint64_t){ 0 }, size))
 			res = CUDA_ERROR_INVALID_VALUE;
-		}
+		else
+			pool->given_high = pool->given;
+	} else if (at && at == &pool->given) {
+		res = CUDA_ERROR_INVALID_VALUE;
+	} else if (at) {
+		memcpy(at, value, size);
 	}
 	hm_soft_unlock();
 	return res;
@@ -288,40 +299,15 @@ static CUresult mem_pool_get_attribute(CUmemoryPool pool,
 				       CUmemPool_attribute attribute,
 				       void *value)
 {
+	const void *at;
 	CUresult res;
+	size_t size;
 
 	SOFT_ENTER(cuMemPoolGetAttribute);
 	hm_soft_lock();
-	res = hm_soft_unsafe();
-	if (res) {
-		/* Not now. */
-	} else if (!hm_soft_is_pool(pool)) {
-		res = CUDA_ERROR_INVALID_VALUE;
-	} else {
-		switch ((int)attribute) {
-		case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-		case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-		case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-			memcpy(value, &pool->reuse[attribute - 1],
-			       sizeof(int));
-			break;
-		case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-			memcpy(value, &pool->threshold,
-			       sizeof(pool->threshold));
-			break;
-		case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-		case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-			memcpy(value, &pool->given, sizeof(pool->given));
-			break;
-		case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-		case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-			memcpy(value, &pool->given_high,
-			       sizeof(pool->given_high));
-			break;
-		default:
-			res = CUDA_ERROR_INVALID_VALUE;
-		}
-	}
+	at = find_attribute(pool, attribute, &size, &res);
+	if (at)
+		memcpy(value, at, size);
 	hm_soft_unlock();
 	return res;
 }

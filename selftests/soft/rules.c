@@ -168,6 +168,48 @@ static void pools(void)
 	   "the default pool stays");
 }
 
+/* 3 MiB were allocated, 1 MiB of them is free again: each attribute, and whether it can be set. */
+static void attributes(void)
+{
+	static const struct {
+		int attribute;
+		cuuint64_t set, has;
+		CUresult err;
+	} rows[] = {
+		{ 0, 1, 0, CUDA_ERROR_INVALID_VALUE },
+		{ CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, 0, 0, CUDA_SUCCESS },
+		{ CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 0, 0, CUDA_SUCCESS },
+		{ CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 1, 1, CUDA_SUCCESS },
+		{ CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 1ULL << 40, 1ULL << 40, CUDA_SUCCESS },
+		{ CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0, 2 << 20, CUDA_ERROR_INVALID_VALUE },
+		{ CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0, 2 << 20, CUDA_ERROR_INVALID_VALUE },
+		{ CU_MEMPOOL_ATTR_USED_MEM_HIGH, 1, 3 << 20, CUDA_ERROR_INVALID_VALUE },
+		{ CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0, 2 << 20, CUDA_SUCCESS },
+		{ CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0, 2 << 20, CUDA_SUCCESS },
+		{ 99, 0, 0, CUDA_ERROR_INVALID_VALUE },
+	};
+	CUmemoryPool pool;
+	CUdeviceptr p, q;
+	size_t i;
+
+	drv->cuDeviceGetDefaultMemPool(&pool, 0);
+	need(!drv->cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH,
+					 &(cuuint64_t){ 0 }) &&
+	     !drv->cuMemAllocAsync(&p, 2 << 20, NULL) &&
+	     !drv->cuMemAllocAsync(&q, 1 << 20, NULL) && !drv->cuMemFreeAsync(q, NULL), "blocks");
+	for (i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		cuuint64_t value = rows[i].set;
+
+		is(drv->cuMemPoolSetAttribute(pool, rows[i].attribute, &value), rows[i].err,
+		   "attribute %d is set to %llu", rows[i].attribute, (unsigned long long)value);
+		value = 0;
+		drv->cuMemPoolGetAttribute(pool, rows[i].attribute, &value);
+		is(value, (long long)rows[i].has, "and has");
+	}
+	drv->cuMemFreeAsync(p, NULL);
+	drv->cuCtxSynchronize();
+}
+
 /* What a child that frees nothing says on stderr. */
 static void leaks(void)
 {
@@ -241,6 +283,7 @@ int main(void)
 	delay();
 	capacity();
 	pools();
+	attributes();
 	close_soft();
 	environment();
 	return tap_end();
