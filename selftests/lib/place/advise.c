@@ -611,18 +611,8 @@ static void *thread(void *arg)
 
 static void threads(void)
 {
-	pthread_t t[4];
-	void *bad, *any = NULL;
-	uintptr_t i;
-
 	shared_pages = pages(64);
-	for (i = 0; i < 4; i++)
-		pthread_create(&t[i], NULL, thread, (void *)i);
-	for (i = 0; i < 4; i++) {
-		pthread_join(t[i], &bad);
-		any = any ? any : bad;
-	}
-	ok(!any, "each thread sees its own");
+	ok(!in_threads(thread), "each thread sees its own");
 	is(ranges(shared_pages, 64), 0, "nothing is left");
 	munmap(shared_pages, 64 * page);
 }

@@ -261,19 +261,9 @@ static void *thread(void *arg)
 
 static void threads(void)
 {
-	pthread_t t[4];
-	void *bad, *any = NULL;
-	uintptr_t i;
-
 	shared_pages = pages(PAGES);
 	released = 0;
-	for (i = 0; i < 4; i++)
-		pthread_create(&t[i], NULL, thread, (void *)i);
-	for (i = 0; i < 4; i++) {
-		pthread_join(t[i], &bad);
-		any = any ? any : bad;
-	}
-	ok(!any, "threads: %s", hetmem_last_error());
+	ok(!in_threads(thread), "threads: %s", hetmem_last_error());
 	is(released, 4 * 200 * 3, "each owner is released once");
 	munmap(shared_pages, PAGES * page);
 }

@@ -34,6 +34,23 @@ static char *pages(size_t nr)
 	return p;
 }
 
+/* What is wrong in one of four threads, whose arguments are 0 to 3, or NULL. */
+__attribute__((unused))
+static void *in_threads(void *(*work)(void *arg))
+{
+	void *wrong, *any = NULL;
+	pthread_t threads[4];
+	uintptr_t i;
+
+	for (i = 0; i < 4; i++)
+		need(!pthread_create(&threads[i], NULL, work, (void *)i), "a thread");
+	for (i = 0; i < 4; i++) {
+		pthread_join(threads[i], &wrong);
+		any = any ? any : wrong;
+	}
+	return any;
+}
+
 /* Whether @p is page-locked for the driver. */
 __attribute__((unused))
 static bool is_pinned(struct hetmem *hm, const void *p)
