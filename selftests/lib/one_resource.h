@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * The resource of a test over the soft driver, and numbers at random for its blocks.
+ * The resource of a test over the soft driver.
  */
 #ifndef HETMEM_SELFTESTS_ONE_RESOURCE_H
 #define HETMEM_SELFTESTS_ONE_RESOURCE_H
 
+#include "below.h"
 #include "soft_driver.h"
 
 #define MIB	((size_t)1 << 20)
 #define HOST	HETMEM_STREAM_HOST
 
 static struct hetmem_resource *res;
-static __thread uint64_t seed = 1;
-
-__attribute__((unused))
-static unsigned int below(unsigned int n)
-{
-	seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
-	return (seed >> 33) % n;
-}
 
 static void create(const char *spec)
 {

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 
 #include "provider/arenas.h"
+#include "below.h"
 #include "soft_driver.h"
 
 #define MIB	((size_t)1 << 20)
@@ -20,7 +21,6 @@
 #define NR	5	/* classes */
 
 static CUstream a, b;
-static unsigned int seed = 1;
 
 static struct hetmem_resource *make(const char *spec)
 {
@@ -29,12 +29,6 @@ static struct hetmem_resource *make(const char *spec)
 	need(!hetmem_resource_create(hm, spec, &res), "%s: %s", spec,
 	     hetmem_last_error());
 	return res;
-}
-
-static unsigned int random_below(unsigned int n)
-{
-	seed = seed * 1103515245 + 12345;
-	return (seed >> 8) % n;
 }
 
 static void *get_in(struct hetmem_resource *res, unsigned int class, size_t size,
@@ -137,19 +131,19 @@ static void separation(const char *spec, unsigned int steps)
 	memset(held, 0, sizeof(held));
 	walk.data = &walked;
 	for (step = 0; step < steps; step++) {
-		struct held *h = &held[random_below(NR_BLOCKS)];
+		struct held *h = &held[below(NR_BLOCKS)];
 
 		if (h->ptr) {
 			wrong += !!hetmem_free(res, (void *)h->ptr,
-					       random_below(2) ? h->size : 0,
+					       below(2) ? h->size : 0,
 					       h->stream);
 			h->ptr = 0;
 			continue;
 		}
-		h->class = 1 + random_below(NR);
-		h->size = random_below(4) ? 1 + random_below(100000) :
-			1 + random_below(6 * MIB);
-		h->stream = streams[random_below(3)];
+		h->class = 1 + below(NR);
+		h->size = below(4) ? 1 + below(100000) :
+			1 + below(6 * MIB);
+		h->stream = streams[below(3)];
 		h->ptr = (uintptr_t)get_in(res, h->class, h->size, h->stream);
 		none += !h->ptr;
 		if (step % 16 && step < steps - 16)
@@ -1043,8 +1037,8 @@ static void stays(void)
 int main(int argc, char **argv)
 {
 	if (argc > 1)
-		seed = strtoul(argv[1], NULL, 0);
-	printf("# seed %u\n", seed);
+		seed = strtoull(argv[1], NULL, 0);
+	printf("# seed %llu\n", (unsigned long long)seed);
 	setenv("HETMEM_SOFT_DEBUG", "1", 1);
 	setenv("HETMEM_SOFT_MACHINE", "hmm memory=4G", 1);
 	open_soft("");

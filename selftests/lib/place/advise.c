@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
+#include "below.h"
 #include "place/foreign_memory.h"
 #include "platform/machine.h"
 
@@ -36,17 +37,6 @@ static size_t ranges(const void *p, unsigned int nr)
 	uintptr_t next;
 
 	return hetmem_advised(hm, p, nr * page, a, PAGES, &next);
-}
-
-/* A generator that is the same everywhere. */
-static uint64_t seed = 1;
-
-static unsigned int chance(unsigned int n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (seed >> 20) % n;
 }
 
 struct model {
@@ -140,19 +130,19 @@ static void random_program(void)
 	for (i = 0; i < PAGES; i++)
 		model[i] = (struct model){ .preferred = NOWHERE };
 	for (i = 0; i < STEPS && !bad; i++) {
-		unsigned int from = chance(PAGES), nr = 1 + chance(PAGES - from);
-		const uint32_t to = where[chance(4)];
-		int advice = chance(6), err;
-		size_t cut = chance(2) ? chance(page) : 0;
+		unsigned int from = below(PAGES), nr = 1 + below(PAGES - from);
+		const uint32_t to = where[below(4)];
+		int advice = below(6), err;
+		size_t cut = below(2) ? below(page) : 0;
 
-		if (chance(3))
-			nr = 1 + chance(nr < 4 ? nr : 4);
-		soft_rules(chance(5) ? NULL : "cuMemAdvise:1", NULL);
+		if (below(3))
+			nr = 1 + below(nr < 4 ? nr : 4);
+		soft_rules(below(5) ? NULL : "cuMemAdvise:1", NULL);
 		err = hetmem_advise(hm, p + from * page + cut, nr * page - cut,
 				    advice, to, NULL);
 		for (j = from; j < from + nr && !err; j++)
 			apply(&model[j], advice, to);
-		bad = !matches(p, model, 1 + chance(PAGES));
+		bad = !matches(p, model, 1 + below(PAGES));
 	}
 	soft_rules(NULL, NULL);
 	ok(!bad, "%u steps from seed %llu: as the model has it (%u)", i,

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
+#include "below.h"
 #include "place/foreign_memory.h"
 #include "platform/machine.h"
 
@@ -268,16 +269,6 @@ static void threads(void)
 	munmap(shared_pages, PAGES * page);
 }
 
-static uint64_t seed = 1;
-
-static unsigned int chance(unsigned int n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (seed >> 20) % n;
-}
-
 /* What is attached, in the order of attaching; @reg: the first of a registration. */
 static struct { unsigned int from, nr, reg; } model[16];
 static struct { unsigned int from, nr, users; } regs[16];
@@ -312,8 +303,8 @@ static void random_program(void)
 
 	released = 0;
 	for (step = 0; step < 2000 && !bad; step++) {
-		if (nr < 16 && (!nr || chance(2))) {
-			unsigned int from = chance(PAGES), n = 1 + chance(8);
+		if (nr < 16 && (!nr || below(2))) {
+			unsigned int from = below(PAGES), n = 1 + below(8);
 			int err;
 
 			n = from + n > PAGES ? PAGES - from : n;
@@ -326,7 +317,7 @@ static void random_program(void)
 			model[nr].nr = n;
 			model[nr++].reg = reg;
 		} else {
-			i = chance(nr);
+			i = below(nr);
 			bad = hetmem_detach(hm, p + model[i].from * page,
 					    model[i].nr * page);
 			/* Of two that are alike the newest ends: they share all. */

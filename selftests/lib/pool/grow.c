@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "alloc_with.h"
+#include "below.h"
 #include "block_of.h"
 #include "pool_gate.h"
 
@@ -15,7 +16,7 @@
 #define HOST	HETMEM_STREAM_HOST
 #define SLOTS	12
 
-static unsigned int seed = 1, rounds = 3000;
+static unsigned int rounds = 3000;
 
 static void make(const char *spec)
 {
@@ -193,12 +194,6 @@ static void no_addresses(const char *spec)
 	hetmem_resource_destroy(pool);
 }
 
-static unsigned int below(unsigned int n)
-{
-	seed = seed * 1103515245 + 12345;
-	return (seed >> 8) % n;
-}
-
 struct slot {
 	unsigned char *p;
 	size_t size, reserve;
@@ -276,10 +271,10 @@ static void at_random(const char *spec, bool reserves)
 int main(int argc, char **argv)
 {
 	if (argc > 1)
-		seed = strtoul(argv[1], NULL, 0);
+		seed = strtoull(argv[1], NULL, 0);
 	if (argc > 2)
 		rounds = strtoul(argv[2], NULL, 0);
-	printf("# seed %u\n", seed);
+	printf("# seed %llu\n", (unsigned long long)seed);
 	setenv("HETMEM_SOFT_DEBUG", "1", 1);
 	setenv("HETMEM_SOFT_MACHINE", "hmm memory=4G", 1);
 	open_soft("");
