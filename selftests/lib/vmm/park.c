@@ -134,6 +134,39 @@ static void at_random(const char *spec)
 	end();
 }
 
+/*
+ * Runs of memory that ended or began where a wake makes one handle of several, and parts of
+ * which are given back later: the next runs know nothing of those ends.
+ */
+static void former_ends(const char *spec)
+{
+	unsigned int i, k, errors = 0, bad = 0;
+
+	make(spec);
+	for (i = 0; i < 30 * rounds; i++) {
+		k = below(16);
+		if (slots[k].p)
+			empty(&slots[k]);
+		else
+			fill(&slots[k], below(2) ? (1 + below(12)) * MIB + below(MIB) :
+			     1 + below(20 * MIB));
+		if (!below(12))
+			errors += hetmem_trim(res, below(2) * 16 * MIB, NULL) != 0;
+		if (below(30))
+			continue;
+		errors += hetmem_sleep(res, NULL, KEEP) != 0;
+		errors += hetmem_wake(res, NULL) != 0;
+		bad += wrong();
+	}
+	is(bad + wrong(), 0, "%s, runs: contents are kept", spec);
+	is(errors, 0, "all calls do as they should: %s", hetmem_last_error());
+	for (k = 0; k < SLOTS; k++)
+		empty(&slots[k]);
+	hetmem_trim(res, 0, NULL);
+	is(device_used(), 0, "all is given back");
+	end();
+}
+
 /* Exactly as much host memory as contents need, which goes and stays as told. */
 static void host_memory(void)
 {
@@ -587,6 +620,8 @@ static void threads(void)
 
 int main(int argc, char **argv)
 {
+	unsigned int i;
+
 	if (argc > 1)
 		seed = strtoull(argv[1], NULL, 0);
 	if (argc > 2)
@@ -600,6 +635,10 @@ int main(int argc, char **argv)
 	at_random("pool(vmm,handle=16M,park=release)");
 	at_random("stats(guard(pool(vmm)))");
 	at_random("binning(pool(vmm),pool(vmm,park=1M),at=64K)");
+	for (i = 0; i < 3; i++) {
+		former_ends("pool(vmm)");
+		former_ends("pool(vmm,handle=2M)");
+	}
 	host_memory();
 	bounded();
 	order_of_calls();
