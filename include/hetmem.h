@@ -202,6 +202,7 @@ int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
  * @spill_host: bytes of host memory for that, kept ones included
  * @spill_host_peak: highest value of @spill_host
  * @spilled_total, @fetched_total: bytes that were moved, each way
+ * @spilled_peak: highest value of @spilled
  */
 struct hetmem_resource_stats {
 	size_t size;
@@ -222,6 +223,7 @@ struct hetmem_resource_stats {
 	uint64_t spill_host_peak;
 	uint64_t spilled_total;
 	uint64_t fetched_total;
+	uint64_t spilled_peak;
 };
 
 /*

@@ -128,6 +128,7 @@ static int sum_stats(struct hm_several *s,
 		stats->spill_host_peak += one.spill_host_peak;
 		stats->spilled_total += one.spilled_total;
 		stats->fetched_total += one.fetched_total;
+		stats->spilled_peak += one.spilled_peak;
 	}
 	return result;
 }

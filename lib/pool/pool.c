@@ -1167,6 +1167,17 @@ static int make_min(struct pool *p)
 	return err;
 }
 
+/* A power of two. */
+static uint64_t spill_handle(const struct pool *p)
+{
+	const uint64_t all = p->opt.max ? p->opt.max : p->provider->total;
+	uint64_t handle = p->provider->granularity;
+
+	while (handle < HM_POOL_SPILL_HANDLE && 2 * handle <= all / HM_POOL_SPILL_SHARE)
+		handle *= 2;
+	return handle;
+}
+
 int hm_pool_create_over(struct hm_provider *provider,
 			const struct source *source,
 			const struct hm_pool_options *options,
@@ -1194,7 +1205,7 @@ int hm_pool_create_over(struct hm_provider *provider,
 	if (!p->opt.wait_ms)
 		p->opt.wait_ms = HM_POOL_WAIT_MS;
 	if (p->opt.spill && !p->opt.handle)
-		p->opt.handle = HM_POOL_SPILL_HANDLE;
+		p->opt.handle = spill_handle(p);
 	p->host = provider->caps & HM_PROVIDER_FORK;
 	p->whole = provider->caps & HM_PROVIDER_EXPORT;
 	pool_set_cache(p);

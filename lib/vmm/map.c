@@ -1069,6 +1069,7 @@ static void vmm_moved(const struct pool *p, struct hetmem_resource_stats *st)
 	st->spill_host_peak = sp->host_peak;
 	st->spilled_total = sp->out_total;
 	st->fetched_total = sp->in_total;
+	st->spilled_peak = sp->spilled_peak;
 }
 
 static uint64_t vmm_parked(const struct pool *p)

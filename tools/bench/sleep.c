@@ -5,6 +5,7 @@
  * memory. Contents are compared after each wake.
  */
 #include <string.h>
+#include <time.h>
 
 #include "alloc.h"
 #include "bench.h"
@@ -12,7 +13,7 @@
 #define GIB	((size_t)1 << 30)
 #define MIB	((size_t)1 << 20)
 #define BLOCKS	16
-#define ROUNDS	2
+#define ROUNDS	3
 
 /* Blocks of a pool, and page-locked memory of the same size. */
 struct sleeper {
@@ -122,14 +123,23 @@ static void add(struct bench_pairs *pairs, const char *spec, const char *what, d
 	bench_pairs_add(pairs, &row);
 }
 
-/* Sleeps and wakes; @times: of the sleep, and of the wake. */
-static bool sleep_and_wake(struct sleeper *s, double times[2])
+/*
+ * The driver clears the memory that a sleep gives up: on an H200 a wake that follows at once
+ * takes 5 to 7% longer. Between the phases of a program there is more time.
+ */
+#define AWAY_NS	100000000
+
+/* Sleeps, for a while or not, and wakes; @times: of the sleep, and of the wake. */
+static bool sleep_and_wake(struct sleeper *s, bool at_once, double times[2])
 {
+	const struct timespec away = { .tv_nsec = AWAY_NS };
 	uint64_t at = bench_now();
 
 	if (hetmem_sleep(s->res, NULL, HETMEM_SLEEP_KEEP))
 		return false;
 	times[0] = bench_now() - at;
+	if (!at_once)
+		nanosleep(&away, NULL);
 	at = bench_now();
 	if (hetmem_wake(s->res, NULL))
 		return false;
@@ -143,6 +153,7 @@ static int run(struct bench_options *o, struct bench_pairs *pairs, const char *s
 	static const char *const what[ROUNDS][2] = {
 		{ "sleep, the first time", "wake, the first time" },
 		{ "sleep again", "wake again" },
+		{ "sleep, a third time", "wake, at once" },
 	};
 	struct sleeper s = { .o = o, .size = size };
 	double times[2], peer;
@@ -151,7 +162,7 @@ static int run(struct bench_options *o, struct bench_pairs *pairs, const char *s
 
 	for (i = 0; i < ROUNDS && good; i++) {
 		peer = copy_all(&s);
-		good = sleep_and_wake(&s, times);
+		good = sleep_and_wake(&s, i == ROUNDS - 1, times);
 		if (!good) {
 			complain(EXIT_FAILED, "bench", "%s: %s", spec, hetmem_last_error());
 			break;

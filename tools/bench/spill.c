@@ -146,6 +146,26 @@ static double move_all(struct spiller *s, bool back)
 	return *s->failed ? -1 : (bench_now() - begin) / 1e6;
 }
 
+static void begin_all(struct spiller *s, bool back)
+{
+	int i;
+
+	for (i = 0; i < s->nr && !*s->failed; i++)
+		done(s, back ? hetmem_fetch_async(s->res, s->block[i]) :
+		     hetmem_spill_async(s->res, s->block[i]));
+}
+
+/* As move_all(), but all moves are begun before the first is ended. */
+static double move_begun(struct spiller *s, bool back)
+{
+	const uint64_t begin = bench_now();
+
+	begin_all(s, back);
+	if (!*s->failed)
+		move_all(s, back);
+	return *s->failed ? -1 : (bench_now() - begin) / 1e6;
+}
+
 static uint64_t spilled(struct spiller *s)
 {
 	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
@@ -293,7 +313,7 @@ static const char *const peers[2] = { "a copy, page-locked", "a copy back" };
 static void there_and_back(struct spiller *s, struct bench_report *report, const char *spec,
 			   bool prepared)
 {
-	double ours[2][ROUNDS], peer[2][ROUNDS], first;
+	double ours[2][ROUNDS], begun[2][ROUNDS], peer[2][ROUNDS], first;
 	int i, way;
 
 	fill(s);
@@ -313,13 +333,22 @@ static void there_and_back(struct spiller *s, struct bench_report *report, const
 		verify(s, "contents changed by a spill");
 		ours[1][i] = move_all(s, true);
 		verify(s, "contents changed by a fetch");
-		peer[0][i] = copy_all(s, false);
-		peer[1][i] = copy_all(s, true);
+		for (way = 0; way < 2; way++) {
+			begun[way][i] = move_begun(s, way);
+			verify(s, "contents changed by moves that were begun");
+			peer[way][i] = copy_all(s, way);
+		}
 	}
-	for (way = 0; way < 2 && !*s->failed; way++)
-		add_row(s, report, spec, way ? "fetch" : "spill", way ? "fetch" : "spill",
-			median(ours[way], ROUNDS), median(peer[way], ROUNDS), peers[way],
-			limits[way]);
+	for (way = 0; way < 2 && !*s->failed; way++) {
+		const double copy = median(peer[way], ROUNDS);
+
+		add_row(s, report, spec, way ? "fetch" : "spill",
+			way ? "fetch, one at a time" : "spill, one at a time",
+			median(ours[way], ROUNDS), copy, peers[way], limits[way]);
+		add_row(s, report, spec, way ? "fetch-begun" : "spill-begun",
+			way ? "fetch, all begun at once" : "spill, all begun at once",
+			median(begun[way], ROUNDS), copy, peers[way], limits[way]);
+	}
 }
 
 /* Work of another stream. */
@@ -370,21 +399,16 @@ static uint64_t amount_of(struct spiller *s, enum work work, double ms)
 	return ms / one < 10000 ? ms / one : 10000;
 }
 
-/* Moves begin, then @work; the moves are ended in order. @amount 0: no work. */
+/* Moves begin, then @work; the moves are ended in order. */
 static double move_beside(struct spiller *s, bool back, enum work work, uint64_t amount)
 {
 	const uint64_t begin = bench_now();
-	int i;
 
-	for (i = 0; i < s->nr && !*s->failed; i++)
-		done(s, back ? hetmem_fetch_async(s->res, s->block[i]) :
-		     hetmem_spill_async(s->res, s->block[i]));
-	if (amount)
-		give_work(s, work, amount);
+	begin_all(s, back);
+	give_work(s, work, amount);
 	if (!*s->failed)
 		move_all(s, back);
-	if (amount)
-		sync_other(s);
+	sync_other(s);
 	return *s->failed ? -1 : (bench_now() - begin) / 1e6;
 }
 
@@ -396,12 +420,12 @@ static void beside(struct spiller *s, struct bench_report *report, const char *s
 	int i, way;
 
 	fill(s);
-	amount = amount_of(s, work, move_beside(s, false, work, 0));
-	move_beside(s, true, work, 0);
+	amount = amount_of(s, work, move_begun(s, false));
+	move_begun(s, true);
 	for (i = 0; i < ROUNDS && !*s->failed; i++) {
 		fill(s);
 		for (way = 0; way < 2; way++) {
-			alone[way][i] = move_beside(s, way, work, 0);
+			alone[way][i] = move_begun(s, way);
 			longer = work_alone(s, work, amount);
 			if (longer > alone[way][i])
 				alone[way][i] = longer;
@@ -491,7 +515,7 @@ static bool choose_size(struct spiller *s)
 int bench_spill(int argc, char **argv)
 {
 	static const char *const presets[] = {
-		"pool(vmm,handle=64M,wait=60s)", "pool(vmm,wait=60s)", NULL,
+		"pool(vmm,handle=64M,wait=60s)", "pool(vmm,spill=1T,wait=60s)", NULL,
 	};
 	struct bench_options o = { .runs_kernels = true };
 	struct spiller s = { .o = &o };
@@ -500,7 +524,7 @@ int bench_spill(int argc, char **argv)
 	int status = bench_begin(&o, argc, argv,
 		"Usage: hetmem bench spill [--spec SPEC]... [--size MIB] [--driver DRIVER] [--json]\n"
 		"Moves blocks of a pool to the host and back, beside a copy of as much to and from\n"
-		"page-locked memory: the first time, again, with min_host= made before; and beside\n"
+		"page-locked memory: the first time, later, with min_host= made before; and beside\n"
 		"the work of another stream, where the peer is the longer of both alone. Blocks\n"
 		"have 256 MiB. MIB is of all of them: 2048, or what the machine can spare.", presets);
 

@@ -84,6 +84,7 @@ class ResourceStats(ctypes.Structure):
         ("spill_host_peak", U64),
         ("spilled_total", U64),
         ("fetched_total", U64),
+        ("spilled_peak", U64),
     ]
 
 

@@ -69,6 +69,7 @@ class Stats:
     spill_host_peak: int
     spilled_total: int
     fetched_total: int
+    spilled_peak: int
 
 
 @dataclasses.dataclass(frozen=True)
