@@ -151,8 +151,8 @@ $(B)/python/libhetmem-torch.so: tools/python/torch_plain.cc include/hetmem.h inc
 	$(Q)$(CXX) -std=c++17 -O2 -g -fPIC -shared -fvisibility=hidden -Wall -Wextra -Iinclude \
 		-Iinclude/uapi $(ldflags) -Wl,-z,defs -o $@ $< $(B)/python/libhetmem.so
 
-# The part of full mode that is compiled with PyTorch's headers, for the package to take as it is.
-# Without it hetmem.torch compiles one for the PyTorch that is installed.
+# The part of full mode that is compiled with PyTorch's headers, for the package in this tree. Without
+# it hetmem.torch compiles one for the PyTorch that is installed.
 TORCH_VERSION ?= 2.11.0
 XDG_CACHE_HOME ?= $(HOME)/.cache
 torch	= $(XDG_CACHE_HOME)/hetmem/torch-$(TORCH_VERSION)

@@ -104,9 +104,6 @@ def libraries() -> dict[str, bytes]:
         "libhetmem-torch.so": PARTS / "libhetmem-torch.so",
         "hetmem": PARTS / "hetmem",
     }
-    # `make torch-companion` makes them.
-    for path in PARTS.glob("libhetmem-torch-*.so"):
-        files[path.name] = path
     found = needed(list(files.values()))
     contents = {name: path.read_bytes() for name, path in files.items()}
     for name, path in found.items():

@@ -258,8 +258,8 @@ private:
 	device_state &state(DeviceIndex device);
 	struct hetmem_resource *resource(DeviceIndex device);
 	traceback gather(RecordContext least);
-	void insert(void *ptr, live_block block, bool trace);
-	bool remove(void *ptr, live_block *block, bool trace);
+	void insert(void *ptr, const live_block &block);
+	bool remove(void *ptr, live_block *block);
 	void record(TraceEntry::Action action, DeviceIndex device, std::size_t address,
 		    std::size_t size, cudaStream_t stream, MempoolId_t pool,
 		    traceback context);
@@ -296,10 +296,15 @@ allocator *the_allocator;
 
 thread_local std::vector<std::string> compile_contexts;
 
+/* PyTorch calls it in destructors, where an exception would end the process. */
 void delete_block(void *ptr)
 {
-	if (ptr && !the_allocator->release(ptr))
-		std::fprintf(stderr, "hetmem: free: %p is not allocated\n", ptr);
+	try {
+		if (ptr && !the_allocator->release(ptr))
+			std::fprintf(stderr, "hetmem: free: %p is not allocated\n", ptr);
+	} catch (const std::exception &e) {
+		std::fprintf(stderr, "hetmem: free: %s\n", e.what());
+	}
 }
 
 /* Throws PyTorch's exception for @err of a call of the library. */
@@ -399,9 +404,8 @@ void count(DeviceStats &stats, std::size_t size, bool more)
 	for_sizes(size, stats.requested_bytes, size, more);
 }
 
-void allocator::insert(void *ptr, live_block block, bool trace)
+void allocator::insert(void *ptr, const live_block &block)
 {
-	const live_block copy = block;
 	std::int64_t reserved = -1;
 	bool sample;
 
@@ -416,27 +420,27 @@ void allocator::insert(void *ptr, live_block block, bool trace)
 			 s.stats.allocated_bytes[0].current > s.sampled_peak;
 		if (sample)
 			s.sampled_peak = s.stats.allocated_bytes[0].current;
-		blocks[ptr] = std::move(block);
+		blocks.insert_or_assign(ptr, block);
 	}
 	if (sample) {
 		struct hetmem_resource_stats stats = {};
 
 		stats.size = sizeof(stats);
-		if (!hetmem_resource_stats(hetmem_torch_resource(copy.device), &stats))
+		if (!hetmem_resource_stats(hetmem_torch_resource(block.device), &stats))
 			reserved = static_cast<std::int64_t>(stats.reserved);
 		std::lock_guard<std::mutex> guard(lock);
-		device_state &s = state(copy.device);
+		device_state &s = state(block.device);
 
 		s.sampled_reserved = std::max(s.sampled_reserved, reserved);
 	}
-	if (trace && (recording || tracked))
-		record(TraceEntry::ALLOC, copy.device, reinterpret_cast<std::size_t>(ptr),
-		       copy.size, copy.stream, copy.pool, copy.context);
+	if (recording || tracked)
+		record(TraceEntry::ALLOC, block.device, reinterpret_cast<std::size_t>(ptr),
+		       block.size, block.stream, block.pool, block.context);
 	if (c10::memoryProfilingEnabled())
-		report(ptr, static_cast<std::int64_t>(copy.size), copy.device);
+		report(ptr, static_cast<std::int64_t>(block.size), block.device);
 }
 
-bool allocator::remove(void *ptr, live_block *block, bool trace)
+bool allocator::remove(void *ptr, live_block *block)
 {
 	{
 		std::lock_guard<std::mutex> guard(lock);
@@ -448,7 +452,7 @@ bool allocator::remove(void *ptr, live_block *block, bool trace)
 		blocks.erase(found);
 		count(state(block->device).stats, block->size, false);
 	}
-	if (trace && (recording || tracked)) {
+	if (recording || tracked) {
 		traceback context = gather(RecordContext::ALL);
 
 		/* When the streams are done with it is not known here. */
@@ -511,7 +515,7 @@ void *allocator::get(std::size_t size, DeviceIndex device, cudaStream_t stream)
 	} else if (err) {
 		fail("alloc");
 	}
-	insert(ptr, { size, device, stream, chosen_pool, context, nullptr }, true);
+	insert(ptr, { size, device, stream, chosen_pool, context, nullptr });
 	return ptr;
 }
 
@@ -591,7 +595,7 @@ bool allocator::release(void *ptr)
 {
 	live_block block;
 
-	if (!remove(ptr, &block, true))
+	if (!remove(ptr, &block))
 		return false;
 	hetmem_torch_free(ptr, block.size, block.device, block.stream);
 	return true;
@@ -1147,10 +1151,10 @@ base::CheckpointDelta allocator::setCheckpointPoolState(
 		live_block old;
 
 		if (block.kind == HETMEM_RESTORED_FREED)
-			remove(block.ptr, &old, true);
+			remove(block.ptr, &old);
 		if (block.kind == HETMEM_RESTORED_ALLOCATED)
 			insert(block.ptr, { block.bytes, device, stream, saved->pool,
-					    gather(RecordContext::STATE), nullptr }, true);
+					    gather(RecordContext::STATE), nullptr });
 		if (block.kind != HETMEM_RESTORED_ALLOCATED)
 			delta.ptrs_freed.push_back(block.ptr);
 		if (block.kind != HETMEM_RESTORED_FREED)
