@@ -50,6 +50,10 @@ class Torch(framework.Case):
         self.run_code("""
             assert ht.enable(mode="plain") == "plain" and "asked" in ht.reason()
             """)
+        self.run_code("""
+            torch.__version__ = "2.9.1+cu128"
+            assert ht.enable() == "plain" and "2.11 or later" in ht.reason(), ht.reason()
+            """)
 
     def test_spec(self):
         self.run_code("""

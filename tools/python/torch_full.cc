@@ -250,6 +250,10 @@ public:
 
 	bool release(void *ptr);
 
+	/* Virtual functions of PyTorch 2.15; before, nobody calls them. */
+	virtual bool supportsUserMetadata();
+	virtual traceback getContextForPointer(const void *ptr);
+
 private:
 	void *get(std::size_t size, DeviceIndex device, cudaStream_t stream);
 	[[noreturn]] void out_of_memory(std::size_t size, DeviceIndex device,
@@ -1029,6 +1033,19 @@ std::string allocator::getUserMetadata()
 	std::lock_guard<std::mutex> guard(lock);
 
 	return user_metadata;
+}
+
+bool allocator::supportsUserMetadata()
+{
+	return true;
+}
+
+traceback allocator::getContextForPointer(const void *ptr)
+{
+	std::lock_guard<std::mutex> guard(lock);
+	auto found = blocks.find(const_cast<void *>(ptr));
+
+	return found == blocks.end() ? nullptr : found->second.context;
 }
 
 void allocator::attachOutOfMemoryObserver(base::OutOfMemoryObserver observer)

@@ -28,6 +28,8 @@ from ._library import HetmemError
 
 _SOURCE = "torch_full.cc"
 _COMPILE_S = 600
+# Before it, the allocator's interface was another one.
+_OLDEST = (2, 11)
 
 
 def _refuse(text: str) -> HetmemError:
@@ -203,6 +205,11 @@ def _prebuilt(torch: Any) -> str | None:
 
 def find(torch: Any, again: bool) -> str:
     """The path of the companion. @again: compile, even if that failed before."""
+    if tuple(int(part) for part in _version(torch).split(".")) < _OLDEST:
+        raise _refuse(
+            f"PyTorch {torch.__version__} is too old: "
+            f"install {_OLDEST[0]}.{_OLDEST[1]} or later"
+        )
     return _prebuilt(torch) or _compiled(torch, again)
 
 
