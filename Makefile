@@ -151,6 +151,28 @@ $(B)/python/libhetmem-torch.so: tools/python/torch_plain.cc include/hetmem.h inc
 	$(Q)$(CXX) -std=c++17 -O2 -g -fPIC -shared -fvisibility=hidden -Wall -Wextra -Iinclude \
 		-Iinclude/uapi $(ldflags) -Wl,-z,defs -o $@ $< $(B)/python/libhetmem.so
 
+# The part of full mode that is compiled with PyTorch's headers, for the package in this tree. Without
+# it hetmem.torch compiles one for the PyTorch that is installed.
+TORCH_VERSION ?= 2.11.0
+XDG_CACHE_HOME ?= $(HOME)/.cache
+torch	= $(XDG_CACHE_HOME)/hetmem/torch-$(TORCH_VERSION)
+torch_so = $(B)/python/libhetmem-torch-$(word 1,$(subst ., ,$(TORCH_VERSION))).$(word 2,$(subst ., ,$(TORCH_VERSION))).so
+
+torch-companion: $(torch_so)
+
+# Fetched once for all trees of a user.
+$(torch)/fetched:
+	$(say) FETCH $(@D)
+	$(Q)tools/python/fetch-torch $(@D) $(TORCH_VERSION) && touch $@
+
+$(torch_so): tools/python/torch_full.cc include/hetmem.h $(wildcard include/hetmem/*.h) $(torch)/fetched \
+		$(B)/python/libhetmem.so
+	$(say) CXX $@
+	$(Q)$(CXX) -std=c++20 -O2 -fPIC -shared -fvisibility=hidden -Wall -Wextra -Iinclude -Iinclude/uapi \
+		-isystem $(torch)/torch/include -isystem $(torch)/torch/include/torch/csrc/api/include \
+		$$(printf ' -isystem %s' $(torch)/nvidia/*/include) -Wl,--no-as-needed \
+		-o $@ $< $(B)/python/libhetmem.so $(torch)/lib/*.so
+
 wheel: python-parts
 	$(say) WHEEL $(B)/wheel
 	$(Q)$(PYTHON) tools/python/backend.py $(B)/wheel
@@ -401,6 +423,7 @@ help:
 	@echo 'make check-long [T=600 SEED=1]  randomized tests, seed after seed, T seconds of each'
 	@echo 'make check-gpu          the library on a machine with a GPU'
 	@echo 'make rmm memory-saver   peers for selftests/gpu/measure, which pip fetches'
+	@echo 'make torch-companion    full mode of the Python package, for PyTorch TORCH_VERSION=2.11.0'
 	@echo 'make wheel              the Python package, in build/wheel/'
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
 	@echo '                        the ioctl fuzzer, T seconds, in a virtual machine with kernel K'
@@ -418,7 +441,7 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests rmm memory-saver python-parts wheel module check \
+.PHONY: all host-tests gpu-tests vm-tests rmm memory-saver python-parts torch-companion wheel module check \
 	check-long check-mutants check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
 	modules_install modules_uninstall dkms_install deb clean help FORCE

@@ -69,6 +69,16 @@ void *hetmem_torch_end_pool(int device, uint64_t first, uint64_t second);
 void hetmem_torch_release_pool(int device, uint64_t first, uint64_t second);
 uint64_t hetmem_torch_private_pool(int device, uint64_t first, uint64_t second);
 
+/*
+ * createOrIncrefPool() and getPoolUseCount(). retain adds a reference, as a begin does, and
+ * makes the pool if there is none. hetmem_torch_release_pool() takes the reference away.
+ * refs returns the number of references; 0: there is no such pool. Errors of retain:
+ * -ENODEV: no such device;
+ * those of hetmem_torch_try_alloc() and hetmem_private_retain().
+ */
+int hetmem_torch_retain_pool(int device, uint64_t first, uint64_t second);
+int hetmem_torch_pool_refs(int device, uint64_t first, uint64_t second);
+
 /* The resource that they use, for statistics and the like; NULL: none. */
 struct hetmem_resource *hetmem_torch_resource(int device);
 

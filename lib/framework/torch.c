@@ -275,17 +275,50 @@ static int make_pool(int device, uint64_t first, uint64_t second,
 	return 0;
 }
 
-static int begin_pool(int device, uint64_t first, uint64_t second,
-		      struct torch_filter *f)
+/* With the lock. Adds a reference to the pool, which it makes if there is none. */
+static int retain_pool(int device, uint64_t first, uint64_t second,
+		       struct torch_pool **pool)
 {
 	int err = 0;
 
-	f->pool = find_pool(device, first, second);
-	if (!f->pool)
-		err = make_pool(device, first, second, &f->pool);
+	*pool = find_pool(device, first, second);
+	if (!*pool)
+		err = make_pool(device, first, second, pool);
+	if (!err)
+		(*pool)->refs++;
+	return err;
+}
+
+int hetmem_torch_retain_pool(int device, uint64_t first, uint64_t second)
+{
+	struct torch_pool *pool;
+	int err;
+
+	pthread_rwlock_wrlock(&pools_lock);
+	err = retain_pool(device, first, second, &pool);
+	pthread_rwlock_unlock(&pools_lock);
+	return err;
+}
+
+int hetmem_torch_pool_refs(int device, uint64_t first, uint64_t second)
+{
+	const struct torch_pool *pool;
+	int refs;
+
+	pthread_rwlock_rdlock(&pools_lock);
+	pool = find_pool(device, first, second);
+	refs = pool ? (int)pool->refs : 0;
+	pthread_rwlock_unlock(&pools_lock);
+	return refs;
+}
+
+static int begin_pool(int device, uint64_t first, uint64_t second,
+		      struct torch_filter *f)
+{
+	int err = retain_pool(device, first, second, &f->pool);
+
 	if (err)
 		return err;
-	f->pool->refs++;
 	f->next = filters;
 	filters = f;
 	__atomic_add_fetch(&nr_filters, 1, __ATOMIC_RELEASE);

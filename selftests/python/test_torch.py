@@ -36,6 +36,25 @@ class Torch(framework.Case):
                 "record_stream_fn", "reset_fn"]
             """)
 
+    def test_modes(self):
+        """The fake has no headers: there is plain mode, with a reason."""
+        self.run_code("""
+            assert ht.reason() is None
+            error = fails(hetmem.HetmemError, lambda: ht.enable(mode="full"), "no full mode")
+            assert error.errno == errno.EOPNOTSUPP
+            assert ht.enabled() is None and torch.cuda.allocator is None
+            assert "HETMEM_RESOURCE" not in os.environ
+            assert ht.enable() == "plain"
+            assert ht.reason().startswith("no full mode: "), ht.reason()
+            """)
+        self.run_code("""
+            assert ht.enable(mode="plain") == "plain" and "asked" in ht.reason()
+            """)
+        self.run_code("""
+            torch.__version__ = "2.9.1+cu128"
+            assert ht.enable() == "plain" and "2.11 or later" in ht.reason(), ht.reason()
+            """)
+
     def test_spec(self):
         self.run_code("""
             ht.enable("stats(pool(vmm,max=64M))")

@@ -58,7 +58,8 @@ check 'the wheel is installed' env PATH="$tmp/pip/bin" pip install --no-index "$
 package=$(echo "$tmp"/pip/lib/python3*/site-packages/hetmem)
 python=$tmp/pip/bin/python
 also 'typed' test -e "$package/py.typed"
-empty 'without what is not part of it' find "$package" -type f ! -name '*.py' ! -path '*/lib/*' ! -name py.typed
+empty 'without what is not part of it' find "$package" -type f ! -name '*.py' ! -path '*/lib/*' \
+	! -path '*/torch_full/*' ! -name py.typed
 foreign()
 {
 	readelf -d "$package"/lib/* | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u |
@@ -152,7 +153,17 @@ for python in "${pythons[@]}"; do
 	done
 done
 
+# Full mode: PyTorch itself, over the soft driver. Its wheel is 530 MB.
 python=${pythons[0]}
+if dir=$(pypi torch --no-deps torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 \
+	typing-extensions filelock sympy mpmath networkx jinja2 markupsafe fsspec numpy); then
+	check 'stand-ins for NVIDIA'"'"'s libraries' "$tests/stand-ins" "$dir" "$tmp/stand-ins"
+	TORCH_SITE=$dir STAND_INS=$tmp/stand-ins program 'PyTorch in full mode' \
+		limited 1200 "$python" "$tests/test_torch_full.py"
+else
+	skip 'PyTorch in full mode' "PyPI has no answer, or no PyTorch for this Python"
+fi
+
 if dir=$(pypi lint ruff==0.17.6 mypy==2.4.1 numpy); then
 	export MYPYPATH=tools/python
 	check 'ruff' "$dir/bin/ruff" check --no-cache tools/python

@@ -117,6 +117,15 @@ def libraries() -> dict[str, bytes]:
     return contents
 
 
+def sources() -> dict[str, bytes]:
+    """What hetmem._torch_full compiles for a PyTorch: name and contents."""
+    files = {"torch_full.cc": HERE / "torch_full.cc"}
+    for folder, top in ((HERE / "cuda", HERE), (TOP / "include", TOP)):
+        for path in folder.rglob("*.h"):
+            files[path.relative_to(top).as_posix()] = path
+    return {name: path.read_bytes() for name, path in files.items()}
+
+
 def licences(found: dict[str, Path]) -> dict[str, bytes]:
     """What the copies' packages say about their licences, if dpkg knows them."""
     texts = {"COPYING": (TOP / "COPYING").read_bytes()}
@@ -202,6 +211,8 @@ def build_wheel(
             wheel.add(path.relative_to(HERE).as_posix(), path.read_bytes())
     for name, content in sorted(contents.items()):
         wheel.add(f"hetmem/lib/{name}", content, 0o755)
+    for name, content in sorted(sources().items()):
+        wheel.add(f"hetmem/torch_full/{name}", content)
     found = needed([PARTS / "libhetmem.so", PARTS / "hetmem"])
     for name, text in sorted(licences(found).items()):
         wheel.add(f"{wheel.info}/licenses/{name}", text)

@@ -329,6 +329,36 @@ static void test_try_alloc(void)
 	unlink(name);
 }
 
+/* A pool that is made before anything is allocated from it, as torch.cuda.MemPool does. */
+static void test_retain(void)
+{
+	struct filter of_a = { .stream = a };
+	uint64_t id;
+	void *p;
+
+	is(hetmem_torch_pool_refs(0, 0, 8), 0, "no pool has no references");
+	is(hetmem_torch_retain_pool(0, 0, 8), 0, "a pool without a begin");
+	id = hetmem_torch_private_pool(0, 0, 8);
+	ok(id && hetmem_torch_pool_refs(0, 0, 8) == 1 &&
+	   !hetmem_torch_pool_refs(1, 0, 8), "has a number and one reference");
+	p = hetmem_torch_alloc(MB, 0, a);
+	is(hetmem_private_live(hetmem_torch_resource(0), id, NULL, 0), 0,
+	   "gets no allocation before its begin");
+	hetmem_torch_free(p, MB, 0, a);
+	is(hetmem_torch_begin_pool(0, 0, 8, is_stream, &of_a), 0, "begin");
+	is(hetmem_torch_pool_refs(0, 0, 8), 2, "adds a reference");
+	p = hetmem_torch_alloc(MB, 0, a);
+	is(hetmem_private_live(hetmem_torch_resource(0), id, NULL, 0), 1,
+	   "gets one after it");
+	ok(hetmem_torch_end_pool(0, 0, 8) == &of_a, "end");
+	hetmem_torch_release_pool(0, 0, 8);
+	is(hetmem_torch_private_pool(0, 0, 8), id, "the first reference keeps it");
+	hetmem_torch_release_pool(0, 0, 8);
+	is(hetmem_torch_pool_refs(0, 0, 8), 0, "the last release ends it");
+	hetmem_torch_free(p, MB, 0, a);
+	is(live(0), 0, "all were freed");
+}
+
 static void test_errors(void)
 {
 	int null = open("/dev/null", O_WRONLY), saved = dup(STDERR_FILENO);
@@ -342,6 +372,8 @@ static void test_errors(void)
 	hetmem_torch_record_stream(&x, a);
 	is(hetmem_torch_begin_pool(0, 1, 1, NULL, NULL), -EINVAL, "no filter");
 	ok(hetmem_torch_begin_pool(7, 1, 1, is_stream, NULL) < 0, "no device");
+	is(hetmem_torch_retain_pool(7, 1, 1), -ENODEV, "retain: no device");
+	is(hetmem_torch_pool_refs(7, 1, 1), 0, "and no reference");
 	hetmem_torch_release_pool(0, 1, 1);
 	ok(!hetmem_torch_end_pool(0, 1, 1), "no pool");
 	dup2(saved, STDERR_FILENO);
@@ -376,6 +408,7 @@ int main(void)
 	test_two_devices();
 	test_pool();
 	test_pool_threads();
+	test_retain();
 	test_try_alloc();
 	test_errors();
 	drv->cuStreamDestroy(a);

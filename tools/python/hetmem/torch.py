@@ -4,11 +4,16 @@
     import hetmem.torch
     hetmem.torch.enable()
 
-Call enable() before the first use of CUDA. It returns the mode: "plain". All device
-memory of PyTorch is hetmem's then. An allocation that fails raises RuntimeError
-("CUDA out of memory. ..."). PyTorch refuses to allocators of this kind, with an
-error that says so: torch.cuda.memory_stats() and what is made of it, snapshots,
-CUDA graphs, torch.cuda.MemPool, sharing tensors between processes, and
+Call enable() before the first use of CUDA. All device memory of PyTorch is hetmem's
+then. enable() returns the mode:
+
+"full": PyTorch has what it has with its own allocator: torch.cuda.OutOfMemoryError,
+statistics, snapshots, CUDA graphs, torch.cuda.MemPool.
+
+"plain": where full mode cannot be had; reason() has the reason. An allocation that
+fails raises RuntimeError ("CUDA out of memory. ..."). PyTorch refuses, with an error:
+torch.cuda.memory_stats() and what is made of it, snapshots, CUDA graphs,
+torch.cuda.MemPool, sharing tensors between processes, and
 torch.backends.cudnn.benchmark. resource(device).stats() has the statistics.
 
 pool() needs no enable(): it gives PyTorch's own allocator memory of hetmem for a
@@ -30,13 +35,14 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from . import _abi, _library, _process
+from . import _abi, _library, _process, _torch_full
 from ._library import HetmemError
 from .core import Resource, default
 
 _SHIM = "libhetmem-torch.so"
 _lock = threading.Lock()
 _mode: str | None = None
+_reason: str | None = None
 
 
 def _torch() -> Any:
@@ -78,38 +84,60 @@ def _refuse_late(torch: Any) -> None:
         )
 
 
+def _enable_plain(torch: Any) -> None:
+    path, shim = _shim()
+    memory = torch.cuda.memory
+    allocator = memory.CUDAPluggableAllocator(
+        path, "hetmem_plain_alloc", "hetmem_torch_free"
+    )
+    hooks = allocator.allocator()
+    library = _library.library()
+    for setter, owner, name in (
+        ("set_init_fn", library, "hetmem_torch_init"),
+        ("set_reset_fn", library, "hetmem_torch_reset"),
+        ("set_record_stream_fn", library, "hetmem_torch_record_stream"),
+        ("set_base_alloc_fn", library, "hetmem_torch_base_alloc"),
+        ("set_begin_allocate_to_pool", shim, "hetmem_plain_begin_pool"),
+    ):
+        getattr(hooks, setter)(_address(owner, name))
+    memory.change_current_allocator(allocator)
+
+
+def _enable_some(torch: Any, mode: str) -> tuple[str, str | None]:
+    """The mode that was taken, and the reason if it is not full."""
+    reason = 'enable(mode="plain") asked for it'
+    if mode != "plain":
+        try:
+            _torch_full.enable(torch, again=mode == "full")
+            return "full", None
+        except HetmemError as error:
+            # Another mode helps only where PyTorch has not refused.
+            if mode == "full" or error.errno != errno.EOPNOTSUPP:
+                raise
+            reason = str(error.strerror)
+    _enable_plain(torch)
+    return "plain", reason
+
+
 def enable(spec: str | None = None, mode: str = "auto") -> str:
     """Makes hetmem the allocator of PyTorch in this process. Returns the mode.
 
     @spec: what device memory is made of; None: HETMEM_RESOURCE of the environment,
     else "device-pool". Where it says no device, each device has its own resource.
-    @mode: "auto" or "plain".
+    @mode: "full", "plain", or "auto": full, and plain where full cannot be had.
+
+    The first call in full mode compiles a part of the package for the installed
+    PyTorch, which takes up to a minute, and keeps it in ~/.cache/hetmem.
     """
-    global _mode
-    if mode not in ("auto", "plain"):
-        raise ValueError(f"no mode {mode!r}: there are auto and plain")
+    global _mode, _reason
+    if mode not in ("auto", "plain", "full"):
+        raise ValueError(f"no mode {mode!r}: there are auto, plain and full")
     torch = _torch()
     with _lock:
         _refuse_late(torch)
-        path, shim = _shim()
-        memory = torch.cuda.memory
-        allocator = memory.CUDAPluggableAllocator(
-            path, "hetmem_plain_alloc", "hetmem_torch_free"
-        )
-        hooks = allocator.allocator()
-        library = _library.library()
-        for setter, owner, name in (
-            ("set_init_fn", library, "hetmem_torch_init"),
-            ("set_reset_fn", library, "hetmem_torch_reset"),
-            ("set_record_stream_fn", library, "hetmem_torch_record_stream"),
-            ("set_base_alloc_fn", library, "hetmem_torch_base_alloc"),
-            ("set_begin_allocate_to_pool", shim, "hetmem_plain_begin_pool"),
-        ):
-            getattr(hooks, setter)(_address(owner, name))
         with _process.choosing(spec):
-            memory.change_current_allocator(allocator)
-        _mode = "plain"
-    if torch.backends.cudnn.benchmark:
+            _mode, _reason = _enable_some(torch, mode)
+    if _mode == "plain" and torch.backends.cudnn.benchmark:
         warnings.warn(
             "hetmem.torch: plain mode cannot do torch.backends.cudnn.benchmark: "
             "set it to False",
@@ -122,6 +150,11 @@ def enable(spec: str | None = None, mode: str = "auto") -> str:
 def enabled() -> str | None:
     """The mode; None: PyTorch has its own allocator."""
     return _mode
+
+
+def reason() -> str | None:
+    """Why the mode is plain; None: it is not."""
+    return _reason
 
 
 def resource(device: int = 0) -> Resource:
@@ -216,8 +249,8 @@ def pool(
     if _mode is not None:
         raise HetmemError(
             errno.EOPNOTSUPP,
-            "PyTorch has no pools above the allocator of plain mode: "
-            "use pool() without enable()",
+            "PyTorch has no pools of other resources after enable(): use pool() "
+            "without enable(), or torch.cuda.MemPool in full mode",
         )
     ordinal = torch.cuda.current_device() if device is None else device
     with _lock:
@@ -262,18 +295,24 @@ def wake(tag: str | None = None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """python -m hetmem.torch [--spec SPEC] SCRIPT [ARGUMENT...]"""
+    """python -m hetmem.torch [--spec SPEC] [--mode MODE] SCRIPT [ARGUMENT...]"""
     parser = argparse.ArgumentParser(
         prog="python -m hetmem.torch",
         description="Runs a script of PyTorch, unchanged, with memory of hetmem.",
     )
     parser.add_argument("--spec", help="what device memory is made of")
+    parser.add_argument(
+        "--mode",
+        choices=("auto", "plain", "full"),
+        default="auto",
+        help="auto takes full, and plain where full cannot be had",
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="a module")
     parser.add_argument("script")
     parser.add_argument("argument", nargs=argparse.REMAINDER)
     given = parser.parse_args(arguments)
     try:
-        enable(given.spec)
+        enable(given.spec, given.mode)
     except (HetmemError, ImportError) as error:
         text = getattr(error, "strerror", None) or error
         sys.exit(f"python -m hetmem.torch: {text}")

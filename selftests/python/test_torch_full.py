@@ -1,0 +1,608 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+"""hetmem.torch in full mode: PyTorch itself over the soft driver, without a GPU.
+
+TORCH_SITE is a folder with PyTorch and the headers of CUDA, STAND_INS one that
+selftests/python/stand-ins made. Kernels do nothing there, so contents come from copies.
+Each test has an interpreter of its own.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import tap
+from hetmem import _library
+
+SITE, STAND_INS = os.environ["TORCH_SITE"], os.environ["STAND_INS"]
+START = """
+import ctypes, errno, gc, os, pickle, sys, threading, warnings
+# The stand-ins lack what PyTorch never calls here.
+sys.setdlopenflags(os.RTLD_LAZY)
+import torch, hetmem, hetmem.torch as ht
+sys.setdlopenflags(os.RTLD_NOW)
+from hetmem import _torch_full
+_torch_full._prebuilt = lambda torch: None
+MIB = 1 << 20
+def fails(kind, call, *text):
+    try: call()
+    except kind as error:
+        for part in text: assert part in str(error), str(error)
+        return error
+    raise AssertionError("no error")
+def empty(size, device="cuda"):
+    return torch.empty(size, dtype=torch.uint8, device=device)
+def stats(name, device=0):
+    return torch.cuda.memory_stats(device)[name]
+"""
+
+
+def full_environment():
+    """Compiled ones are kept for all tests of a run."""
+    return {
+        "LD_LIBRARY_PATH": f"{STAND_INS}:{os.path.dirname(_library.part('libhetmem-soft.so'))}",
+        "LD_PRELOAD": f"{STAND_INS}/libcudart.so.13",
+        "PYTHONPATH": os.pathsep.join([SITE, os.environ.get("PYTHONPATH", "")]),
+        "XDG_CACHE_HOME": CACHE,
+        "HETMEM_LIBRARY": _library.part("libhetmem.so.0"),
+        "HETMEM_SOFT_CHECK": "1",
+    }
+
+
+class Full(tap.Case):
+    def run_code(self, code, **environment):
+        """@code, which has the usual names, succeeds in silence after enable()."""
+        self.run_before(
+            'assert ht.enable(SPEC, mode="full") == "full" == ht.enabled()\n'
+            "assert ht.reason() is None\n" + tap.textwrap.dedent(code), **environment)
+
+    def run_before(self, code, **environment):
+        spec = environment.pop("SPEC", "pool(vmm,max=200M)")
+        self.silent(START + f"SPEC = {spec!r}\n" + tap.textwrap.dedent(code),
+                    **{**full_environment(), **environment})
+
+    def test_tensors(self):
+        self.run_code("""
+            assert not torch.cuda.is_initialized()
+            x = torch.arange(1000.).cuda()
+            y = x.clone()
+            del x
+            torch.cuda.synchronize()
+            assert torch.equal(y.cpu(), torch.arange(1000.))
+            # Nothing has no block, as with PyTorch's own allocator.
+            assert torch.empty(0, device="cuda").data_ptr() == 0
+            assert torch.cuda.memory.get_allocator_backend() == "hetmem"
+            assert ht.resource().stats().live == 1
+            """)
+
+    def test_out_of_memory(self):
+        self.run_code("""
+            kept = torch.arange(1000.).cuda()
+            for size in (300 * MIB, 1 << 50):
+                error = fails(torch.cuda.OutOfMemoryError, lambda: empty(size),
+                              "CUDA out of memory. Tried to allocate ", "GPU 0",
+                              "256.00 MiB", "hetmem: alloc of %d bytes" % size)
+                # What catches PyTorch's own catches it.
+                assert isinstance(error, (RuntimeError, torch.OutOfMemoryError))
+            assert torch.equal(kept.cpu(), torch.arange(1000.))
+            assert (stats("num_ooms"), stats("num_alloc_retries")) == (2, 2)
+            empty(100 * MIB)
+            # The limit is reached and left again.
+            held = []
+            def fill():
+                while True: held.append(empty(30 * MIB))
+            for _ in range(3):
+                fails(torch.OutOfMemoryError, fill)
+                assert len(held) == 6
+                held.clear()
+            called = []
+            torch._C._cuda_attach_out_of_memory_observer(lambda *a: called.append(a))
+            fails(torch.OutOfMemoryError, lambda: empty(300 * MIB))
+            assert called[0][:3] == (0, 300 * MIB, 256 * MIB), called
+            """)
+
+    def test_driver_fails(self):
+        """An error that is not lack of memory is not called so, and nothing is lost."""
+        self.run_code("""
+            x = empty(MIB)
+            ht.sleep()
+            error = fails(RuntimeError, lambda: empty(50 * MIB), "hetmem: alloc: ", "asleep")
+            assert not isinstance(error, torch.OutOfMemoryError)
+            ht.wake()
+            empty(50 * MIB)
+            """)
+
+    def test_statistics(self):
+        self.run_code("""
+            assert torch.cuda.memory_allocated() == 0 == torch.cuda.memory_reserved()
+            a = empty(1000)
+            b = empty(10 * MIB)
+            assert torch.cuda.memory_allocated() == 10 * MIB + 1024
+            assert stats("requested_bytes.all.current") == 10 * MIB + 1000
+            assert stats("allocated_bytes.small_pool.current") == 1024
+            assert stats("allocated_bytes.large_pool.current") == 10 * MIB
+            assert stats("allocation.all.current") == 2 == stats("active.all.current")
+            assert torch.cuda.memory_reserved() == ht.resource().stats().reserved
+            assert stats("segment.all.current") >= 2
+            del b
+            assert torch.cuda.memory_allocated() == 1024
+            assert torch.cuda.max_memory_allocated() == 10 * MIB + 1024
+            peak = torch.cuda.max_memory_reserved()
+            assert peak >= 12 * MIB
+            torch.cuda.empty_cache()
+            assert torch.cuda.memory_reserved() < peak == torch.cuda.max_memory_reserved()
+            torch.cuda.reset_peak_memory_stats()
+            assert torch.cuda.max_memory_allocated() == 1024
+            assert torch.cuda.max_memory_reserved() == torch.cuda.memory_reserved()
+            # A peak since the reset that is lower than the one before.
+            c = empty(5 * MIB)
+            del c
+            torch.cuda.empty_cache()
+            assert torch.cuda.max_memory_allocated() == 5 * MIB + 1024
+            assert 5 * MIB <= torch.cuda.max_memory_reserved() < peak
+            c = empty(30 * MIB)
+            assert torch.cuda.max_memory_reserved() >= 30 * MIB
+            assert stats("allocated_bytes.all.allocated") == 45 * MIB + 1024
+            torch.cuda.reset_accumulated_memory_stats()
+            assert stats("allocated_bytes.all.allocated") == 0
+            free, total = torch.cuda.mem_get_info()
+            assert total == 256 * MIB and free <= 226 * MIB
+            assert "PyTorch CUDA memory summary" in torch.cuda.memory_summary()
+            assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()
+            """)
+
+    def test_statistics_open_no_device(self):
+        self.run_code("""
+            torch.cuda.init()
+            for device in (0, 1): assert torch.cuda.memory_allocated(device) == 0
+            x = empty(MIB, "cuda:1")
+            assert [torch.cuda.memory_allocated(i) for i in (0, 1)] == [0, MIB]
+            assert stats("segment.all.current", 0) == 0
+            fails(Exception, lambda: torch.cuda.memory_stats(100), "nvalid device")
+            """, HETMEM_SOFT_DEVICES="2")
+
+    def test_fraction(self):
+        self.run_code("""
+            torch.cuda.set_per_process_memory_fraction(0.25)
+            assert torch.cuda.get_per_process_memory_fraction() == 0.25
+            fails(torch.OutOfMemoryError, lambda: empty(65 * MIB))
+            x = empty(60 * MIB)
+            torch.cuda.set_per_process_memory_fraction(1.0)
+            y = empty(65 * MIB)
+            for wrong in (-1.0, 1.5):
+                fails((RuntimeError, ValueError),
+                      lambda: torch.cuda.set_per_process_memory_fraction(wrong))
+            """)
+        self.run_code("""
+            error = fails(RuntimeError, lambda: torch.cuda.set_per_process_memory_fraction(0.5),
+                          "set_per_process_memory_fraction")
+            assert torch.cuda.get_per_process_memory_fraction() == 1
+            """, SPEC="device")
+
+    def test_snapshot(self):
+        self.run_code("""
+            kept = empty(3 * MIB)
+            torch.cuda.memory._record_memory_history(max_entries=8, stacks="python")
+            def made_here(): return empty(5 * MIB)
+            x = made_here()
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream): y = empty(2000)
+            del kept
+            fails(torch.OutOfMemoryError, lambda: empty(300 * MIB))
+            with tempfile.TemporaryDirectory() as folder:
+                torch.cuda.memory._dump_snapshot(folder + "/snapshot.pickle")
+                with open(folder + "/snapshot.pickle", "rb") as file: made = pickle.load(file)
+            trace = made["device_traces"][0]
+            assert [entry["action"] for entry in trace] == [
+                "alloc", "alloc", "free_requested", "free_completed", "oom", "snapshot"], trace
+            assert trace[0]["addr"] == x.data_ptr() and trace[0]["size"] == 5 * MIB
+            assert trace[1]["stream"] == stream.cuda_stream
+            assert trace[0]["frames"][0]["name"] == "empty", trace[0]["frames"]
+            assert any(frame["name"] == "made_here" for frame in trace[0]["frames"])
+            assert trace[4]["size"] == 300 * MIB and 0 < trace[4]["device_free"] < 256 * MIB
+            times = [entry["time_us"] for entry in trace]
+            assert times == sorted(times) and times[0] > 1e15
+            for segment in made["segments"]:
+                at = segment["address"]
+                for block in segment["blocks"]:
+                    assert block["address"] == at
+                    at += block["size"]
+                assert at == segment["address"] + segment["total_size"]
+            live = {block["address"]: block for segment in made["segments"]
+                    for block in segment["blocks"] if block["state"] == "active_allocated"}
+            assert sorted(live) == sorted([x.data_ptr(), y.data_ptr()])
+            assert live[x.data_ptr()]["requested_size"] == 5 * MIB
+            assert any(frame["name"] == "made_here"
+                       for frame in live[x.data_ptr()]["frames"])
+            assert sum(s["allocated_size"] for s in made["segments"]) >= 5 * MIB + 2000
+            # The oldest entries go first.
+            for _ in range(10): empty(100)
+            assert len(torch.cuda.memory._snapshot()["device_traces"][0]) == 8
+            torch.cuda.memory._record_memory_history(None)
+            empty(100)
+            assert torch.cuda.memory._snapshot()["device_traces"][0] == []
+            assert len(torch.cuda.memory_snapshot()) == len(made["segments"])
+            """.replace("kept = empty", "import tempfile\n            kept = empty", 1))
+
+    def test_record_stream(self):
+        """The soft driver's check mode ends the process where memory is reused too early."""
+        self.run_code("""
+            side = torch.cuda.Stream()
+            source = torch.arange(float(MIB))
+            for _ in range(20):
+                batch = source.cuda()
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    used = batch.clone()
+                batch.record_stream(side)
+                batch[5:].record_stream(side)
+                del batch
+                again = torch.zeros(MIB).cuda()
+                with torch.cuda.stream(side):
+                    assert torch.equal(used.cpu(), source)
+            # Memory that is not the allocator's is not recorded.
+            ctypes_memory = torch.empty(10).pin_memory()
+            """)
+
+    def test_graphs(self):
+        self.run_code("""
+            source = torch.arange(float(MIB)).cuda()
+            graph, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                inner = torch.empty(MIB, device="cuda").copy_(source)
+                out = inner.clone()
+                del inner
+            pools = {tuple(s["segment_pool_id"]) for s in torch.cuda.memory_snapshot()}
+            assert tuple(graph.pool()) in pools and (0, 0) in pools, pools
+            with torch.cuda.graph(second, pool=graph.pool()):
+                late = out.clone()
+            assert second.pool() == graph.pool()
+            # Others never get what a graph uses.
+            others = [torch.full((MIB,), 7.0).cuda() for _ in range(10)]
+            for value in (1, 2):
+                source.copy_(torch.full((MIB,), float(value)))
+                graph.replay()
+                second.replay()
+                torch.cuda.synchronize()
+                assert (late.cpu() == value).all() and (out.cpu() == value).all()
+            assert all((other.cpu() == 7).all() for other in others)
+            held = torch.cuda.memory_reserved()
+            del out, late, graph, second, others
+            torch.cuda.empty_cache()
+            assert torch.cuda.memory_reserved() < held
+            assert {tuple(s["segment_pool_id"]) for s in torch.cuda.memory_snapshot()} \\
+                == {(0, 0)}
+            # A capture that fails leaves an allocator that works.
+            def wrong():
+                with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                    empty(500 * MIB)
+            fails(torch.OutOfMemoryError, wrong)
+            assert torch.equal(torch.arange(9.).cuda().cpu(), torch.arange(9.))
+            """)
+
+    def test_graph_trees(self):
+        """What torch.compile(mode="reduce-overhead") calls."""
+        self.run_code("""
+            C = torch._C
+            pool = torch.cuda.graph_pool_handle()
+            stream = torch.cuda.Stream()
+            def capture(work):
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=pool, stream=stream): made = work()
+                return graph, made
+            source = torch.arange(1000.).cuda()
+            first, (a, b) = capture(lambda: (source.clone(), source.clone()))
+            address = a.data_ptr()
+            live = [a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()]
+            assert C._cuda_checkPoolLiveAllocations(0, pool, set(live))
+            assert not C._cuda_checkPoolLiveAllocations(0, pool, {live[0]})
+            assert not C._cuda_checkPoolLiveAllocations(0, pool, {live[0], live[1], 4096})
+            saved = C._cuda_getCheckpointState(0, pool)
+            del a
+            second, c = capture(lambda: source[:100].clone())
+            allocated = torch.cuda.memory_allocated()
+            # c goes, although its tensor lives; the memory of a comes back.
+            storage = C._construct_CUDA_Tensor_From_Storage_And_Metadata
+            metadata = {"nbytes": 4000, "data_ptr": address, "size": (1000,), "stride": (1,),
+                        "dtype": torch.float32, "device": torch.device("cuda", 0),
+                        "storage_offset": 0}
+            def alias(address):
+                return storage({**metadata, "data_ptr": address},
+                               C._construct_storage_from_data_pointer(
+                                   address, torch.device("cuda", 0), 4000))
+            again, kept = alias(address), alias(b.data_ptr())
+            C._cuda_setCheckpointPoolState(
+                0, saved, [t.untyped_storage()._cdata for t in (b, c)],
+                [t.untyped_storage()._cdata for t in (again, kept)])
+            assert C._cuda_checkPoolLiveAllocations(0, pool, set(live))
+            assert torch.cuda.memory_allocated() == allocated - 512 + 4096
+            # Tensors that are stale free nothing any more.
+            del b, c
+            assert C._cuda_checkPoolLiveAllocations(0, pool, set(live))
+            del again
+            assert C._cuda_checkPoolLiveAllocations(0, pool, {live[1]})
+            del kept
+            assert C._cuda_checkPoolLiveAllocations(0, pool, set())
+            first.replay(); torch.cuda.synchronize()
+            fails(RuntimeError, lambda: C._cuda_checkPoolLiveAllocations(0, (0, 99), set()),
+                  "no such pool")
+            """)
+
+    def test_mem_pool(self):
+        self.run_code("""
+            pool = torch.cuda.MemPool()
+            assert pool.use_count() == 1 and pool.snapshot() == []
+            with torch.cuda.use_mem_pool(pool):
+                assert pool.use_count() == 2
+                inside = empty(3 * MIB)
+            outside = empty(3 * MIB)
+            assert pool.use_count() == 1
+            segments = pool.snapshot()
+            assert [tuple(s["segment_pool_id"]) for s in segments] == [pool.id]
+            assert sum(s["allocated_size"] for s in segments) == 3 * MIB
+            del inside
+            more = empty(3 * MIB)
+            assert sum(s["allocated_size"] for s in pool.snapshot()) == 0
+            # A thread's pool is the thread's.
+            def other(): made.append(empty(MIB))
+            made = []
+            with torch.cuda.use_mem_pool(pool):
+                thread = threading.Thread(target=other)
+                thread.start(); thread.join()
+            assert sum(s["allocated_size"] for s in pool.snapshot()) == 0
+            with torch.cuda.use_mem_pool(pool): kept = empty(2 * MIB)
+            del pool
+            kept.copy_(torch.ones(2 * MIB, dtype=torch.uint8))
+            assert (kept.cpu() == 1).all()
+            for option in ("use_on_oom", "no_split"):
+                fails(RuntimeError, lambda: torch.cuda.MemPool(**{option: True}), option)
+            fails(hetmem.HetmemError, ht.pool, "torch.cuda.MemPool")
+            """)
+
+    def test_peers(self):
+        self.run_code("""
+            x = torch.arange(1000.).to("cuda:0")
+            y = x.to("cuda:1")
+            assert torch.equal(y.cpu(), torch.arange(1000.))
+            assert y.device.index == 1
+            z = torch.empty(1000, device="cuda:0").copy_(y)
+            assert torch.equal(z.cpu(), torch.arange(1000.))
+            """, SPEC="pool(vmm(peers=0/1))", HETMEM_SOFT_DEVICES="2")
+        self.run_code("""
+            x = torch.arange(1000.).to("cuda:0")
+            # Before a kernel reads what is not mapped for its device.
+            for _ in range(2):
+                fails(RuntimeError, lambda: x.to("cuda:1"), "peers=0/1")
+            assert torch.equal(x.cpu().to("cuda:1").cpu(), torch.arange(1000.))
+            """, SPEC="pool(vmm)", HETMEM_SOFT_DEVICES="2")
+
+    def test_cache_info(self):
+        """What torch.backends.cudnn.benchmark asks, by the C++ virtual."""
+        self.run_code("""
+            x = empty(20 * MIB)
+            del x
+            library = ctypes.CDLL(HELPER)
+            library.cache_info.restype = ctypes.c_size_t
+            assert 20 * MIB <= library.cache_info(0, 1) <= 256 * MIB
+            assert library.cache_info(0, 0) >= 200 * MIB
+            assert library.history() == 0
+            """.replace("HELPER", repr(helper())))
+
+    def test_other_processes(self):
+        self.run_code("""
+            # Any process may take the memory, as where kernel.yama.ptrace_scope is 0.
+            ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_long(-1), 0, 0, 0)
+            x = torch.arange(1000.).cuda()[10:]
+            shared = x.untyped_storage()._share_cuda_()
+            assert b"hetmem %d " % os.getpid() in shared[1], shared
+            again = x.untyped_storage()._share_cuda_()
+            assert (again[1], again[3]) == (shared[1], shared[3])
+            code = CHILD + '''
+            ht.enable(SPEC, mode="full")
+            torch.cuda.init()
+            both = pickle.loads(bytes.fromhex(sys.argv[1]))
+            shared = both[0]
+            made = [torch.UntypedStorage._new_shared_cuda(*one) for one in both]
+            tensor, same = [torch.empty(0, device="cuda").set_(one, 10, (990,))
+                            for one in made]
+            assert torch.equal(tensor.cpu(), torch.arange(10., 1000.)), tensor
+            tensor.copy_(torch.full((990,), 5.0))
+            torch.cuda.synchronize()
+            assert (same.cpu() == 5).all()
+            del made, tensor, same
+            wrong = list(shared)
+            wrong[1] = shared[1].replace(b"hetmem", b"other.")
+            fails(RuntimeError, lambda: torch.UntypedStorage._new_shared_cuda(*wrong))
+            '''
+            import subprocess, textwrap
+            subprocess.run([sys.executable, "-c", textwrap.dedent(code),
+                            pickle.dumps([shared, again]).hex()], check=True)
+            assert (x.cpu() == 5).all()
+            # Its files are closed with it.
+            files = len(os.listdir("/proc/self/fd"))
+            del x
+            torch.cuda.ipc_collect()
+            assert len(os.listdir("/proc/self/fd")) < files
+            """.replace("CHILD", repr(START + 'SPEC = "pool(vmm,max=64M)"\n')),
+            SPEC="pool(vmm(export=fd),max=64M)")
+        self.run_code("""
+            x = torch.arange(1000.).cuda()
+            for _ in range(2):
+                fails(RuntimeError, x.untyped_storage()._share_cuda_, "export=fd")
+            """)
+
+    def test_threads(self):
+        self.run_code("""
+            def work():
+                stream = torch.cuda.Stream()
+                with torch.cuda.stream(stream):
+                    for i in range(300):
+                        kept.append(empty(1000 * (i % 50 + 1)))
+                        if len(kept) > 20: kept.pop()
+            kept = []
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            torch.cuda.memory._record_memory_history()
+            for thread in threads: thread.start()
+            for _ in range(5): torch.cuda.memory._snapshot(); torch.cuda.memory_stats()
+            for thread in threads: thread.join()
+            kept.clear()
+            gc.collect()
+            assert torch.cuda.memory_allocated() == 0 == ht.resource().stats().live
+            """)
+
+    def test_too_late_and_twice(self):
+        self.run_before("""
+            torch.empty(10, device="cuda")
+            error = fails(hetmem.HetmemError, lambda: ht.enable(mode="full"), "before the first")
+            assert error.errno == errno.EBUSY and ht.enabled() is None
+            """)
+        self.run_code("""
+            error = fails(hetmem.HetmemError, ht.enable, "enabled already, in mode full")
+            assert error.errno == errno.EALREADY
+            assert ht.resource().stats().live == 0
+            """)
+
+    def test_wrong_spec(self):
+        """Refused before anything is compiled or changed."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_before("""
+                fails(hetmem.HetmemError, lambda: ht.enable("pool(vm)", mode="full"), "spec")
+                assert ht.enabled() is None and not os.listdir(os.environ["XDG_CACHE_HOME"])
+                x = torch.empty(10, device="cuda")
+                assert torch.cuda.memory.get_allocator_backend() == "native"
+                """, XDG_CACHE_HOME=folder)
+
+    def test_end_of_the_interpreter(self):
+        self.run_code("""
+            sys.keep = [empty(MIB) for _ in range(10)]
+            tensor = empty(10); tensor.cycle = tensor
+            pool = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(pool): sys.inside = empty(MIB)
+            sys.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(sys.graph): sys.out = sys.keep[0].clone()
+            torch.cuda.memory._record_memory_history()
+            sys.more = empty(100)
+            """)
+
+    def test_fork(self):
+        self.run_code("""
+            if pid := os.fork():
+                assert os.waitpid(pid, 0)[1] == 0
+            else:
+                assert empty(MIB).numel() == MIB and ht.resource().stats().live == 0
+            """)
+
+    def test_auto(self):
+        self.run_before("""
+            assert ht.enable() == "full"
+            """)
+        # One that came with the package is taken before a compiler is looked for.
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_before("""
+                made = _torch_full.find(torch, False)
+                os.environ["PATH"] = ""
+                _torch_full._prebuilt = lambda torch: made
+                assert ht.enable(mode="full") == "full"
+                """, XDG_CACHE_HOME=folder)
+            self.run_before("""
+                torch.__version__ = "2.12.0+cu130"
+                _torch_full._prebuilt = lambda torch: MADE
+                fails(hetmem.HetmemError, lambda: ht.enable(mode="full"), "not 2.12.0")
+                """.replace("MADE", "sorted(__import__('glob').glob("
+                            "os.environ['XDG_CACHE_HOME'] + '/hetmem/torch/*.so'))[0]"),
+                XDG_CACHE_HOME=folder)
+        # Without a compiler there is plain mode, which says why.
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_before("""
+                assert ht.enable() == "plain"
+                assert "install g++" in ht.reason(), ht.reason()
+                x = torch.arange(10.).cuda()
+                fails(RuntimeError, lambda: torch.empty(1 << 40, device="cuda"),
+                      "CUDA out of memory. hetmem: ")
+                """, XDG_CACHE_HOME=folder, PATH="/nonexistent")
+            self.run_before("""
+                error = fails(hetmem.HetmemError, lambda: ht.enable(mode="full"), "g++")
+                assert error.errno == errno.EOPNOTSUPP and ht.enabled() is None
+                """, XDG_CACHE_HOME=folder, PATH="/nonexistent")
+            self.run_before("""
+                os.chmod(os.environ["XDG_CACHE_HOME"] + "/hetmem/torch", 0o777)
+                assert ht.enable() == "plain" and "others can write" in ht.reason()
+                """, XDG_CACHE_HOME=folder)
+
+    def test_compiler_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            compiler = os.path.join(folder, "c++")
+            with open(compiler, "w", encoding="utf-8") as file:
+                file.write('#!/bin/sh\necho run >>"$0.runs"\necho "x.h:1: error: nothing works"\nexit 1\n')
+            os.chmod(compiler, 0o755)
+            for _ in range(2):
+                self.run_before("""
+                    assert ht.enable() == "plain" and "nothing works" in ht.reason()
+                    """, XDG_CACHE_HOME=folder, CXX=compiler)
+            # It is not run at each start, but where full mode is asked for.
+            with open(compiler + ".runs", encoding="utf-8") as file:
+                self.assertEqual(len(file.readlines()), 1)
+            self.run_before("""
+                fails(hetmem.HetmemError, lambda: ht.enable(mode="full"), "nothing works")
+                """, XDG_CACHE_HOME=folder, CXX=compiler)
+            with open(compiler + ".runs", encoding="utf-8") as file:
+                self.assertEqual(len(file.readlines()), 2)
+
+    def test_without_the_compilers_headers(self):
+        """PyTorch's own dependencies lack crt/host_defines.h; the package has what is needed."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name in os.listdir(SITE):
+                os.symlink(os.path.join(SITE, name), os.path.join(folder, name))
+            for up in ("nvidia", "nvidia/cu13", "nvidia/cu13/include"):
+                path = os.path.join(folder, up)
+                if os.path.islink(path):
+                    os.unlink(path)
+                os.mkdir(path)
+                for name in os.listdir(os.path.join(SITE, up)):
+                    if name not in ("crt", "cu13", "include"):
+                        os.symlink(os.path.join(SITE, up, name), os.path.join(path, name))
+            os.unlink(os.path.join(folder, "torch"))
+            os.mkdir(os.path.join(folder, "torch"))
+            for name in ("include", "lib"):
+                os.symlink(os.path.join(SITE, "torch", name),
+                           os.path.join(folder, "torch", name))
+            self.run_before(f"""
+                from hetmem import _torch_full
+                torch.__file__ = {folder!r} + "/torch/__init__.py"
+                os.environ.pop("CUDA_HOME", None)
+                path = _torch_full.find(torch, True)
+                assert path.startswith(os.environ["XDG_CACHE_HOME"]), path
+                ctypes.CDLL(path)
+                """, XDG_CACHE_HOME=folder)
+
+
+def helper():
+    """A library that calls what no Python function of PyTorch reaches."""
+    path = os.path.join(CACHE, "helper.so")
+    if not os.path.exists(path):
+        source = path[:-2] + "cc"
+        with open(source, "w", encoding="utf-8") as file:
+            file.write("""
+                #include <c10/cuda/CUDACachingAllocator.h>
+                namespace base = c10::cuda::CUDACachingAllocator;
+                extern "C" std::size_t cache_info(int device, std::size_t at_least)
+                {
+                    base::get()->cacheInfo(device, &at_least);
+                    return at_least;
+                }
+                extern "C" int history() { return base::get()->isHistoryEnabled(); }
+                """)
+        subprocess.run(
+            ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", "-w",
+             "-isystem", f"{SITE}/torch/include", "-isystem", f"{SITE}/nvidia/cu13/include",
+             "-o", path, source, f"{SITE}/torch/lib/libc10_cuda.so",
+             f"{SITE}/torch/lib/libc10.so"], check=True)
+    return path
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as CACHE:
+        os.chmod(CACHE, 0o700)
+        tap.main()

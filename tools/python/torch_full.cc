@@ -1,0 +1,1376 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * PyTorch's allocator in full mode (hetmem.torch): a class that does over libhetmem what
+ * PyTorch's own caching allocator does. It is compiled for one minor version of PyTorch, with
+ * that version's headers. It has no Python ABI: one binary is for all versions of Python.
+ *
+ * libhetmem keeps the memory. This file has a table of live blocks, because the library does
+ * not know of PyTorch's statistics, tracebacks and devices. One lock protects the table,
+ * the statistics and the trace. The lock is never held during a call of the library, of
+ * CUDA, or of a function that PyTorch passed: a traceback takes the GIL, and a thread with
+ * the GIL can be waiting for the lock.
+ *
+ * A block leaves the table before it is freed and enters it after it was allocated, so two
+ * entries never have one address. The allocator is never destroyed: PyTorch frees what its
+ * statics hold after main() has returned.
+ */
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <c10/core/Allocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/PeerToPeerAccess.h>
+#include <c10/util/ApproximateClock.h>
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
+#include <torch/version.h>
+
+#include <hetmem.h>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+namespace base = c10::cuda::CUDACachingAllocator;
+
+using c10::DeviceIndex;
+using c10::MempoolId_t;
+using base::BlockInfo;
+using base::DeviceStats;
+using base::RecordContext;
+using base::SegmentInfo;
+using base::TraceEntry;
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using traceback = std::shared_ptr<c10::GatheredContext>;
+
+constexpr int max_devices = 64;
+/* Larger blocks are of the large pool, in PyTorch and in libhetmem. */
+constexpr std::size_t most_small = 1 << 20;
+
+std::size_t rounded(std::size_t size)
+{
+	return (size + HETMEM_ALIGNMENT - 1) / HETMEM_ALIGNMENT * HETMEM_ALIGNMENT;
+}
+
+std::string in_units(std::size_t bytes)
+{
+	const char *const units[] = { "bytes", "KiB", "MiB", "GiB" };
+	double value = static_cast<double>(bytes);
+	char text[40];
+	int i = 0;
+
+	for (; value >= 1024 && i < 3; i++)
+		value /= 1024;
+	std::snprintf(text, sizeof(text), i ? "%.2f %s" : "%.0f %s", value, units[i]);
+	return text;
+}
+
+/* The streams that PyTorch has no handle for: those of the library become 0. */
+cudaStream_t torch_stream(hetmem_stream stream)
+{
+	if (stream == HETMEM_STREAM_HOST || stream == HETMEM_STREAM_UNKNOWN ||
+	    stream == HETMEM_STREAM_LEGACY)
+		return nullptr;
+	return static_cast<cudaStream_t>(stream);
+}
+
+/* Memory that other processes can map. Its files are open as long as the block lives. */
+struct exported {
+	std::vector<int> files;
+	std::string handle;
+
+	~exported()
+	{
+		for (int file : files)
+			close(file);
+	}
+};
+
+struct live_block {
+	std::size_t size;
+	DeviceIndex device;
+	cudaStream_t stream;
+	MempoolId_t pool;
+	traceback context;
+	std::shared_ptr<exported> shared;
+};
+
+/* What PyTorch passes to begin a pool, and the pool. */
+struct filter {
+	std::function<bool(cudaStream_t)> wants;
+	MempoolId_t pool;
+};
+
+/* The pool of the calling thread's last allocation. */
+thread_local MempoolId_t chosen_pool;
+
+int ask(void *data, hetmem_stream stream)
+{
+	const filter *f = static_cast<filter *>(data);
+
+	if (!f->wants(static_cast<cudaStream_t>(stream)))
+		return 0;
+	chosen_pool = f->pool;
+	return 1;
+}
+
+struct checkpoint : base::AllocatorState {
+	struct hetmem_checkpoint *saved = nullptr;
+	MempoolId_t pool;
+
+	~checkpoint() override
+	{
+		hetmem_checkpoint_free(saved);
+	}
+};
+
+/* Sums of a walk, for small blocks and for large ones. */
+struct walk_sums {
+	std::size_t segments[2] = {}, pending[2] = {}, pending_bytes[2] = {};
+	std::size_t idle[2] = {}, idle_bytes[2] = {};
+	std::size_t held[2] = {}, largest = 0;
+};
+
+int sum_segment(void *data, const struct hetmem_walk_segment *segment)
+{
+	walk_sums *sums = static_cast<walk_sums *>(data);
+
+	sums->segments[!segment->small]++;
+	sums->held[!segment->small] += segment->bytes;
+	return 0;
+}
+
+int sum_block(void *data, const struct hetmem_walk_segment *segment,
+	      const struct hetmem_walk_block *block)
+{
+	walk_sums *sums = static_cast<walk_sums *>(data);
+	const int large = !segment->small;
+
+	if (block->state == HETMEM_BLOCK_PENDING) {
+		sums->pending[large]++;
+		sums->pending_bytes[large] += block->bytes;
+	} else if (block->state != HETMEM_BLOCK_LIVE) {
+		/* A segment that is free as a whole can be given back. */
+		if (block->bytes < segment->bytes) {
+			sums->idle[large]++;
+			sums->idle_bytes[large] += block->bytes;
+		}
+		if (!segment->private_pool)
+			sums->largest = std::max(sums->largest, block->bytes);
+	}
+	return 0;
+}
+
+struct device_state {
+	DeviceStats stats;
+	std::deque<TraceEntry> trace;
+	double fraction = 1;
+	bool used = false;
+	/* The library's peak at the last reset, and the largest sample since then. */
+	std::uint64_t reset_reserved = 0;
+	std::int64_t sampled_reserved = 0, sampled_peak = 0;
+};
+
+class allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator {
+public:
+	allocator();
+
+	c10::DataPtr allocate(std::size_t size) override;
+	c10::DeleterFnPtr raw_deleter() const override;
+	void *raw_alloc(std::size_t size) override;
+	void *raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override;
+	void raw_delete(void *ptr) override;
+	void init(int device_count) override;
+	std::string name() override;
+
+	void emptyCache(MempoolId_t pool) override;
+	void cacheInfo(DeviceIndex device, std::size_t *largest) override;
+	void *getBaseAllocation(void *ptr, std::size_t *size) override;
+	void recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stream) override;
+	double getMemoryFraction(DeviceIndex device) override;
+	void setMemoryFraction(double fraction, DeviceIndex device) override;
+	std::vector<base::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex) override;
+
+	DeviceStats getDeviceStats(DeviceIndex device) override;
+	void resetAccumulatedStats(DeviceIndex device) override;
+	void resetPeakStats(DeviceIndex device) override;
+	base::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) override;
+	bool isHistoryEnabled() override;
+	void recordHistory(bool enabled, base::CreateContextFn recorder, std::size_t most,
+			   RecordContext when, bool clear,
+			   const std::vector<std::string> &skip) override;
+	void recordAnnotation(
+		const std::vector<std::pair<std::string, std::string>> &metadata) override;
+	void pushCompileContext(std::string &context) override;
+	void popCompileContext() override;
+	void setUserMetadata(const std::string &metadata) override;
+	std::string getUserMetadata() override;
+	void attachOutOfMemoryObserver(base::OutOfMemoryObserver observer) override;
+	void attachAllocatorTraceTracker(base::AllocatorTraceTracker tracker) override;
+
+	void beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
+				 std::function<bool(cudaStream_t)> wants) override;
+	void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override;
+	void releasePool(DeviceIndex device, MempoolId_t pool) override;
+	int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override;
+	void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
+				std::shared_ptr<base::CUDAAllocator> other) override;
+	void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use) override;
+	void setNoSplit(DeviceIndex device, MempoolId_t pool) override;
+	bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
+				      const std::unordered_set<void *> &expected) override;
+	std::shared_ptr<base::AllocatorState> getCheckpointState(DeviceIndex device,
+								 MempoolId_t pool) override;
+	base::CheckpointDelta setCheckpointPoolState(
+		DeviceIndex device, std::shared_ptr<base::AllocatorState> state) override;
+
+	base::ShareableHandle shareIpcHandle(void *ptr) override;
+	std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
+	void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
+	cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device,
+				std::size_t count, cudaStream_t stream, bool p2p) override;
+
+	bool release(void *ptr);
+
+	/* Virtual functions of PyTorch 2.15; before, nobody calls them. */
+	virtual bool supportsUserMetadata();
+	virtual traceback getContextForPointer(const void *ptr);
+
+private:
+	void *get(std::size_t size, DeviceIndex device, cudaStream_t stream);
+	[[noreturn]] void out_of_memory(std::size_t size, DeviceIndex device,
+					cudaStream_t stream, traceback context,
+					const std::string &reason);
+	device_state &state(DeviceIndex device);
+	struct hetmem_resource *resource(DeviceIndex device);
+	traceback gather(RecordContext least);
+	void insert(void *ptr, const live_block &block);
+	bool remove(void *ptr, live_block *block);
+	void record(TraceEntry::Action action, DeviceIndex device, std::size_t address,
+		    std::size_t size, cudaStream_t stream, MempoolId_t pool,
+		    traceback context);
+	void report(void *ptr, std::int64_t size, DeviceIndex device);
+	void track(const TraceEntry &entry);
+	std::uint64_t private_pool(DeviceIndex device, MempoolId_t pool);
+	struct hetmem *library();
+
+	std::mutex lock;
+	std::unordered_map<void *, live_block> blocks;
+	std::vector<std::unique_ptr<device_state>> states;
+	/* The numbers that the library has for PyTorch's pools. */
+	std::map<std::pair<DeviceIndex, std::uint64_t>, MempoolId_t> pools;
+
+	std::atomic<bool> recording{ false };
+	std::atomic<base::CreateContextFn> recorder{ nullptr };
+	std::atomic<RecordContext> record_when{ RecordContext::NEVER };
+	std::size_t most_entries = 1;
+	std::unordered_set<int> skipped;
+	std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations;
+	std::string user_metadata;
+	c10::ApproximateClockToUnixTimeConverter clock;
+	std::vector<base::OutOfMemoryObserver> observers;
+	std::vector<base::AllocatorTraceTracker> trackers;
+	std::atomic<bool> tracked{ false };
+
+	std::mutex import_lock;
+	struct hetmem *hm = nullptr;
+	std::map<std::string, std::weak_ptr<void>> imports;
+};
+
+/* Never destroyed. */
+allocator *the_allocator;
+
+thread_local std::vector<std::string> compile_contexts;
+
+/* PyTorch calls it in destructors, where an exception would end the process. */
+void delete_block(void *ptr)
+{
+	try {
+		if (ptr && !the_allocator->release(ptr))
+			std::fprintf(stderr, "hetmem: free: %p is not allocated\n", ptr);
+	} catch (const std::exception &e) {
+		std::fprintf(stderr, "hetmem: free: %s\n", e.what());
+	}
+}
+
+/* Throws PyTorch's exception for @err of a call of the library. */
+[[noreturn]] void fail(const char *what)
+{
+	const std::string text = hetmem_last_error();
+
+	TORCH_CHECK(false, "hetmem: ", what, ": ", text);
+	std::abort();
+}
+
+void check(long err, const char *what)
+{
+	if (err < 0)
+		fail(what);
+}
+
+allocator::allocator() :
+	CUDAPluggableAllocator(
+		[](std::size_t size, int device, cudaStream_t stream) -> void * {
+			void *ptr;
+
+			check(hetmem_torch_try_alloc(size, device, stream, &ptr), "alloc");
+			return ptr;
+		},
+		[](void *ptr, std::size_t size, int device, cudaStream_t stream) {
+			hetmem_torch_free(ptr, size, device, stream);
+		})
+{
+}
+
+std::string allocator::name()
+{
+	return "hetmem";
+}
+
+void allocator::init(int device_count)
+{
+	hetmem_torch_init(device_count);
+	{
+		std::lock_guard<std::mutex> guard(lock);
+
+		while (states.size() < static_cast<std::size_t>(std::max(device_count, 0)))
+			states.push_back(std::make_unique<device_state>());
+	}
+	initialized_ = true;
+}
+
+/* With the lock, as remove() and record(). */
+device_state &allocator::state(DeviceIndex device)
+{
+	TORCH_CHECK(device >= 0 && device < max_devices, "Invalid device ", int(device));
+	while (states.size() <= static_cast<std::size_t>(device))
+		states.push_back(std::make_unique<device_state>());
+	return *states[device];
+}
+
+struct hetmem_resource *allocator::resource(DeviceIndex device)
+{
+	struct hetmem_resource *res = hetmem_torch_resource(device);
+
+	if (!res)
+		fail("device");
+	return res;
+}
+
+std::uint64_t allocator::private_pool(DeviceIndex device, MempoolId_t pool)
+{
+	return hetmem_torch_private_pool(device, pool.first, pool.second);
+}
+
+/*
+ * Allocation.
+ */
+
+traceback allocator::gather(RecordContext least)
+{
+	base::CreateContextFn fn = recorder.load();
+
+	return fn && record_when.load() >= least ? fn() : nullptr;
+}
+
+void for_sizes(std::size_t size, StatArray &array, std::size_t amount, bool more)
+{
+	for (std::size_t i : { std::size_t(0), size <= most_small ? std::size_t(1) : 2 }) {
+		if (more)
+			array[i].increase(amount);
+		else
+			array[i].decrease(amount);
+	}
+}
+
+void count(DeviceStats &stats, std::size_t size, bool more)
+{
+	for_sizes(size, stats.allocation, 1, more);
+	for_sizes(size, stats.allocated_bytes, rounded(size), more);
+	for_sizes(size, stats.requested_bytes, size, more);
+}
+
+void allocator::insert(void *ptr, const live_block &block)
+{
+	std::int64_t reserved = -1;
+	bool sample;
+
+	{
+		std::lock_guard<std::mutex> guard(lock);
+		device_state &s = state(block.device);
+
+		s.used = true;
+		count(s.stats, block.size, true);
+		/* After a reset, new memory is made where more is allocated than before. */
+		sample = s.reset_reserved &&
+			 s.stats.allocated_bytes[0].current > s.sampled_peak;
+		if (sample)
+			s.sampled_peak = s.stats.allocated_bytes[0].current;
+		blocks.insert_or_assign(ptr, block);
+	}
+	if (sample) {
+		struct hetmem_resource_stats stats = {};
+
+		stats.size = sizeof(stats);
+		if (!hetmem_resource_stats(hetmem_torch_resource(block.device), &stats))
+			reserved = static_cast<std::int64_t>(stats.reserved);
+		std::lock_guard<std::mutex> guard(lock);
+		device_state &s = state(block.device);
+
+		s.sampled_reserved = std::max(s.sampled_reserved, reserved);
+	}
+	if (recording || tracked)
+		record(TraceEntry::ALLOC, block.device, reinterpret_cast<std::size_t>(ptr),
+		       block.size, block.stream, block.pool, block.context);
+	if (c10::memoryProfilingEnabled())
+		report(ptr, static_cast<std::int64_t>(block.size), block.device);
+}
+
+bool allocator::remove(void *ptr, live_block *block)
+{
+	{
+		std::lock_guard<std::mutex> guard(lock);
+		auto found = blocks.find(ptr);
+
+		if (found == blocks.end())
+			return false;
+		*block = std::move(found->second);
+		blocks.erase(found);
+		count(state(block->device).stats, block->size, false);
+	}
+	if (recording || tracked) {
+		traceback context = gather(RecordContext::ALL);
+
+		/* When the streams are done with it is not known here. */
+		for (auto action : { TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED })
+			record(action, block->device, reinterpret_cast<std::size_t>(ptr),
+			       block->size, block->stream, block->pool,
+			       context ? context : block->context);
+	}
+	if (c10::memoryProfilingEnabled())
+		report(ptr, -static_cast<std::int64_t>(block->size), block->device);
+	return true;
+}
+
+/* For torch.profiler(profile_memory=True). */
+void allocator::report(void *ptr, std::int64_t size, DeviceIndex device)
+{
+	struct hetmem_resource_stats stats = {};
+	std::int64_t allocated;
+
+	stats.size = sizeof(stats);
+	hetmem_resource_stats(hetmem_torch_resource(device), &stats);
+	{
+		std::lock_guard<std::mutex> guard(lock);
+
+		allocated = state(device).stats.allocated_bytes[0].current;
+	}
+	c10::reportMemoryUsageToProfiler(ptr, size, static_cast<std::size_t>(allocated),
+					 stats.reserved, c10::Device(c10::kCUDA, device));
+}
+
+/* Objects of PyTorch that keep device memory after their last use: of other processes. */
+bool free_for_others()
+{
+	bool freed = false;
+
+	for (const std::string &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+		freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+	return freed;
+}
+
+void *allocator::get(std::size_t size, DeviceIndex device, cudaStream_t stream)
+{
+	const traceback context = gather(RecordContext::STATE);
+	void *ptr = nullptr;
+	int err;
+
+	chosen_pool = { 0, 0 };
+	err = hetmem_torch_try_alloc(size, device, stream, &ptr);
+	if (C10_UNLIKELY(err == -ENOMEM)) {
+		const std::string reason = hetmem_last_error();
+
+		{
+			std::lock_guard<std::mutex> guard(lock);
+
+			state(device).stats.num_alloc_retries++;
+		}
+		if (!free_for_others() ||
+		    hetmem_torch_try_alloc(size, device, stream, &ptr))
+			out_of_memory(size, device, stream, context, reason);
+	} else if (err) {
+		fail("alloc");
+	}
+	insert(ptr, { size, device, stream, chosen_pool, context, nullptr });
+	return ptr;
+}
+
+void allocator::out_of_memory(std::size_t size, DeviceIndex device, cudaStream_t stream,
+			      traceback context, const std::string &reason)
+{
+	std::size_t room = 0, total = 0, limit;
+	std::vector<base::OutOfMemoryObserver> called;
+	std::int64_t allocated;
+	double fraction;
+
+	{
+		c10::cuda::OptionalCUDAGuard guard;
+
+		guard.set_index(device);
+		if (cudaMemGetInfo(&room, &total))
+			(void)cudaGetLastError();
+	}
+	{
+		std::lock_guard<std::mutex> guard(lock);
+		device_state &s = state(device);
+
+		s.stats.num_ooms++;
+		allocated = s.stats.allocated_bytes[0].current;
+		fraction = s.fraction;
+		called = observers;
+	}
+	limit = static_cast<std::size_t>(fraction * static_cast<double>(total));
+	record(TraceEntry::OOM, device, room, size, stream, chosen_pool, std::move(context));
+	c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(size),
+					 static_cast<std::size_t>(allocated), 0,
+					 c10::Device(c10::kCUDA, device));
+	for (const auto &observer : called)
+		observer(device, size, limit, room);
+	TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
+			 in_units(size), ". GPU ", int(device), " has a total capacity of ",
+			 in_units(total), " of which ", in_units(room), " is free. ",
+			 in_units(static_cast<std::size_t>(allocated)),
+			 " is allocated by PyTorch. hetmem: ", reason);
+	std::abort();
+}
+
+c10::DataPtr allocator::allocate(std::size_t size)
+{
+	DeviceIndex device;
+	void *ptr = nullptr;
+
+	C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+	/* PyTorch's own allocator has no block for 0 bytes, either. */
+	if (size)
+		ptr = get(size, device, c10::cuda::getCurrentCUDAStream(device));
+	return { ptr, ptr, &delete_block, c10::Device(c10::kCUDA, device) };
+}
+
+c10::DeleterFnPtr allocator::raw_deleter() const
+{
+	return &delete_block;
+}
+
+void *allocator::raw_alloc_with_stream(std::size_t size, cudaStream_t stream)
+{
+	DeviceIndex device;
+
+	C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+	return size ? get(size, device, stream) : nullptr;
+}
+
+void *allocator::raw_alloc(std::size_t size)
+{
+	DeviceIndex device;
+
+	C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+	return size ? get(size, device, c10::cuda::getCurrentCUDAStream(device)) : nullptr;
+}
+
+bool allocator::release(void *ptr)
+{
+	live_block block;
+
+	if (!remove(ptr, &block))
+		return false;
+	hetmem_torch_free(ptr, block.size, block.device, block.stream);
+	return true;
+}
+
+void allocator::raw_delete(void *ptr)
+{
+	TORCH_CHECK(!ptr || release(ptr), "invalid device pointer: ", ptr);
+}
+
+/*
+ * The cache.
+ */
+
+void allocator::emptyCache(MempoolId_t)
+{
+	hetmem_torch_reset();
+}
+
+void allocator::cacheInfo(DeviceIndex device, std::size_t *largest)
+{
+	struct hetmem_walk walk = {};
+	walk_sums sums;
+
+	if (!*largest) {
+		c10::cuda::CUDAGuard guard(device);
+		std::size_t total;
+
+		C10_CUDA_CHECK(cudaMemGetInfo(largest, &total));
+	}
+	walk.size = sizeof(walk);
+	walk.block = sum_block;
+	walk.data = &sums;
+	/* A resource without a pool caches nothing. */
+	hetmem_walk(resource(device), &walk);
+	*largest = std::max(*largest, sums.largest);
+}
+
+void *allocator::getBaseAllocation(void *ptr, std::size_t *size)
+{
+	void *first = hetmem_torch_base_alloc(ptr, size);
+
+	TORCH_CHECK(first, "invalid device pointer: ", ptr);
+	return first;
+}
+
+void allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stream)
+{
+	/* Memory of another library, or of another process, is none of ours. */
+	if (ptr.get() && ptr.get_deleter() == &delete_block)
+		hetmem_torch_record_stream(ptr.get(), stream.stream());
+}
+
+double allocator::getMemoryFraction(DeviceIndex device)
+{
+	std::lock_guard<std::mutex> guard(lock);
+
+	return state(device).fraction;
+}
+
+void allocator::setMemoryFraction(double fraction, DeviceIndex device)
+{
+	std::size_t room, total;
+
+	TORCH_CHECK(fraction > 0 && fraction <= 1, "invalid fraction: ", fraction,
+		    ". Please set it above 0 and up to 1");
+	{
+		c10::cuda::CUDAGuard guard(device);
+
+		C10_CUDA_CHECK(cudaMemGetInfo(&room, &total));
+	}
+	check(hetmem_resource_set(
+		      resource(device), "max",
+		      std::to_string(static_cast<std::size_t>(
+			      fraction * static_cast<double>(total))).c_str()),
+	      "set_per_process_memory_fraction");
+	std::lock_guard<std::mutex> guard(lock);
+
+	state(device).fraction = fraction;
+}
+
+std::vector<base::StreamSegmentSize> allocator::getExpandableSegmentSizes(DeviceIndex)
+{
+	return {};
+}
+
+/*
+ * Statistics.
+ */
+
+/* @now in a stat whose peak is only as often up to date as it is asked for. */
+void sampled(Stat &stat, std::size_t now)
+{
+	stat.current = static_cast<std::int64_t>(now);
+	stat.peak = std::max(stat.peak, stat.current);
+}
+
+void sampled(StatArray &array, const std::size_t now[2])
+{
+	sampled(array[0], now[0] + now[1]);
+	sampled(array[1], now[0]);
+	sampled(array[2], now[1]);
+}
+
+DeviceStats allocator::getDeviceStats(DeviceIndex device)
+{
+	struct hetmem_resource_stats held = {};
+	struct hetmem_walk walk = {};
+	walk_sums sums;
+	bool used;
+
+	{
+		std::lock_guard<std::mutex> guard(lock);
+
+		used = state(device).used;
+	}
+	/* To ask makes no resource. */
+	held.size = sizeof(held);
+	if (used) {
+		check(hetmem_resource_stats(resource(device), &held), "stats");
+		walk.size = sizeof(walk);
+		walk.segment = sum_segment;
+		walk.block = sum_block;
+		walk.data = &sums;
+		hetmem_walk(resource(device), &walk);
+	}
+	std::lock_guard<std::mutex> guard(lock);
+	device_state &s = state(device);
+	Stat &reserved = s.stats.reserved_bytes[0];
+
+	sampled(s.stats.segment, sums.segments);
+	sampled(s.stats.inactive_split, sums.idle);
+	sampled(s.stats.inactive_split_bytes, sums.idle_bytes);
+	sampled(s.stats.reserved_bytes, sums.held);
+	/* The walk looks at addresses, of which some have no memory at present. */
+	reserved.current = static_cast<std::int64_t>(held.reserved);
+	s.sampled_reserved = std::max(s.sampled_reserved, reserved.current);
+	reserved.peak = held.reserved_peak > s.reset_reserved ?
+				static_cast<std::int64_t>(held.reserved_peak) :
+				s.sampled_reserved;
+	for (int i = 0; i < 3; i++) {
+		const auto more = [&](const std::size_t of[2]) {
+			return static_cast<std::int64_t>(i ? of[i - 1] : of[0] + of[1]);
+		};
+		Stat &active = s.stats.active[i], &bytes = s.stats.active_bytes[i];
+
+		active.peak = std::max(active.peak, s.stats.allocation[i].peak);
+		bytes.peak = std::max(bytes.peak, s.stats.allocated_bytes[i].peak);
+		sampled(active, s.stats.allocation[i].current + more(sums.pending));
+		sampled(bytes, s.stats.allocated_bytes[i].current + more(sums.pending_bytes));
+		active.allocated = s.stats.allocation[i].allocated;
+		active.freed = s.stats.allocation[i].freed;
+		bytes.allocated = s.stats.allocated_bytes[i].allocated;
+		bytes.freed = s.stats.allocated_bytes[i].freed;
+	}
+	return s.stats;
+}
+
+template <class F> void for_arrays(DeviceStats &stats, F fn)
+{
+	for (StatArray *array : { &stats.allocation, &stats.segment, &stats.active,
+				  &stats.inactive_split, &stats.allocated_bytes,
+				  &stats.reserved_bytes, &stats.active_bytes,
+				  &stats.inactive_split_bytes, &stats.requested_bytes })
+		for (Stat &stat : *array)
+			fn(stat);
+}
+
+void allocator::resetAccumulatedStats(DeviceIndex device)
+{
+	std::lock_guard<std::mutex> guard(lock);
+	DeviceStats &stats = state(device).stats;
+
+	for_arrays(stats, [](Stat &stat) { stat.reset_accumulated(); });
+	stats.num_alloc_retries = 0;
+	stats.num_ooms = 0;
+}
+
+void allocator::resetPeakStats(DeviceIndex device)
+{
+	struct hetmem_resource_stats held = {};
+	bool used;
+
+	getDeviceStats(device);
+	{
+		std::lock_guard<std::mutex> guard(lock);
+
+		used = state(device).used;
+	}
+	held.size = sizeof(held);
+	if (used)
+		check(hetmem_resource_stats(resource(device), &held), "stats");
+	std::lock_guard<std::mutex> guard(lock);
+	device_state &s = state(device);
+
+	for_arrays(s.stats, [](Stat &stat) { stat.reset_peak(); });
+	s.reset_reserved = held.reserved_peak;
+	s.sampled_reserved = static_cast<std::int64_t>(held.reserved);
+	s.sampled_peak = s.stats.allocated_bytes[0].current;
+}
+
+/*
+ * Snapshots and the trace.
+ */
+
+struct picture {
+	std::vector<SegmentInfo> segments;
+	/* A block's address, by the order of the blocks. */
+	std::vector<std::vector<void *>> addresses;
+	DeviceIndex device;
+};
+
+int add_segment(void *data, const struct hetmem_walk_segment *from)
+{
+	picture *p = static_cast<picture *>(data);
+	SegmentInfo segment;
+
+	segment.device = p->device;
+	segment.address = reinterpret_cast<std::size_t>(from->base);
+	segment.total_size = from->bytes;
+	segment.is_large = !from->small;
+	/* The library's number, until the whole picture is there. */
+	segment.owner_private_pool_id = { from->private_pool, 0 };
+	p->segments.push_back(std::move(segment));
+	p->addresses.emplace_back();
+	return 0;
+}
+
+int add_block(void *data, const struct hetmem_walk_segment *,
+	      const struct hetmem_walk_block *from)
+{
+	picture *p = static_cast<picture *>(data);
+	SegmentInfo &segment = p->segments.back();
+	BlockInfo block;
+
+	if (segment.blocks.empty())
+		segment.stream = torch_stream(from->stream);
+	block.size = from->bytes;
+	block.requested_size = from->requested;
+	block.allocated = from->state == HETMEM_BLOCK_LIVE;
+	block.active = block.allocated || from->state == HETMEM_BLOCK_PENDING;
+	segment.requested_size += from->requested;
+	segment.allocated_size += block.allocated ? from->bytes : 0;
+	segment.active_size += block.active ? from->bytes : 0;
+	segment.blocks.push_back(std::move(block));
+	p->addresses.back().push_back(from->ptr);
+	return 0;
+}
+
+base::SnapshotInfo allocator::snapshot(MempoolId_t pool, bool include_traces)
+{
+	const bool all = !pool.first && !pool.second;
+	base::SnapshotInfo info;
+	std::size_t nr_devices;
+
+	{
+		std::lock_guard<std::mutex> guard(lock);
+
+		nr_devices = states.size();
+	}
+	for (std::size_t i = 0; i < nr_devices; i++) {
+		const DeviceIndex device = static_cast<DeviceIndex>(i);
+		struct hetmem_walk walk = {};
+		picture made;
+		bool used;
+		int err;
+
+		{
+			std::lock_guard<std::mutex> guard(lock);
+
+			used = states[i]->used;
+		}
+		walk.size = sizeof(walk);
+		walk.private_pool = all || !used ? 0 : private_pool(device, pool);
+		walk.segment = add_segment;
+		walk.block = add_block;
+		walk.data = &made;
+		made.device = device;
+		if (!used || (!all && !walk.private_pool))
+			continue;
+		err = hetmem_walk(resource(device), &walk);
+		if (err != -EOPNOTSUPP)
+			check(err, "snapshot");
+		std::lock_guard<std::mutex> guard(lock);
+
+		for (std::size_t s = 0; s < made.segments.size(); s++) {
+			SegmentInfo &segment = made.segments[s];
+			auto known = pools.find({ device, segment.owner_private_pool_id.first });
+
+			segment.owner_private_pool_id =
+				known == pools.end() ? MempoolId_t{ 0, 0 } : known->second;
+			for (std::size_t b = 0; b < segment.blocks.size(); b++) {
+				auto found = blocks.find(made.addresses[s][b]);
+
+				if (segment.blocks[b].allocated && found != blocks.end())
+					segment.blocks[b].context_when_allocated =
+						found->second.context;
+			}
+			info.segments.push_back(std::move(segment));
+		}
+	}
+	if (include_traces && recording)
+		for (std::size_t i = 0; i < nr_devices; i++)
+			record(TraceEntry::SNAPSHOT, static_cast<DeviceIndex>(i), 0, 0, nullptr,
+			       { 0, 0 }, nullptr);
+	const auto converter = clock.makeConverter();
+	const auto microseconds = [&](c10::approx_time_t time) {
+		return converter(time) / 1000;
+	};
+	std::lock_guard<std::mutex> guard(lock);
+
+	info.device_traces.resize(nr_devices);
+	for (std::size_t i = 0; include_traces && i < nr_devices; i++) {
+		for (TraceEntry entry : states[i]->trace) {
+			entry.time_.t_ = microseconds(entry.time_.approx_t_);
+			info.device_traces[i].push_back(std::move(entry));
+		}
+	}
+	for (auto entry : annotations) {
+		entry.time_.t_ = microseconds(entry.time_.approx_t_);
+		info.external_annotations.push_back(std::move(entry));
+	}
+	info.config_metadata = {};
+	return info;
+}
+
+void allocator::record(TraceEntry::Action action, DeviceIndex device, std::size_t address,
+		       std::size_t size, cudaStream_t stream, MempoolId_t pool,
+		       traceback context)
+{
+	std::vector<base::AllocatorTraceTracker> called;
+	traceback dropped;
+
+	/* Before it, a traceback of an allocation is there for the state alone. */
+	if (record_when < RecordContext::ALLOC)
+		context = nullptr;
+	TraceEntry entry(action, device, address, size, stream, pool,
+			 c10::getApproximateTime(), std::move(context),
+			 compile_contexts.empty() ? "" : compile_contexts.back());
+	{
+		std::lock_guard<std::mutex> guard(lock);
+		device_state &s = state(device);
+
+		entry.user_metadata_ = user_metadata;
+		called = trackers;
+		if (recording && !skipped.count(action)) {
+			s.trace.push_back(entry);
+			if (s.trace.size() > most_entries) {
+				dropped = std::move(s.trace.front().context_);
+				s.trace.pop_front();
+			}
+		}
+	}
+	for (const auto &tracker : called)
+		tracker(entry);
+}
+
+bool allocator::isHistoryEnabled()
+{
+	return recording;
+}
+
+void allocator::recordHistory(bool enabled, base::CreateContextFn fn, std::size_t most,
+			      RecordContext when, bool clear,
+			      const std::vector<std::string> &skip)
+{
+	std::vector<std::deque<TraceEntry>> dropped;
+	std::unordered_set<int> skipping;
+
+	TORCH_CHECK(when == RecordContext::NEVER || fn, "no function for tracebacks");
+	for (const std::string &action : skip)
+		skipping.insert(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
+	std::lock_guard<std::mutex> guard(lock);
+
+	recorder = enabled ? fn : nullptr;
+	record_when = enabled ? when : RecordContext::NEVER;
+	most_entries = std::max(most, std::size_t(1));
+	skipped = std::move(skipping);
+	recording = enabled;
+	for (auto &s : states) {
+		if (!enabled || clear)
+			dropped.push_back(std::move(s->trace));
+		if (!enabled || clear)
+			s->trace.clear();
+		while (s->trace.size() > most_entries)
+			s->trace.pop_front();
+	}
+	if (!enabled || clear)
+		annotations.clear();
+}
+
+void allocator::recordAnnotation(
+	const std::vector<std::pair<std::string, std::string>> &metadata)
+{
+	DeviceIndex device;
+
+	if (!recording)
+		return;
+	C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+	c10::CachingDeviceAllocator::AnnotationEntry entry(device, c10::getApproximateTime());
+
+	for (const auto &pair : metadata)
+		entry.recordUserMetadata(pair.first, pair.second);
+	std::lock_guard<std::mutex> guard(lock);
+
+	annotations.push_back(std::move(entry));
+	if (annotations.size() > most_entries)
+		annotations.pop_front();
+}
+
+void allocator::pushCompileContext(std::string &context)
+{
+	compile_contexts.push_back(context);
+}
+
+void allocator::popCompileContext()
+{
+	if (!compile_contexts.empty())
+		compile_contexts.pop_back();
+}
+
+void allocator::setUserMetadata(const std::string &metadata)
+{
+	std::lock_guard<std::mutex> guard(lock);
+
+	user_metadata = metadata;
+}
+
+std::string allocator::getUserMetadata()
+{
+	std::lock_guard<std::mutex> guard(lock);
+
+	return user_metadata;
+}
+
+bool allocator::supportsUserMetadata()
+{
+	return true;
+}
+
+traceback allocator::getContextForPointer(const void *ptr)
+{
+	std::lock_guard<std::mutex> guard(lock);
+	auto found = blocks.find(const_cast<void *>(ptr));
+
+	return found == blocks.end() ? nullptr : found->second.context;
+}
+
+void allocator::attachOutOfMemoryObserver(base::OutOfMemoryObserver observer)
+{
+	std::lock_guard<std::mutex> guard(lock);
+
+	observers.push_back(std::move(observer));
+}
+
+void allocator::attachAllocatorTraceTracker(base::AllocatorTraceTracker tracker)
+{
+	std::lock_guard<std::mutex> guard(lock);
+
+	trackers.push_back(std::move(tracker));
+	tracked = true;
+}
+
+/*
+ * Pools of graphs and of torch.cuda.MemPool.
+ */
+
+void allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
+				    std::function<bool(cudaStream_t)> wants)
+{
+	auto made = std::make_unique<filter>(filter{ std::move(wants), pool });
+
+	check(hetmem_torch_begin_pool(device, pool.first, pool.second, ask, made.get()),
+	      "begin of a pool");
+	made.release();
+	const std::uint64_t id = private_pool(device, pool);
+	std::lock_guard<std::mutex> guard(lock);
+
+	pools[{ device, id }] = pool;
+}
+
+void allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool)
+{
+	delete static_cast<filter *>(hetmem_torch_end_pool(device, pool.first, pool.second));
+}
+
+void allocator::releasePool(DeviceIndex device, MempoolId_t pool)
+{
+	hetmem_torch_release_pool(device, pool.first, pool.second);
+}
+
+int allocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool)
+{
+	return hetmem_torch_pool_refs(device, pool.first, pool.second);
+}
+
+void allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
+				   std::shared_ptr<base::CUDAAllocator> other)
+{
+	TORCH_CHECK(!other || other.get() == this,
+		    "hetmem: a torch.cuda.MemPool has no allocator of its own in full mode: "
+		    "create it without one, or use it without hetmem.torch.enable()");
+	check(hetmem_torch_retain_pool(device, pool.first, pool.second), "pool");
+	const std::uint64_t id = private_pool(device, pool);
+	std::lock_guard<std::mutex> guard(lock);
+
+	pools[{ device, id }] = pool;
+}
+
+void allocator::setUseOnOOM(DeviceIndex, MempoolId_t, bool use)
+{
+	TORCH_CHECK(!use, "hetmem: no torch.cuda.MemPool has use_on_oom=True in full mode: "
+			  "leave it out");
+}
+
+void allocator::setNoSplit(DeviceIndex, MempoolId_t)
+{
+	TORCH_CHECK(false, "hetmem: no torch.cuda.MemPool has no_split=True in full mode: "
+			   "leave it out");
+}
+
+bool allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
+					 const std::unordered_set<void *> &expected)
+{
+	const std::uint64_t id = private_pool(device, pool);
+	std::vector<void *> live(expected.size() + 1);
+	ssize_t nr;
+
+	TORCH_CHECK(id, "hetmem: no such pool");
+	nr = hetmem_private_live(resource(device), id, live.data(), live.size());
+	check(nr, "live blocks");
+	return static_cast<std::size_t>(nr) == expected.size() &&
+	       std::all_of(live.begin(), live.begin() + nr,
+			   [&](void *ptr) { return expected.count(ptr) > 0; });
+}
+
+std::shared_ptr<base::AllocatorState> allocator::getCheckpointState(DeviceIndex device,
+								    MempoolId_t pool)
+{
+	auto made = std::make_shared<checkpoint>();
+	const std::uint64_t id = private_pool(device, pool);
+
+	TORCH_CHECK(id, "hetmem: no such pool");
+	made->pool = pool;
+	check(hetmem_private_checkpoint(resource(device), id, &made->saved), "checkpoint");
+	return made;
+}
+
+void add_restored(void *data, const struct hetmem_restored *block)
+{
+	static_cast<std::vector<hetmem_restored> *>(data)->push_back(*block);
+}
+
+base::CheckpointDelta allocator::setCheckpointPoolState(
+	DeviceIndex device, std::shared_ptr<base::AllocatorState> given)
+{
+	const auto *saved = dynamic_cast<checkpoint *>(given.get());
+	std::vector<hetmem_restored> restored;
+	base::CheckpointDelta delta;
+
+	TORCH_CHECK(saved, "hetmem: the checkpoint is another allocator's");
+	check(hetmem_private_restore(resource(device), saved->saved, add_restored, &restored),
+	      "restore");
+	for (const hetmem_restored &block : restored) {
+		cudaStream_t stream = torch_stream(block.stream);
+		live_block old;
+
+		if (block.kind == HETMEM_RESTORED_FREED)
+			remove(block.ptr, &old);
+		if (block.kind == HETMEM_RESTORED_ALLOCATED)
+			insert(block.ptr, { block.bytes, device, stream, saved->pool,
+					    gather(RecordContext::STATE), nullptr });
+		if (block.kind != HETMEM_RESTORED_ALLOCATED)
+			delta.ptrs_freed.push_back(block.ptr);
+		if (block.kind != HETMEM_RESTORED_FREED)
+			delta.dataptrs_allocd.emplace_back(block.ptr, block.ptr, &delete_block,
+							   c10::Device(c10::kCUDA, device));
+	}
+	return delta;
+}
+
+/*
+ * Other devices and other processes.
+ */
+
+void allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer)
+{
+	struct hetmem_access access = {};
+	bool reaches;
+
+	access.size = sizeof(access);
+	check(hetmem_resource_access(resource(peer), &access), "peer access");
+	reaches = access.devices >> device & 1;
+	/* PyTorch has noted that access is enabled, and would not ask again. */
+	if (!reaches)
+		c10::cuda::detail::init_p2p_access_cache(c10::cuda::device_count());
+	/* A kernel of PyTorch that reads such memory would end the process. */
+	TORCH_CHECK(reaches, "hetmem: device ", int(device),
+		    " cannot use the memory of device ", int(peer),
+		    ": name the devices in the spec, as in "
+		    "hetmem.torch.enable(\"pool(vmm(peers=0/1))\")");
+	CUDAPluggableAllocator::enablePeerAccess(device, peer);
+}
+
+cudaError_t allocator::memcpyAsync(void *to, int to_device, const void *from, int from_device,
+				   std::size_t count, cudaStream_t stream, bool)
+{
+	if (to_device != from_device)
+		return cudaMemcpyPeerAsync(to, to_device, from, from_device, count, stream);
+	return cudaMemcpyAsync(to, from, count, cudaMemcpyDeviceToDevice, stream);
+}
+
+/*
+ * The handle of shared memory is text: the exporting process, and for each of its files the
+ * number and the length. The importing process takes the files by pidfd_getfd(2).
+ */
+
+struct hetmem *allocator::library()
+{
+	if (!hm)
+		check(hetmem_open(&hm, nullptr), "open");
+	return hm;
+}
+
+base::ShareableHandle allocator::shareIpcHandle(void *ptr)
+{
+	char *first = static_cast<char *>(getBaseAllocation(ptr, nullptr));
+	std::vector<struct hetmem_segment> segments(16);
+	auto made = std::make_shared<exported>();
+	DeviceIndex device;
+	ssize_t nr;
+
+	{
+		std::lock_guard<std::mutex> guard(lock);
+		auto found = blocks.find(first);
+
+		TORCH_CHECK(found != blocks.end(), "invalid device pointer: ", ptr);
+		device = found->second.device;
+		if (found->second.shared)
+			return { static_cast<char *>(ptr) - first,
+				 found->second.shared->handle };
+	}
+	do {
+		segments.resize(segments.size() * 4);
+		made->files.resize(segments.size());
+		nr = hetmem_export(resource(device), first, made->files.data(),
+				   segments.data(), segments.size());
+	} while (nr == -ENOSPC && segments.size() < 1 << 20);
+	made->files.resize(std::max(nr, ssize_t(0)));
+	TORCH_CHECK(nr != -EOPNOTSUPP, "hetmem: memory of this spec cannot be shared with other "
+		    "processes: call hetmem.torch.enable(\"pool(vmm(export=fd))\")");
+	check(nr, "export");
+	made->handle = "hetmem " + std::to_string(getpid());
+	for (ssize_t i = 0; i < nr; i++)
+		made->handle += " " + std::to_string(made->files[i]) + " " +
+				std::to_string(segments[i].length);
+	std::lock_guard<std::mutex> guard(lock);
+	auto found = blocks.find(first);
+
+	if (found != blocks.end())
+		found->second.shared = made;
+	return { static_cast<char *>(ptr) - first, made->handle };
+}
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open	434
+#endif
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd	438
+#endif
+
+struct descriptor {
+	int number = -1;
+
+	~descriptor()
+	{
+		if (number >= 0)
+			close(number);
+	}
+};
+
+std::shared_ptr<void> allocator::getIpcDevPtr(std::string handle)
+{
+	std::vector<struct hetmem_segment> segments;
+	std::deque<descriptor> files;
+	std::vector<int> numbers;
+	std::size_t offset = 0;
+	DeviceIndex device;
+	descriptor process;
+	int pid, used = 0;
+	void *ptr;
+
+	std::lock_guard<std::mutex> guard(import_lock);
+	auto known = imports.find(handle);
+
+	if (known != imports.end()) {
+		std::shared_ptr<void> alive = known->second.lock();
+
+		if (alive)
+			return alive;
+	}
+	C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+	TORCH_CHECK(std::sscanf(handle.c_str(), "hetmem %d%n", &pid, &used) == 1,
+		    "hetmem: the tensor is of a process whose allocator is not hetmem: "
+		    "call hetmem.torch.enable() in both");
+	process.number = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+	TORCH_CHECK(process.number >= 0, "hetmem: no process ", pid,
+		    " that shared the tensor: keep it alive, with the tensor");
+	for (const char *at = handle.c_str() + used;;) {
+		struct hetmem_segment segment = {};
+		int number;
+
+		if (std::sscanf(at, " %d %zu%n", &number, &segment.length, &used) != 2)
+			break;
+		at += used;
+		files.emplace_back();
+		files.back().number = static_cast<int>(
+			syscall(SYS_pidfd_getfd, process.number, number, 0));
+		TORCH_CHECK(files.back().number >= 0, "hetmem: process ", pid,
+			    " does not let this one take its memory (",
+			    std::strerror(errno), "): set the sysctl "
+			    "kernel.yama.ptrace_scope to 0, or let the parent take its child's");
+		segment.offset = offset;
+		offset += segment.length;
+		segments.push_back(segment);
+		numbers.push_back(files.back().number);
+	}
+	check(hetmem_import(library(), device, numbers.data(), segments.data(),
+			    segments.size(), &ptr), "import");
+	std::shared_ptr<void> made(ptr, [this, device](void *imported) {
+		c10::cuda::OptionalCUDAGuard device_guard;
+
+		/* Work of this process that uses it may be under way. */
+		device_guard.set_index(device);
+		(void)cudaDeviceSynchronize();
+		hetmem_import_close(hm, imported);
+	});
+	imports[handle] = made;
+	return made;
+}
+
+} /* namespace */
+
+/* The version of PyTorch that this is compiled for. */
+EXPORT const char *hetmem_full_version()
+{
+	return TORCH_VERSION;
+}
+
+/*
+ * Makes it PyTorch's allocator. Returns 0; else @text, @len bytes, has PyTorch's error, and
+ * nothing has changed.
+ */
+EXPORT int hetmem_full_enable(char *text, std::size_t len)
+{
+	namespace pluggable = torch::cuda::CUDAPluggableAllocator;
+
+	try {
+		if (!the_allocator)
+			the_allocator = new allocator;
+		std::shared_ptr<base::CUDAAllocator> shared(the_allocator,
+							    [](base::CUDAAllocator *) {});
+		pluggable::changeCurrentAllocator(shared);
+		/* For torch.accelerator, which asks for the allocator of a kind of device. */
+		c10::SetAllocator(c10::kCUDA, the_allocator, 0);
+	} catch (const c10::Error &e) {
+		std::snprintf(text, len, "%s", e.what_without_backtrace());
+		return -EBUSY;
+	} catch (const std::exception &e) {
+		std::snprintf(text, len, "%s", e.what());
+		return -EBUSY;
+	}
+	return 0;
+}
