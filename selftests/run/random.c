@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Random calls with checked contents: OPERATIONS in all, by threads that pass each other their
- * allocations. The argument is the seed.
+ * Random calls with checked contents, by threads that pass each other their allocations. Arguments:
+ * the seed, how many calls there are in all.
  */
 #include <malloc.h>
 #include <stdatomic.h>
@@ -23,7 +23,7 @@ struct allocation {
 /* Whoever finds one here owns it. */
 static _Atomic(struct allocation *) passed[THREADS];
 static atomic_size_t wrong, failed, made;
-static unsigned int first_seed;
+static unsigned int first_seed, operations = OPERATIONS;
 
 /* Written and looked at: both ends, and a word of each page, of large ones of every 16th. */
 static size_t step(size_t size)
@@ -141,9 +141,9 @@ static void *work(void *arg)
 {
 	unsigned int seed = first_seed * 1000 + (uintptr_t)arg;
 	struct allocation *slots[SLOTS] = { NULL }, *other;
-	int i;
+	unsigned int i;
 
-	for (i = 0; i < OPERATIONS / THREADS; i++) {
+	for (i = 0; i < operations / THREADS; i++) {
 		struct allocation **a = &slots[rand_r(&seed) % SLOTS];
 
 		if (!*a) {
@@ -187,6 +187,8 @@ int main(int argc, char **argv)
 	uintptr_t i;
 
 	first_seed = argc > 1 ? atoi(argv[1]) : getpid();
+	if (argc > 2)
+		operations = atoi(argv[2]);
 	printf("# seed %u\n", first_seed);
 	for (i = 0; i < THREADS; i++)
 		need(!pthread_create(&threads[i], NULL, work, (void *)(i + 1)), "a thread");
