@@ -237,8 +237,8 @@ static int parse(struct options *o, int argc, char **argv)
 	return 0;
 }
 
-/* Whether memory of the resource is a program's to use. 0, or the exit status. */
-static int try_spec(const char *text)
+/* Whether memory of the resource is a program's to use, and the agent can run. 0, or the exit status. */
+static int try_spec(const char *text, bool agent)
 {
 	struct hetmem_access access = { .size = sizeof(access) };
 	struct hetmem_resource *res;
@@ -257,6 +257,9 @@ static int try_spec(const char *text)
 		if (hetmem_resource_access(res, &access) || !access.host)
 			status = complain(EXIT_USAGE, "run", "the CPU cannot use all memory of '%s'; take system, unified or host",
 					  text);
+		/* HETMEM_AGENT has started it already, or said why not. */
+		else if (agent && !secure_getenv("HETMEM_AGENT") && hetmem_agent_start(hm, NULL))
+			status = complain(EXIT_USAGE, "run", "%s; or leave '--agent' out", hetmem_last_error());
 		hetmem_resource_destroy(res);
 	}
 	hetmem_close(hm);
@@ -500,7 +503,7 @@ int cmd_run(int argc, char **argv)
 	if (!status && o.policy >= 0)
 		status = try_policy(&o);
 	if (!status && o.spec)
-		status = try_spec(o.spec);
+		status = try_spec(o.spec, o.agent);
 	if (!status)
 		status = check_command(o.command[0]);
 	if (!status)

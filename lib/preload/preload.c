@@ -135,45 +135,74 @@ static struct {
 };
 
 static atomic_int resolving;
+static void (*next_free)(void *p);
 
-/* False: dlsym() is at work, in this thread or another. */
-static bool resolve(void)
+/* In place of the next free() where the static array was used. */
+static void free_unless_early(void *p)
 {
-	const int error = errno;
-	int no = 0;
-	/* malloc comes last: once it is there, all are. */
-	const struct {
-		const char *name;
-		void **to;
-	} calls[] = {
-		{ "calloc", (void **)&next.calloc },
-		{ "realloc", (void **)&next.realloc },
-		{ "free", (void **)&next.free },
-		{ "memalign", (void **)&next.memalign },
-		{ "aligned_alloc", (void **)&next.aligned_alloc },
-		{ "posix_memalign", (void **)&next.posix_memalign },
-		{ "malloc_usable_size", (void **)&next.usable_size },
-		{ "malloc_trim", (void **)&next.trim },
-		{ "dallocx", (void **)&next.dallocx },
-		{ "sdallocx", (void **)&next.sdallocx },
-		{ "rallocx", (void **)&next.rallocx },
-		{ "xallocx", (void **)&next.xallocx },
-		{ "sallocx", (void **)&next.sallocx },
-		{ "malloc", (void **)&next.malloc },
-	};
+	if (!is_early(p))
+		next_free(p);
+}
+
+struct call {
+	const char *name;
+	void **to;
+};
+
+/* What is not there remains as it is. */
+static void find_calls(const struct call *calls, size_t nr)
+{
 	size_t i;
 
-	if (!atomic_compare_exchange_strong(&resolving, &no, 1))
-		return false;
-	for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+	for (i = 0; i < nr; i++) {
 		void *found = dlsym(RTLD_NEXT, calls[i].name);
 
 		if (found)
 			*calls[i].to = found;
 	}
+}
+
+/* False: dlsym() is at work, in this thread or another. */
+static bool resolve(void)
+{
+	void *(*next_malloc)(size_t size) = NULL;
+	const int error = errno;
+	int no = 0;
+	const struct call calls[] = {
+		{ "malloc", (void **)&next_malloc },
+		{ "calloc", (void **)&next.calloc },
+		{ "realloc", (void **)&next.realloc },
+		{ "free", (void **)&next_free },
+		{ "memalign", (void **)&next.memalign },
+		{ "aligned_alloc", (void **)&next.aligned_alloc },
+		{ "posix_memalign", (void **)&next.posix_memalign },
+		{ "malloc_usable_size", (void **)&next.usable_size },
+		{ "malloc_trim", (void **)&next.trim },
+	};
+
+	if (!atomic_compare_exchange_strong(&resolving, &no, 1))
+		return false;
+	find_calls(calls, sizeof(calls) / sizeof(calls[0]));
+	/* libc's dlsym() allocates only for an error: free() has less to do without. */
+	next.free = atomic_load(&early_used) ? free_unless_early : next_free;
+	next.malloc = next_malloc;
 	atomic_store(&resolving, 0);
 	errno = error;
 	return true;
+}
+
+/* After resolve(): a name that is not there is an error, for which dlsym() allocates. */
+static void resolve_jemalloc(void)
+{
+	const struct call calls[] = {
+		{ "dallocx", (void **)&next.dallocx },
+		{ "sdallocx", (void **)&next.sdallocx },
+		{ "rallocx", (void **)&next.rallocx },
+		{ "xallocx", (void **)&next.xallocx },
+		{ "sallocx", (void **)&next.sallocx },
+	};
+
+	find_calls(calls, sizeof(calls) / sizeof(calls[0]));
 }
 
 static void *first_malloc(size_t size)
@@ -196,7 +225,7 @@ static void *first_realloc(void *p, size_t size)
 
 static void first_free(void *p)
 {
-	if (resolve())
+	if (resolve() && !is_early(p))
 		next.free(p);
 }
 
@@ -271,12 +300,8 @@ export void *calloc(size_t nr, size_t size)
 
 export void free(void *p)
 {
-	if (may_be_block(p)) {
-		if (!p || hm_block_free(p))
-			return;
-	} else if (unlikely(is_early(p))) {
+	if (may_be_block(p) && (!p || hm_block_free(p)))
 		return;
-	}
 	next.free(p);
 }
 
@@ -630,6 +655,7 @@ static void begin(void)
 	size_t min;
 
 	resolve();
+	resolve_jemalloc();
 	hm_page_size = sysconf(_SC_PAGESIZE);
 	wrong = find_sanitizer();
 	if (wrong) {

@@ -34,6 +34,7 @@ wrong '--spec and --policy' "'--policy' does not apply: system\(node=N\)" run --
 wrong '--spec that is wrong' 'character 1' run --spec 'nothing()' true
 wrong '--spec that is empty' 'is empty' run --spec '' true
 HETMEM_DRIVER=soft wrong '--spec of memory that the CPU cannot use' "CPU cannot use.*take system" run --spec device-pool true
+[ -e /dev/hetmem ] || wrong '--agent without the module' "hetmem.*leave '--agent' out" run --agent true
 wrong '--report of a directory' "cannot append to '/': .*--report" run --report / true
 wrong '--report in a directory that is not there' 'cannot append' run --report /none/x true
 wrong '--report with a newline' 'has a newline' run --report "$tmp/a"$'\n'b true
@@ -152,7 +153,9 @@ HETMEM_DRIVER=soft BY_SPEC=yes program 'calls, unified' with --spec unified $pro
 check 'little address space' sh -c "ulimit -v 300000; '$hetmem' run sort -n -S 30M --parallel=1 /dev/null"
 
 # Others that are preloaded, before main and after it.
-LD_PRELOAD=$top/build/selftests/run/early.so check 'a constructor that allocates' with true
+LD_PRELOAD=$top/build/selftests/run/early.so check 'a constructor that allocates, a dlsym() that does' \
+	with /bin/true
+LD_PRELOAD=$top/build/selftests/run/early.so program 'calls, with that' with $programs/calls blocks
 jemalloc=$(ls /usr/lib/*/libjemalloc.so.2)
 LD_PRELOAD=$jemalloc program 'calls, jemalloc' with $programs/calls blocks
 LD_PRELOAD=$jemalloc program 'random, jemalloc' with $programs/random
