@@ -7,7 +7,7 @@
 
 check 'the programs build' make all run-tests
 need xz:xz-utils sqlite3:sqlite3 redis-server:redis-server redis-benchmark:redis-tools \
-	/usr/lib/python3/dist-packages/numpy:python3-numpy setpriv:util-linux
+	/usr/lib/python3/dist-packages/numpy:python3-numpy setpriv:util-linux valgrind:valgrind
 
 programs=build/selftests/run
 report=$tmp/report
@@ -239,6 +239,13 @@ also 'has blocks' test "$(blocks sqlite3)" -gt 0
 check 'gcc' sh -c "echo '#include <stdio.h>' >'$tmp/hello.c'; echo 'int main(void) { return !puts(\"hello\"); }' >>'$tmp/hello.c';
 	'$hetmem' run --min 64K --report '$report' gcc -O2 -g -o '$tmp/hello' '$tmp/hello.c' && '$tmp/hello' | grep -qx hello"
 also 'and what it starts' grep -q command=cc1 "$report"
+# What small allocations cost, in instructions.
+instructions() { valgrind --tool=callgrind --callgrind-out-file=/dev/null "$@" 2>&1 >/dev/null | sed -n 's/.*Collected : //p'; }
+small=${query//100000/5000}
+plain=$(instructions sqlite3 :memory: "$small")
+preloaded=$(LD_PRELOAD=$top/build/libhetmem-preload.so instructions sqlite3 :memory: "$small")
+also "no more than 1% more instructions ($plain, $preloaded)" test "${plain:-0}" -gt 10000000 \
+	-a "${preloaded:-0}" -gt 10000000 -a "$((${preloaded:-0} * 100))" -lt "$((${plain:-0} * 101))"
 mkdir "$tmp/redis"
 check 'redis under its own benchmark' with selftests/run/redis "$tmp/redis"
 also 'has blocks' test "$(blocks redis-server)" -gt 0
