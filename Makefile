@@ -40,7 +40,8 @@ cflags	 = -std=gnu11 $(warnings) -fvisibility=hidden -fPIC $(sanflags) $(CFLAGS)
 ldflags	 = -Wl,--as-needed $(sanflags) $(LDFLAGS)
 
 soft_src := $(sort $(wildcard lib/soft/*.c))
-lib_src	 := $(filter-out $(soft_src),$(sort $(shell find lib -name '*.c' 2>/dev/null)))
+preload_src := $(sort $(wildcard lib/preload/*.c))
+lib_src	 := $(filter-out $(soft_src) $(preload_src),$(sort $(shell find lib -name '*.c' 2>/dev/null)))
 tool_src := $(sort $(shell find tools -name '*.c' 2>/dev/null))
 test_src := $(sort $(shell find selftests/lib selftests/soft -name '*.c' 2>/dev/null))
 man_pages := $(wildcard Documentation/man/*.[1-8])
@@ -50,19 +51,22 @@ lib_obj	 := $(lib_src:%.c=$(B)/obj/%.o)
 soft_obj := $(soft_src:%.c=$(B)/obj/%.o) \
 	$(patsubst %,$(B)/obj/lib/%.o,core/error core/fork core/range platform/detect \
 		platform/kernel platform/kmod platform/maps platform/numa)
+preload_obj := $(preload_src:%.c=$(B)/obj/%.o)
 tool_obj := $(tool_src:%.c=$(B)/obj/%.o)
 lib_tests := $(test_src:selftests/%.c=$(B)/selftests/%)
 named	 = $(foreach t,$(lib_tests),$(if $(filter $(1)_%,$(notdir $t)),$t))
 vm_tests := $(call named,vm)
 gpu_tests := $(call named,gpu)
 host_tests := $(filter-out $(vm_tests) $(gpu_tests),$(lib_tests))
+run_tests := $(patsubst selftests/%.c,$(B)/selftests/%,$(filter-out %/early.c,\
+	$(wildcard selftests/run/*.c))) $(B)/selftests/run/early.so
 libktest_src := $(sort $(wildcard selftests/kernel/libktest/*.c))
 fuzz_src := $(sort $(wildcard selftests/kernel/fuzz/*.c))
 kernel_src := $(filter-out $(libktest_src) $(fuzz_src),$(sort $(wildcard selftests/kernel/*/*.c)))
 kernel_tests := $(kernel_src:selftests/%.c=$(B)/selftests/%)
 fuzzer	 := $(B)/selftests/kernel/fuzz/fuzz
 cmakedir = $(LIBDIR)/cmake/hetmem
-dirs	 = $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(cmakedir) $(INCDIR)/hetmem \
+dirs	 = $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(LIBDIR)/hetmem $(cmakedir) $(INCDIR)/hetmem \
 		$(INCDIR)/linux $(BINDIR) $(BASHDIR) $(ZSHDIR))
 
 ifeq ($(V),1)
@@ -73,7 +77,7 @@ Q	= @
 say	= @printf '  %-7s %s\n'
 endif
 
-all: $(B)/libhetmem.so $(B)/libhetmem-soft.so $(B)/libhetmem.a $(B)/hetmem
+all: $(B)/libhetmem.so $(B)/libhetmem-soft.so $(B)/libhetmem-preload.so $(B)/libhetmem.a $(B)/hetmem
 
 # make check-headers DIR...: the directories are goals that need nothing done.
 ifneq ($(filter check-headers,$(MAKECMDGOALS)),)
@@ -125,6 +129,17 @@ $(B)/libhetmem-soft.so $(B)/python/libhetmem-soft.so: $(soft_obj) lib/soft/libhe
 		-Wl,--version-script=lib/soft/libhetmem-soft.map -Wl,-z,defs $(ldflags) \
 		-o $@ $(soft_obj) $(lib_libs)
 
+# What 'hetmem run' puts into programs. It replaces malloc, as sanitizers do: it has none.
+# Its own functions call each other, not a program's of the same name.
+$(B)/libhetmem-preload.so $(B)/python/libhetmem-preload.so: sanflags =
+$(preload_obj): cppflags += -fno-builtin
+$(B)/libhetmem-preload.so $(B)/python/libhetmem-preload.so: $(preload_obj) lib/preload/libhetmem-preload.map
+	@mkdir -p $(@D)
+	$(say) LD $@
+	$(Q)$(CC) -shared -Wl,-soname,libhetmem-preload.so -Wl,-Bsymbolic-functions \
+		-Wl,--version-script=lib/preload/libhetmem-preload.map -Wl,-z,defs $(ldflags) \
+		-o $@ $(preload_obj)
+
 $(B)/libhetmem.a: $(lib_obj)
 	$(say) AR $@
 	$(Q)rm -f $@
@@ -142,7 +157,8 @@ $(B)/hetmem $(B)/python/hetmem: $(tool_obj) $(B)/libhetmem.a
 # tools/python/backend.py makes the wheel; pip calls it, too.
 $(B)/python/%: ldflags += -Wl,--strip-debug,--disable-new-dtags,-rpath,'$$ORIGIN'
 
-python-parts: $(addprefix $(B)/python/,libhetmem.so libhetmem-soft.so libhetmem-torch.so hetmem)
+python-parts: $(addprefix $(B)/python/,libhetmem.so libhetmem-soft.so libhetmem-preload.so \
+	libhetmem-torch.so hetmem)
 
 # It needs no header of PyTorch.
 $(B)/python/libhetmem-torch.so: tools/python/torch_plain.cc include/hetmem.h include/hetmem/framework.h \
@@ -236,6 +252,21 @@ $(lib_tests): $(B)/selftests/%: $(B)/obj/selftests/%.o $(B)/libhetmem.a
 	@mkdir -p $(@D)
 	$(say) LD $@
 	$(Q)$(CC) $(ldflags) -Wl,--disable-new-dtags,-rpath,$(abspath $(B)) -o $@ $^ $(lib_libs) $(tool_libs)
+
+# Programs that 'hetmem run' runs: they know nothing of hetmem, and no compiler knows malloc().
+run-tests: $(run_tests)
+run_flags = -std=gnu11 -D_GNU_SOURCE $(warnings) $(CFLAGS) -fno-builtin -Iselftests/lib \
+	-Iinclude/uapi -MMD -MP -MF $@.d
+
+$(B)/selftests/run/early.so: selftests/run/early.c $(B)/flags
+	@mkdir -p $(@D)
+	$(say) LD $@
+	$(Q)$(CC) $(run_flags) -fPIC -shared -o $@ $<
+
+$(B)/selftests/run/%: selftests/run/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(say) CC $@
+	$(Q)$(CC) $(run_flags) -o $@ $< -ldl -lpthread
 
 # The kernel's own test driver's interface comes with its test harness, see below.
 foreign = $(patsubst %,$(B)/obj/selftests/lib/hint/vm_emu_%_foreign.o,agent hint)
@@ -346,6 +377,7 @@ install: all
 	$(Q)ln -sf libhetmem.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhetmem.so.$(SOVERSION)
 	$(Q)ln -sf libhetmem.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhetmem.so
 	$(Q)$(INSTALL) -m 755 $(B)/libhetmem-soft.so $(DESTDIR)$(LIBDIR)/
+	$(Q)$(INSTALL) -m 755 $(B)/libhetmem-preload.so $(DESTDIR)$(LIBDIR)/hetmem/
 	$(Q)$(INSTALL) -m 644 $(B)/libhetmem.a $(DESTDIR)$(LIBDIR)/
 	$(Q)$(INSTALL) -m 644 include/hetmem.h $(DESTDIR)$(INCDIR)/
 	$(Q)$(INSTALL) -m 644 include/hetmem/*.h* $(DESTDIR)$(INCDIR)/hetmem/
@@ -369,7 +401,7 @@ install: all
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(LIBDIR)/libhetmem.so $(LIBDIR)/libhetmem.so.$(SOVERSION) \
 		$(LIBDIR)/libhetmem.so.$(VERSION) $(LIBDIR)/libhetmem-soft.so \
-		$(LIBDIR)/libhetmem.a \
+		$(LIBDIR)/hetmem/libhetmem-preload.so $(LIBDIR)/libhetmem.a \
 		$(LIBDIR)/pkgconfig/hetmem.pc $(INCDIR)/hetmem.h \
 		$(cmakedir)/hetmem-config.cmake $(cmakedir)/hetmem-config-version.cmake \
 		$(BASHDIR)/hetmem $(ZSHDIR)/_hetmem \
@@ -377,7 +409,7 @@ uninstall:
 		$(patsubst include/uapi/%,$(INCDIR)/%,$(wildcard include/uapi/linux/*.h)) \
 		$(BINDIR)/hetmem \
 		$(foreach p,$(man_pages),$(MANDIR)/man$(subst .,,$(suffix $p))/$(notdir $p)))
-	$(Q)rmdir $(addprefix $(DESTDIR),$(cmakedir) $(INCDIR)/hetmem) 2>/dev/null || :
+	$(Q)rmdir $(addprefix $(DESTDIR),$(LIBDIR)/hetmem $(cmakedir) $(INCDIR)/hetmem) 2>/dev/null || :
 	$(Q)if $(may_write) $(UDEVDIR); then rm -f $(DESTDIR)$(UDEVDIR)/60-hetmem.rules; fi
 
 modules_install:
@@ -441,12 +473,13 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests rmm memory-saver python-parts torch-companion wheel module check \
+.PHONY: all host-tests gpu-tests vm-tests run-tests rmm memory-saver python-parts torch-companion wheel module check \
 	check-long check-mutants check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
 	modules_install modules_uninstall dkms_install deb clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
--include $(patsubst %.c,$(B)/obj/%.d,$(lib_src) $(soft_src) $(tool_src) $(test_src))
+-include $(patsubst %.c,$(B)/obj/%.d,$(lib_src) $(soft_src) $(preload_src) $(tool_src) $(test_src))
+-include $(run_tests:=.d)
 -include $(kernel_tests:=.d) $(patsubst %.c,$(B)/obj/%.d,$(libktest_src) $(fuzz_src))

@@ -17,7 +17,7 @@ static bool is_spec(const char *value)
 }
 
 /* What completes a value. */
-enum kind { KIND_NONE, KIND_WORDS, KIND_FILE, KIND_DIRECTORY, KIND_PID };
+enum kind { KIND_NONE, KIND_WORDS, KIND_FILE, KIND_DIRECTORY, KIND_PID, KIND_COMMAND };
 
 static enum kind kind_of(const char *value)
 {
@@ -29,6 +29,8 @@ static enum kind kind_of(const char *value)
 		return KIND_FILE;
 	if (!strcmp(value, "DIR"))
 		return KIND_DIRECTORY;
+	if (!strcmp(value, "COMMAND"))
+		return KIND_COMMAND;
 	return strcmp(value, "PID") ? KIND_NONE : KIND_PID;
 }
 
@@ -67,6 +69,7 @@ static void bash_kind(const char *value)
 	static const char *const kinds[] = {
 		[KIND_NONE] = "none", [KIND_FILE] = "file",
 		[KIND_DIRECTORY] = "directory", [KIND_PID] = "pid",
+		[KIND_COMMAND] = "command",
 	};
 	const enum kind kind = kind_of(value);
 
@@ -136,6 +139,7 @@ static void bash(void)
 	     "\tcase $kind in\n"
 	     "\tfile) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- \"$cur\") ;;\n"
 	     "\tdirectory) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- \"$cur\") ;;\n"
+	     "\tcommand) mapfile -t COMPREPLY < <(compgen -c -- \"$cur\") ;;\n"
 	     "\tpid) words=$(cd /proc && echo [0-9]*) ;;\n"
 	     "\tesac\n"
 	     "\t[ -z \"$words\" ] || mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
@@ -152,6 +156,7 @@ static void zsh_value(const char *value)
 	static const char *const actions[] = {
 		[KIND_NONE] = " ", [KIND_FILE] = "_files",
 		[KIND_DIRECTORY] = "_directories", [KIND_PID] = "_pids",
+		[KIND_COMMAND] = "_command_names -e",
 	};
 	const enum kind kind = kind_of(value);
 
@@ -188,12 +193,13 @@ static void zsh(void)
 	     "# zsh completion of hetmem, made by: hetmem completion zsh\n"
 	     "_hetmem()\n"
 	     "{");
-	zsh_commands("commands", subcommands, nr_subcommands);
+	/* Not "commands": that is zsh's own table, which _command_names reads. */
+	zsh_commands("subcommands", subcommands, nr_subcommands);
 	zsh_commands("benches", benches, nr_benches);
 	puts("\tlocal command\n"
 	     "\n"
 	     "\tif (( CURRENT == 2 )); then\n"
-	     "\t\t_describe command commands -- '( --help --version )'\n"
+	     "\t\t_describe command subcommands -- '( --help --version )'\n"
 	     "\t\treturn\n"
 	     "\tfi\n"
 	     "\tshift words\n"

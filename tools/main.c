@@ -10,6 +10,7 @@
 
 const struct command subcommands[] = {
 	{ "doctor", cmd_doctor, "what this machine can do, and why not more" },
+	{ "run", cmd_run, "an unmodified program with its large memory in huge pages" },
 	{ "map", cmd_map, "where the pages of a process are, as a picture" },
 	{ "prefetch", cmd_prefetch, "has a process move its memory to a device" },
 	{ "pullback", cmd_pullback, "has a process bring its memory back" },

@@ -24,6 +24,14 @@ const struct options_of options_table[] = {
 		/* For tests: trees that look like other machines. */
 		HIDDEN("sysroot", 's', "DIR"),
 	} },
+	{ "run", "COMMAND", {
+		VALUE("min", 'm', "SIZE"),
+		VALUE("policy", 'p', "local|interleave|interleave=NODES|prefer=NODE|bind=NODES"),
+		VALUE("spec", 's', "SPEC"),
+		FLAG("agent", 'a'),
+		FLAG("mmap", 'M'),
+		VALUE("report", 'r', "FILE"),
+	} },
 	{ "map", "PID", {
 		FLAG("self", 's'),
 		VALUE("range", 'r', "START-END"),
@@ -103,13 +111,15 @@ const struct options_of options_table[] = {
 int next_option(const char *command, int argc, char **argv)
 {
 	struct option longs[MAX_OPTIONS + 2] = { { NULL } };
-	char letters[MAX_OPTIONS + 3] = ":h";
+	char letters[MAX_OPTIONS + 4] = "";
 	const struct option_row *row;
 	const struct options_of *of = options_table;
 	size_t nr = 0;
 
 	while (of->command && strcmp(of->command, command))
 		of++;
+	strcpy(letters, of->command && of->argument && !strcmp(of->argument, "COMMAND") ?
+	       "+:h" : ":h");
 	for (row = of->rows; of->command && row->name; row++) {
 		longs[nr++] = (struct option){ row->name, row->value ? required_argument :
 			no_argument, NULL, row->letter };

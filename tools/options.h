@@ -33,8 +33,8 @@ extern const size_t nr_benches;
  * struct option_row - one option
  * @name: without the dashes
  * @letter: what next_option() returns for it
- * @value: NULL: it takes none. "a|b=N": one of these words. FILE, FILE.svg, DIR, PID and SPEC
- *	are completed as such. Any other text only names the value.
+ * @value: NULL: it takes none. "a|b=N": one of these words. FILE, FILE.svg, DIR, PID, SPEC
+ *	and COMMAND are completed as such. Any other text only names the value.
  * @typed: -@letter does the same
  * @hidden: never completed
  */
@@ -49,7 +49,8 @@ struct option_row {
 /**
  * struct options_of - the options of one command
  * @command: its name, "bench NAME" for a benchmark; NULL ends the table
- * @argument: what may follow the options, as option_row.value; NULL: nothing
+ * @argument: what may follow the options, as option_row.value; NULL: nothing. COMMAND ends the
+ *	options: those behind it are that command's
  * @rows: a NULL name ends them
  */
 struct options_of {

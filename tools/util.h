@@ -32,6 +32,7 @@ enum {
 
 int cmd_doctor(int argc, char **argv);
 int cmd_map(int argc, char **argv);
+int cmd_run(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
 int cmd_prefetch(int argc, char **argv);
 int cmd_pullback(int argc, char **argv);

@@ -91,7 +91,7 @@ for cuda in /usr/include /usr/local/cuda*/include ${HETMEM_CUDA_INCLUDE:-} \
 done
 
 check 'make install' make install DESTDIR="$tmp/root" PREFIX=/usr
-for file in usr/lib/libhetmem.so usr/lib/libhetmem-soft.so usr/lib/libhetmem.a usr/lib/pkgconfig/hetmem.pc \
+for file in usr/lib/libhetmem.so usr/lib/libhetmem-soft.so usr/lib/hetmem/libhetmem-preload.so usr/lib/libhetmem.a usr/lib/pkgconfig/hetmem.pc \
 	    usr/include/hetmem.h usr/include/hetmem/{adaptor,framework,hint,place,pool}.h \
 	    usr/include/linux/hetmem.h usr/bin/hetmem \
 	    lib/udev/rules.d/60-hetmem.rules; do
@@ -100,6 +100,8 @@ done
 check 'the installed command runs' "$tmp/root/usr/bin/hetmem" --help
 check 'the installed library finds the installed soft driver' env LD_LIBRARY_PATH="$tmp/root/usr/lib" \
 	HETMEM_DRIVER=soft "$tmp/root/usr/bin/hetmem" spec --create device-pool
+check 'the installed command finds what it preloads, and the library' \
+	"$tmp/root/usr/bin/hetmem" run --spec system true
 echo '#include <hetmem.h>
 int main(void) { struct hetmem *hm; return hetmem_open(&hm, 0) || hetmem_device_count(hm) != 1; }' >"$tmp/soft.c"
 check 'a program is built with it' gcc -I"$tmp/root/usr/include" -o "$tmp/soft" "$tmp/soft.c" \

@@ -2,7 +2,8 @@
 # shellcheck shell=bash
 #
 # The folders of lib/ from the top to the bottom: each may use itself and those behind it.
-# open.c calls everything. The soft driver is an object of its own, upon the last three.
+# open.c calls everything. The soft driver is an object of its own, upon the last three. So is
+# what hetmem run preloads, upon nothing.
 layers='open framework hint place spec adaptor vmm pool stream provider driver platform core'
 soft_layers='soft driver platform core'
 
@@ -16,6 +17,7 @@ upward()
 			for (n = split(soft, name); n; n--)
 				below_soft[name[n]] = n
 		}
+		$2 == "preload" { if ($3 != "preload") print; next }
 		$2 == "soft" ? !below_soft[$3] : !rank[$2] || !rank[$3] || rank[$3] < rank[$2]'
 }
 
@@ -37,7 +39,7 @@ symbols()
 		[ ! -e "${source%.o}.c" ] || nm "$object" | sed "s,^,$object ,"
 	done | awk '
 		{ folder = $1; sub(".*obj/lib/", "", folder); sub("[/.].*", "", folder) }
-		folder == "soft" { next }
+		folder == "soft" || folder == "preload" { next }
 		NF == 4 && $3 ~ /[TDBRVW]/ { of[$4] = folder }
 		NF == 3 && $2 == "U" { file[++nr] = $1; by[nr] = folder; what[nr] = $3 }
 		END {

@@ -32,7 +32,7 @@ list() { printf '%s\n' "$@" | sort; }
 check 'the library alone' diff <(files "libhetmem$soname") \
 	<(list "$lib/libhetmem.so.$soname" "$lib/libhetmem.so.$version")
 check 'the command, its man page and its completion' diff <(files hetmem-tools) \
-	<(list usr/bin/hetmem "$lib/libhetmem-soft.so" usr/share/man/man1/hetmem.1.gz \
+	<(list usr/bin/hetmem "$lib/libhetmem-soft.so" "$lib/hetmem/libhetmem-preload.so" usr/share/man/man1/hetmem.1.gz \
 		usr/share/bash-completion/completions/hetmem usr/share/zsh/vendor-completions/_hetmem)
 files libhetmem-dev >"$tmp/dev"
 for file in usr/include/hetmem.h usr/include/hetmem/pool.h usr/include/linux/hetmem.h \

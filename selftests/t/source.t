@@ -71,10 +71,11 @@ check 'shellcheck' sh -c "xargs shellcheck -x -P SCRIPTDIR -e SC1091,SC2016 <'$t
 empty 'no folder of lib/ includes one above it' sh -c '. selftests/t/layers.sh; includes | upward'
 also 'there is something to see' test "$(includes | wc -l)" -gt 100
 mkdir -p "$tmp/lib/core" "$tmp/lib/soft"
-echo '#include "pool/pool.h"' | tee "$tmp/lib/core/x.c" "$tmp/lib/soft/x.h" "$tmp/lib/open.c" >/dev/null
-also 'two of three would be found' test "$(includes "$tmp/lib" | upward | wc -l)" -eq 2
+mkdir -p "$tmp/lib/preload"
+echo '#include "pool/pool.h"' | tee "$tmp/lib/core/x.c" "$tmp/lib/soft/x.h" "$tmp/lib/preload/x.c" "$tmp/lib/open.c" >/dev/null
+also 'three of four would be found' test "$(includes "$tmp/lib" | upward | wc -l)" -eq 3
 empty 'every file of lib/ is in a folder that is known' sh -c \
-	". selftests/t/layers.sh; grep '^lib/.*\.[ch]\$' '$tmp/files' | sed -E 's,^lib/([a-z]+).*,\\1,' | sort -u | grep -vwE \"\$(echo \$layers soft | tr ' ' '|')\""
+	". selftests/t/layers.sh; grep '^lib/.*\.[ch]\$' '$tmp/files' | sed -E 's,^lib/([a-z]+).*,\\1,' | sort -u | grep -vwE \"\$(echo \$layers soft preload | tr ' ' '|')\""
 
 # checkpatch.pl comes from the kernel's sources, as the test harness does.
 linux_source 6.12 bookworm

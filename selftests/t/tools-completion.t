@@ -69,7 +69,8 @@ lines()
 	local name
 
 	printf 'hetmem %s\n' '' 'bench ' 'map --color=' 'map --color a' 'replay --work ' \
-		'replay --driver=' 'bench worst --size ' 'bench worst s' 'bench kernel ' 'spec ma' \
+		'replay --driver=' 'run --policy ' 'run printen' \
+		'bench worst --size ' 'bench worst s' 'bench kernel ' 'spec ma' \
 		"replay $tmp/fil" "demo --file $tmp/fil" 'prefetch --pid ' 'completion '
 	for name in $commands; do
 		[ "$name" = bench ] || echo "hetmem $name --"
@@ -120,7 +121,10 @@ for shell in bash zsh; do
 	finds $shell 'hetmem bench worst s' streams-{1,2,8,128,1024}
 	finds $shell 'hetmem bench kernel ' residency track busy device events
 	finds $shell 'hetmem spec ma' managed
+	finds $shell 'hetmem run --policy ' bind interleave local prefer
 	finds $shell 'hetmem completion ' bash zsh
+	completed $shell 'hetmem run printen' >"$tmp/out"
+	also "$shell: a command" grep -qx printenv "$tmp/out"
 	completed $shell "hetmem replay $tmp/fil" >"$tmp/out"
 	also "$shell: a file" grep -qE '(^|/)file$' "$tmp/out"
 	completed $shell "hetmem demo --file $tmp/fil" >"$tmp/out"

@@ -3,7 +3,7 @@
 
 usage: backend.py FOLDER
 
-`make python-parts` makes the library, the soft driver and the command. They
+`make python-parts` makes the libraries, the soft driver and the command. They
 need libraries that a machine may lack, such as libnuma. The wheel has copies of
 these under names of its own, so that the loader never takes them for the
 system's. RPATH $ORIGIN finds them.
@@ -101,6 +101,7 @@ def libraries() -> dict[str, bytes]:
     files = {
         "libhetmem.so.0": PARTS / "libhetmem.so",
         "libhetmem-soft.so": PARTS / "libhetmem-soft.so",
+        "libhetmem-preload.so": PARTS / "libhetmem-preload.so",
         "libhetmem-torch.so": PARTS / "libhetmem-torch.so",
         "hetmem": PARTS / "hetmem",
     }

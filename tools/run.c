@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * hetmem run: a program's large allocations become huge-page, NUMA-placed, tracked memory, by
+ * a preloaded library. Everything that was typed is checked here, before the program starts:
+ * the library only reads what it is given (lib/preload/settings.h).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <glob.h>
+#include <linux/mempolicy.h>
+#include <numa.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <hetmem.h>
+
+#include "options.h"
+#include "platform/platform.h"
+#include "preload/settings.h"
+#include "program.h"
+#include "spec/spec.h"
+#include "util.h"
+
+/* As env(1) has them. */
+enum { EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
+
+/* The library has room for so many. */
+#define SETTINGS_MOST	8191
+
+/**
+ * struct options - what was typed
+ * @policy: MPOL_*, -1: not given
+ * @nodes: of @policy, as text; NULL: it has none
+ */
+struct options {
+	const char *spec;
+	int64_t min;
+	int policy;
+	char *nodes;
+	const char *policy_text;
+	bool agent;
+	bool mmap;
+	const char *report;
+	char **command;
+};
+
+static int help(void)
+{
+	puts("Usage: hetmem run [OPTION]... [--] COMMAND [ARGUMENT]...\n"
+	     "Runs COMMAND with its large allocations in huge pages, which hetmem.ko tracks.\n\n"
+	     "  --min SIZE       allocations of SIZE or more (2M)\n"
+	     "  --policy POLICY  where their pages are: local, interleave, interleave=NODES,\n"
+	     "                   prefer=NODE or bind=NODES; NODES as in 0-1,3 (as the process)\n"
+	     "  --spec SPEC      from a memory resource, see 'hetmem spec --help'\n"
+	     "  --agent          carries out hints and ends thrashing (SPEC: system)\n"
+	     "  --mmap           large private anonymous mappings of mmap(), too\n"
+	     "  --report FILE    appends a line for each process when it ends\n\n"
+	     "COMMAND needs no change. What it starts gets the same. Programs that are linked\n"
+	     "statically, or set-user-ID, or have a malloc of their own, get nothing.\n\n"
+	     "Exit status: COMMAND's; 2 cannot do what was typed, 126 COMMAND cannot be run,\n"
+	     "127 COMMAND was not found.\n\n"
+	     "  hetmem run -- python3 simulate.py\n"
+	     "  hetmem run --min 1M --policy interleave sort -S 8G input");
+	return EXIT_OK;
+}
+
+/* Of the nodes that this process may use, in the form that --policy takes. */
+static char *node_list(const struct bitmask *nodes)
+{
+	char *list = xstrdup(""), *more;
+	int node, last;
+
+	for (node = 0; node < (int)nodes->size && node < HM_RUN_NODES_MAX; node = last + 1) {
+		last = node;
+		if (!numa_bitmask_isbitset(nodes, node))
+			continue;
+		while (last + 1 < HM_RUN_NODES_MAX && last + 1 < (int)nodes->size &&
+		       numa_bitmask_isbitset(nodes, last + 1))
+			last++;
+		more = last > node ? xasprintf("%s%s%d-%d", list, *list ? "," : "", node, last) :
+			xasprintf("%s%s%d", list, *list ? "," : "", node);
+		free(list);
+		list = more;
+	}
+	return list;
+}
+
+/* "0-1,3" to @mask; false: it is no such list. */
+static bool parse_nodes(const char *s, unsigned long *mask)
+{
+	for (;;) {
+		unsigned long first, last;
+		char *rest;
+
+		if (*s < '0' || *s > '9')
+			return false;
+		first = strtoul(s, &rest, 10);
+		last = first;
+		if (*rest == '-') {
+			s = rest + 1;
+			if (*s < '0' || *s > '9')
+				return false;
+			last = strtoul(s, &rest, 10);
+		}
+		if (first > last || last >= HM_RUN_NODES_MAX)
+			return false;
+		for (; first <= last; first++)
+			mask[first / (8 * sizeof(long))] |= 1UL << first % (8 * sizeof(long));
+		if (!*rest)
+			return true;
+		if (*rest != ',')
+			return false;
+		s = rest + 1;
+	}
+}
+
+/* Tries the policy on a page. 0, or the exit status. */
+static int try_policy(struct options *o)
+{
+	unsigned long mask[HM_RUN_NODES_MAX / (8 * sizeof(long))] = { 0 };
+	struct bitmask *allowed;
+	char *list;
+	size_t i;
+	void *page;
+	long err;
+
+	if (numa_available() < 0)
+		return complain(EXIT_USAGE, "run", "this kernel has no NUMA policies, leave '--policy' out");
+	allowed = numa_get_mems_allowed();
+	list = node_list(allowed);
+	if (o->policy == MPOL_INTERLEAVE && !o->nodes)
+		o->nodes = xstrdup(list);
+	if (o->nodes && !parse_nodes(o->nodes, mask))
+		return usage_error("run", "'%s' has no list of nodes such as 0-1,3", o->policy_text);
+	for (i = 0; i < HM_RUN_NODES_MAX; i++)
+		if (mask[i / (8 * sizeof(long))] >> i % (8 * sizeof(long)) & 1 &&
+		    (i >= allowed->size || !numa_bitmask_isbitset(allowed, i)))
+			return complain(EXIT_USAGE, "run", "'%s': this process may not use node %zu, only %s",
+					o->policy_text, i, list);
+	if (o->policy == MPOL_PREFERRED && strspn(o->nodes, "0123456789") != strlen(o->nodes))
+		return usage_error("run", "'%s': one node only", o->policy_text);
+	numa_bitmask_free(allowed);
+	free(list);
+
+	page = mmap(NULL, sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED)
+		return complain(EXIT_FAILED, "run", "out of memory");
+	err = syscall(SYS_mbind, page, sysconf(_SC_PAGESIZE), o->policy, o->nodes ? mask : NULL,
+		      (unsigned long)HM_RUN_NODES_MAX, 0);
+	if (err)
+		return complain(EXIT_USAGE, "run", "'%s' is refused here: mbind: %s; leave '--policy' out",
+				o->policy_text, strerror(errno));
+	munmap(page, sysconf(_SC_PAGESIZE));
+	return 0;
+}
+
+/* 0, or the exit status. */
+static int parse_policy(struct options *o, const char *s)
+{
+	static const struct {
+		const char *name;
+		int policy;
+		bool may, must;
+	} policies[] = {
+		{ "local", MPOL_LOCAL, false, false },
+		{ "interleave", MPOL_INTERLEAVE, true, false },
+		{ "prefer", MPOL_PREFERRED, true, true },
+		{ "bind", MPOL_BIND, true, true },
+	};
+	const size_t len = strcspn(s, "=");
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(policies); i++)
+		if (strlen(policies[i].name) == len && !strncmp(s, policies[i].name, len) &&
+		    (s[len] ? policies[i].may : !policies[i].must))
+			break;
+	if (i == ARRAY_SIZE(policies))
+		return usage_error("run", "'%s' is not local, interleave, interleave=NODES, prefer=NODE or bind=NODES",
+				   s);
+	free(o->nodes);
+	o->policy = policies[i].policy;
+	o->nodes = s[len] ? xstrdup(s + len + 1) : NULL;
+	o->policy_text = s;
+	return 0;
+}
+
+/* 0, or the exit status; -1 for help. */
+static int parse(struct options *o, int argc, char **argv)
+{
+	int c, status;
+
+	while ((c = next_option("run", argc, argv)) != -1) {
+		switch (c) {
+		case 's':
+			if (!*optarg)
+				return usage_error("run", "'--spec' is empty");
+			o->spec = optarg;
+			break;
+		case 'm':
+			if (!hm_parse_size(optarg, &o->min) ||
+			    o->min < (int64_t)HM_RUN_MIN_LEAST || o->min > (int64_t)HM_RUN_MIN_MOST)
+				return usage_error("run", "'%s' is not a size from 64K to 1T", optarg);
+			break;
+		case 'p':
+			status = parse_policy(o, optarg);
+			if (status)
+				return status;
+			break;
+		case 'a':
+			o->agent = true;
+			break;
+		case 'M':
+			o->mmap = true;
+			break;
+		case 'r':
+			o->report = optarg;
+			break;
+		case 'h':
+			return -1;
+		default:
+			return option_error("run", c, argv);
+		}
+	}
+	o->command = argv + optind;
+	if (!*o->command)
+		return usage_error("run", "which command? Give it after the options");
+	if (o->agent && !o->spec)
+		o->spec = "system";
+	if (o->spec && o->policy >= 0)
+		return usage_error("run", "with '--spec' the spec has the node, '--policy' does not apply: system(node=N)");
+	return 0;
+}
+
+/* Whether memory of the resource is a program's to use, and the agent can run. 0, or the exit status. */
+static int try_spec(const char *text, bool agent)
+{
+	struct hetmem_access access = { .size = sizeof(access) };
+	struct hetmem_resource *res;
+	struct hm_spec *spec;
+	struct hetmem *hm;
+	int status = 0;
+
+	if (hm_spec_parse(text, &spec))
+		return complain(EXIT_USAGE, "run", "%s", hetmem_last_error());
+	hm_spec_free(spec);
+	if (hetmem_open(&hm, NULL))
+		return complain(EXIT_USAGE, "run", "%s", hetmem_last_error());
+	if (hetmem_resource_create(hm, text, &res)) {
+		status = complain(EXIT_USAGE, "run", "%s", hetmem_last_error());
+	} else {
+		if (hetmem_resource_access(res, &access) || !access.host)
+			status = complain(EXIT_USAGE, "run", "the CPU cannot use all memory of '%s'; take system, unified or host",
+					  text);
+		/* HETMEM_AGENT has started it already, or said why not. */
+		else if (agent && !secure_getenv("HETMEM_AGENT") && hetmem_agent_start(hm, NULL))
+			status = complain(EXIT_USAGE, "run", "%s; or leave '--agent' out", hetmem_last_error());
+		hetmem_resource_destroy(res);
+	}
+	hetmem_close(hm);
+	return status;
+}
+
+static bool is_readable(const char *path)
+{
+	return !access(path, R_OK);
+}
+
+/* The directory of this program, without a slash at the end; NULL: unknown. */
+static char *own_directory(void)
+{
+	char path[4096];
+	ssize_t len = readlink("/proc/self/exe", path, sizeof(path) - 1);
+	char *slash;
+
+	if (len <= 0)
+		return NULL;
+	path[len] = '\0';
+	slash = strrchr(path, '/');
+	if (!slash)
+		return NULL;
+	*slash = '\0';
+	return xstrdup(path);
+}
+
+/*
+ * The library: what HETMEM_PRELOAD names, else beside this program (where it is built, and in
+ * the Python package), else where 'make install' or a package puts it. NULL: nowhere.
+ */
+static char *find_library(const char *own)
+{
+	static const char *const places[] = {
+		"", "../lib/hetmem/", "../lib64/hetmem/", "../lib/*/hetmem/",
+	};
+	const char *named = secure_getenv("HETMEM_PRELOAD");
+	char *found = NULL;
+	size_t i;
+
+	if (named)
+		return is_readable(named) ? realpath(named, NULL) : NULL;
+	for (i = 0; own && !found && i < ARRAY_SIZE(places); i++) {
+		char *pattern = xasprintf("%s/%s" HM_RUN_LIBRARY, own, places[i]);
+		glob_t at;
+
+		if (!glob(pattern, 0, NULL, &at)) {
+			found = realpath(at.gl_pathv[0], NULL);
+			globfree(&at);
+		}
+		free(pattern);
+	}
+	return found;
+}
+
+/* libhetmem, beside the library or one directory up. */
+static char *find_hetmem(const char *library)
+{
+	static const char *const places[] = {
+		"libhetmem.so.0", "../libhetmem.so.0",
+	};
+	const int len = strrchr(library, '/') + 1 - library;
+	char *path;
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(places); i++) {
+		path = xasprintf("%.*s%s", len, library, places[i]);
+		if (is_readable(path))
+			return path;
+		free(path);
+	}
+	return NULL;
+}
+
+/* LD_PRELOAD with @library first and once, and what was there before. 0, or the exit status. */
+static int set_preload(const char *library)
+{
+	const char *before = getenv("LD_PRELOAD");
+	char *all = xstrdup(library), *old, *word, *rest, *more;
+
+	if (strpbrk(library, ": \t\n"))
+		return complain(EXIT_USAGE, "run", "the loader cannot read the path '%s': install hetmem where no blank and no colon is",
+				library);
+	old = xstrdup(before ? before : "");
+	for (word = strtok_r(old, ": ", &rest); word; word = strtok_r(NULL, ": ", &rest)) {
+		if (!strcmp(word, library))
+			continue;
+		if (strstr(word, "libasan") || strstr(word, "libtsan") || strstr(word, "liblsan") ||
+		    strstr(word, "libhwasan") || strstr(word, "libclang_rt"))
+			return complain(EXIT_USAGE, "run", "LD_PRELOAD has a sanitizer, '%s', which replaces malloc itself; unset it, or run without 'hetmem run'",
+					word);
+		more = xasprintf("%s:%s", all, word);
+		free(all);
+		all = more;
+	}
+	free(old);
+	if (setenv("LD_PRELOAD", all, 1))
+		return complain(EXIT_FAILED, "run", "out of memory");
+	free(all);
+	return 0;
+}
+
+/* Appends a line KEY=VALUE to @text, which it frees. */
+static char *add(char *text, const char *key, const char *value)
+{
+	char *more = xasprintf("%s%s=%s\n", text, key, value);
+
+	free(text);
+	return more;
+}
+
+static char *add_number(char *text, const char *key, long long value)
+{
+	char *number = xasprintf("%lld", value);
+
+	text = add(text, key, number);
+	free(number);
+	return text;
+}
+
+/* The file exists then, and can be appended to. NULL: an error was told. */
+static char *report_path(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+	char *full;
+
+	if (fd < 0) {
+		complain(EXIT_USAGE, "run", "cannot append to '%s': %s; name another file with '--report'",
+			 path, strerror(errno));
+		return NULL;
+	}
+	close(fd);
+	full = realpath(path, NULL);
+	if (!full)
+		complain(EXIT_USAGE, "run", "cannot find '%s': %s", path, strerror(errno));
+	return full;
+}
+
+/* 0, or the exit status. */
+static int set_settings(const struct options *o, const char *library)
+{
+	char *text = xstrdup(""), *path;
+
+	text = add_number(text, HM_RUN_MIN, o->min);
+	if (o->policy >= 0)
+		text = add_number(text, HM_RUN_POLICY, o->policy);
+	if (o->nodes)
+		text = add(text, HM_RUN_NODES, o->nodes);
+	if (o->mmap)
+		text = add(text, HM_RUN_MMAP, "1");
+	if (o->agent)
+		text = add(text, HM_RUN_AGENT, "1");
+	if (o->report) {
+		path = report_path(o->report);
+		if (!path)
+			return EXIT_USAGE;
+		if (strchr(path, '\n'))
+			return complain(EXIT_USAGE, "run", "'%s' has a newline; name another file with '--report'",
+					path);
+		text = add(text, HM_RUN_REPORT, path);
+		free(path);
+	}
+	if (o->spec) {
+		if (strchr(o->spec, '\n'))
+			return usage_error("run", "'--spec' has a newline");
+		path = find_hetmem(library);
+		if (!path)
+			return complain(EXIT_USAGE, "run", "'--spec' needs libhetmem.so.0 beside '%s' or one directory up; install the library",
+					library);
+		text = add(text, HM_RUN_SPEC, o->spec);
+		text = add(text, HM_RUN_HETMEM, path);
+		free(path);
+	}
+	if (strlen(text) > SETTINGS_MOST)
+		return complain(EXIT_USAGE, "run", "options of more than %d bytes; shorten '--spec' or '--report'",
+				SETTINGS_MOST);
+	if (setenv(HM_RUN_VARIABLE, text, 1))
+		return complain(EXIT_FAILED, "run", "out of memory");
+	free(text);
+	return 0;
+}
+
+/* The file that execvp() runs; NULL: there is none. */
+static char *find_command(const char *name)
+{
+	const char *path = getenv("PATH");
+	struct stat st;
+	char *full;
+	size_t len;
+
+	if (strchr(name, '/'))
+		return xstrdup(name);
+	for (path = path ? path : "/bin:/usr/bin"; *name; path += len + 1) {
+		len = strcspn(path, ":");
+		full = xasprintf("%.*s%s%s", (int)len, path, len ? "/" : "", name);
+		if (!access(full, X_OK) && !stat(full, &st) && S_ISREG(st.st_mode))
+			return full;
+		free(full);
+		if (!path[len])
+			break;
+	}
+	return NULL;
+}
+
+/* 0, or the exit status. */
+static int check_command(const char *name)
+{
+	char *full = find_command(name);
+	const char *objection = full ? program_objection(full) : NULL;
+
+	free(full);
+	if (objection)
+		return complain(EXIT_USAGE, "run", "'%s' %s", name, objection);
+	return 0;
+}
+
+static int start(char **command)
+{
+	execvp(command[0], command);
+	if (errno == ENOENT)
+		return complain(EXIT_NOT_FOUND, "run", "there is no command '%s'; give its path, or set PATH",
+				command[0]);
+	return complain(EXIT_CANNOT_RUN, "run", "cannot run '%s': %s", command[0], strerror(errno));
+}
+
+int cmd_run(int argc, char **argv)
+{
+	struct options o = { .min = HM_RUN_MIN_DEFAULT, .policy = -1 };
+	int status = parse(&o, argc, argv);
+	char *own, *library;
+
+	if (status)
+		return status < 0 ? help() : status;
+	own = own_directory();
+	library = find_library(own);
+	if (!library)
+		status = complain(EXIT_USAGE, "run", "there is no %s near '%s'; install hetmem again, or name it in HETMEM_PRELOAD",
+				  secure_getenv("HETMEM_PRELOAD") ? "such file as HETMEM_PRELOAD has" :
+				  HM_RUN_LIBRARY, own ? own : "/proc/self/exe");
+	if (!status && o.policy >= 0)
+		status = try_policy(&o);
+	if (!status && o.spec)
+		status = try_spec(o.spec, o.agent);
+	if (!status)
+		status = check_command(o.command[0]);
+	if (!status)
+		status = set_settings(&o, library);
+	if (!status)
+		status = set_preload(library);
+	if (!status)
+		status = start(o.command);
+	free(o.nodes);
+	free(own);
+	free(library);
+	return status;
+}
