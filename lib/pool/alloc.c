@@ -1126,7 +1126,7 @@ int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
 		err = attempt(p, s, arg);
 	if (err != -ENOMEM || p->opt.wait_ms == HM_POOL_NO_WAIT)
 		return err;
-	deadline = hm_now() + p->opt.wait_ms * 1000000ULL;
+	deadline = hm_now() + hm_pool_most_wait(p);
 	do {
 		wait = wait_for_change(p, deadline, waited);
 		if (p->asleep)

@@ -233,8 +233,7 @@ static int pool_trim(struct pool *p, size_t *arg)
 
 	pthread_mutex_lock(&p->lock);
 	keep = *arg > p->opt.min ? *arg : p->opt.min;
-	deadline = p->opt.wait_ms == HM_POOL_NO_WAIT ? 0 :
-		hm_now() + p->opt.wait_ms * 1000000ULL;
+	deadline = hm_now() + hm_pool_most_wait(p);
 	*arg = 0;
 	hm_pool_flush(p);
 	/* A pool with one stream has recorded nothing so far. */

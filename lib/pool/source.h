@@ -101,6 +101,12 @@ struct source {
 	void (*moved)(const struct pool *p, struct hetmem_resource_stats *st);
 };
 
+/* wait=, in ns. */
+static inline uint64_t hm_pool_most_wait(const struct pool *p)
+{
+	return p->opt.wait_ms == HM_POOL_NO_WAIT ? 0 : p->opt.wait_ms * 1000000ULL;
+}
+
 /* Whether @s is behind all that was done with the FREE block @b. */
 static inline bool source_may_have(const struct pool *p, const struct pool_stream *s,
 				   const struct block *b)

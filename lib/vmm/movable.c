@@ -327,7 +327,7 @@ bool hm_movable_relieve(struct pool *p, struct pool_stream *s, uint64_t bytes)
 		return false;
 	if (pending ? hm_spill_wait_pending(p) : hm_spill_wait(p, s))
 		return false;
-	if (!lock_moves(p, hm_spill_most_wait(p)))
+	if (!lock_moves(p, hm_pool_most_wait(p)))
 		return false;
 	if (sp->ceiling < p->reserved)
 		sp->ceiling = p->reserved;

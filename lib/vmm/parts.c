@@ -47,7 +47,6 @@ static void part_release(struct pool *p, uint32_t id)
 
 	part->next = size->first;
 	size->first = id;
-	sp->free_bytes += bytes_of(p, part->pages);
 }
 
 void hm_part_put(struct pool *p, uint32_t id)
@@ -119,6 +118,15 @@ static void part_forget(struct pool *p, uint32_t id, const struct host_part *par
 	hm_table_put(&sp->hosts, id);
 }
 
+/* The first part of @size, which has one, is in no list any more. */
+static uint32_t size_take(const struct hm_spill *sp, struct host_size *size)
+{
+	const uint32_t id = size->first;
+
+	size->first = part_at(sp, id)->next;
+	return id;
+}
+
 /*
  * Takes a part that is not in use out of its list: the largest of those that have @most
  * bytes at most. 0: none.
@@ -128,18 +136,12 @@ static uint32_t part_spare(struct pool *p, uint64_t most)
 	struct hm_spill *sp = spill_of(p);
 	struct host_size *best = NULL;
 	unsigned int i;
-	uint32_t id;
 
 	for (i = 0; i < sp->nr_sizes; i++)
 		if (sp->sizes[i].first && bytes_of(p, sp->sizes[i].pages) <= most &&
 		    (!best || sp->sizes[i].pages > best->pages))
 			best = &sp->sizes[i];
-	if (!best)
-		return 0;
-	id = best->first;
-	best->first = part_at(sp, id)->next;
-	sp->free_bytes -= bytes_of(p, best->pages);
-	return id;
+	return best ? size_take(sp, best) : 0;
 }
 
 /* Gives the part @id back, which is in no list. Releases the lock. */
@@ -237,9 +239,7 @@ int hm_part_get(struct pool *p, uint32_t pages, uint32_t *id)
 	if (p->opt.spill && sp->spilled + bytes > p->opt.spill)
 		return too_much_host(p, bytes);
 	if (size && size->first) {
-		*id = size->first;
-		size->first = part_at(sp, *id)->next;
-		sp->free_bytes -= bytes;
+		*id = size_take(sp, size);
 	} else {
 		/* Of other sizes: they would be kept for nothing. */
 		while (sp->host_bytes + bytes > most_host(p, bytes) && part_drop(p, UINT64_MAX))

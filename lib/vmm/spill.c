@@ -305,7 +305,6 @@ static void tear(struct pool *p, const struct job *j, bool half)
 
 	pthread_mutex_lock(&p->lock);
 	handle_at(v, j->handle)->flags |= HANDLE_TORN;
-	spill_of(p)->nr_torn++;
 	mapping_at(v, handle_at(v, j->handle)->mapping)->half = half;
 	pthread_mutex_unlock(&p->lock);
 }
@@ -523,13 +522,18 @@ static int busy(const struct block *b, const char *reason)
 	return hm_error(-EBUSY, "spill: block %p stays: %s", (void *)(uintptr_t)b->addr, reason);
 }
 
+static int not_movable(const struct block *b)
+{
+	return busy(b, "it is not movable: allocate more than 1 MiB with HETMEM_ALLOC_MOVABLE");
+}
+
 int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s)
 {
 	*s = hm_block_owner(p, b);
 	if (p->asleep)
 		return hm_pool_asleep();
 	if (!(b->flags & BLOCK_MOVABLE))
-		return busy(b, "it is not movable: allocate more than 1 MiB with HETMEM_ALLOC_MOVABLE");
+		return not_movable(b);
 	if (b->flags & BLOCK_USED)
 		return busy(b, "it was recorded on another stream");
 	if (p->provider->devices & (p->provider->devices - 1))
@@ -583,7 +587,6 @@ static int mend(struct pool *p, struct handle *h, uint32_t page)
 	if (err)
 		return err == -EUCLEAN ? -EIO : err;
 	h->flags &= ~HANDLE_TORN;
-	spill_of(p)->nr_torn--;
 	return 0;
 }
 
@@ -837,6 +840,18 @@ static void unwatch(struct pool *p, const struct move *mv)
 	hm_check_move_end(p->res.hm, (void *)(uintptr_t)mv->addr, mv->bytes);
 }
 
+/* Whatever of it is under way. Without the lock. Returns the bytes that moved. */
+static uint64_t move_end(struct pool *p, struct move *mv)
+{
+	uint64_t moved;
+
+	while (mv->ended < mv->started)
+		job_end(p, mv, &mv->jobs[mv->ended++]);
+	moved = move_settle(p, mv);
+	unwatch(p, mv);
+	return moved;
+}
+
 /* Moves blocks of @s. Without the lock. Returns the first error. */
 static int run(struct pool *p, const struct pool_stream *s, struct move **moves, size_t nr,
 	       uint64_t *bytes)
@@ -855,8 +870,7 @@ static int run(struct pool *p, const struct pool_stream *s, struct move **moves,
 	if (!err) {
 		row_run(p, &row);
 		for (i = 0; i < nr; i++) {
-			*bytes += move_settle(p, moves[i]);
-			unwatch(p, moves[i]);
+			*bytes += move_end(p, moves[i]);
 			err = err ? err : moves[i]->err;
 		}
 	}
@@ -950,10 +964,7 @@ static int begin(struct pool *p, struct move *mv)
 	if (!err)
 		return 0;
 	mv->err = err;
-	while (mv->ended < mv->started)
-		job_end(p, mv, &mv->jobs[mv->ended++]);
-	move_settle(p, mv);
-	unwatch(p, mv);
+	move_end(p, mv);
 	return err;
 }
 
@@ -1023,10 +1034,7 @@ static int end_pending(struct pool *p, struct move *mv)
 	pthread_mutex_unlock(&p->lock);
 	err = hm_provider_enter(p->provider, &saved);
 	if (!err) {
-		while (mv->ended < mv->started)
-			job_end(p, mv, &mv->jobs[mv->ended++]);
-		move_settle(p, mv);
-		unwatch(p, mv);
+		move_end(p, mv);
 		hm_context_leave(p->res.hm, &saved);
 		observe_move(p, mv, true);
 	}
@@ -1052,11 +1060,6 @@ void hm_spill_end(struct pool *p, bool wait)
 	}
 }
 
-static uint64_t wait_until(const struct pool *p)
-{
-	return p->opt.wait_ms == HM_POOL_NO_WAIT ? 0 : hm_now() + p->opt.wait_ms * 1000000ULL;
-}
-
 /* A short one: nothing else is done until what is waited for has ended. */
 static void nap(struct pool *p, unsigned int *naps)
 {
@@ -1068,7 +1071,7 @@ static void nap(struct pool *p, unsigned int *naps)
 static int wait_for_copies(struct pool *p, uint32_t id)
 {
 	struct hm_spill *sp = spill_of(p);
-	const uint64_t deadline = wait_until(p);
+	const uint64_t deadline = hm_now() + hm_pool_most_wait(p);
 	unsigned int naps = 0;
 	struct move *mv;
 
@@ -1091,7 +1094,7 @@ int hm_spill_wait_pending(struct pool *p)
 
 int hm_spill_wait(struct pool *p, struct pool_stream *s)
 {
-	const uint64_t deadline = wait_until(p);
+	const uint64_t deadline = hm_now() + hm_pool_most_wait(p);
 	unsigned int naps = 0;
 	uint64_t pos;
 	int err;
@@ -1120,8 +1123,8 @@ int hm_spill_wait(struct pool *p, struct pool_stream *s)
 
 static int find_block(struct pool *p, const struct hm_ctl_move *arg, struct block **b)
 {
-	*b = hm_block_find_locked(p, (uintptr_t)arg->ptr);
-	if (!*b || block_state(*b) != BLOCK_LIVE)
+	*b = hm_block_find_live(p, (uintptr_t)arg->ptr);
+	if (!*b)
 		return hm_error(-EINVAL, "%p is not the beginning of a live block", arg->ptr);
 	return 0;
 }
@@ -1134,7 +1137,7 @@ static int set_priority(struct pool *p, const struct hm_ctl_move *arg)
 	pthread_mutex_lock(&p->lock);
 	err = find_block(p, arg, &b);
 	if (!err && !(b->flags & BLOCK_MOVABLE))
-		err = busy(b, "it is not movable: allocate more than 1 MiB with HETMEM_ALLOC_MOVABLE");
+		err = not_movable(b);
 	if (!err)
 		movable_of(spill_of(p), b)->priority = arg->priority;
 	pthread_mutex_unlock(&p->lock);
@@ -1245,7 +1248,7 @@ int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg)
 	err = wait_before(p, arg);
 	pthread_mutex_unlock(&p->lock);
 	if (!err)
-		err = hm_pool_lock_moves_within(p, hm_spill_most_wait(p));
+		err = hm_pool_lock_moves_within(p, hm_pool_most_wait(p));
 	if (err)
 		return err;
 	p->work = 0;

@@ -84,7 +84,7 @@ struct told {
  *
  * Under pool->lock:
  * @movables: entries; @nr_movables: in use; @births: so far
- * @moves: so far; @nr_torn: handles without a mapping, at most
+ * @moves: so far
  * @bytes: of movable blocks; @high, @low: most and least of the step; @low_birth: @births
  *	at the least; @step_birth: of the first block of the step
  * @ceiling: bytes that the pool held when the device was full; 0: it was not yet
@@ -92,8 +92,8 @@ struct told {
  *	none did on that stream (serial), after these moves, with this room
  * @hosts: parts; @sizes, @nr_sizes: those that are not in use; @broken: list of those that
  *	the driver did not give up
- * @host_bytes, @host_peak: of parts; @free_bytes: of those that are not in use
- * @spilled, @spilled_peak, @under_way: bytes of parts in use; of these, of moves
+ * @host_bytes, @host_peak: of parts
+ * @spilled, @spilled_peak: of parts in use
  * @out_total, @in_total: bytes that were moved
  * @stuck, @nr_stuck: device memory that the driver did not release, and its pages
  *
@@ -108,7 +108,6 @@ struct hm_spill {
 	uint32_t nr_movables;
 	uint64_t births;
 	uint64_t moves;
-	unsigned int nr_torn;
 	uint64_t bytes, high, low;
 	uint64_t low_birth, step_birth;
 	uint64_t ceiling;
@@ -118,8 +117,8 @@ struct hm_spill {
 	struct host_size *sizes;
 	unsigned int nr_sizes;
 	uint32_t broken;
-	uint64_t host_bytes, host_peak, free_bytes;
-	uint64_t spilled, spilled_peak, under_way;
+	uint64_t host_bytes, host_peak;
+	uint64_t spilled, spilled_peak;
 	uint64_t out_total, in_total;
 	struct {
 		uint64_t handle;
@@ -185,12 +184,6 @@ int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, si
  * These wait with pool->lock alone, which they release: for all work on @s; for the copies of
  * all pending moves. -EBUSY: wait= is over; -EIO.
  */
-/* wait=, in ns. */
-static inline uint64_t hm_spill_most_wait(const struct pool *p)
-{
-	return p->opt.wait_ms == HM_POOL_NO_WAIT ? 0 : p->opt.wait_ms * 1000000ULL;
-}
-
 int hm_spill_wait(struct pool *p, struct pool_stream *s);
 int hm_spill_wait_pending(struct pool *p);
 /* Why the live block @b cannot move now: -EBUSY; or 0 and its stream. */
