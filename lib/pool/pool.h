@@ -68,10 +68,11 @@ struct hm_pool_options {
 
 #define HM_POOL_WAIT_MS		1000
 /*
- * With spill=: whole handles move. On an H200 a mapping that changes while others are copied
- * takes 1 ms, whatever its size, and a copy of 32 MiB takes 0.6: training at 60% of its peak
- * took 5.1 times as long with 8 MiB, 4.9 with 16, 3.8 with 32, 4.3 with 64. Of
- * a small device, or max=, at most that part: much else would have to leave for a handle.
+ * The handle size with spill=. While memory is copied to the host, a change of mappings takes
+ * 1 ms on an H200, whatever the size of the handle. A copy of 32 MiB takes 0.6 ms. Training at
+ * 60% of its peak took 5.1 times as long with handles of 8 MiB, 4.9 with 16, 3.8 with 32 and
+ * 4.3 with 64. A handle has at most the given share of the device or of max=, because a
+ * returning handle displaces as many bytes.
  */
 #define HM_POOL_SPILL_HANDLE	((uint64_t)32 << 20)
 #define HM_POOL_SPILL_SHARE	64

@@ -118,7 +118,7 @@ static void part_forget(struct pool *p, uint32_t id, const struct host_part *par
 	hm_table_put(&sp->hosts, id);
 }
 
-/* The first part of @size, which has one, is in no list any more. */
+/* Takes the first part of @size out of its list, which is not empty. */
 static uint32_t size_take(const struct hm_spill *sp, struct host_size *size)
 {
 	const uint32_t id = size->first;

@@ -137,7 +137,7 @@ static void merge_next(struct pool *p, struct handle *h, uint32_t id)
 
 	hm_vmm_remove_front(v, id);
 	hm_vmm_set_pages(v, page, next->pages, h->mapping);
-	/* Of a run that ended here once: what is unmapped forgets those of its ends only. */
+	/* A run may have ended here before. Unmapping clears the ends of a handle only. */
 	v->head[page] = 0;
 	v->tail[page - 1] = 0;
 	h->pages += next->pages;

@@ -840,7 +840,7 @@ static void unwatch(struct pool *p, const struct move *mv)
 	hm_check_move_end(p->res.hm, (void *)(uintptr_t)mv->addr, mv->bytes);
 }
 
-/* Whatever of it is under way. Without the lock. Returns the bytes that moved. */
+/* Ends the started jobs of @mv, then @mv. Without the lock. Returns the bytes that moved. */
 static uint64_t move_end(struct pool *p, struct move *mv)
 {
 	uint64_t moved;

@@ -135,8 +135,8 @@ static void at_random(const char *spec)
 }
 
 /*
- * Runs of memory that ended or began where a wake makes one handle of several, and parts of
- * which are given back later: the next runs know nothing of those ends.
+ * A wake merges handles. Runs may have ended at a boundary that is inside of the merged handle
+ * now. Later runs at those addresses must not be linked to them.
  */
 static void former_ends(const char *spec)
 {
