@@ -2,7 +2,7 @@
 /*
  * Calls for the adaptors of a spec: counters of stats(), the callback of
  * retry(), edges of log(full=on), events of history(). Without the adaptor they
- * are -EOPNOTSUPP.
+ * return -EOPNOTSUPP.
  */
 #ifndef HETMEM_ADAPTOR_H
 #define HETMEM_ADAPTOR_H
@@ -16,7 +16,7 @@ extern "C" {
 /**
  * struct hetmem_counter - one count of stats()
  * @value: now
- * @peak: most of @value; can include frees that are under way
+ * @peak: highest @value; can include frees that are under way
  * @total: sum of everything ever added
  */
 struct hetmem_counter {
@@ -39,13 +39,14 @@ struct hetmem_counters {
 
 /*
  * Reads the counters. They count since the innermost push, or since the
- * resource was made. After a push a value can be negative, as a two's
- * complement. All threads share them.
+ * resource was made. After a push a value can be negative, in two's
+ * complement. All threads share the counters.
  *
- * Push starts new counters at 0; the outer ones go on counting. Pop reads the
- * inner ones (@counters may be NULL) and returns to the outer. Errors:
- * -ENOSPC: push: 64 are pushed;
- * -ENOENT: pop: none is.
+ * Push starts inner counters at 0; the outer counters go on counting. Pop reads
+ * the inner counters (@counters may be NULL) and returns to the outer ones.
+ * Errors:
+ * -ENOSPC: push: 64 sets of counters are pushed;
+ * -ENOENT: pop: no counters are pushed.
  */
 int hetmem_counters(struct hetmem_resource *res,
 		    struct hetmem_counters *counters);
@@ -54,15 +55,15 @@ int hetmem_counters_pop(struct hetmem_resource *res,
 			struct hetmem_counters *counters);
 
 /*
- * Called by retry() when an allocation of @size bytes found no memory, on the
- * thread that allocates. @attempt counts from 1. The callback may free memory,
- * through the same resource too. Returns 0 to give up, else to try again.
+ * retry() calls this function when an allocation of @size bytes found no memory,
+ * on the allocating thread. @attempt counts from 1. The callback may free memory,
+ * also of the same resource. Return 0 to give up, another value to try again.
  */
 typedef int (*hetmem_failure_fn)(void *data, size_t size, unsigned int attempt);
 
 /*
- * Sets the callback of retry(). NULL: retry() polls, trims and waits. Does not
- * wait for a callback that is running.
+ * Sets the callback of retry(). NULL: retry() polls, trims and waits. A running
+ * callback is not waited for.
  */
 int hetmem_on_failure(struct hetmem_resource *res, hetmem_failure_fn fn,
 		      void *data);
@@ -75,10 +76,10 @@ enum hetmem_edge {
 };
 
 /*
- * Adds an order to the log, so that `hetmem replay` can repeat it: a resource
- * does not see the program's events. Call it right after the driver's call.
- * @event is any value that identifies the event. For HETMEM_EDGE_SYNC, NULL
- * means that the CPU waited for @stream.
+ * Adds an edge to the log, so that `hetmem replay` can repeat the order. A
+ * resource cannot see the program's events. Call it right after the driver's
+ * call. @event is any value that identifies the event. For HETMEM_EDGE_SYNC, an
+ * @event of NULL means that the CPU waited for @stream.
  */
 int hetmem_log_edge(struct hetmem_resource *res, enum hetmem_edge edge,
 		    const void *event, hetmem_stream stream);
@@ -91,18 +92,19 @@ enum hetmem_history_kind {
 	HETMEM_HISTORY_TRIM,
 };
 
-/* Most return addresses of an event. */
+/* Maximum number of return addresses of an event. */
 #define HETMEM_HISTORY_CALLERS	16
 
 /**
  * struct hetmem_history_event - one event of history()
- * @nr: counts events from 1. A gap between two readings: events were lost
+ * @nr: number of the event, from 1. A gap means that events were lost
  * @time: CLOCK_MONOTONIC, nanoseconds
- * @ptr: the block; NULL: none, as of an allocation that failed
- * @bytes: requested; after a grow; given back by a trim. 0: unknown
- * @stream: as the caller named it; the driver reuses such handles
+ * @ptr: the block; NULL: there is none, for example after a failed allocation
+ * @bytes: alloc, free: the requested bytes; grow: the new size; trim: the bytes
+ *	given back. 0: unknown
+ * @stream: the handle that the caller passed; the driver reuses handles
  * @kind: enum hetmem_history_kind
- * @error: 0, or the negative errno: it failed
+ * @error: 0, or the negative errno of a failure
  * @nr_callers: used part of @callers
  * @callers: return addresses, the innermost first. Functions of libhetmem.so
  *	are left out.
@@ -120,9 +122,9 @@ struct hetmem_history_event {
 };
 
 /*
- * Copies the last @nr events (at most events= of the spec), the oldest first,
- * and returns how many it copied. Other threads may add events:
- * those that are overwritten while it copies are left out.
+ * Copies the last @nr events (at most events= of the spec), the oldest first.
+ * Returns the number of copied events. Other threads may add events during the
+ * copy: an event that is overwritten then is left out.
  */
 ssize_t hetmem_history(struct hetmem_resource *res,
 		       struct hetmem_history_event *events, size_t nr);
