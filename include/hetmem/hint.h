@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Hints: a process asks another process to move its memory, because a driver moves only
- * memory of its own process. The asking side has a peer, the other side an executor.
+ * Hints: a process asks another process to move that process's memory, because a driver
+ * moves only memory of its own process. The asking process opens a peer. The other process
+ * opens an executor.
  *
  * Locations are the module's on both sides, as `hetmem map PID` shows them:
  * HETMEM_DEVICE with the id in the module, HETMEM_FOREIGN with the index of
@@ -20,7 +21,7 @@ struct hetmem_executor;
 
 /* A holder of this process's file may ask without CAP_SYS_NICE. */
 #define HETMEM_EXECUTOR_ALLOW	(1U << 0)
-/* The library starts a thread that carries out hints. */
+/* Start a thread of the library that carries out hints. */
 #define HETMEM_EXECUTOR_THREAD	(1U << 1)
 
 /**
@@ -61,8 +62,8 @@ int hetmem_executor_open(struct hetmem *hm,
 void hetmem_executor_close(struct hetmem_executor *executor);
 
 /*
- * Returns the file to wait on with poll(2), POLLIN, before hetmem_executor_run(), and to
- * send to a process that may ask (hetmem_peer_adopt()). The executor owns the file.
+ * Returns a file descriptor. Wait on it with poll(2), POLLIN, before hetmem_executor_run().
+ * Send it to a process to let that process ask (hetmem_peer_adopt()). The executor owns it.
  */
 int hetmem_executor_fd(struct hetmem_executor *executor);
 
@@ -79,9 +80,9 @@ ssize_t hetmem_executor_run(struct hetmem_executor *executor);
  * @size: in: sizeof(struct hetmem_executor_stats)
  * @hints: hints answered
  * @moves: moves for them; overlapping hints take one
- * @refused: hints refused by @accept
+ * @refused: hints that @accept refused
  * @failed: hints answered with an error, refused ones included
- * @withdrawn: hints whose asking process no longer waits
+ * @withdrawn: hints whose asking process stopped waiting
  * @moved: pages moved, as far as known
  */
 struct hetmem_executor_stats {
@@ -101,11 +102,11 @@ int hetmem_executor_stats(struct hetmem_executor *executor,
 struct hetmem_peer;
 
 /*
- * Opens the process @pid through a copy of its file of the module, which needs
- * the rights of ptrace(2) on it. Errors:
+ * Opens the process @pid through a copy of its descriptor of /dev/hetmem. This needs
+ * the rights of ptrace(2) on the process. Errors:
  * -ESRCH: no such process;
- * -ENXIO: the process has no such file;
- * -EPERM: no right to the process;
+ * -ENXIO: the process has no descriptor of /dev/hetmem;
+ * -EPERM: the caller lacks these rights;
  * -EOPNOTSUPP: no module here.
  */
 int hetmem_peer_open(pid_t pid, struct hetmem_peer **peer);
@@ -113,7 +114,7 @@ int hetmem_peer_open(pid_t pid, struct hetmem_peer **peer);
 /*
  * Opens the process that sent @fd, its hetmem_executor_fd(). After success the peer owns
  * @fd. Errors:
- * -EINVAL: @fd is no such file.
+ * -EINVAL: @fd is not a descriptor of /dev/hetmem.
  */
 int hetmem_peer_adopt(int fd, struct hetmem_peer **peer);
 void hetmem_peer_close(struct hetmem_peer *peer);
@@ -121,7 +122,7 @@ void hetmem_peer_close(struct hetmem_peer *peer);
 /**
  * struct hetmem_hinted - the result of a hint
  * @size: in: sizeof(struct hetmem_hinted)
- * @answered: 1: the executor answered; an error is the executor's. 0: it did not answer
+ * @answered: 1: the executor answered, and an error is its own. 0: it did not answer
  * @reserved: 0
  * @moved: pages moved, as far as the executor knows
  */
@@ -136,29 +137,29 @@ struct hetmem_hinted {
  * Asks @peer to move all pages that overlap [@start, @start + @size) of its
  * memory to @location. Waits for the answer, up to @timeout_ms (1 to
  * HETMEM_HINT_TIMEOUT_MAX). @uuid, 16 bytes as cuDeviceGetUuid() returns them,
- * names another driver's device; the index of @location is ignored then. NULL:
+ * names another driver's device. The index of @location is ignored then. NULL:
  * @location alone names the device. Pages that cannot move, or were never touched, are
- * no error: @hinted (may be NULL) has the number of pages that moved. Errors of the
+ * no error. @hinted (may be NULL) receives the number of pages that moved. Errors of the
  * kernel:
  * -EPERM: the process does not allow it;
  * -ENXIO: the process has no executor for @location, or exited;
- * -ENOTUNIQ: @location is several devices: give @uuid;
+ * -ENOTUNIQ: @location is bound to several devices: pass @uuid;
  * -EAGAIN: too many hints are waiting;
- * -EDQUOT: the administrator's limit for that device;
+ * -EDQUOT: the hint exceeds the administrator's limit for that device;
  * -EOWNERDEAD: the process exited while the hint was under way;
  * -ETIMEDOUT, -EINTR, -EINVAL.
  * Errors of the executor:
- * -EOPNOTSUPP: this memory cannot move there;
- * those of hetmem_prefetch(), and of its @accept.
+ * -EOPNOTSUPP: this memory cannot move to @location;
+ * those of hetmem_prefetch(), and those that @accept returns.
  */
 int hetmem_hint(struct hetmem_peer *peer, uint64_t start, uint64_t size,
 		uint32_t location, const unsigned char *uuid,
 		unsigned int timeout_ms, struct hetmem_hinted *hinted);
 
 /*
- * Lists contexts of the module: those of the caller's user; with CAP_SYS_PTRACE, all.
- * Fills @entries (room for @nr) and returns the number of contexts, which can be more
- * than @nr. Errors:
+ * Lists the module's contexts that the caller's user opened. With CAP_SYS_PTRACE, lists
+ * all contexts. Fills @entries (room for @nr). Returns the number of contexts, which can
+ * be more than @nr. Errors:
  * -EOPNOTSUPP: no module.
  */
 ssize_t hetmem_list(struct hetmem *hm, struct hetmem_list_entry *entries,
@@ -167,8 +168,8 @@ ssize_t hetmem_list(struct hetmem *hm, struct hetmem_list_entry *entries,
 /*
  * The agent: one thread that watches memory of hetmem_system_alloc() and of system() in a
  * spec. If CPU and device use a block in turns, the agent holds it on the host for a
- * while, by its policy. It also carries out hints of other processes. It needs the
- * module. It runs only if the program, its environment or a spec starts it.
+ * while. The policy sets how long. The agent also carries out hints of other processes.
+ * It needs the module. It runs only if the program, its environment or a spec starts it.
  */
 enum hetmem_agent_policy {
 	HETMEM_AGENT_OFF,		/* only counts, and carries out hints */
@@ -180,7 +181,7 @@ enum hetmem_agent_policy {
 #define HETMEM_AGENT_NO_HINTS	(1U << 0)
 /* A holder of this process's file may ask without CAP_SYS_NICE. */
 #define HETMEM_AGENT_ALLOW	(1U << 1)
-/* Writes a line for each decision on stderr, if @log is NULL. */
+/* Write a line for each decision to stderr, if @log is NULL. */
 #define HETMEM_AGENT_LOG	(1U << 2)
 
 /**
@@ -188,8 +189,8 @@ enum hetmem_agent_policy {
  * @size: sizeof(struct hetmem_agent_params)
  * @policy: enum hetmem_agent_policy
  * @flags: HETMEM_AGENT_*
- * @log: called on the agent's thread for each decision, with its reason: one line
- *	without a newline. It must not call hetmem_agent_*(). NULL: none.
+ * @log: called on the agent's thread for each decision. @line is the decision and its
+ *	reason, without a newline. @log must not call hetmem_agent_*(). NULL: no log.
  * @arg: passed to @log
  */
 struct hetmem_agent_params {
@@ -204,7 +205,7 @@ struct hetmem_agent_params {
  * Starts the agent of @hm. @params NULL: conservative, without a log. If the program
  * has an executor, or no device, the agent carries out no hints. hetmem_open() starts the
  * agent if HETMEM_AGENT is set in the environment: "off", "conservative" or
- * "aggressive", with ",log" appended for a log. A set-user-ID program ignores it.
+ * "aggressive". Append ",log" for a log. A set-user-ID program ignores HETMEM_AGENT.
  * Errors:
  * -EINVAL: a short struct, an unknown policy or flag;
  * -EOPNOTSUPP: no module;
@@ -217,9 +218,9 @@ int hetmem_agent_start(struct hetmem *hm,
 		       const struct hetmem_agent_params *params);
 
 /*
- * Stops the agent and waits for its thread. Releases the blocks that it holds and takes
- * its advice back. hetmem_close() does the same. Both wait up to 2 s for the thread if the
- * program closed its descriptors. Errors:
+ * Stops the agent and waits for its thread. Releases the blocks that the agent holds and
+ * undoes its advice. hetmem_close() does the same. If the program closed the thread's
+ * descriptors, both wait up to 2 s for the thread. Errors:
  * -ENOENT: the agent does not run;
  * -EOWNERDEAD: a forked child.
  */
@@ -229,20 +230,21 @@ int hetmem_agent_stop(struct hetmem *hm);
  * struct hetmem_agent_stats - counters of the agent
  * @size: in: sizeof(struct hetmem_agent_stats)
  * @running: 1: the agent runs
- * @wakeups: of its thread
+ * @wakeups: wakeups of the agent's thread
  * @thrash: events of blocks that go back and forth
- * @dropped: events lost because the agent did not keep up
+ * @dropped: events lost because the agent was too slow
  * @pins: blocks pinned on the host
  * @pinned: pages pinned
  * @pulled: pages that came back from a device to be pinned
- * @advised: blocks for which the driver was given a preferred location and accessed-by
- * @released: pinned or advised blocks whose time is over, or that stop released
- * @left: events that start no hold: the policy is off, or the block is held already
+ * @advised: blocks that were advised: a preferred location, and accessed-by
+ * @released: pinned or advised blocks that were released: their time expired, or
+ *	the agent stopped
+ * @left: events that start no hold: the policy is off, or the block is already held
  * @failed: blocks that could not be held
  * @hints: hints carried out for other processes
  *
- * Each event of @thrash leads to one of @pins, @advised, @left and @failed. Both
- * @pins and @advised can count it. A block that is held again counts again.
+ * Each event of @thrash counts in @pins, @advised, @left or @failed. It can count in
+ * both @pins and @advised. A block that is held again counts again.
  */
 struct hetmem_agent_stats {
 	size_t size;
@@ -261,7 +263,7 @@ struct hetmem_agent_stats {
 };
 
 /*
- * Reports the counters since the last start; they stay after a stop. Errors:
+ * Reports the counters since the last start. A stop keeps the counters. Errors:
  * -EINVAL: a short struct;
  * -ENOENT: the agent was never started;
  * -EOWNERDEAD: a forked child.

@@ -1,32 +1,35 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Blocks that move: spill a block to the host and fetch it back, behind its address. For
+ * Blocks that move: spill a block to the host and fetch it back at the same address. For
  * pools over vmm(). <hetmem.h> includes this header.
  *
  * A spilled block keeps its address. Kernels go on using it over the bus; its device memory
- * is free. Whole handles of memory move: the ends of a block that share a handle with other
- * blocks stay. Device memory that moved once has handles of its own.
+ * is free. Only whole handles of memory move. The ends of a block that share a handle with
+ * other blocks stay. Device memory that moved once has handles of its own.
  *
- * Only movable blocks move: larger than 1 MiB, and allocated with HETMEM_ALLOC_MOVABLE, or
- * of movable= bytes or more where the spec says so. With spill= in its spec a pool moves
- * them by itself when the device or max= is full, and back when there is room. It moves
- * only blocks of the stream that allocates.
+ * Only movable blocks move. A movable block is larger than 1 MiB, and either was allocated
+ * with HETMEM_ALLOC_MOVABLE or has at least movable= bytes, if the spec has movable=. With
+ * spill= in its spec a pool spills movable blocks when the device or max= is full, and
+ * fetches them when there is room. It moves only blocks of the allocating stream.
  *
- * The promise that makes it safe. The stream of a block is the one it was allocated on.
+ * A move is safe only under this promise. A block's stream is the stream of its allocation.
  * - All uses of a movable block are on its stream, or joined into it (by events) before the
  *   next call of the pool on that stream.
  * - While one thread is in a call of the pool on a stream, no other thread gives that
  *   stream work.
  * Calls of the pool are hetmem_alloc(), hetmem_alloc_with() and the functions below. A
- * program that breaks the promise loses data. Check mode of the soft driver finds it
- * (HETMEM_SOFT_CHECK=1).
+ * program that breaks the promise loses data. Check mode of the soft driver
+ * (HETMEM_SOFT_CHECK=1) finds such programs.
  *
- * A block never moves if it was recorded on another stream, exported, pinned for
- * communication, allocated with HETMEM_ALLOC_KEEP, in a private pool or in a capture that
- * is not released, if its stream was destroyed without hetmem_stream_retire(), or if peers
- * map the pool. No block moves between hetmem_capture_begin() and hetmem_capture_end() of
- * any stream, or on the legacy stream unless the spec says launcher=single: one thread gives
- * work to the device.
+ * These blocks never move:
+ * - recorded on another stream, exported, or pinned for communication;
+ * - allocated with HETMEM_ALLOC_KEEP;
+ * - in a private pool, or in a capture that is not released;
+ * - on a stream that was destroyed without hetmem_stream_retire();
+ * - on the legacy stream. Exception: the spec has launcher=single, which promises that one
+ *   thread gives work to the device;
+ * - of a pool that peers map.
+ * No block moves while any stream is between hetmem_capture_begin() and hetmem_capture_end().
  */
 #ifndef HETMEM_MOVE_H
 #define HETMEM_MOVE_H
@@ -38,18 +41,19 @@ extern "C" {
 #endif
 
 /*
- * Moves the block that begins at @ptr to the host, or back to the device. Waits on the
- * host for the block's stream, at most wait= of the pool, and then for the copy; holds no
- * lock while it waits. To spill what is spilled, or to fetch what is on the device, is no
- * error. After an error every handle is either here or there, whole, and the pool goes on.
+ * Moves the block that begins at @ptr to the host (spill), or to the device (fetch). Waits
+ * on the host for the block's stream, up to wait= of the pool, and then for the copy. Holds
+ * no lock during the wait. Spilling a spilled block is no error, nor is fetching a block
+ * that is on the device. After an error each handle is wholly on the host or wholly on the
+ * device, and the pool is usable.
  *
- * Host memory comes from handles that the pool keeps for the next time; min_host= of the
- * spec makes them beforehand. Errors:
+ * The pool keeps handles of host memory and reuses them; min_host= of the spec makes them
+ * in advance. Errors:
  * -EINVAL: @ptr is not the beginning of a live block;
- * -EBUSY: the block may not move, or its stream has not finished after wait=, or the pool
- *	is asleep, or another thread's move, sleep or wake has not ended after wait=; the
- *	text has the reason;
- * -ENOMEM: no host memory, or more than spill=; of a fetch: no device memory;
+ * -EBUSY: the text has the reason: the block may not move; its stream has not finished
+ *	after wait=; the pool is asleep; another thread's move, sleep or wake has not ended
+ *	after wait=;
+ * -ENOMEM: spill: no host memory, or more than spill=; fetch: no device memory;
  * -EDEADLK: called by a function of hetmem_on_remap();
  * -EOPNOTSUPP: not a pool over vmm(), or one with export= or comm=on;
  * -EIO, -EOWNERDEAD.
@@ -58,31 +62,35 @@ int hetmem_spill(struct hetmem_resource *res, void *ptr);
 int hetmem_fetch(struct hetmem_resource *res, void *ptr);
 
 /*
- * Begins a move and returns. The copy is ordered behind the work that the block's stream
- * has, and overlaps with what streams get from then on. The block must not be used until
- * the move has ended. It ends by the synchronous function of the same direction; or, once
- * the copy is complete, by hetmem_poll() or by another move of the block, which is -EBUSY
- * until then. A block can be freed while it moves. A move that another thread ends is no
- * error. Errors as above; a copy that fails leaves the block where it was.
+ * Begins a move and returns. The copy starts after the pending work of the block's stream,
+ * and overlaps with later work of all streams. Do not use the block before the move has
+ * ended. The synchronous function of the same direction ends the move. Once the copy is
+ * complete, hetmem_poll() or another move of the block ends it, too; before that another
+ * move returns -EBUSY. A block can be freed while it moves. If another thread ends the
+ * move, that is no error. A copy that fails leaves the block where it was. Errors: those
+ * of hetmem_spill() and hetmem_fetch().
  */
 int hetmem_spill_async(struct hetmem_resource *res, void *ptr);
 int hetmem_fetch_async(struct hetmem_resource *res, void *ptr);
 
 /*
- * Lets the CPU use the spilled parts of the block @ptr at their address, until it is
- * fetched; an access to the rest faults. Page tables cost about 20 us per MiB. hetmem_segments()
- * and the residency of a block tell the parts apart. Errors as above, and
+ * Lets the CPU use the spilled parts of the block @ptr at their address, until the block is
+ * fetched. A CPU access to other parts faults. Page tables cost about 20 us per MiB.
+ * hetmem_segments() and hetmem_residency() tell the parts apart. Errors: those of
+ * hetmem_spill(), and
  * -EBUSY: no part of the block is spilled.
  */
 int hetmem_host_access(struct hetmem_resource *res, void *ptr);
 
 /*
- * Sets the priority of the movable block @ptr, 0 at first. If the device is full, a pool
- * with spill= moves blocks of the lowest priority first; of one priority, the oldest of the
- * current step; of one age, the largest. It fetches the highest priority first, then what
- * was spilled last. A step is found by itself: it begins when the bytes of movable blocks
- * rise again after they fell. Blocks that were there before it are moved last. The pool
- * cannot see uses. Errors:
+ * Sets the priority of the movable block @ptr, initially 0. If the device is full, a pool
+ * with spill= spills blocks in this order:
+ * 1. the lowest priority;
+ * 2. within a priority, the oldest block of the current step;
+ * 3. within an age, the largest block.
+ * It fetches the highest priority first, and within a priority the block spilled last. The
+ * pool detects a step: it begins when the bytes of movable blocks rise again after they
+ * fell. Blocks from before the step are spilled last. The pool cannot see uses. Errors:
  * -EINVAL: @ptr is not the beginning of a live block;
  * -EBUSY: the block is not movable;
  * -EOPNOTSUPP, -EOWNERDEAD.
@@ -96,21 +104,21 @@ enum hetmem_remap_cause {
 	HETMEM_REMAP_WAKE,
 };
 
-/* What changes behind an address: pointer attributes, and what others have of it. */
+/* What changes for an address: pointer attributes, exported handles and registrations. */
 #define HETMEM_REMAP_MEMORY_TYPE	(1U << 0)	/* device or host memory */
 #define HETMEM_REMAP_BUFFER_ID		(1U << 1)
-#define HETMEM_REMAP_IPC		(1U << 2)	/* exported handles are of the old memory */
-#define HETMEM_REMAP_DMABUF		(1U << 3)	/* registrations are of the old memory */
+#define HETMEM_REMAP_IPC		(1U << 2)	/* exports refer to the old memory */
+#define HETMEM_REMAP_DMABUF		(1U << 3)	/* registrations refer to the old memory */
 
 /**
- * struct hetmem_remap - memory behind an address changes
+ * struct hetmem_remap - the memory at a range of addresses changes
  * @size: sizeof(struct hetmem_remap)
- * @ptr, @bytes: the addresses
+ * @ptr, @bytes: the range
  * @cause: enum hetmem_remap_cause
  * @changes: HETMEM_REMAP_*
- * @after: 0: the change is about to begin, and nothing has changed yet; 1: it has ended.
- *	If it failed, @error is not 0: nothing changed, or, of a sleep or a wake, a part.
- * @error: 0, or a negative errno
+ * @after: 0: the change has not begun; 1: the change has ended
+ * @error: 0, or a negative errno: the change failed, and nothing changed. Exception: a
+ *	failed sleep or wake can have changed a part.
  */
 struct hetmem_remap {
 	size_t size;
@@ -123,16 +131,16 @@ struct hetmem_remap {
 };
 
 /*
- * Calls @fn before and after memory behind addresses of @res changes: for those who
- * registered an address (RDMA, IPC, cuMemHostRegister, dma-buf). Each call before has
- * exactly one call after, of the same range. @fn runs in the thread that moves the memory,
- * without a lock of the pool, and may allocate and free. Moves, sleep, wake and the two
- * functions below return -EDEADLK in it. Poll and trim end no move there. @fn must give up
+ * Calls @fn before and after the memory at addresses of @res changes. For code that
+ * registers addresses (RDMA, IPC, cuMemHostRegister, dma-buf). Each call before has exactly
+ * one call after, for the same range. The thread that moves the memory calls @fn, without a
+ * lock of the pool. @fn may allocate and free. Inside @fn, moves, sleep, wake and the two
+ * functions below return -EDEADLK, and poll and trim end no move. @fn must give up
  * registrations of the range before it returns from the first call.
  *
- * hetmem_off_remap() removes what was added with the same @fn and @arg. It waits for calls
- * of @fn by other threads that have begun. Errors:
- * -EINVAL: @fn is NULL; off: it was not added;
+ * hetmem_off_remap() removes a callback that was added with the same @fn and @arg. It waits
+ * for running calls of @fn in other threads. Errors:
+ * -EINVAL: @fn is NULL; off: @fn and @arg were not added;
  * -EDEADLK: called by a function of hetmem_on_remap();
  * -EOPNOTSUPP: not a pool over vmm();
  * -ENOMEM, -EOWNERDEAD.
