@@ -29,7 +29,7 @@
  * - on the legacy stream. Exception: the spec has launcher=single, which promises that one
  *   thread gives work to the device;
  * - of a pool that peers map.
- * No block moves while any stream is between hetmem_capture_begin() and hetmem_capture_end().
+ * While any stream is between hetmem_capture_begin() and hetmem_capture_end(), no block moves.
  */
 #ifndef HETMEM_MOVE_H
 #define HETMEM_MOVE_H

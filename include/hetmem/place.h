@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Where memory should be: platforms, memory of the system, moves in the order of a stream
- * and in batches, advice, attached memory, names, memory that is left. hetmem_prefetch(),
- * hetmem_residency() and the meaning of a location are in <hetmem.h>.
+ * Placement of memory: platforms, system memory, moves in stream order and in batches,
+ * advice, attached memory, names, free memory. hetmem_prefetch(), hetmem_residency() and
+ * locations are in <hetmem.h>.
  */
 #ifndef HETMEM_PLACE_H
 #define HETMEM_PLACE_H
@@ -18,7 +18,7 @@ extern "C" {
  * @size: in: sizeof(struct hetmem_platform)
  * @kind: enum hetmem_platform_kind, the verdict
  * @pageable: 1: the device can use all memory of the process
- * @moves: 1: pages of that memory can move into the device's own
+ * @moves: 1: pages of the process can move into the device's own memory
  * @managed: 1: the device can use managed memory
  * @concurrent: 1: the CPU and the device can use managed memory at the same time
  * @registers: 1: host memory can be registered for the device
@@ -40,21 +40,21 @@ struct hetmem_platform {
 };
 
 /*
- * Fills @platform for a device of the driver in use. hetmem_open() makes the verdict
- * once. A forked child may call this, too. Errors:
+ * Fills @platform for a device of the driver in use. hetmem_open() determines the verdict
+ * once. A forked child may call this function, too. Errors:
  * -ENODEV: no such device.
  */
 int hetmem_platform(struct hetmem *hm, int device,
 		    struct hetmem_platform *platform);
 
-/* "HMM", "ATS", ... for enum hetmem_platform_kind; never NULL. */
+/* Returns "HMM", "ATS", ... for enum hetmem_platform_kind; never NULL. */
 const char *hetmem_platform_name(int kind);
 
 /**
  * struct hetmem_evidence - one piece of the evidence for a verdict
  * @size: in: sizeof(struct hetmem_evidence)
  * @source: "driver", "nvml", "kernel" or "module"
- * @what: its name, one word
+ * @what: name of the piece, one word
  * @value: "yes", "no", "none", a number, a size; or "unknown: " and the reason
  */
 struct hetmem_evidence {
@@ -82,10 +82,10 @@ const char *hetmem_contradiction(struct hetmem *hm, int device,
 				 unsigned int index);
 
 /*
- * Allocates @size bytes of zeroed system memory at a multiple of 2 MiB (of 512
- * bytes at least, if @size is below 2 MiB). Huge pages are advised; the module, if
- * loaded, tracks the memory. Pages are placed on first touch.
- * Errors: -ENOMEM.
+ * Allocates @size bytes of zeroed system memory. The address is a multiple of 2 MiB;
+ * if @size is below 2 MiB, of at least 512 bytes. Huge pages are advised. If the module
+ * is loaded, it tracks the memory. Pages are placed on first touch. Errors:
+ * -ENOMEM.
  */
 int hetmem_system_alloc(struct hetmem *hm, size_t size, void **ptr);
 
@@ -97,25 +97,25 @@ int hetmem_system_alloc(struct hetmem *hm, size_t size, void **ptr);
 int hetmem_system_free(struct hetmem *hm, void *ptr);
 
 /*
- * mremap(2) for memory of hetmem_system_alloc(): *@new_ptr has @new_size
+ * Does mremap(2) for memory of hetmem_system_alloc(): *@new_ptr has @new_size
  * bytes, at the same address or another multiple of 2 MiB. Contents are kept
- * up to the smaller size. The module tracks the new range; after mremap(2) alone it
- * would not. Errors, after which nothing has changed:
+ * up to the smaller size. The module tracks the new range. After a bare mremap(2) the
+ * module does not track it. Errors, after which nothing has changed:
  * -ENOMEM.
  */
 int hetmem_system_resize(struct hetmem *hm, void *ptr, size_t new_size,
 			 void **new_ptr);
 
-/* hetmem_move() does not wait; the move happens in the order of the stream. */
+/* hetmem_move() does not wait. The move happens in stream order. */
 #define HETMEM_NONBLOCKING	(1U << 0)
 
 /*
  * hetmem_prefetch() in the order of @stream. The address stays. Earlier work of @stream
- * uses the memory where it was. Returns when that work and the move are complete, also
- * if nothing had to be moved; then the CPU may use the memory. With HETMEM_NONBLOCKING
+ * uses the memory at its old location. Returns when that work and the move are complete,
+ * also if nothing had to move. Then the CPU may use the memory. With HETMEM_NONBLOCKING
  * in @flags the call returns at once, and later work of @stream runs after the move.
- * The module and move_pages(2) know no stream: with HETMEM_NONBLOCKING they move at once,
- * and @moved->reason says so. HETMEM_STREAM_HOST: there is no work to wait for.
+ * Exception: the module and move_pages(2) know no streams. With HETMEM_NONBLOCKING they
+ * move at once, and @moved->reason reports this. HETMEM_STREAM_HOST has no work to wait for.
  *
  * Errors, in addition to those of hetmem_prefetch():
  * -EINVAL: unknown @flags; @stream is HETMEM_STREAM_UNKNOWN or no stream;
@@ -133,10 +133,10 @@ int hetmem_move(struct hetmem *hm, const void *ptr, size_t size, uint32_t locati
  * @ptr: in: first byte
  * @bytes: in: length
  * @location: in: where to move it
- * @result: out: 0 or a negative errno, as of hetmem_prefetch()
- * @piece: out: index of the range whose @moved has the counts: this one, or the first
- *	range of the contiguous piece that this one belongs to
- * @moved: out: what was done; may be NULL
+ * @result: out: 0 or a negative errno, as hetmem_prefetch() returns it
+ * @piece: out: index of the range whose @moved has the counts: this range, or the first
+ *	range of the contiguous piece with this range
+ * @moved: out: the result in numbers; may be NULL
  */
 struct hetmem_prefetch_range {
 	size_t size;
@@ -149,11 +149,11 @@ struct hetmem_prefetch_range {
 };
 
 /*
- * hetmem_prefetch() of @nr ranges, of any memory to any locations, all on @stream.
- * Contiguous ranges to one location go as one piece, which is much faster than one by
- * one; they may be in any order. All are tried, and each has its own result. Returns 0,
- * or the error of the failed range with the lowest index; hetmem_last_error() has that
- * index. Errors of the call, after which nothing was tried:
+ * Prefetches @nr ranges of any memory to any locations, all on @stream. Contiguous ranges
+ * to one location move as one piece, which is much faster than one by one. @ranges may be
+ * in any order. Every range is tried and has its own result. Returns 0, or the error of
+ * the failed range with the lowest index; hetmem_last_error() has that index. Errors of
+ * the call, after which nothing was tried:
  * -EINVAL: @hm or @ranges is NULL, a size is wrong;
  * -EOWNERDEAD: a forked child's @hm;
  * -ENOMEM.
@@ -162,15 +162,15 @@ int hetmem_prefetch_batch(struct hetmem *hm, struct hetmem_prefetch_range *range
 			  size_t nr, hetmem_stream stream);
 
 /*
- * Declares the contents of [@ptr, @ptr + @size) dead, in the order of @stream: they are
- * not moved any more, and are undefined until they are written again. Only pages that
- * are wholly in the range are discarded. @done may be NULL; @done->how is
+ * Discards the contents of [@ptr, @ptr + @size) in the order of @stream. Discarded contents
+ * do not move, and are undefined until they are written again. Only pages that are wholly
+ * in the range are discarded. @done may be NULL. @done->how is
  * - "driver": cuMemDiscardBatchAsync(), for managed memory;
- * - "none", and @done->reason tells why: the contents stay. This holds for all memory
+ * - "none": the contents stay, and @done->reason has the reason. So it is for all memory
  *   that the driver did not allocate, and on integrated devices.
  *
  * Discard only memory that a device writes next. CPU faults on discarded memory are
- * several times slower. Access while the discard runs is undefined.
+ * several times slower. Do not access the memory while the discard runs.
  *
  * Errors, after which nothing has changed:
  * -EINVAL: bad range; part of it is not mapped; the driver refuses it or the stream;
@@ -193,34 +193,35 @@ enum hetmem_advice {
 /*
  * Gives @advice about all pages that overlap [@ptr, @ptr + @size), any memory of this
  * process. Moves nothing by itself. PREFERRED, ACCESSED_BY and NOT_ACCESSED_BY use
- * @location: a device of the driver, or the host (ACCESSED_BY: any node is the same).
- * @done may be NULL; @done->how is
+ * @location: a device of the driver, or the host (ACCESSED_BY treats all nodes alike).
+ * @done may be NULL. @done->how is
  * - "driver": cuMemAdvise(), for managed memory, and with HMM for all memory;
  * - "mbind": mbind(2), with ATS and CDMM and between host nodes. It replaces the
- *   memory policy of the range; NOT_PREFERRED sets the default one;
- * - "none", and @done->reason tells why: the advice makes no difference here.
- * @done->reason also tells what is done instead of the request. With HMM, @done->why and
- * @done->not_moved report mappings whose pages stay on the host nevertheless.
+ *   memory policy of the range; NOT_PREFERRED sets the default policy;
+ * - "none": the advice makes no difference here, and @done->reason has the reason.
+ * @done->reason also describes an action other than the requested one. With HMM, @done->why
+ * and @done->not_moved report mappings whose pages stay on the host nevertheless.
  *
  * Takes effect at once, in no order with streams. Any thread may call.
  *
- * The library remembers advice in force; hetmem_advised() reports it. The library forgets
- * it when the library frees or unmaps the memory. hetmem_free() of a pool's block takes
- * back the advice about pages that are wholly the block's. hetmem_system_resize() and
- * hetmem_grow() give it again; added memory takes the advice of the page before it.
+ * The library remembers the advice in force; hetmem_advised() reports it. When the library
+ * frees or unmaps memory, it forgets the advice about it. hetmem_free() of a pool's block
+ * undoes the advice about pages that are wholly in the block. hetmem_system_resize() and
+ * hetmem_grow() renew the advice; added memory takes the advice of the page before it.
  *
- * If the program unmaps memory itself, the advice stays remembered. Give NOT_ advice before,
- * or hetmem_advised() reports it about new memory at the same address. A call that finds
- * no room for more advice forgets what is no longer mapped: it looks once at the mappings,
- * which takes some milliseconds. With the module, attached memory is forgotten at once.
+ * If the program unmaps memory itself, the library keeps the advice. Give NOT_ advice before
+ * the unmap. Otherwise hetmem_advised() reports the advice about new memory at the same
+ * address. A call that finds no room for more advice checks the mappings once, in some
+ * milliseconds, and forgets advice about unmapped memory. With the module, the library
+ * forgets advice about attached memory at once.
  *
  * Errors, after which nothing has changed:
  * -EINVAL: bad range, advice or location; part of the range is not mapped; with mbind(2)
- *	the range begins or ends within a mapping that the kernel cannot split, as half a
- *	page of hugetlbfs;
+ *	the range begins or ends within a mapping that the kernel cannot split, for example
+ *	in a page of hugetlbfs;
  * -ENODEV: no such device;
- * -ENOSPC: 16,384 separate ranges of mapped memory have advice; or 32,768, and advice is
- *	taken back about part of one;
+ * -ENOSPC: 16,384 separate ranges of mapped memory have advice (32,768 if @advice undoes
+ *	the advice about a part of a range);
  * -EOWNERDEAD: a forked child's @hm;
  * -EIO: the driver or the kernel failed;
  * -ENOMEM.
@@ -237,7 +238,7 @@ int hetmem_advise(struct hetmem *hm, const void *ptr, size_t size,
  * @start: first byte
  * @end: first byte after the range
  * @devices: bit N: device N is advised as a user (ACCESSED_BY)
- * @preferred: location; of kind HETMEM_UNKNOWN: none
+ * @preferred: the preferred location; one of kind HETMEM_UNKNOWN: there is none
  * @flags: HETMEM_ADVISED_*
  */
 struct hetmem_advised {
@@ -250,8 +251,8 @@ struct hetmem_advised {
 
 /*
  * Reports the advice in force about [@ptr, @ptr + @size), as hetmem_residency() reports
- * locations: fills @ranges (room for @nr) in order of their addresses and returns their
- * number, 0 if there is no advice. *@next becomes the address to continue at; it is the
+ * locations. Fills @ranges (room for @nr) in the order of addresses. Returns the number of
+ * ranges, 0 if there is no advice. *@next becomes the address to continue at. It is the
  * page-aligned end once everything is reported. Errors:
  * -EINVAL: bad range, or no room;
  * -EOWNERDEAD: a forked child's @hm.
@@ -262,11 +263,12 @@ ssize_t hetmem_advised(struct hetmem *hm, const void *ptr, size_t size,
 /* The program promises to detach the memory before it unmaps it. */
 #define HETMEM_ATTACH_PROMISE	(1U << 0)
 /*
- * A forked child does not get the pages that are wholly in the range. After the last
- * hetmem_detach() children get them, also if the program had kept them from children. When
- * the library detaches memory that was unmapped in part, children get the rest. If the
- * program breaks its promise to detach before it unmaps, hetmem_detach() cannot tell other
- * memory that is mapped in the range by then: children get that, too.
+ * A forked child does not inherit the pages that are wholly in the range. After the last
+ * hetmem_detach() children inherit these pages, even if the program itself had set
+ * MADV_DONTFORK. When the library detaches memory that was unmapped in part, children
+ * inherit the rest. If the program breaks its promise to detach before it unmaps, other
+ * memory can be mapped in the range. hetmem_detach() cannot recognize such memory: children
+ * inherit it, too.
  */
 #define HETMEM_ATTACH_DONTFORK	(1U << 1)
 
@@ -275,11 +277,12 @@ ssize_t hetmem_advised(struct hetmem *hm, const void *ptr, size_t size,
  * @size: sizeof(struct hetmem_attach_params)
  * @flags: HETMEM_ATTACH_*
  * @chunk: bytes of each registered piece, a multiple of the page size; 0: one piece.
- *	One piece of very large memory can take minutes and hold locks of the driver, and
+ *	One piece of very large memory can take minutes and hold locks of the driver.
  *	Linux 6.11 to 6.13 pin at most 2 GB at once. A copy across two pieces fails: copy
  *	piece by piece
- * @release: NULL, or called with @owner when the attachment ends, by any thread, also of
- *	the library, without locks. The owner keeps the memory mapped until then
+ * @release: NULL, or a function that the library calls with @owner when the attachment
+ *	ends. Any thread can call it, also a thread of the library; no lock is held. The
+ *	owner keeps the memory mapped until this call
  * @owner: a reference to the object that keeps the memory mapped
  */
 struct hetmem_attach_params {
@@ -292,26 +295,26 @@ struct hetmem_attach_params {
 
 /*
  * Makes host memory that the library did not allocate, [@ptr, @ptr + @size), usable by
- * the devices in place. @params and @done may be NULL; @done->how is
- * - "driver": it is registered, which pins it. Read-only memory: the device may only
- *   read it, and @done->reason says so;
- * - "none", and @done->reason tells why: the devices use it as it is (HMM, ATS, CDMM,
- *   integrated; managed and page-locked memory; part of attached memory).
+ * the devices in place. @params and @done may be NULL. @done->how is
+ * - "driver": the memory is registered, which pins it. A device may only read read-only
+ *   memory; @done->reason reports this;
+ * - "none": the devices use the memory as it is (HMM, ATS, CDMM, integrated; managed and
+ *   page-locked memory; part of attached memory). @done->reason has the reason.
  * In either case hetmem_detach() with the same @ptr and @size ends the attachment. Memory
- * and parts of it may be attached many times; the memory stays registered until the last
- * attachment ends. @params->chunk and HETMEM_ATTACH_DONTFORK of the first one count.
+ * and parts of it may be attached many times. The memory stays registered until the last
+ * attachment ends. The first attachment's @params->chunk and HETMEM_ATTACH_DONTFORK count.
  *
- * If memory is unmapped while it is attached, writes of a device to it are lost without
- * an error. With the module, the library detaches memory that the program unmaps or
- * remaps, even in part, at the latest before the next attachment. Without the module set
- * @params->release, so that the owner keeps the memory mapped, or HETMEM_ATTACH_PROMISE.
+ * If attached memory is unmapped, a device's writes to it are lost without an error. With
+ * the module, the library detaches memory that the program unmaps or remaps, even in part,
+ * at the latest before the next attachment. Without the module, set @params->release, so
+ * that the owner keeps the memory mapped, or set HETMEM_ATTACH_PROMISE.
  *
  * fork() copies pinned memory for the child, at about 1.6 GB/s. The child may use the copy
- * as any memory; devices may not. With HETMEM_ATTACH_DONTFORK nothing is copied, and a
- * child that touches these pages gets SIGSEGV.
+ * like other memory; devices may not use it. With HETMEM_ATTACH_DONTFORK nothing is copied,
+ * and a child that touches these pages gets SIGSEGV.
  *
- * Any thread may call. The memory must not be discarded with madvise(2) while it is
- * attached. After hetmem_close() nothing is attached, and all owners are released.
+ * Any thread may call. Do not discard attached memory with madvise(2). hetmem_close() ends
+ * all attachments and releases all owners.
  *
  * Errors, after which nothing has changed and the owner is not released:
  * -EINVAL: bad range or @params; part of the range is not mapped; memory of a device;
@@ -321,7 +324,7 @@ struct hetmem_attach_params {
  * -EACCES: part of the range cannot be read;
  * -EEXIST: the range overlaps attached memory and is not within it, or overlaps memory
  *	that the program has registered;
- * -EOPNOTSUPP: the device cannot use registered memory, or not memory of this kind;
+ * -EOPNOTSUPP: the device cannot use registered memory, or cannot use this kind of memory;
  * -ENODEV: there is no device;
  * -EOWNERDEAD: a forked child's @hm;
  * -EIO: the driver failed;
@@ -332,37 +335,38 @@ int hetmem_attach(struct hetmem *hm, void *ptr, size_t size,
 		  struct hetmem_moved *done);
 
 /*
- * Ends one attachment of exactly @ptr and @size. All device work on it must be complete.
- * Errors, after which nothing has changed:
+ * Ends one attachment of exactly @ptr and @size. All device work on the memory must be
+ * complete. Errors, after which nothing has changed:
  * -ENOENT: the range is not attached, or was detached because it was unmapped;
  * -ENODEV: there is no device;
  * -EOWNERDEAD: a forked child's @hm;
  * -EIO: the driver failed; the range is still attached. With @params->chunk the devices
- *	may have lost some chunks, if the driver fails to register them again: detach again.
+ *	may have lost some chunks, if the driver failed to register them again: detach again.
  */
 int hetmem_detach(struct hetmem *hm, void *ptr, size_t size);
 
 /*
- * "host node 0", "device 1", "device 0 (node 2)", ...: at most @len bytes. Returns
- * @buf. With @hm NULL a node that is a device's memory is a host node.
+ * Writes "host node 0", "device 1", "device 0 (node 2)", ... into @buf, at most @len
+ * bytes. Returns @buf. If @hm is NULL, a node that is a device's memory is written as a
+ * host node.
  */
 char *hetmem_location_name(struct hetmem *hm, uint32_t location, char *buf,
 			   size_t len);
 
-/* "file, mlocked", ... for HETMEM_WHY_*; "" for 0. Returns @buf. */
+/* Writes "file, mlocked", ... for HETMEM_WHY_*, "" for 0. Returns @buf. */
 char *hetmem_why_names(uint32_t why, char *buf, size_t len);
 
 /*
- * How much memory is left. No single figure is enough: the driver of an integrated
- * device leaves out page cache that the kernel would drop, the kernel's figure ignores
- * cgroups, and a full host hangs. So hetmem_memory_info() takes the least of several
- * figures, less a reserve, and shows each one.
+ * Free memory. No single figure is enough. The driver of an integrated device omits page
+ * cache that the kernel would drop. The kernel's figure ignores cgroups. A full host hangs.
+ * So hetmem_memory_info() takes the smallest of several figures, less a reserve, and
+ * reports each figure.
  */
 
 /* An unknown figure, or a limit that does not exist. */
 #define HETMEM_MEMORY_UNKNOWN	UINT64_MAX
 
-/* For struct hetmem_memory_info.reserve: keep nothing back. */
+/* For struct hetmem_memory_info.reserve: keep nothing unused. */
 #define HETMEM_RESERVE_NONE	UINT64_MAX
 
 enum hetmem_memory_figure_id {
@@ -377,10 +381,10 @@ enum hetmem_memory_figure_id {
 
 /**
  * struct hetmem_memory_figure - one figure
- * @bytes: HETMEM_MEMORY_UNKNOWN: not known, @source has the reason
+ * @bytes: the figure; HETMEM_MEMORY_UNKNOWN: not known, and @source has the reason
  * @counts: 1: @usable of struct hetmem_memory_info depends on it
  * @reserved: 0
- * @source: the call or file that it comes from
+ * @source: the call or file that returned it
  */
 struct hetmem_memory_figure {
 	uint64_t bytes;
@@ -390,24 +394,26 @@ struct hetmem_memory_figure {
 };
 
 /**
- * struct hetmem_memory_info - how much memory a device, or the host, has left
+ * struct hetmem_memory_info - free memory of a device, or of the host
  * @size: in: sizeof(struct hetmem_memory_info)
- * @reserve: in: bytes to keep back; 0: HETMEM_RESERVE of the environment, else the
- *	default; HETMEM_RESERVE_NONE: none. out: bytes that are kept back
- * @total: of the device, or of the host
- * @usable: least of the figures that count, less @reserve, or 0;
- *	HETMEM_MEMORY_UNKNOWN: none of them is known
- * @least: enum hetmem_memory_figure_id of the least, -1 if there is none
+ * @reserve: in: bytes to keep unused; 0: HETMEM_RESERVE of the environment, else the
+ *	default; HETMEM_RESERVE_NONE: no bytes. out: bytes kept unused
+ * @total: bytes of the device, or of the host
+ * @usable: the smallest figure that counts, less @reserve, or 0;
+ *	HETMEM_MEMORY_UNKNOWN: no figure that counts is known
+ * @least: enum hetmem_memory_figure_id of the smallest, -1 if there is none
  * @reserved: 0
  * @figures: by enum hetmem_memory_figure_id
  *
- * These count: for a device with memory of its own DRIVER, MODULE and NODE; for an
- * integrated device the sum of DRIVER and CACHE, at most @total, and MODULE, HOST and
- * CGROUP; for the host HOST and CGROUP. MODULE is known for devices that are registered
- * with hetmem.ko.
+ * These figures count:
+ * - for a device with memory of its own: DRIVER, MODULE and NODE;
+ * - for an integrated device: the sum of DRIVER and CACHE, at most @total; and MODULE, HOST
+ *   and CGROUP;
+ * - for the host: HOST and CGROUP.
+ * MODULE is known for devices that are registered with hetmem.ko.
  *
- * The default reserve is 1/32 of @total, and at most 1 GiB for a device with memory of
- * its own. HETMEM_RESERVE is "512M", "4G", bytes or "5%"; hetmem_open() reads it.
+ * The default reserve is 1/32 of @total. For a device with memory of its own it is at most
+ * 1 GiB. HETMEM_RESERVE is "512M", "4G", bytes or "5%"; hetmem_open() reads it.
  */
 struct hetmem_memory_info {
 	size_t size;
@@ -420,8 +426,9 @@ struct hetmem_memory_info {
 };
 
 /*
- * Reports how much memory @device has left; -1: the host. Any thread may call, at any
- * time. It takes about 100 us, and creates the device's primary context if there is none.
+ * Reports the free memory of @device; -1: of the host. Any thread may call, at any
+ * time. The call takes about 100 us, and creates the device's primary context if there is
+ * none.
  * Another process can take the memory before the call returns. An unknown figure, for
  * example because the driver failed, is no error. Errors:
  * -EINVAL: a NULL pointer or a short struct;
@@ -431,7 +438,7 @@ struct hetmem_memory_info {
 int hetmem_memory_info(struct hetmem *hm, int device,
 		       struct hetmem_memory_info *info);
 
-/* "driver", "module", ... for enum hetmem_memory_figure_id; never NULL. */
+/* Returns "driver", "module", ... for enum hetmem_memory_figure_id; never NULL. */
 const char *hetmem_memory_figure_name(int id);
 
 #ifdef __cplusplus
