@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Resources and pools beyond alloc and free: the current resource, trimming, growing
- * blocks, sleeping, captures, other processes, access, and providers of the program's own.
- * A resource that is not a pool returns -EOPNOTSUPP from calls that make no sense for it.
+ * Resources and pools beyond alloc and free: the current resource, trim, grow, sleep,
+ * captures, other processes, access, and providers of the program's own. A call that makes
+ * no sense for a resource returns -EOPNOTSUPP.
  */
 #ifndef HETMEM_POOL_H
 #define HETMEM_POOL_H
@@ -14,10 +14,10 @@ extern "C" {
 #endif
 
 /*
- * Writes what the names in @spec (NULL: as for hetmem_resource_create()) stand for on this
- * machine, and why, into @text, @len bytes: one line for each name, such as "unified is
- * classes(managed(device=0)): device 0 is managed: ...". "": @spec has no name. Makes
- * nothing. Errors:
+ * Explains the names in @spec: what each stands for on this machine, and why. @spec NULL
+ * means the spec that hetmem_resource_create() takes then. Writes one line for each name
+ * into @text (@len bytes), such as "unified is classes(managed(device=0)): device 0 is
+ * managed: ...". Writes "" if @spec has no name. Makes no resource. Errors:
  * -EINVAL: @spec is wrong; the text points at the character;
  * -EOPNOTSUPP: this machine can have no such resource;
  * -ENODEV: no such device;
@@ -28,20 +28,22 @@ int hetmem_resource_explain(struct hetmem *hm, const char *spec, char *text,
 			    size_t len);
 
 /*
- * The current resource of @device (-1: of the host), for code that was not
- * given a resource: the one set by hetmem_resource_set_current(), otherwise
- * one made on first use. That one is what hetmem_resource_create() makes of a
- * NULL spec on @device ("pool(host)" for the host); hetmem_close() destroys
- * it. Errors: -ENODEV: no such device; those of hetmem_resource_create().
+ * Returns in *@res the current resource of @device (-1: of the host), for code
+ * that was not given a resource. hetmem_resource_set_current() sets it. If it is
+ * not set, the library makes a resource on first use, as hetmem_resource_create()
+ * does from a NULL spec on @device ("pool(host)" for the host). hetmem_close()
+ * destroys that resource. Errors:
+ * -ENODEV: no such device;
+ * those of hetmem_resource_create().
  */
 int hetmem_resource_current(struct hetmem *hm, int device,
 			    struct hetmem_resource **res);
 
 /*
- * Makes @res the current resource of @device; it stays the caller's. NULL:
- * none, as at first. *@old (may be NULL) becomes the one before, NULL if there
- * was none or it was the library's own. Set another before you destroy @res.
- * Errors:
+ * Makes @res the current resource of @device. The caller still owns @res. NULL
+ * unsets the current resource. *@old (@old may be NULL) becomes the resource that
+ * was set before, NULL if none was set or it was the library's own. Set another
+ * resource before you destroy @res. Errors:
  * -ENODEV: no such device;
  * -EINVAL: @res belongs to another struct hetmem.
  */
@@ -60,18 +62,18 @@ int hetmem_poll(struct hetmem_resource *res);
 
 /*
  * Gives free memory back to the system until at most @keep bytes are held.
- * Waits for work on freed memory, up to wait= of the pool (1 s); other threads can
+ * Waits for work on freed memory, up to wait= of the pool (1 s). Other threads can
  * allocate and free during the wait. Keeps the blocks freed last on streams that were
- * destroyed without hetmem_stream_retire(). *@freed (may be NULL) becomes the bytes
- * given back.
+ * destroyed without hetmem_stream_retire(). *@freed (@freed may be NULL) becomes the
+ * number of bytes given back.
  */
 int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed);
 
 /*
  * Grows the block @ptr of a pool to @size bytes at the same address, for use on
- * @stream, which counts as recorded from now on. It grows into the addresses that
- * were reserved for it, else into free memory behind it; over vmm() also into new
- * memory. After an error nothing has changed. Errors:
+ * @stream, and records @stream for the block. The block grows into the addresses that
+ * were reserved for it. Otherwise it grows into free memory after it, over vmm() also
+ * into new memory. After an error nothing has changed. Errors:
  * -ENOSPC: the addresses after the block are in use, or there are no more;
  * -EBUSY: the block belongs to a capture, or the pool is asleep;
  * -EOPNOTSUPP, -ENOMEM.
@@ -81,14 +83,14 @@ int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
 
 /*
  * The placement class of a block: the side that uses it. In unified and classes(),
- * blocks of two classes never share an aligned 2 MiB: so the CPU and the device do not
- * use one page by turns, and blocks that move together are contiguous.
+ * blocks of two classes never share an aligned 2 MiB. So the CPU and the device do not
+ * use the same page in turns, and blocks that move together are contiguous.
  */
 enum hetmem_placement {
 	HETMEM_PLACEMENT_STREAM,	/* host on HETMEM_STREAM_HOST, else device */
 	HETMEM_PLACEMENT_HOST,		/* the CPU, most of the time */
 	HETMEM_PLACEMENT_DEVICE,	/* the device, most of the time */
-	HETMEM_PLACEMENT_BOTH,		/* both, in turns or at one time */
+	HETMEM_PLACEMENT_BOTH,		/* both, in turns or at the same time */
 	HETMEM_PLACEMENT_READ_MOSTLY,	/* both read, seldom write: each has a copy */
 	HETMEM_PLACEMENT_STREAMING,	/* one writes, the other reads once: on the host */
 };
@@ -97,16 +99,18 @@ enum hetmem_placement {
  * struct hetmem_alloc_params - an allocation with options
  * @size: sizeof(struct hetmem_alloc_params)
  * @bytes, @align, @stream: as of hetmem_alloc()
- * @reserve: 0, or bytes of addresses, @bytes at least, that hetmem_grow() can
- *	grow the block to. Pools over vmm() (@align: a granule at most), and over memory
- *	that costs nothing before it is touched: system(), host() and managed(), as
- *	in unified. There all addresses count as held, in max= and in headroom() too.
- * @private_pool: 0, or a private pool that is retained. Not with @reserve.
+ * @reserve: 0, or bytes of addresses, at least @bytes, that hetmem_grow() can
+ *	grow the block to. For pools over vmm() (@align: at most a granule), and over
+ *	memory that costs nothing before it is touched: system(), host() and managed(),
+ *	also in unified. Over these three, all reserved addresses count as held, also in
+ *	max= and in headroom().
+ * @private_pool: 0, or a retained private pool. Not together with @reserve.
  * @flags: HETMEM_ALLOC_*
  * @placement: enum hetmem_placement. A resource without classes ignores it.
  * @priority: of a movable block, see hetmem_priority()
  *
- * Zero in a member that a later version adds means the behaviour of this version.
+ * A later version can add members. Zero in such a member means the behaviour of this
+ * version.
  */
 struct hetmem_alloc_params {
 	size_t size;
@@ -121,22 +125,22 @@ struct hetmem_alloc_params {
 };
 
 /*
- * Flags. A resource that moves no blocks ignores them, and a pool those of blocks of at
- * most 1 MiB.
+ * Flags. A resource that moves no blocks ignores them. A pool ignores the flags of blocks
+ * of at most 1 MiB.
  */
 #define HETMEM_ALLOC_MOVABLE	(1U << 0)	/* may be spilled, see <hetmem/move.h> */
-#define HETMEM_ALLOC_KEEP	(1U << 1)	/* never, whatever movable= says */
+#define HETMEM_ALLOC_KEEP	(1U << 1)	/* is never spilled, also with movable= */
 
 /*
- * As hetmem_alloc(), with options. For a private pool @stream may be captured, with or
+ * hetmem_alloc() with options. For a private pool @stream may be captured, with or
  * without hetmem_capture_begin(), and the library does not ask the driver for the
  * stream's id. Errors:
  * -EINVAL: a parameter makes no sense; the text names it;
- * -E2BIG: a later version's member is set;
+ * -E2BIG: a member of a later version is set;
  * -ENOENT: the private pool is not retained;
  * -ENOSPC: there are 65,535 pairs of private pool and stream;
- * -EOPNOTSUPP: not a pool (@private_pool), or over other memory (@reserve);
- * -EBUSY: @stream is being captured, and there is a @reserve; the pool sleeps;
+ * -EOPNOTSUPP: @private_pool: not a pool; @reserve: a pool over other memory;
+ * -EBUSY: the pool is asleep; @reserve is not 0, and @stream is being captured;
  * -ENOMEM, -EOWNERDEAD.
  */
 int hetmem_alloc_with(struct hetmem_resource *res,
@@ -145,22 +149,22 @@ int hetmem_alloc_with(struct hetmem_resource *res,
 /*
  * Private pools: only allocations with the pool's number get its memory. They are for
  * the graphs of a framework that decides by itself which allocations belong to a
- * capture. @id is any number except 0. Captures have numbers of the same kind: a number
- * is used for a private pool or for captures, never for both.
+ * capture. @id is any number except 0. Private pools and captures share one set of
+ * numbers: a number is used for a private pool or for captures, never for both.
  *
- * Until release, blocks freed on a stream serve allocations on the same stream,
- * compared by handle: the pool orders no streams and asks the driver nothing about
- * them. So memory may pass from one capture to another on one stream.
- * HETMEM_STREAM_UNKNOWN means the stream of the allocation. Blocks for which
- * hetmem_record_stream() was called are reused after release; exported ones never.
+ * Until release, blocks freed on a stream serve allocations on the same stream. The pool
+ * compares streams by handle, orders no streams and makes no driver call about them. So
+ * memory may pass from one capture to another on one stream. HETMEM_STREAM_UNKNOWN means
+ * the stream of the allocation. Blocks for which hetmem_record_stream() was called are
+ * reused after release. Exported blocks are never reused.
  *
- * Retain adds a reference; the first one makes the pool. The last release gives its
- * memory to all allocations, after @stream. The caller has ordered all uses of freed
- * blocks before @stream. Live blocks stay; free them with a stream. Errors:
+ * Retain adds a reference; the first retain makes the pool. The last release makes the
+ * memory available to all allocations, after @stream. Order all uses of freed blocks
+ * before @stream. Live blocks stay; free them with a stream. Errors:
  * -EINVAL: @id is 0;
  * -ENOENT: release: @id is not retained;
- * -EBUSY: retain: a capture has that number; release: another thread allocates
- *	from it, lists it, or restores a checkpoint;
+ * -EBUSY: retain: a capture has the number @id; release: another thread allocates
+ *	from the private pool, lists it, or restores a checkpoint;
  * -ENOSPC: 65,535 numbers, or pairs of number and stream, are not released;
  * -EOPNOTSUPP, -ENOMEM, -EOWNERDEAD.
  */
@@ -170,7 +174,7 @@ int hetmem_private_release(struct hetmem_resource *res, uint64_t id,
 
 /**
  * struct hetmem_segment - a part of a block with a handle of its own
- * @base: its address
+ * @base: address of the part
  * @offset: bytes from the start of the block
  * @length: bytes
  */
@@ -183,15 +187,15 @@ struct hetmem_segment {
 /*
  * Fills @segments (room for @nr) with the parts of [@ptr, @ptr + @size) that a
  * transport must register separately. Returns their number. Errors:
- * -ENOSPC: there are more than @nr.
+ * -ENOSPC: there are more than @nr parts.
  */
 ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
 			size_t size, struct hetmem_segment *segments,
 			size_t nr);
 
 /*
- * Pins the memory of @ptr to its addresses until the resource is destroyed:
- * it is neither remapped nor given back, even after a free. For transports
+ * Pins the memory of @ptr to its addresses until the resource is destroyed. The
+ * memory is not remapped and not given back, even after a free. For transports
  * that register memory and cache the registration. Errors:
  * -EINVAL: @ptr is in no live block;
  * -EBUSY: the pool is asleep;
@@ -205,27 +209,28 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
 
 /*
  * Sleep synchronizes with all work of all devices. Then it gives back the memory of all
- * pools whose tag= is @tag (NULL: of all pools), allocated memory included. Addresses are
- * kept: an allocation returns -EBUSY, an access faults. Wake gives the addresses memory
- * again. After -ENOMEM only some have memory; call wake again. Pinned and exported memory
- * stays, with its contents.
+ * pools whose tag= is @tag (NULL: of all pools), including allocated memory. Addresses are
+ * kept. During sleep an allocation returns -EBUSY, and an access faults. Wake gives the
+ * addresses memory again. After -ENOMEM only some addresses have memory: call wake again.
+ * Pinned and exported memory stays, with its contents.
  *
- * With HETMEM_SLEEP_KEEP, the contents of allocated memory are copied to page-locked host
- * memory before any device memory goes, and back by the wake: exactly as many bytes, rounded
- * up to 2 MiB. max_host= of the pool bounds that. After the wake, park= of it are kept for
- * the next sleep (a quarter of the host's available memory, if not given); each
- * hetmem_poll() gives back 64 MiB of the rest, hetmem_trim() all. A forked child lacks it.
- * If a sleep fails before device memory goes, nothing has changed. To sleep once more is no
- * error, and contents that are parked stay so.
+ * With HETMEM_SLEEP_KEEP, sleep copies the contents of allocated memory to page-locked host
+ * memory before it gives device memory back. Wake copies them back. The host memory has
+ * exactly the size of the contents, rounded up to 2 MiB; max_host= of the pool bounds it.
+ * After the wake the pool keeps park= bytes of it for the next sleep (default: a quarter of
+ * the host's available memory). Each hetmem_poll() gives back 64 MiB of the rest;
+ * hetmem_trim() gives back all. A forked child does not have this host memory. If a sleep
+ * fails before device memory is given back, nothing has changed. A second sleep is no
+ * error, and keeps the parked contents.
  *
- * Other threads can free blocks meanwhile. Errors:
+ * Other threads can free blocks during both calls. Errors:
  * -EOPNOTSUPP: not a pool over vmm();
  * -EBUSY: the pool has comm=on, or a stream is being captured. If the pool does not know
  *	that stream, its capture is invalid now. With HETMEM_SLEEP_KEEP also: the pool is
  *	asleep without its contents;
  * -EINVAL: unknown flags;
- * -ENOMEM: of a wake: device memory; of a sleep: there is no room for the contents, and
- *	the text has the number of bytes that fit;
+ * -ENOMEM: wake: no device memory; sleep: no room for the contents, and the text has the
+ *	number of bytes that fit;
  * -EIO.
  */
 int hetmem_sleep(struct hetmem_resource *res, const char *tag, unsigned int flags);
@@ -233,11 +238,11 @@ int hetmem_wake(struct hetmem_resource *res, const char *tag);
 
 /*
  * Memory of captured graphs. Allocations on @stream between begin and end belong to
- * the graphs @id. Graphs can be launched many times, so after a free only @id reuses
- * that memory. Release ends this: all allocations can reuse the memory after @stream.
- * Several captures may share an @id if their graphs are launched one after the other,
- * in the order of the captures. Memory freed on one captured stream is not reused on
- * another before all captures have ended.
+ * the graphs @id. Graphs can be launched many times, so only captures with @id reuse
+ * that memory after a free. Release ends this: all allocations can reuse the memory
+ * after @stream. Several captures may share an @id if their graphs are launched one after
+ * the other, in the order of the captures. Memory freed on one captured stream is not
+ * reused on another stream before all captures have ended.
  *
  * Call begin before the driver's capture begins, for every stream that takes
  * part. The stream must not be destroyed before end. Errors:
@@ -256,10 +261,10 @@ int hetmem_capture_release(struct hetmem_resource *res, hetmem_stream stream,
 
 /*
  * Exports the memory of @ptr to other processes: one descriptor for each
- * segment, to be sent over a UNIX socket (SCM_RIGHTS). Fills @fds and
- * @segments (room for @nr) and returns their number. The caller closes the
- * descriptors. The memory is released once @ptr is freed and every importer
- * has closed it. Errors:
+ * segment. Send the descriptors over a UNIX socket (SCM_RIGHTS), then close
+ * them. Fills @fds and @segments (room for @nr) and returns their number. The
+ * memory is released once @ptr is freed and every importer has closed it.
+ * Errors:
  * -ENOSPC: there are more segments than @nr;
  * -EBUSY: the pool is asleep;
  * -EOPNOTSUPP: not a pool over vmm(export=fd).
@@ -268,11 +273,11 @@ ssize_t hetmem_export(struct hetmem_resource *res, void *ptr, int *fds,
 		      struct hetmem_segment *segments, size_t nr);
 
 /*
- * Maps exported memory for @device. @segments come in the exporter's order;
- * their base is ignored. The descriptors stay the caller's. Errors:
+ * Maps exported memory for @device at *@ptr. @segments are in the exporter's order;
+ * their base is ignored. The caller still owns the descriptors. Errors:
  * -ENODEV, -ENOMEM, -EOPNOTSUPP.
  *
- * hetmem_import_close() unmaps *@ptr; all uses must be complete.
+ * hetmem_import_close() unmaps the memory at @ptr. All its uses must be complete.
  */
 int hetmem_import(struct hetmem *hm, int device, const int *fds,
 		  const struct hetmem_segment *segments, size_t nr,
@@ -280,17 +285,17 @@ int hetmem_import(struct hetmem *hm, int device, const int *fds,
 int hetmem_import_close(struct hetmem *hm, void *ptr);
 
 /*
- * Gives the parameter @name of a spec the value @value, which is written as in
- * the spec: hetmem_resource_set(res, "max", "60%"). These can change: max, min,
+ * Sets the parameter @name of a spec to @value, in the notation of a spec:
+ * hetmem_resource_set(res, "max", "60%"). These parameters can change: max, min,
  * wait, decay and cache of pool; max of limit; times and wait of retry.
  *
- * The first resource from the top that has the parameter takes it; "pool.max"
- * names the kind. Of several resources side by side (fallback, binning), all
- * that have it take it, or none.
+ * The first resource from the top that has the parameter takes the value;
+ * "pool.max" names the kind, too. Below fallback or binning, either all resources
+ * that have the parameter take the value, or none.
  *
- * A lower max takes no live memory away. A pool gives free memory back until at
+ * A lower max takes no live memory away. The pool gives free memory back until at
  * most max is held, and waits for work on that memory, up to twice wait=. A
- * pool over vmm() has addresses for 16 times its first max and twice its spill: give
+ * pool over vmm() has addresses for 16 times its first max and twice its spill: set
  * reserve= to raise max further. A higher min keeps memory, but allocates none. Errors:
  * -EINVAL: no such parameter, or a bad value; the text has the valid ones;
  * -EOPNOTSUPP: the parameter cannot change, or no resource of @res has it;
@@ -308,8 +313,8 @@ int hetmem_resource_set(struct hetmem_resource *res, const char *name,
  * @devices: bit N: device N can use every block
  * @some_devices: bit N: device N can use some blocks
  *
- * A device counts if it uses the block at the address that hetmem_alloc() returned,
- * without a driver call before. If one of the devices has no concurrent managed access
+ * A device counts if it can use the block at the address that hetmem_alloc() returned,
+ * without another driver call. If one of the devices has no concurrent managed access
  * (hetmem_device_props()), the CPU can use managed memory only while no device works.
  */
 struct hetmem_access {
@@ -326,8 +331,8 @@ int hetmem_resource_access(struct hetmem_resource *res,
 
 /*
  * A provider of the program's own: callbacks that hand out memory. The spec
- * "custom(name=N)" makes a resource of it, one region for each allocation;
- * "pool(custom(name=N),max=1G)" cuts its memory into blocks, in stream order.
+ * "custom(name=N)" makes a resource with one region for each allocation.
+ * "pool(custom(name=N),max=1G)" cuts regions into blocks, in stream order.
  */
 
 /* Version of the callbacks of struct hetmem_provider. */
@@ -336,9 +341,9 @@ int hetmem_resource_access(struct hetmem_resource *res,
 /* The CPU can use the memory. */
 #define HETMEM_PROVIDER_HOST	(1U << 0)
 /*
- * A forked child has the memory, copied on write, and may call @alloc and
- * @free. Without this flag calls of a resource return -EOWNERDEAD there, and no callback
- * is called. Not for memory that is mapped.
+ * A forked child inherits the memory, copied on write, and may call @alloc and
+ * @free. Without this flag a resource's calls return -EOWNERDEAD in a child, and call no
+ * callback. Not together with @map.
  */
 #define HETMEM_PROVIDER_FORK	(1U << 1)
 
@@ -347,46 +352,44 @@ int hetmem_resource_access(struct hetmem_resource *res,
  * @size: sizeof(struct hetmem_provider)
  * @version: HETMEM_PROVIDER_VERSION
  * @flags: HETMEM_PROVIDER_*
- * @device: ordinal of the device whose streams order the uses; -1: the host's
+ * @device: ordinal of the device whose streams order the uses; -1: the host
  * @devices: bit N: device N can use the memory; @device is implied
- * @granularity: bytes, a power of two, 512 at least; for memory that is
- *	mapped, a page at least
- * @total: bytes in all, for percentages of a spec; 0: not known. Required for memory
- *	that is mapped: the pool reserves several times as many addresses.
+ * @granularity: bytes, a power of two, at least 512; with @map at least a page
+ * @total: bytes in all, for percentages of a spec; 0: not known. Required with @map:
+ *	the pool reserves several times as many addresses.
  *
  * Either whole regions:
  * @alloc: allocates @size bytes at a multiple of @granularity; sets *@ptr
- * @free: frees one region. Its uses are complete.
+ * @free: frees one region. All its uses are complete.
  *
  * or addresses and memory apart, for a pool only:
  * @reserve: reserves @size bytes of addresses at a multiple of @align; sets
  *	*@addr
- * @unreserve: releases one reservation. Nothing is mapped there.
+ * @unreserve: releases one reservation. Nothing is mapped in it.
  * @create: makes @size bytes of memory without an address; sets *@handle
- * @release: the library no longer needs the handle. The memory is freed with its
- *	last mapping.
+ * @release: releases a handle. Free the memory with the handle's last mapping.
  * @map: maps the whole handle at @addr, readable and writable. A handle can be
- *	mapped at several addresses at once.
+ *	mapped at several addresses at the same time.
  * @unmap: undoes one @map
  *
- * Set the callbacks of one kind; the others are NULL. Every size is a multiple
- * of @granularity. @data is that of hetmem_provider_register().
+ * Set the callbacks of one kind, and the others to NULL. Every size is a multiple
+ * of @granularity. @data is the argument of hetmem_provider_register().
  *
  * Return values:
  * 0: success;
  * -ENOMEM: there is no memory; the pool tries its other remedies;
- * anything else: failure, which becomes -EIO.
+ * another value: failure; the library returns -EIO.
  *
- * A callback that fails changes nothing. If one of @free, @unreserve, @release
- * and @unmap fails, the library calls it again, at the latest in destroy. A
- * region or reservation that is not aligned becomes -EIO, and is freed at once.
- * One that overlaps another becomes -EIO, and is not freed.
+ * A callback that fails must change nothing. If @free, @unreserve, @release or @unmap
+ * fails, the library calls it again, at the latest in destroy. If a region or
+ * reservation is not aligned, the library frees it at once and returns -EIO. If it
+ * overlaps another, the library returns -EIO and does not free it.
  *
  * Rules for callbacks:
- * - Any thread can call them, several at a time.
+ * - Any thread can call them, several threads at the same time.
  * - The pool can hold a lock during the call. A callback must not wait for a
  *   thread that uses the resource, must return, and should be quick.
- * - A callback must not use the resource that it is called for: every call
+ * - A callback must not use the resource that called it: every such call
  *   returns -EDEADLK. Other resources are allowed. Do not build a circle of
  *   two resources whose callbacks use each other.
  * - If @device is not -1, its primary context is current, and the thread's
@@ -411,11 +414,11 @@ struct hetmem_provider {
 };
 
 /*
- * Registers @provider, which is copied, as @name: up to 31 letters, digits, '-'
- * and '_'. @data must live as long as the registration. hetmem_close() ends it.
- * Errors:
- * -EINVAL: a member makes no sense, or callbacks are missing; the text names it;
- * -E2BIG: a larger struct than this library knows has members set;
+ * Registers a copy of @provider as @name: up to 31 letters, digits, '-' and '_'.
+ * @data must live as long as the registration. hetmem_close() ends the
+ * registration. Errors:
+ * -EINVAL: a member makes no sense, or callbacks are missing; the text names them;
+ * -E2BIG: a member of a later version is set;
  * -EOPNOTSUPP: @provider->version is not known;
  * -ENODEV: no such device;
  * -EEXIST: @name is registered;
@@ -426,9 +429,9 @@ int hetmem_provider_register(struct hetmem *hm, const char *name,
 			     void *data);
 
 /*
- * Errors:
+ * Ends a registration. Errors:
  * -ENOENT: @name is not registered;
- * -EBUSY: a resource is made of it.
+ * -EBUSY: a resource uses it.
  */
 int hetmem_provider_unregister(struct hetmem *hm, const char *name);
 
