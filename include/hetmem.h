@@ -66,9 +66,9 @@ struct hetmem;
 /**
  * struct hetmem_params - how to open
  * @size: sizeof(struct hetmem_params)
- * @driver: "cuda", "soft", or NULL: HETMEM_DRIVER of the environment (ignored
- *	in a set-user-ID program). If that is not set, CUDA if libcuda.so.1 has
- *	a device. Otherwise there is no device; host memory works.
+ * @driver: "cuda", "soft", or NULL. NULL: HETMEM_DRIVER of the environment
+ *	(ignored in a set-user-ID program). If HETMEM_DRIVER is not set: CUDA if
+ *	libcuda.so.1 has a device, else no device. Host memory always works.
  * @module_path: device node of the module; NULL: /dev/hetmem; "": none
  */
 struct hetmem_params {
@@ -79,58 +79,59 @@ struct hetmem_params {
 
 /*
  * Opens the library, the kernel module and the driver. A missing module is no
- * error, nor is a missing driver that was not asked for: hetmem_feature()
- * reports both. @params may be NULL. Errors:
+ * error. A missing driver is an error only if @params or HETMEM_DRIVER names it.
+ * hetmem_feature() reports what is missing. @params may be NULL. Errors:
  * -EINVAL: unknown driver name;
- * -ENODEV: the driver that was asked for is missing;
+ * -ENODEV: the named driver is missing;
  * -ENOMEM.
  */
 int hetmem_open(struct hetmem **hm, const struct hetmem_params *params);
 
-/* Memory that is still allocated stays valid. NULL does nothing. */
+/* Closes the library. Memory that is still allocated stays valid. NULL does nothing. */
 void hetmem_close(struct hetmem *hm);
 
-/* The calling thread's last error: one line without a newline, never NULL. */
+/* Returns the calling thread's last error: one line without a newline, never NULL. */
 const char *hetmem_last_error(void);
 
 /*
- * Resources: where a program gets memory from. A resource is made from a spec
- * such as "stats(pool(vmm(device=0),max=90%))"; `hetmem spec --help` has the
- * grammar.
+ * Resources: a program allocates memory from a resource. A spec such as
+ * "stats(pool(vmm(device=0),max=90%))" describes a resource;
+ * `hetmem spec --help` has the grammar.
  *
- * Streams: memory may be used on the stream that it was allocated on, and on
- * streams ordered after that. A free never waits. Before it, the caller orders
- * the free's stream after all uses, or reports them by
- * hetmem_record_stream(). The host is a stream of its own: memory allocated or
- * freed on HETMEM_STREAM_HOST is used by the CPU at once. Call
- * hetmem_stream_retire() before you destroy a stream.
+ * Streams: a program may use memory on the stream of the allocation, and on
+ * streams ordered after that stream. A free never waits. Before the free, order
+ * its stream after all uses, or report the uses by hetmem_record_stream(). The
+ * host is a stream of its own: the CPU uses memory that is allocated or freed on
+ * HETMEM_STREAM_HOST at once. Call hetmem_stream_retire() before you destroy a
+ * stream.
  *
- * HETMEM_STREAM_PER_THREAD means the calling thread's stream in every call; a
- * thread retires it before it exits. To order another thread after it, use the
- * legacy stream, which waits for all streams without CU_STREAM_NON_BLOCKING.
+ * HETMEM_STREAM_PER_THREAD means the calling thread's stream in every call. A
+ * thread retires this stream before it exits. To order another thread after it,
+ * use the legacy stream, which waits for all streams without
+ * CU_STREAM_NON_BLOCKING.
  */
 struct hetmem_resource;
 
 /* A stream of the driver in use (CUstream). */
 typedef void *hetmem_stream;
 
-/* The driver's own streams: the legacy one, and the calling thread's. */
+/* The driver's own streams: the legacy stream, and the calling thread's stream. */
 #define HETMEM_STREAM_LEGACY	((hetmem_stream)0x1)
 #define HETMEM_STREAM_PER_THREAD ((hetmem_stream)0x2)
 /* The CPU. */
 #define HETMEM_STREAM_HOST	((hetmem_stream)-1)
-/* For free: the stream of the allocation, and all that were recorded. */
+/* For free: the stream of the allocation, and all recorded streams. */
 #define HETMEM_STREAM_UNKNOWN	((hetmem_stream)-2)
 
-/* Least alignment of an allocation, bytes. */
+/* Minimum alignment of an allocation, bytes. */
 #define HETMEM_ALIGNMENT	512
 
 /*
  * Makes the resource that @spec describes. NULL: HETMEM_RESOURCE of the
- * environment (ignored in a set-user-ID program), "device-pool" if that is not
- * set. @hm must stay open until the resource is destroyed. Errors:
+ * environment (ignored in a set-user-ID program), or "device-pool" if that is
+ * not set. @hm must stay open until the resource is destroyed. Errors:
  * -EINVAL: @spec is wrong; the text points at the character;
- * -EOPNOTSUPP: this machine or driver cannot;
+ * -EOPNOTSUPP: this machine or driver cannot provide the resource;
  * -ENODEV: no such device;
  * -ENOMEM.
  */
@@ -138,18 +139,19 @@ int hetmem_resource_create(struct hetmem *hm, const char *spec,
 			   struct hetmem_resource **res);
 
 /*
- * Synchronizes with all work on the memory and releases everything, blocks
- * still allocated included. Returns the number of such blocks;
- * hetmem_last_error() names the first. In check mode, and if the spec has a
+ * Synchronizes with all work on the memory and releases everything, including
+ * blocks that are still allocated. Returns the number of such blocks;
+ * hetmem_last_error() names the first one. In check mode, and if the spec has a
  * guard(), a later use of @res returns -EINVAL until hetmem_close().
  */
 ssize_t hetmem_resource_destroy(struct hetmem_resource *res);
 
 /*
  * Allocates @size bytes at a multiple of @align, a power of two, for use on
- * @stream. The contents are undefined. @align 0 means HETMEM_ALIGNMENT, and so
- * does less. @size 0 returns a pointer that can only be freed. Errors:
- * -ENOMEM: the text tells what was tried;
+ * @stream. The contents are undefined. An @align below HETMEM_ALIGNMENT, also 0,
+ * means HETMEM_ALIGNMENT. @size 0 returns a pointer that can only be freed.
+ * Errors:
+ * -ENOMEM: the text lists what was tried;
  * -EBUSY: the pool is asleep, or @stream is being captured without
  *	hetmem_capture_begin();
  * -EOWNERDEAD.
@@ -167,17 +169,17 @@ int hetmem_free(struct hetmem_resource *res, void *ptr, size_t size,
 		hetmem_stream stream);
 
 /*
- * Reports a use of @ptr on a stream other than that of the allocation: a free
- * takes effect after it too. Errors:
+ * Reports a use of @ptr on a stream other than the stream of the allocation. A
+ * later free takes effect after this use, too. Errors:
  * -EINVAL: @ptr is not allocated here;
- * -EBUSY: @stream is being captured without hetmem_capture_begin(). Blocks of
- *	private pools are recorded all the same;
+ * -EBUSY: @stream is being captured without hetmem_capture_begin(). Exception:
+ *	blocks of private pools are recorded;
  * -ENOMEM.
  */
 int hetmem_record_stream(struct hetmem_resource *res, void *ptr,
 			 hetmem_stream stream);
 
-/* Call it before @stream is destroyed: memory freed on it stays reusable. */
+/* Call it before you destroy @stream, so that memory freed on @stream stays reusable. */
 int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
 
 /**
@@ -185,8 +187,8 @@ int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
  * @size: in: sizeof(struct hetmem_resource_stats)
  * @live: allocated blocks
  * @requested: requested bytes of live blocks; 1 for a block of size 0
- * @requested_peak: highest value of @requested. Never more than was requested at once,
- *	except by frees under way. Can be less where several streams are used.
+ * @requested_peak: highest value of @requested. Frees under way can make it too high.
+ *	With several streams it can be too low.
  * @reserved: bytes of physical memory held: mapped, cached, waiting for
  *	unmap, exported
  * @reserved_peak: highest value of @reserved
@@ -194,14 +196,14 @@ int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
  * @allocs: successful allocations
  * @frees: successful frees
  * @failed: failed allocations
- * @driver_calls: made by the resource
+ * @driver_calls: driver calls of the resource
  * @host_wait_ns: nanoseconds that calls waited for a device
- * @parked: bytes of host memory for contents, see hetmem_sleep()
+ * @parked: bytes of host memory for parked contents, see hetmem_sleep()
  * @spilled: bytes of blocks that are on the host, see hetmem_spill(). A freed block counts
- *	until the pool takes its host memory back. @reserved does not include them
- * @spill_host: bytes of host memory for that, kept ones included
+ *	until the pool takes its host memory back. @reserved excludes these bytes
+ * @spill_host: bytes of host memory for spilled blocks, including memory kept for reuse
  * @spill_host_peak: highest value of @spill_host
- * @spilled_total, @fetched_total: bytes that were moved, each way
+ * @spilled_total, @fetched_total: bytes moved to the host, bytes moved back
  * @spilled_peak: highest value of @spilled
  */
 struct hetmem_resource_stats {
@@ -227,15 +229,15 @@ struct hetmem_resource_stats {
 };
 
 /*
- * Statistics of an adaptor are sums of the pools and providers below it. Zones of a
- * guard() count as requested bytes there. @failed includes allocations that fallback()
- * or retry() then served.
+ * Reads the counters. The counters of an adaptor are sums over the pools and providers
+ * below it. The zones of a guard() count as requested bytes. @failed includes failed
+ * attempts after which fallback() or retry() served the allocation.
  */
 int hetmem_resource_stats(struct hetmem_resource *res,
 			  struct hetmem_resource_stats *stats);
 
 /*
- * Where memory is, and moving it.
+ * Location of memory, and moves.
  *
  * A location to move to is HETMEM_LOC(HETMEM_DEVICE, ordinal), with the ordinal of the
  * driver's device, or HETMEM_LOC(HETMEM_HOST, node). A device that only the kernel
@@ -244,16 +246,16 @@ int hetmem_resource_stats(struct hetmem_resource *res,
  */
 
 /**
- * struct hetmem_moved - what a call did about the place of memory
+ * struct hetmem_moved - what a call did about the location of memory
  * @size: in: sizeof(struct hetmem_moved)
  * @how: the mover: "module", "driver", "move_pages", "mbind", "none"; never NULL
- * @reason: if @how is "none", or no page moved: why, in words. Else what was done instead
- *	of the request, "" if the request was carried out
+ * @reason: if @how is "none", or no page moved: the reason, in words. Otherwise the action
+ *	that replaced the request, "" if the request was carried out
  * @moved: pages moved, as far as known when the call returns
  * @already: pages that were at the location before
  * @not_moved: pages that stayed where they were
  * @why: HETMEM_WHY_* of the first page of @not_moved
- * @why_addr: its address
+ * @why_addr: address of that page
  *
  * The driver works asynchronously and reports no counts.
  */
@@ -276,20 +278,20 @@ struct hetmem_moved {
  *   ignored;
  * - move_pages(2), between host nodes. Synchronous; @stream is ignored;
  * - cuMemPrefetchAsync() on @stream, if the driver can move this memory.
- * If none of them can move it, @moved->how is "none", and the call returns 0. On a CDMM
- * device the driver moves memory that is not managed to the host node nearest to the
- * device; @moved->reason says so. Pages that the driver cannot move count in
+ * If none of these can move the memory, @moved->how is "none", and the call returns 0. On
+ * a CDMM device the driver moves memory that is not managed to the host node nearest to
+ * the device; @moved->reason reports this. Pages that the driver cannot move count in
  * @moved->not_moved: holes and, with HMM, files, shared memory and pages of hugetlbfs.
- * A headroom() of a spec can cut off the end of the range that does not fit on the
- * device. That end counts in @moved->not_moved, too, and @moved->reason has the number
- * of bytes that fit; it is valid until the thread's next prefetch. Errors:
+ * If the range does not fit on the device, a headroom() of a spec can cut off its end.
+ * That end counts in @moved->not_moved, too. @moved->reason has the number of bytes that
+ * fit, and is valid until the thread's next prefetch. Errors:
  * -EINVAL: bad range or location; the range begins in one kind of memory and ends in
  *	another; the driver refuses the range or the stream;
  * -ENODEV: no such device;
  * -EOWNERDEAD: a forked child's @hm;
  * -EIO: the driver failed;
- * -ENOMEM: no memory; or a headroom() leaves no room at all: hetmem_last_error() has the
- *	number of bytes that fit;
+ * -ENOMEM: no memory; or a headroom() leaves no room: hetmem_last_error() has the number
+ *	of bytes that fit;
  * -EINTR: a signal interrupted the module.
  */
 int hetmem_prefetch(struct hetmem *hm, const void *ptr, size_t size,
@@ -301,24 +303,24 @@ enum hetmem_source {
 	HETMEM_SOURCE_UNKNOWN,		/* none: the location is HETMEM_UNKNOWN */
 	HETMEM_SOURCE_MODULE,		/* the kernel, through hetmem.ko */
 	HETMEM_SOURCE_MOVE_PAGES,	/* the kernel, by move_pages(2) */
-	HETMEM_SOURCE_REQUEST,		/* the driver: where a prefetch last sent them */
+	HETMEM_SOURCE_REQUEST,		/* the driver: the target of the last prefetch */
 };
 
 /*
- * Reports where the pages of [@ptr, @ptr + @size) are: fills @runs (room for
- * @nr) and returns their number. *@next becomes the first address that is not
- * reported, which is the page-aligned end once everything is.
+ * Reports the locations of the pages of [@ptr, @ptr + @size). Fills @runs (room
+ * for @nr) and returns their number. *@next becomes the first address that is not
+ * reported. It is the page-aligned end once everything is reported.
  *
- * With the module, runs are where the kernel has the pages. Without the module,
+ * With the module, runs report where the kernel has the pages. Without the module,
  * move_pages(2) finds host nodes only. A node that is a device's memory (ATS) is reported
  * as that device. Only the module reports pages that another driver's device shares
  * coherently (CDMM), as HETMEM_COHERENT.
  *
  * @sources is NULL or has room for @nr values of enum hetmem_source, the source of each
  * run. With @sources, the library asks the driver about runs that the kernel does not
- * know. The answer is where a prefetch last sent all of the run; pages may have moved
- * since. Without @sources such a run stays HETMEM_UNKNOWN. hetmem_advised() reports the
- * advice about the same range.
+ * know. The driver returns the target of the last prefetch of the whole run; pages may
+ * have moved since. Without @sources such a run stays HETMEM_UNKNOWN. hetmem_advised()
+ * reports the advice about the same range.
  *
  * Errors:
  * -EINVAL: a bad range;
@@ -329,10 +331,10 @@ ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
 			 struct hetmem_run *runs, uint8_t *sources, size_t nr,
 			 uintptr_t *next);
 
-/* What this machine can do. */
+/* Features of this machine. */
 enum hetmem_feature_id {
 	HETMEM_FEATURE_MODULE,		/* hetmem.ko answers */
-	HETMEM_FEATURE_RESIDENCY,	/* where pages really are */
+	HETMEM_FEATURE_RESIDENCY,	/* locations of pages, from the kernel */
 	HETMEM_FEATURE_CUDA,		/* libcuda.so.1 with a device */
 	HETMEM_FEATURE_DEVICE,		/* any device: CUDA, emulated, soft */
 	HETMEM_FEATURE_PAGEABLE,	/* devices reach malloc'd memory */
@@ -344,10 +346,10 @@ enum hetmem_feature_id {
 };
 
 /**
- * struct hetmem_feature - one thing that this machine can or cannot do
+ * struct hetmem_feature - a feature that this machine has or lacks
  * @name: one word
  * @available: 1 or 0
- * @reason: what provides it; or why it is missing and what to do; never NULL
+ * @reason: the provider of the feature; or why it is missing and what to do; never NULL
  */
 struct hetmem_feature {
 	const char *name;
@@ -356,20 +358,21 @@ struct hetmem_feature {
 };
 
 /*
- * The strings live until hetmem_close(). Errors: -EINVAL: no such id. So a
- * program compiled for a later library can ask.
+ * Reports one feature. The strings live until hetmem_close(). A program compiled for a
+ * later library can pass an id that this library does not know. Errors:
+ * -EINVAL: no such id.
  */
 int hetmem_feature(struct hetmem *hm, enum hetmem_feature_id id,
 		   struct hetmem_feature *feature);
 
-/* How a device and the CPU share memory; hetmem_platform() tells why. */
+/* How a device and the CPU share memory. hetmem_platform() has more, hetmem_evidence() why. */
 enum hetmem_platform_kind {
 	HETMEM_PLATFORM_NONE,		/* not at the same time */
 	HETMEM_PLATFORM_MANAGED,	/* managed memory only */
 	HETMEM_PLATFORM_HMM,		/* all memory; pages move by faults */
 	HETMEM_PLATFORM_ATS,		/* all memory; the device's is a NUMA node */
 	HETMEM_PLATFORM_CDMM,		/* all memory; the device's is no NUMA node */
-	HETMEM_PLATFORM_INTEGRATED,	/* there is one memory */
+	HETMEM_PLATFORM_INTEGRATED,	/* the device and the CPU have the same memory */
 };
 
 /**
@@ -381,7 +384,7 @@ enum hetmem_platform_kind {
  * @host_node: nearest NUMA node, -1 if unknown
  * @total: bytes of device memory
  * @granularity: bytes, of VMM handles; 0 without VMM
- * @module_id: its id in hetmem.ko, -1 if it is not registered there
+ * @module_id: id of the device in hetmem.ko, -1 if it is not registered there
  * @name: NUL-terminated
  */
 struct hetmem_device_props {
@@ -399,11 +402,11 @@ struct hetmem_device_props {
 /* Returns the number of devices of the driver in use. */
 int hetmem_device_count(struct hetmem *hm);
 
-/* Errors: -ENODEV: no such device. */
+/* Fills @props. Errors: -ENODEV: no such device. */
 int hetmem_device_props(struct hetmem *hm, int device,
 			struct hetmem_device_props *props);
 
-/* Name of the driver in use: "cuda", "soft", "none". */
+/* Returns the name of the driver in use: "cuda", "soft", "none". */
 const char *hetmem_driver_name(struct hetmem *hm);
 
 #ifdef __cplusplus

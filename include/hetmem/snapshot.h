@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * The contents of a pool: a walk over its blocks; the live blocks of a private pool,
- * and checkpoints of them.
+ * The contents of a pool: a walk over its blocks, the live blocks of a private pool, and
+ * checkpoints of these blocks.
  */
 #ifndef HETMEM_SNAPSHOT_H
 #define HETMEM_SNAPSHOT_H
@@ -14,20 +14,20 @@ extern "C" {
 
 enum hetmem_block_state {
 	HETMEM_BLOCK_LIVE,	/* allocated */
-	HETMEM_BLOCK_PENDING,	/* freed; nobody can have it yet. Or reserved for growth */
-	HETMEM_BLOCK_CACHED,	/* freed; its stream keeps it for its own use */
-	HETMEM_BLOCK_FREE,	/* its stream, or any, can have it; see @stream */
+	HETMEM_BLOCK_PENDING,	/* freed, but its work is not complete; or reserved to grow */
+	HETMEM_BLOCK_CACHED,	/* freed; only its stream can allocate it */
+	HETMEM_BLOCK_FREE,	/* its stream, or any stream, can allocate it; see @stream */
 };
 
 /**
  * struct hetmem_walk_segment - neighbouring blocks
  * @size: bytes of this struct that the library filled
  * @base: address of the first block
- * @bytes: of all its blocks, which have no gaps between them
- * @private_pool: the private pool, or the capture's id, whose memory it is; 0:
- *	everyone's
- * @device: ordinal; -1: the host's
- * @small: 1: it has blocks of up to 1 MiB; 0: larger ones
+ * @bytes: sum of its blocks, which have no gaps between them
+ * @private_pool: the private pool or the capture id that owns the memory; 0: all
+ *	allocations can use it
+ * @device: ordinal; -1: host memory
+ * @small: 1: the segment has blocks of up to 1 MiB; 0: larger blocks
  */
 struct hetmem_walk_segment {
 	size_t size;
@@ -42,11 +42,11 @@ struct hetmem_walk_segment {
  * struct hetmem_walk_block - one block
  * @size: bytes of this struct that the library filled
  * @ptr: address
- * @bytes: that it has
- * @requested: that were requested; 0: it is not live
- * @stream: live: that it was allocated on. Else: that it was freed on, for
- *	whose work it waits. HETMEM_STREAM_HOST: none, anyone can have it.
- *	HETMEM_STREAM_UNKNOWN: the stream was retired, or not known.
+ * @bytes: size of the block
+ * @requested: requested bytes; 0: the block is not live
+ * @stream: live block: stream of the allocation. Other block: stream of the free, whose
+ *	work must complete first. HETMEM_STREAM_HOST: no stream; any stream can allocate
+ *	the block. HETMEM_STREAM_UNKNOWN: the stream was retired, or is not known.
  * @state: enum hetmem_block_state
  */
 struct hetmem_walk_block {
@@ -59,9 +59,9 @@ struct hetmem_walk_block {
 };
 
 /**
- * struct hetmem_walk - what to walk over, and what to call
+ * struct hetmem_walk - parameters of a walk
  * @size: sizeof(struct hetmem_walk)
- * @private_pool: 0: all memory; else that of this private pool or capture
+ * @private_pool: 0: all memory; else only memory of this private pool or capture
  * @segment: called for each segment before its blocks. May be NULL.
  * @block: called for each block, from low to high addresses of a pool. May be
  *	NULL.
@@ -69,7 +69,7 @@ struct hetmem_walk_block {
  *
  * The structs are valid until the callback returns. A callback that returns
  * other than 0 ends the walk. No lock is held: a callback can call any function,
- * on the same resource too.
+ * also on the same resource.
  */
 struct hetmem_walk {
 	size_t size;
@@ -82,32 +82,32 @@ struct hetmem_walk {
 
 /*
  * Walks over the blocks of the pools of @res, one pool after another. While no
- * other thread uses @res, this is the state of one moment. Otherwise other
- * threads are held up for about a thousand blocks at a time, and this is true:
+ * other thread uses @res, the walk reports the state of one moment. Otherwise the
+ * walk blocks other threads for about a thousand blocks at a time, and guarantees:
  * - a block is reported as it was at one moment, different blocks at different
  *   moments;
- * - a block that is live during all of the walk is reported once;
+ * - a block that is live during the whole walk is reported once;
  * - no byte is reported twice;
- * - memory that changes during the walk can be missing: a segment ends there.
+ * - memory that changes during the walk can be missing. A segment ends there.
  *
- * The library needs about 64 bytes of host memory a block until the walk ends.
- * Returns 0, or what a callback returned. Errors:
- * -E2BIG: a later version's member is set;
+ * Until the walk ends, the library needs about 64 bytes of host memory for each
+ * block. Returns 0, or the value with which a callback ended the walk. Errors:
+ * -E2BIG: a member of a later version is set;
  * -EOPNOTSUPP: @res has no pool;
  * -ENOMEM, -EOWNERDEAD.
  */
 int hetmem_walk(struct hetmem_resource *res, const struct hetmem_walk *walk);
 
 /*
- * These functions wait for allocations from the private pool that are under way
- * in other threads, for wait= of the pool at most. Other threads that begin to
- * allocate from it wait until they are done, as do frees.
+ * The functions below wait for allocations from the private pool that are under
+ * way in other threads, up to wait= of the pool. Later allocations and frees of
+ * other threads in this private pool wait until the function returns.
  */
 
 /*
  * Fills @ptrs (room for @nr) with the live blocks of the private pool @id, from
- * low to high addresses of a pool, as they are at one moment. Returns how many
- * there are; if that is more than @nr, the first @nr are in @ptrs. Errors:
+ * low to high addresses of a pool, as they are at one moment. Returns the number
+ * of live blocks. If there are more than @nr, @ptrs has the first @nr. Errors:
  * -EINVAL: @id is 0;
  * -ENOENT: @id is not retained;
  * -EOPNOTSUPP, -ENOMEM, -EOWNERDEAD.
@@ -117,35 +117,35 @@ ssize_t hetmem_private_live(struct hetmem_resource *res, uint64_t id,
 
 /*
  * A checkpoint remembers which blocks of a private pool are live. A framework
- * makes one after it captured a graph, and restores it before it captures a
- * graph that goes on from there: what earlier graphs leave in memory is
- * allocated then.
+ * makes a checkpoint after it captured a graph. It restores the checkpoint before
+ * it captures a graph that continues from there. Then the blocks that earlier
+ * graphs leave in use are allocated.
  */
 struct hetmem_checkpoint;
 
 /*
- * Makes *@checkpoint of the private pool @id at one moment. The caller frees it
- * by hetmem_checkpoint_free(). Errors: those of hetmem_private_live().
+ * Makes a checkpoint of the private pool @id at one moment. Free it with
+ * hetmem_checkpoint_free(). Errors: those of hetmem_private_live().
  */
 int hetmem_private_checkpoint(struct hetmem_resource *res, uint64_t id,
 			      struct hetmem_checkpoint **checkpoint);
 
-/* At any time, after hetmem_resource_destroy() too. NULL does nothing. */
+/* Call it at any time, also after hetmem_resource_destroy(). NULL does nothing. */
 void hetmem_checkpoint_free(struct hetmem_checkpoint *checkpoint);
 
 /* The effect of a restore on a block. */
 enum hetmem_restored_kind {
 	HETMEM_RESTORED_FREED,		/* live before, not in the checkpoint */
 	HETMEM_RESTORED_ALLOCATED,	/* in the checkpoint, not live before */
-	HETMEM_RESTORED_KEPT,		/* both: nothing was done */
+	HETMEM_RESTORED_KEPT,		/* live before, and in the checkpoint: unchanged */
 };
 
 /**
- * struct hetmem_restored - a block that a restore looked at
+ * struct hetmem_restored - a block in the report of a restore
  * @size: bytes of this struct that the library filled
  * @ptr: address
- * @bytes: requested
- * @stream: that it was allocated on, by the handle that the caller can use
+ * @bytes: requested bytes
+ * @stream: stream of the allocation, as a handle that the caller can use
  * @kind: enum hetmem_restored_kind
  */
 struct hetmem_restored {
@@ -157,23 +157,24 @@ struct hetmem_restored {
 };
 
 /*
- * Makes the blocks of @checkpoint live in the private pool, at the same addresses, and
- * no others. A block is kept if it is live with the same address, requested bytes and
- * stream. All others are freed, as by hetmem_free() on HETMEM_STREAM_UNKNOWN, and then
- * those of the checkpoint are allocated. Contents do not change. The driver is not called; streams can be
- * under capture. A checkpoint can be restored any number of times.
+ * Restores a private pool: the blocks of @checkpoint become its only live blocks, at the
+ * same addresses. A block is kept if it is live with the same address, requested bytes and
+ * stream. Other live blocks are freed, as by hetmem_free() on HETMEM_STREAM_UNKNOWN. Then
+ * the missing blocks of the checkpoint are allocated. Contents do not change. The call makes
+ * no driver call, so streams can be under capture. A checkpoint can be restored any number
+ * of times.
  *
- * The caller has ordered the streams that use allocated blocks behind all
- * earlier uses of their memory, also by blocks that were there in between and
- * those that hetmem_record_stream() reported.
+ * Order the streams that use allocated blocks after all earlier uses of their memory. These
+ * include uses by blocks that were there in between, and uses that hetmem_record_stream()
+ * reported.
  *
- * Calls @fn (may be NULL) for each block of the private pool after all is done:
- * freed ones first, then allocated ones, then kept ones. No lock is held.
- * After an error nothing has changed. Errors:
+ * At the end calls @fn (may be NULL) for each block of the private pool: first the freed
+ * blocks, then the allocated ones, then the kept ones. No lock is held. After an error
+ * nothing has changed. Errors:
  * -EINVAL: @checkpoint is not of @res;
- * -ENOENT: the private pool was released since;
+ * -ENOENT: the private pool was released after the checkpoint;
  * -EBUSY: the pool is asleep;
- * -ENOMEM: no host memory; or a limit() has no room for what is allocated;
+ * -ENOMEM: no host memory; or a limit() has no room for the allocated blocks;
  * -EOWNERDEAD.
  */
 int hetmem_private_restore(struct hetmem_resource *res,
