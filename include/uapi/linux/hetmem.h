@@ -9,32 +9,32 @@
  * address space. Open with O_CLOEXEC.
  *
  * open() fails with:
- *	-EDQUOT		the user has no kernel memory left of caps/user_kb, or
- *			all users of caps/total_kb (sysfs); or the address space
- *			has 64 contexts
+ *	-EDQUOT		the user has used up caps/user_kb of kernel memory, or
+ *			all users together caps/total_kb (sysfs); or the address
+ *			space has 64 contexts
  *	-ENODEV		the module is being loaded
  *	-ENOMEM, -EINTR	as below
  *
  * Every command takes a pointer to its struct. The first member of the struct
  * is the size that the caller was compiled with. Structs grow at the end only:
- *  - A caller older than the kernel: members that it lacks count as zero, and
- *    only the members that it knows are written back.
+ *  - A caller older than the kernel: members that the caller lacks count as zero.
+ *    The kernel writes only the members that the caller knows.
  *  - A caller newer than the kernel: -E2BIG if a byte that the kernel does not
- *    know is not zero; otherwise those bytes come back zeroed.
- * The same holds for the entries of arrays. Each array comes with the size of
- * an entry: a smaller one than the first version's is -EINVAL, and bytes that
- * the kernel does not know come back zeroed.
+ *    know is not zero. Otherwise the kernel zeroes those bytes.
+ * The same rules hold for the entries of arrays. Each array comes with the size of
+ * an entry. A size below that of the entry's first version is -EINVAL. The kernel
+ * zeroes bytes that it does not know.
  *
  * Errors that every command shares:
  *	-ENOTTY		no such command
  *	-EINVAL		the size is below the first version of the struct, a
  *			flag is unknown, a reserved member is not zero, another
- *			member is not what its line allows, an address is not a
- *			multiple of the page size, or a range is empty or
- *			backwards
+ *			member has a value that its line does not allow, an
+ *			address is not a multiple of the page size, or a range
+ *			is empty or backwards
  *	-ERANGE		a range leaves the user address space
- *	-E2BIG		see above; or the size of the struct or of an entry is
- *			more than a page
+ *	-E2BIG		a byte that the kernel does not know is not zero; or the
+ *			size of the struct or of an entry is more than a page
  *	-EFAULT		the struct, or an array that it points to, cannot be
  *			read or written
  *	-EPERM		the context belongs to another address space. Allowed
@@ -44,33 +44,36 @@
  *			caller has CAP_SYS_NICE. Capabilities count in the
  *			initial user namespace.
  *	-ESRCH		the address space of the context is gone (RESIDENCY)
- *	-EDQUOT		the user of the context has no kernel memory left of
- *			caps/user_kb, or all users of caps/total_kb (sysfs)
+ *	-EDQUOT		the user of the context has used up caps/user_kb of
+ *			kernel memory, or all users together caps/total_kb (sysfs)
  *	-ENOMEM		the kernel has no memory, or the caller's memory cgroup
  *			is at its limit
- *	-EINTR		a fatal signal came
- * A command that fails has changed nothing, with two exceptions. First, errors
- * that a command names as partial: its struct tells how far it came. RESIDENCY,
- * MIGRATE and REFRESH write their struct back after every error that they find
- * themselves, except -EFAULT; not after one of those above.
- * Second, -EFAULT when the command was carried out and its answer cannot be
- * written.
+ *	-EINTR		a fatal signal arrived
+ * A command that fails has changed nothing. There are two exceptions:
+ *  - Errors that a command lists as partial: its struct reports how far the
+ *    command came. RESIDENCY, MIGRATE and REFRESH write their struct back after
+ *    every error of their own except -EFAULT. They do not write it after an error
+ *    of the list above.
+ *  - -EFAULT, if the command was carried out and its answer cannot be written.
  *
- * How long a command can take: it waits, killably, for mmap_lock; for page
- * faults, and with them for a file system or a device's driver, in MIGRATE
- * towards the host only; for operations of registered drivers, in MIGRATE
- * only; for an invalidation of the very pages that it looks at, at most 8 times
- * 10 ms for each 2 MiB, with PIN for each 256 KiB; and, where 64 threads look at
- * one address space, for one of them, and for the faults that MIGRATE has it
- * take. UNPIN, and MIGRATE with PIN, wait for pages that are just being dropped, at
- * most 64 for each 256 KiB. open() waits, killably, for mmap_lock for writing. What
- * writing to the caller's arrays takes is the caller's.
+ * A command can wait
+ *  - for mmap_lock, killably; open() waits for it for writing;
+ *  - MIGRATE to the host only: for page faults, and in them for a file system or
+ *    a device's driver;
+ *  - MIGRATE only: for operations of registered drivers;
+ *  - for an invalidation of the pages that it looks at: at most 8 times 10 ms for
+ *    each 2 MiB, with PIN for each 256 KiB;
+ *  - if 64 threads look at one address space: for one of these threads, and for
+ *    the faults that MIGRATE makes it take;
+ *  - UNPIN, and MIGRATE with PIN: for pages that are being dropped, at most 64 for
+ *    each 256 KiB.
+ * Writes to the caller's arrays can also take time, for example in page faults.
  *
- * Times are CLOCK_MONOTONIC as it is outside of time namespaces.
+ * Times are CLOCK_MONOTONIC as outside of time namespaces.
  *
- * /proc/PID/fdinfo/FD of a context has the lines "hetmem-pid:", the process
- * that opened it, in the reader's pid namespace, 0 if it is gone or not
- * visible there; and "hetmem-ranges:", the number of its tracked ranges.
+ * /proc/PID/fdinfo/FD of a context has two lines. "hetmem-pid:" is the process
+ * that opened the context, in the reader's pid namespace; 0 if the process is gone
+ * or not visible there. "hetmem-ranges:" is the number of tracked ranges.
  */
 #ifndef _UAPI_LINUX_HETMEM_H
 #define _UAPI_LINUX_HETMEM_H
@@ -80,7 +83,7 @@
 
 #define HETMEM_TYPE	0xE7
 
-/* The size is in the struct alone: a struct that grows keeps its command. */
+/* Only the struct has the size, so a struct that grows keeps its command number. */
 #define HETMEM_IOC_INFO		_IO(HETMEM_TYPE, 0x00)
 #define HETMEM_IOC_TRACK	_IO(HETMEM_TYPE, 0x01)
 #define HETMEM_IOC_UNTRACK	_IO(HETMEM_TYPE, 0x02)
@@ -96,7 +99,7 @@
 #define HETMEM_IOC_COMPLETE	_IO(HETMEM_TYPE, 0x0c)
 #define HETMEM_IOC_LIST		_IO(HETMEM_TYPE, 0x0d)
 
-/* Raised when the meaning of something changes; growth does not raise it. */
+/* Increases when the meaning of something changes. Growth does not increase it. */
 #define HETMEM_VERSION		1
 
 /*
@@ -109,9 +112,9 @@
 
 enum hetmem_location_kind {
 	/*
-	 * Mapped, but no page can be seen: never touched, swapped out, moving,
+	 * Mapped, but no page is visible: never touched, swapped out, moving,
 	 * not readable, exclusive to a device, or on a device whose driver has
-	 * not migrated anything yet. Page tables do not tell a module which.
+	 * not migrated anything yet. A module cannot tell these cases apart.
 	 */
 	HETMEM_UNKNOWN	= 0,
 	/* No mapping at this address. */
@@ -122,18 +125,19 @@ enum hetmem_location_kind {
 	HETMEM_DEVICE	= 3,
 	/*
 	 * Memory of another driver's device that the CPU cannot access
-	 * (MEMORY_DEVICE_PRIVATE). The index numbers its pool of pages, see
-	 * struct hetmem_pool_info; HETMEM_SEVERAL if its driver has too many.
+	 * (MEMORY_DEVICE_PRIVATE). The index is the number of its pool of pages,
+	 * see struct hetmem_pool_info; HETMEM_SEVERAL if the driver has too many
+	 * pools.
 	 */
 	HETMEM_FOREIGN	= 4,
 	/*
-	 * Likewise, but mapped by the CPU and coherent with it
+	 * As HETMEM_FOREIGN, but mapped by the CPU and coherent with it
 	 * (MEMORY_DEVICE_COHERENT: Grace with CDMM, AMD over XGMI).
 	 */
 	HETMEM_COHERENT	= 5,
 	/*
-	 * The kernel's page of zeroes: read and never written. It takes no
-	 * memory.
+	 * The kernel's zero page: the memory was read and never written. It
+	 * takes no memory.
 	 */
 	HETMEM_ZERO	= 6,
 };
@@ -144,8 +148,8 @@ enum hetmem_location_kind {
 #define HETMEM_SEVERAL		0xffff
 
 /*
- * Why memory stays where it is, or why nothing can be seen of it. Bits. One
- * state has one name, in RESIDENCY and in MIGRATE.
+ * Bits: why memory stays where it is, or why no page is visible. RESIDENCY and
+ * MIGRATE use the same bit for the same state.
  */
 #define HETMEM_WHY_FILE		(1U << 0)	/* file-backed mapping */
 #define HETMEM_WHY_SHMEM	(1U << 1)	/* shared memory, tmpfs */
@@ -156,13 +160,13 @@ enum hetmem_location_kind {
 #define HETMEM_WHY_NOT_READABLE	(1U << 6)	/* no PROT_READ */
 #define HETMEM_WHY_MERGEABLE	(1U << 7)	/* KSM may merge it */
 #define HETMEM_WHY_UNMAPPED	(1U << 8)	/* no mapping */
-#define HETMEM_WHY_ABSENT	(1U << 9)	/* no page can be seen there */
-#define HETMEM_WHY_MOVING	(1U << 10)	/* it changed all the time */
+#define HETMEM_WHY_ABSENT	(1U << 9)	/* no page is visible there */
+#define HETMEM_WHY_MOVING	(1U << 10)	/* it changed during every look */
 /*
  * The last notification for this block of a tracked range came from a device's
- * driver that took pages for exclusive access (atomics), or, on older kernels,
- * gave some back. Changes of protection do not count as notifications here.
- * Such pages are on the host and read as UNKNOWN.
+ * driver. The driver took pages for exclusive access (atomics), or, on older
+ * kernels, gave some back. Changes of protection do not count as notifications
+ * here. Such pages are on the host and are reported as UNKNOWN.
  */
 #define HETMEM_WHY_EXCLUSIVE_SEEN (1U << 11)
 #define HETMEM_WHY_PINNED_BY_US	(1U << 12)	/* held by MIGRATE with PIN */
@@ -171,17 +175,18 @@ enum hetmem_location_kind {
 #define HETMEM_WHY_OTHER_NODE	(1U << 15)	/* on the host: move_pages(2) */
 /*
  * Part of a large folio that the CPU maps by pages. Kernels before 7 do not
- * migrate these to devices; madvise(2) with MADV_COLD on a page splits it.
+ * migrate such folios to devices. madvise(2) with MADV_COLD on a page splits the
+ * folio.
  */
 #define HETMEM_WHY_LARGE_FOLIO	(1U << 16)
 
 /**
  * struct hetmem_device_info - a device that is registered with hetmem
- * @id: its number, the index of its location, below 0x8000; not given to
- *	another device until 32,767 others were registered
+ * @id: number of the device, below 0x8000; the index of its location. Another
+ *	device gets the number only after 32,767 others were registered
  * @caps: HETMEM_DEVICE_*
- * @capacity: bytes that it has for pages
- * @used: bytes of them in use
+ * @capacity: bytes for pages
+ * @used: bytes of @capacity in use
  * @name: NUL-terminated
  */
 struct hetmem_device_info {
@@ -200,18 +205,19 @@ struct hetmem_device_info {
  *	registered with hetmem
  * @location: HETMEM_LOC(HETMEM_FOREIGN or HETMEM_COHERENT, index)
  * @flags: HETMEM_POOL_*
- * @capacity: bytes that it has for pages, in use or not
+ * @capacity: bytes for pages, in use or not
  * @seen: bytes of tracked ranges of this address space that REFRESH last saw
- *	there
- * @uuid: of the device, as this context bound it; zeroes if it did not
+ *	in the pool
+ * @uuid: UUID of the device that this context bound to the pool, else zeroes
  *
- * A pool is a dev_pagemap of a driver that has migrated memory of a process
- * with a context, or whose coherent pages were seen there. It is not always a
- * device: a driver may have one pool for several devices, or several pools for
- * one. A driver with more than 4 pools is told as HETMEM_SEVERAL and not listed.
- * The end of a pool is not told to modules. So a pool that was not seen for long
- * may be forgotten, and so are those of a driver whose module goes. An index is
- * never given to another pool before 65,534 others had one.
+ * A pool is a dev_pagemap of a driver. The module lists it if the driver migrated
+ * memory of a process with a context, or if coherent pages of the pool were seen
+ * there. A pool is not always a device: a driver may have one pool for several
+ * devices, or several pools for one device. The pools of a driver with more than
+ * 4 pools are reported as HETMEM_SEVERAL and not listed. The kernel does not
+ * notify modules of the end of a pool. So the module may forget a pool that was
+ * not seen for long. It forgets the pools of a driver whose module is unloaded.
+ * Another pool gets an index only after 65,534 others had one.
  */
 struct hetmem_pool_info {
 	__u32		location;
@@ -221,29 +227,28 @@ struct hetmem_pool_info {
 	__u8		uuid[16];
 };
 
-/* This context bound it to two devices or more: @uuid is one of them. */
+/* This context bound the pool to two devices or more: @uuid is one of them. */
 #define HETMEM_POOL_SEVERAL	(1U << 0)
 
 /**
- * struct hetmem_cmd_info - HETMEM_IOC_INFO: what this module is and has
+ * struct hetmem_cmd_info - HETMEM_IOC_INFO: version, limits, devices and pools
  * @size: sizeof(struct hetmem_cmd_info)
  * @flags: 0
  * @version: out, HETMEM_VERSION
- * @block_shift: out, log2 of the block in which memory is looked at and moved
+ * @block_shift: out, log2 of the block size; memory is looked at and moved in blocks
  * @features: out, HETMEM_FEATURE_*
  * @max_bytes: out, kernel memory that the user of this context may use, see
  *	caps/user_kb of sysfs
- * @used_bytes: out, what the user uses of it
+ * @used_bytes: out, bytes of @max_bytes in use
  * @nr_ranges: out, tracked ranges of this context
  * @device_size: in, sizeof(struct hetmem_device_info)
  * @devices: in, array of struct hetmem_device_info, may be 0 if @nr_devices
  *	is 0
- * @nr_devices: in, entries that @devices has room for; out, devices that
- *	there are, which can be more
+ * @nr_devices: in, room in @devices, entries; out, number of devices, which can
+ *	be more
  * @pool_size: in, sizeof(struct hetmem_pool_info)
  * @pools: in, array of struct hetmem_pool_info, may be 0 if @nr_pools is 0
- * @nr_pools: in, entries that @pools has room for; out, pools that there are,
- *	which can be more
+ * @nr_pools: in, room in @pools, entries; out, number of pools, which can be more
  * @reserved: 0
  */
 struct hetmem_cmd_info {
@@ -272,14 +277,15 @@ struct hetmem_cmd_info {
  * @size: sizeof(struct hetmem_cmd_track)
  * @flags: 0
  * @start: first byte, page-aligned
- * @end: first byte behind it, page-aligned
+ * @end: first byte after it, page-aligned
  *
- * TRACK does not look at mappings: memory that is not mapped is tracked too.
- * The range lasts until UNTRACK or close(). munmap() leaves it, and mremap()
- * does not take it along. A range costs about 250 bytes of kernel memory and
- * 8.25 bytes for each 2 MiB.
+ * TRACK ignores mappings: a range without mappings can be tracked. The range lasts
+ * until UNTRACK or close(). munmap() does not end it. mremap() does not move it.
+ * A range costs about 250 bytes of kernel memory, and 8.25 bytes for each 2 MiB.
  *
- * Errors: -EEXIST it overlaps a tracked range, -EDQUOT see above.
+ * Errors:
+ *	-EEXIST		the range overlaps a tracked range
+ *	-EDQUOT		see above
  */
 struct hetmem_cmd_track {
 	__u32		size;
@@ -292,12 +298,13 @@ struct hetmem_cmd_track {
  * struct hetmem_cmd_untrack - HETMEM_IOC_UNTRACK: end a tracked range
  * @size: sizeof(struct hetmem_cmd_untrack)
  * @flags: 0
- * @start: as it was tracked
- * @end: as it was tracked
+ * @start: @start of TRACK
+ * @end: @end of TRACK
  *
  * Waits, killably, for a REFRESH of the same context.
  *
- * Errors: -ENOENT no range with exactly these bounds is tracked.
+ * Errors:
+ *	-ENOENT		no range with exactly these bounds is tracked
  */
 struct hetmem_cmd_untrack {
 	__u32		size;
@@ -307,9 +314,9 @@ struct hetmem_cmd_untrack {
 };
 
 /**
- * struct hetmem_run - consecutive pages that have everything in common
+ * struct hetmem_run - consecutive pages with the same @location, @order, @flags and @why
  * @start: first byte
- * @end: first byte behind it
+ * @end: first byte after it
  * @location: HETMEM_LOC()
  * @order: log2 of the pages that one page table entry maps
  * @flags: 0
@@ -346,10 +353,10 @@ struct hetmem_total {
  * @size: sizeof(struct hetmem_cmd_residency)
  * @flags: 0
  * @start: first byte, page-aligned; tracked or not
- * @end: first byte behind it, page-aligned
- * @walk_end: out, how far the walk came: @end, or where to go on
+ * @end: first byte after it, page-aligned
+ * @walk_end: out, end of the walk: @end, or the address to continue at
  * @runs: in, array of struct hetmem_run, may be 0 if @nr_runs is 0
- * @nr_runs: in, entries of @runs; 0 asks for totals only
+ * @nr_runs: in, entries of @runs; 0: report totals only
  * @run_size: in, sizeof(struct hetmem_run)
  * @filled_runs: out, entries filled
  * @kinds: in, bit (1 << kind) set: report runs of this kind; 0 means all
@@ -358,20 +365,21 @@ struct hetmem_total {
  * @nr_totals: in, entries of @totals, at most HETMEM_MAX_TOTALS
  * @total_size: in, sizeof(struct hetmem_total)
  * @filled_totals: out, entries filled: pages in [@start, @walk_end) by
- *	location, of all kinds, whatever @kinds says
+ *	location, of all kinds; @kinds does not matter
  * @reserved: 0
  *
- * The answer for each block of 2 MiB (see INFO) is a snapshot that was true
- * at one moment; different blocks have different moments. Nothing is faulted
- * in and nothing moves. A block that cannot be seen at one moment, because it
- * changed during each of 8 looks, is UNKNOWN with HETMEM_WHY_MOVING.
+ * The answer for each block of 2 MiB (see INFO) is a snapshot of one moment;
+ * different blocks have different moments. RESIDENCY faults nothing in and moves
+ * nothing. If a block changed during each of 8 looks, it is UNKNOWN with
+ * HETMEM_WHY_MOVING.
  *
- * Stops early, with 0 and @walk_end below @end, when @runs is full or
- * @max_pages is reached; to go on, call again from @walk_end. A run is split
+ * Stops early when @runs is full or @max_pages is reached, and returns 0 with
+ * @walk_end below @end. To continue, call again from @walk_end. A run is split
  * where a call stops.
  *
- * Errors: -ENOSPC more locations than @nr_totals; partial, with everything
- * up to @walk_end in place: -EINTR.
+ * Errors:
+ *	-ENOSPC		there are more locations than @nr_totals
+ *	-EINTR		partial: everything up to @walk_end is in place
  */
 struct hetmem_cmd_residency {
 	__u32		size;
@@ -397,15 +405,15 @@ struct hetmem_cmd_residency {
  * @size: sizeof(struct hetmem_cmd_migrate)
  * @flags: HETMEM_MIGRATE_*
  * @start: first byte, page-aligned
- * @end: first byte behind it, page-aligned
+ * @end: first byte after it, page-aligned
  * @location: in, HETMEM_LOC(HETMEM_DEVICE, id), or HETMEM_LOC(HETMEM_HOST,
  *	node or HETMEM_NODE_ANY). A node is honoured for pages that come from
  *	a device with HETMEM_DEVICE_TO_NODE.
  * @timeout_ms: in, for HETMEM_MIGRATE_PIN, 1 to HETMEM_PIN_TIMEOUT_MAX; else 0
- * @walk_end: out, how far it came: @end, or where to go on
+ * @walk_end: out, end of the walk: @end, or the address to continue at
  * @moved: out, pages that this call moved
- * @already: out, pages that were there before
- * @not_moved: out, pages left where they are; moved + already + not_moved
+ * @already: out, pages that were at @location before
+ * @not_moved: out, pages that stay where they are; moved + already + not_moved
  *	is the number of pages in [@start, @walk_end)
  * @pinned: out, pages of [@start, @walk_end) that are held
  * @why_addr: out, address of the first page in @not_moved
@@ -413,49 +421,53 @@ struct hetmem_cmd_residency {
  * @rest_size: in, sizeof(struct hetmem_run)
  * @rest: in, array of struct hetmem_run, may be 0 if @nr_rest is 0
  * @nr_rest: in, entries of @rest: 0, or at least HETMEM_REST_MIN; the walk
- *	stops, with 0, when fewer than that are left
+ *	stops, with 0, when fewer than HETMEM_REST_MIN entries are left
  * @filled_rest: out, entries of @rest filled
  *
- * Pages may move again at any time: @moved counts pages that arrived, not
- * pages that are still there. A page that cannot move, or an address without
- * a page, stops nothing: it is counted in @not_moved, and @why says why. To a
- * device, memory that was never touched is given device pages (zeroed), as a
- * fault of the device would give them; a page that another process maps too
- * is moved for both.
+ * Pages may move again at any time: @moved counts pages that arrived, not pages
+ * that are still there. A page that cannot move, or an address without a page,
+ * does not stop MIGRATE. It counts in @not_moved, and @why has the reason. To a
+ * device, memory that was never touched gets zeroed device pages, as after a
+ * fault of the device. A page that another process maps, too, is moved for both.
  *
- * To the host MIGRATE works for the pages of any device. Pages of registered
- * devices go through their drivers. Pages of other drivers' private memory are
- * faulted in, as by the CPU. Pages of other drivers' coherent memory are
- * pinned for a moment, for which the kernel migrates them. Left alone are, in
- * both directions, memory with userfaultfd; and towards devices, memory that
- * KSM may merge (MADV_MERGEABLE, PR_SET_MEMORY_MERGE).
+ * To the host MIGRATE moves the pages of any device. The drivers of registered
+ * devices move their own pages. Pages of other drivers' private memory are
+ * faulted in, as by the CPU. Pages of other drivers' coherent memory are pinned
+ * for a moment, for which the kernel migrates them. MIGRATE skips memory with
+ * userfaultfd in both directions. To devices it skips memory that KSM may merge
+ * (MADV_MERGEABLE, PR_SET_MEMORY_MERGE).
  *
- * Pages of the host on another node than @location userspace must move itself,
- * with move_pages(2): they count in @not_moved with HETMEM_WHY_OTHER_NODE, and
- * @rest lists them. So it does with HETMEM_WHY_LARGE_FOLIO towards devices, on
- * kernels before 7: userspace has them split and asks again.
+ * MIGRATE does not move pages between host nodes. Pages on another host node than
+ * @location count in @not_moved with HETMEM_WHY_OTHER_NODE, and @rest lists them:
+ * move them with move_pages(2). To devices, on kernels before 7, @rest also lists
+ * pages with HETMEM_WHY_LARGE_FOLIO: split their folios, then call MIGRATE again.
  *
  * HETMEM_MIGRATE_PIN (to the host only) holds the pages that are on the host
- * afterwards for @timeout_ms: no device's driver, no NUMA balancing and no
- * compaction moves them. A page is held once for each context; pinning it
- * again prolongs that, never shortens it. Held pages are charged to the
- * address space (VmPin), against RLIMIT_MEMLOCK unless the caller has
- * CAP_IPC_LOCK. Memory of a private mapping that was never written, of a file too,
- * may be copied, as by a write. Pages that the kernel cannot hold are left out, and
- * so are those of hugetlb, and those on another node than @location. A pin ends early by
- * UNPIN, with the context, and where its memory is unmapped (mremap() and
- * execve() unmap); the charge ends shortly after. It holds a page, not an
- * address: where another one took its place (MADV_DONTNEED, truncation), the
- * first one stays held until its time, or until the new one is pinned.
+ * after the move for @timeout_ms. No device's driver, no NUMA balancing and no
+ * compaction moves held pages. A context holds a page once. A second pin can
+ * prolong the time, never shorten it. Held pages are charged to the address space
+ * (VmPin), against RLIMIT_MEMLOCK unless the caller has CAP_IPC_LOCK. Memory of a
+ * private mapping, also of a file, that was never written may be copied, as by a
+ * write. Not held are pages that the kernel cannot hold, pages of hugetlb, and
+ * pages on another node than @location. A pin ends early by UNPIN, with the
+ * context, and when its memory is unmapped (mremap() and execve() unmap). The
+ * charge ends shortly after. A pin holds a page, not an address. If another page
+ * replaces the held page (MADV_DONTNEED, truncation), the old page stays held
+ * until its time is over, or until the new page is pinned.
  *
  * Synchronous; a fatal signal ends it.
  *
- * Errors: -ENODEV no such device, -EOPNOTSUPP a location that nothing can be
- * moved to (or a host node that is not online); partial, with the counters in
- * place: -EINTR; -ENOMEM; -ENODEV the device went away; -EDQUOT the pin would
- * exceed RLIMIT_MEMLOCK or the kernel memory of the user, or the administrator
- * has limited the device to less than a page; and the device's driver's own
- * error when the device fails.
+ * Errors:
+ *	-ENODEV		no such device
+ *	-EOPNOTSUPP	pages cannot be moved to @location, or the host node is
+ *			not online
+ * Partial errors; the counters are in place:
+ *	-EINTR, -ENOMEM
+ *	-ENODEV		the device was removed
+ *	-EDQUOT		the pin would exceed RLIMIT_MEMLOCK or the kernel memory
+ *			of the user; or the administrator has limited the device
+ *			to less than a page
+ *	others		the device failed: the error of its driver
  */
 struct hetmem_cmd_migrate {
 	__u32		size;
@@ -487,9 +499,8 @@ struct hetmem_cmd_migrate {
  * @size: sizeof(struct hetmem_cmd_unpin)
  * @flags: 0
  * @start: first byte, page-aligned
- * @end: first byte behind it, page-aligned
- * @unpinned: out, pages that this context held there, and that are free to
- *	move now
+ * @end: first byte after it, page-aligned
+ * @unpinned: out, pages of the range that this context held and that can move now
  */
 struct hetmem_cmd_unpin {
 	__u32		size;
@@ -501,7 +512,7 @@ struct hetmem_cmd_unpin {
 
 /* What an MMU notification announced. */
 enum hetmem_change {
-	HETMEM_CHANGE_OTHER	= 0,	/* younger than this module */
+	HETMEM_CHANGE_OTHER	= 0,	/* a cause newer than this module */
 	HETMEM_CHANGE_UNMAP	= 1,	/* munmap, mremap */
 	HETMEM_CHANGE_REPLACE	= 2,	/* reclaim, COW, KSM, eviction, DONTNEED */
 	HETMEM_CHANGE_PROTECT	= 3,	/* mprotect, write protection, soft-dirty */
@@ -515,33 +526,34 @@ enum hetmem_change {
  * struct hetmem_cmd_stats - HETMEM_IOC_STATS: what happened to a range
  * @size: sizeof(struct hetmem_cmd_stats)
  * @flags: HETMEM_STATS_*
- * @start: in, any page-aligned address inside a tracked range; out, its first
- *	byte
- * @end: out, the first byte behind it
+ * @start: in, any page-aligned address inside a tracked range; out, first byte
+ *	of the range
+ * @end: out, first byte after the range
  * @to_device: out, pages moved to devices registered with hetmem
- * @to_host: out, pages moved from them to the host: asked for here, faulted by
- *	the CPU or evicted
- * @failed: out, pages that MIGRATE left in not_moved and that were not absent
+ * @to_host: out, pages moved from these devices to the host: by MIGRATE, by faults
+ *	of the CPU or by eviction
+ * @failed: out, pages that MIGRATE counted in not_moved and that were not absent
  * @on_device: out, pages of the range that REFRESH last saw on a device; 0 for
  *	a context
- * @dirty_blocks: out, blocks that changed since they were last looked at; 0
+ * @dirty_blocks: out, blocks that changed since the last look at them; 0
  *	for a context
  * @as_of: out, CLOCK_MONOTONIC in ns, when the last complete REFRESH began; 0
  *	for a context
- * @thrashed: out, how often a block of it was found to thrash; 0 for a context
+ * @thrashed: out, how often a block of the range thrashed; 0 for a context
  * @nr_changes: out, entries of @changes that this kernel fills
  * @reserved: 0
  * @changes: out, notifications that touched the range, by enum hetmem_change
  *
- * With HETMEM_STATS_CONTEXT the whole context is meant, ranges that ended
- * and memory that is not tracked included; @start must be 0, and @end is the end
- * of the user address space. CHANGE_EXIT is counted for the context, whatever is
- * asked for.
+ * With HETMEM_STATS_CONTEXT the counters are those of the whole context, including
+ * ranges that ended and memory that is not tracked. @start must be 0, and @end is
+ * the end of the user address space. CHANGE_EXIT is always the count of the
+ * context.
  *
  * A notification, a move or a failure that touches more than 64 ranges of a
- * context is counted for the context and for 64 of the ranges.
+ * context counts for the context and for 64 of the ranges.
  *
- * Errors: -ENOENT no tracked range is there.
+ * Errors:
+ *	-ENOENT		@start is in no tracked range
  */
 struct hetmem_cmd_stats {
 	__u32		size;
@@ -562,36 +574,37 @@ struct hetmem_cmd_stats {
 
 #define HETMEM_STATS_CONTEXT	(1U << 0)
 
-/* What an event tells; bit (1 << type) in hetmem_cmd_ring.events. */
+/* Types of events; bit (1 << type) in hetmem_cmd_ring.events. */
 enum hetmem_event_type {
 	/*
-	 * A tracked range, or part of it, was invalidated; cause says why.
-	 * HETMEM_CHANGE_MIGRATE: a driver is about to move pages, one way or
-	 * the other; neither the direction nor the success is told. Of a
-	 * notification that touches more than 64 ranges one event covers the
-	 * rest of its addresses.
+	 * A tracked range, or part of it, was invalidated; cause has the reason.
+	 * HETMEM_CHANGE_MIGRATE: a driver is about to move pages, in either
+	 * direction. The event has neither the direction nor the success. If a
+	 * notification touches more than 64 ranges, one event covers the rest
+	 * of its addresses.
 	 */
 	HETMEM_EVENT_INVALIDATED = 0,
 	/*
-	 * Pages arrived: count of them at location. From devices registered
-	 * with hetmem at once, from others when REFRESH finds them. Pages that
-	 * were unmapped or dropped on a device arrive nowhere.
+	 * Pages arrived at location: count is their number. For devices
+	 * registered with hetmem the event comes at once, for others when
+	 * REFRESH finds the pages. Pages that were unmapped or dropped on a
+	 * device arrive nowhere.
 	 */
 	HETMEM_EVENT_TO_DEVICE	= 1,
 	HETMEM_EVENT_TO_HOST	= 2,
 	/*
-	 * A block goes back and forth: count bounces between host and a
-	 * registered device, or, for another driver, count times that it
-	 * migrated pages which it had migrated before, within the window that
-	 * the administrator has set.
+	 * A block goes back and forth, within the window that the administrator
+	 * has set. Registered device: count is the number of bounces between
+	 * host and device. Another driver: count is how often the driver
+	 * migrated pages that it had migrated before.
 	 */
 	HETMEM_EVENT_THRASH	= 3,
-	/* For an executor: please move; data is the id for COMPLETE. */
+	/* For an executor: a request to move; data is the id for COMPLETE. */
 	HETMEM_EVENT_HINT	= 4,
 	/*
 	 * For an executor: a hint was refused because of the limit that the
-	 * administrator has set for its device. Told of the first one, and
-	 * then not before another hint got through.
+	 * administrator has set for its device. The first refusal makes an
+	 * event. The next event comes only after a hint was accepted.
 	 */
 	HETMEM_EVENT_LIMIT	= 5,
 	HETMEM_EVENT_NR		= 6,
@@ -603,12 +616,12 @@ enum hetmem_event_type {
  * @cause: enum hetmem_change for INVALIDATED, else 0
  * @time: CLOCK_MONOTONIC in ns
  * @start: first byte
- * @end: first byte behind it
+ * @end: first byte after it
  * @location: HETMEM_LOC() for TO_DEVICE, TO_HOST, THRASH, HINT and LIMIT, else 0
  * @count: pages for TO_DEVICE and TO_HOST, bounces for THRASH, else 0
  * @data: the hint's id for HINT, else 0
- * @uuid: of the device that a HINT or LIMIT is for, if it was bound with one,
- *	else zeroes
+ * @uuid: HINT and LIMIT: UUID of the device, if the device was bound with one; else
+ *	zeroes
  */
 struct hetmem_event {
 	__u32		type;
@@ -632,16 +645,16 @@ struct hetmem_event {
  * @nr_entries: a power of two
  * @data_offset: of the first entry, from the start of the mapping
  * @head: entries that were ever added
- * @dropped: events lost for want of room, by type
+ * @dropped: events lost because the ring was full, by type
  * @pad: 0
  * @tail: entries that the reader has finished with; the only member that the
  *	reader writes
  *
  * To read: load head (acquire); entry number n is at data_offset +
  * (n & (nr_entries - 1)) * entry_size, for tail <= n < head; store the new
- * tail (release). One reader. The kernel keeps its own head and geometry and
- * only publishes them: a reader that writes there harms only itself. An entry
- * may grow; @entry_size says by how much.
+ * tail (release). A ring has one reader. The kernel keeps its own copy of head and
+ * geometry: a reader that overwrites the published ones harms only itself. An
+ * entry may grow; @entry_size is its size.
  */
 struct hetmem_ring_header {
 	__u32		version;
@@ -661,17 +674,20 @@ struct hetmem_ring_header {
  * @nr_entries: in, a power of two from HETMEM_RING_MIN to HETMEM_RING_MAX
  * @reserved: 0
  * @events: in, bits of enum hetmem_event_type, not 0
- * @map_size: out, what to mmap(), shared, at offset 0 of this file
+ * @map_size: out, bytes to mmap(), shared, at offset 0 of this file
  *
- * A context has one ring, for as long as it lives. poll() returns POLLIN while
- * there is something to read, and POLLERR while there is no ring. A reader
- * that does not keep up loses the newest events and finds them counted.
+ * A context has one ring, as long as the context exists. poll() returns POLLIN
+ * while there is something to read, and POLLERR while there is no ring. A reader
+ * that is too slow loses the newest events; the header's @dropped counts them.
  *
- * mmap() wants the ring (-ENXIO), the context's own address space (-EPERM), and
- * MAP_SHARED, no PROT_EXEC, offset 0 and exactly @map_size (-EINVAL). A child
- * does not inherit the mapping.
+ * mmap() needs MAP_SHARED, no PROT_EXEC, offset 0 and exactly @map_size. A child
+ * does not inherit the mapping. Errors of mmap():
+ *	-ENXIO		there is no ring
+ *	-EPERM		the context belongs to another address space
+ *	-EINVAL		another flag, protection, offset or size
  *
- * Errors: -EEXIST there is a ring.
+ * Errors:
+ *	-EEXIST		there is a ring
  */
 struct hetmem_cmd_ring {
 	__u32		size;
@@ -686,23 +702,25 @@ struct hetmem_cmd_ring {
 #define HETMEM_RING_MAX		65536
 
 /**
- * struct hetmem_cmd_refresh - HETMEM_IOC_REFRESH: look again where it changed
+ * struct hetmem_cmd_refresh - HETMEM_IOC_REFRESH: look at changed blocks again
  * @size: sizeof(struct hetmem_cmd_refresh)
  * @flags: 0
  * @start: in, any page-aligned address inside a tracked range
- * @dirty_blocks: out, blocks that are dirty still: changed again since, or
- *	being moved by a driver as far as can be told
+ * @dirty_blocks: out, blocks that are still dirty: they changed again, or a driver
+ *	seems to be moving them
  * @walked_blocks: out, blocks looked at
  * @as_of: out, CLOCK_MONOTONIC in ns of the oldest look that counts
  * @on_device: out, pages of the range that are on a device
  *
- * Looks, in the caller's context, at the blocks of the range that
- * notifications have marked since they were last looked at, and adds
- * TO_DEVICE and TO_HOST events for what changed. The counters are exact if
- * dirty_blocks is 0, nothing has moved since as_of, and no migration by a driver
- * that is not registered was under way for more than 100 ms: its end is not told.
+ * Looks, in the caller's context, at the blocks of the range that notifications
+ * have marked since the last look. Adds TO_DEVICE and TO_HOST events for pages
+ * that moved. The counters are exact under three conditions. dirty_blocks is 0.
+ * Nothing has moved since as_of. No migration by a driver that is not registered
+ * was under way for more than 100 ms: the kernel does not report its end.
  *
- * Errors: -ENOENT no tracked range is there; partial: -EINTR, -ENOMEM.
+ * Errors:
+ *	-ENOENT		@start is in no tracked range
+ *	-EINTR, -ENOMEM	partial
  */
 struct hetmem_cmd_refresh {
 	__u32		size;
@@ -718,8 +736,8 @@ struct hetmem_cmd_refresh {
  * struct hetmem_cmd_allow - HETMEM_IOC_ALLOW: what other processes may do
  * @size: sizeof(struct hetmem_cmd_allow)
  * @flags: 0
- * @allowed: HETMEM_SHAREABLE, HETMEM_ALLOW_HINTS, both or 0; replaces what
- *	was allowed before
+ * @allowed: HETMEM_SHAREABLE, HETMEM_ALLOW_HINTS, both or 0; replaces the value
+ *	of the last ALLOW
  * @reserved: 0
  */
 struct hetmem_cmd_allow {
@@ -735,29 +753,31 @@ struct hetmem_cmd_allow {
 #define HETMEM_ALLOW_HINTS	(1U << 1)
 
 /**
- * struct hetmem_cmd_bind_device - HETMEM_IOC_BIND_DEVICE: name a device
+ * struct hetmem_cmd_bind_device - HETMEM_IOC_BIND_DEVICE: bind a location to a device
  * @size: sizeof(struct hetmem_cmd_bind_device)
  * @flags: HETMEM_BIND_*
  * @location: HETMEM_LOC(HETMEM_DEVICE, HETMEM_FOREIGN or HETMEM_COHERENT, index)
  * @reserved: 0
- * @uuid: of the device, as its driver's API has it; not zero for FOREIGN and
- *	COHERENT
+ * @uuid: UUID of the device, as the API of its driver returns it; not zero for
+ *	FOREIGN and COHERENT
  *
- * Only userspace can find out which device a foreign location is: it has the
- * driver move a page there and asks RESIDENCY. A driver may put several
- * devices' pages into one pool, even later, which the kernel cannot see: look
+ * Only userspace can find out which device a foreign location is: it lets the
+ * driver move a page to the device, then calls RESIDENCY. A driver may put pages
+ * of several devices into one pool, even later. The kernel cannot see this: check
  * again after a device's context was created or reset. Bindings belong to the
- * context. Of FOREIGN and COHERENT the device is its UUID: binding the UUID
- * again moves it to @location, and two UUIDs at one location are two devices.
- * Of DEVICE, binding the location again replaces the UUID.
+ * context. For FOREIGN and COHERENT the UUID identifies the device: binding the
+ * UUID again moves it to @location, and two UUIDs at one location are two devices.
+ * For DEVICE, binding the location again replaces the UUID.
  *
- * HETMEM_BIND_EXECUTOR makes the context the one that gets HINTs for this
- * device and address space; it needs a ring with HINT in its events. Binding
- * again without the flag gives the role up.
+ * HETMEM_BIND_EXECUTOR makes this context receive the HINTs for this device and
+ * address space. The context needs a ring with HINT in its events. Binding again
+ * without the flag ends this role.
  *
- * Errors: -EBUSY another context of this address space is the executor for
- * the device, -ENXIO no ring with HINT, -ENOSPC the context has
- * HETMEM_MAX_BINDINGS.
+ * Errors:
+ *	-EBUSY		another context of this address space is the executor for
+ *			the device
+ *	-ENXIO		the context has no ring with HINT
+ *	-ENOSPC		the context has HETMEM_MAX_BINDINGS bindings
  */
 struct hetmem_cmd_bind_device {
 	__u32		size;
@@ -776,34 +796,33 @@ struct hetmem_cmd_bind_device {
  * @size: sizeof(struct hetmem_cmd_hint)
  * @flags: 0
  * @start: first byte, in the address space of the context, page-aligned
- * @end: first byte behind it
- * @location: where to: HETMEM_LOC(HETMEM_DEVICE, HETMEM_FOREIGN or
+ * @end: first byte after it
+ * @location: target of the move: HETMEM_LOC(HETMEM_DEVICE, HETMEM_FOREIGN or
  *	HETMEM_COHERENT, index), or HETMEM_LOC(HETMEM_HOST, node or
  *	HETMEM_NODE_ANY)
- * @timeout_ms: 1 to HETMEM_HINT_TIMEOUT_MAX: how long it may take
- * @uuid: of the device, as the executor bound it, or zeroes. With FOREIGN and
- *	COHERENT it counts instead of the index; with others it must be zeroes
- * @id: out, of the hint
- * @moved: out, pages, as the executor reported
+ * @timeout_ms: 1 to HETMEM_HINT_TIMEOUT_MAX: maximum time of the hint
+ * @uuid: UUID of the device, as the executor bound it, or zeroes. With FOREIGN and
+ *	COHERENT it replaces the index; with other kinds it must be zeroes
+ * @id: out, id of the hint
+ * @moved: out, pages moved, as the executor reported
  * @result: out, 0 or a negative errno, as the executor reported
  * @reserved: 0
  *
- * Only the process itself can have its driver move its memory. Its executor
- * for the device (to the host: for any device) gets the hint and answers with
- * COMPLETE; the caller waits for that.
+ * Only a process itself can make its driver move its memory. The executor of the
+ * process for the device (to the host: for any device) receives the hint and
+ * answers with COMPLETE. The caller waits for the answer.
  *
  * Errors:
  *	-ENXIO		there is no executor for the location
- *	-ENOTUNIQ	the location is bound to several devices: name one by
- *			@uuid
+ *	-ENOTUNIQ	the location is bound to several devices: pass @uuid
  *	-EAGAIN		the executor's ring or its queue is full, or the caller's
  *			user has caps/max_hints hints waiting there
- *	-EDQUOT		it is more than foreign/limits of sysfs leaves room for
+ *	-EDQUOT		the hint exceeds foreign/limits of sysfs
  *	-ETIMEDOUT	no answer in time
  *	-EOWNERDEAD	the executor's address space or its context is gone
  *	-EINTR		any signal
- * After -ETIMEDOUT and -EINTR the hint is withdrawn: the executor may carry it
- * out all the same.
+ * After -ETIMEDOUT and -EINTR the hint is withdrawn. The executor may still carry
+ * it out.
  */
 struct hetmem_cmd_hint {
 	__u32		size;
@@ -825,12 +844,13 @@ struct hetmem_cmd_hint {
  * struct hetmem_cmd_complete - HETMEM_IOC_COMPLETE: answer a hint
  * @size: sizeof(struct hetmem_cmd_complete)
  * @flags: 0
- * @id: of the HINT event
+ * @id: data of the HINT event
  * @moved: pages that were moved, as far as known
  * @result: 0 or a negative errno, down to -4095
  * @reserved: 0
  *
- * Errors: -ENOENT no such hint, or not any more.
+ * Errors:
+ *	-ENOENT		no such hint, or the hint has ended
  */
 struct hetmem_cmd_complete {
 	__u32		size;
@@ -843,13 +863,13 @@ struct hetmem_cmd_complete {
 
 /**
  * struct hetmem_list_entry - a context
- * @pid: of the process that opened it, in the caller's pid namespace; 0 if it
- *	is not visible there or is gone
- * @uid: of the opener, in the caller's user namespace
+ * @pid: the process that opened the context, in the caller's pid namespace; 0 if
+ *	the process is not visible there or is gone
+ * @uid: user of that process, in the caller's user namespace
  * @flags: HETMEM_LIST_*
  * @nr_ranges: tracked ranges
  * @nr_pinned: pages held by MIGRATE with PIN
- * @nr_hints: hints that wait for it as executor
+ * @nr_hints: hints that wait for the context as executor
  * @reserved: 0
  */
 struct hetmem_list_entry {
@@ -872,11 +892,10 @@ struct hetmem_list_entry {
  * @flags: 0
  * @entries: in, array of struct hetmem_list_entry, may be 0 if @nr is 0
  * @entry_size: in, sizeof(struct hetmem_list_entry)
- * @nr: in, entries that @entries has room for; out, contexts that there are,
- *	which can be more
+ * @nr: in, room in @entries, entries; out, number of contexts, which can be more
  *
- * Contexts whose opener had the caller's effective uid; all of them with
- * CAP_SYS_PTRACE in the initial user namespace.
+ * Lists the contexts whose opener had the caller's effective uid. With
+ * CAP_SYS_PTRACE in the initial user namespace, lists all contexts.
  */
 struct hetmem_cmd_list {
 	__u32		size;
