@@ -26,7 +26,7 @@ struct hetmem_counter {
 };
 
 /**
- * struct hetmem_counters - what went through a resource
+ * struct hetmem_counters - counters of stats()
  * @size: in: sizeof(struct hetmem_counters)
  * @bytes: requested
  * @blocks: allocated

@@ -273,7 +273,7 @@ struct hetmem_cmd_info {
 #define HETMEM_FEATURE_DEVICE_PRIVATE	(1ULL << 0)
 
 /**
- * struct hetmem_cmd_track - HETMEM_IOC_TRACK: count what happens to a range
+ * struct hetmem_cmd_track - HETMEM_IOC_TRACK: count the events of a range
  * @size: sizeof(struct hetmem_cmd_track)
  * @flags: 0
  * @start: first byte, page-aligned
@@ -510,7 +510,7 @@ struct hetmem_cmd_unpin {
 	__aligned_u64	unpinned;
 };
 
-/* What an MMU notification announced. */
+/* Causes of MMU notifications. */
 enum hetmem_change {
 	HETMEM_CHANGE_OTHER	= 0,	/* a cause newer than this module */
 	HETMEM_CHANGE_UNMAP	= 1,	/* munmap, mremap */
@@ -523,7 +523,7 @@ enum hetmem_change {
 };
 
 /**
- * struct hetmem_cmd_stats - HETMEM_IOC_STATS: what happened to a range
+ * struct hetmem_cmd_stats - HETMEM_IOC_STATS: counters of a range
  * @size: sizeof(struct hetmem_cmd_stats)
  * @flags: HETMEM_STATS_*
  * @start: in, any page-aligned address inside a tracked range; out, first byte
