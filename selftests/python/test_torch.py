@@ -150,6 +150,106 @@ class Torch(framework.Case):
             assert ht.resource().stats().reserved == 4 * MIB
             """)
 
+    def test_spill(self):
+        self.run_code("""
+            assert ht.spill("100M", host=1 << 30, movable=2 * MIB) == "plain"
+            assert not torch.cuda.initialized
+            assert ht.resource().spec == \\
+                "pool(vmm,max=100M,spill=1073741824,movable=2097152,launcher=single)"
+            tensors = [torch.empty(20 * MIB) for _ in range(8)]
+            stats = ht.resource().stats()
+            assert stats.live == 8 and stats.spilled >= 60 * MIB, stats
+            """)
+        # Half of what the library says that the host has left.
+        self.run_code("""
+            from hetmem import _process
+            left = _process.host_memory()
+            assert 0 < left < 1 << 50
+            _process.host_memory = lambda: (300 << 20) + 1
+            ht.spill("60%", movable="16M", mode="plain")
+            assert ht.resource().spec == \\
+                "pool(vmm,max=60%,spill=157286400,movable=16M,launcher=single)"
+            """)
+        self.run_code("""
+            ht.spill(host="64M")
+            assert ht.resource().spec == \\
+                "pool(vmm,spill=64M,movable=8388608,launcher=single)"
+            """)
+
+    def test_spill_bad(self):
+        """Refused before PyTorch is imported."""
+        self.run_code("""
+            sys.modules["torch"] = None
+            for name in ("limit", "host", "movable"):
+                for wrong in (0, -1, 1.5, True, "", "0%", "101%", "lots", "1G,tag=x", "8 M",
+                              "1G)", "\u0661", 1 << 64, b"1"):
+                    fails(ValueError, lambda: ht.spill(**{name: wrong}), name, "bytes")
+            for name in ("host", "movable"):
+                fails(ValueError, lambda: ht.spill(**{name: "60%"}), name)
+            from hetmem import _process
+            _process.host_memory = lambda: 0
+            error = fails(hetmem.HetmemError, ht.spill, "with host=")
+            assert error.errno == errno.ENOMEM
+            assert ht.enabled() is None and "HETMEM_RESOURCE" not in os.environ
+            """)
+        self.run_code("""
+            ht.enable()
+            fails(hetmem.HetmemError, lambda: ht.spill(host="1G"), "enabled already")
+            """)
+
+    def test_move(self):
+        self.run_code("""
+            ht.spill("100M", "1G", 2 * MIB)
+            def spilled(): return ht.resource().stats().spilled
+            tensor, small = torch.empty(20 * MIB), torch.empty(MIB)
+            ht.move_out(tensor)
+            ht.move_out(tensor)
+            assert spilled() == 20 * MIB
+            ht.move_in(tensor)
+            assert spilled() == 0
+            ht.move_out(tensor, wait=False); ht.move_out(tensor)
+            assert spilled() == 20 * MIB
+            ht.move_in(tensor, wait=False); ht.move_in(tensor)
+            assert spilled() == 0
+            for call in (ht.move_out, ht.move_in, lambda small: ht.priority(small, 1)):
+                error = fails(hetmem.HetmemError, lambda: call(small), "movable", "lower movable=")
+                assert error.errno == errno.EBUSY
+            # The lowest priority leaves first, whatever its age.
+            first, second = torch.empty(20 * MIB), torch.empty(20 * MIB)
+            ht.priority(tensor, 2); ht.priority(first, 1); ht.priority(second, -5)
+            more = [torch.empty(20 * MIB) for _ in range(2)]
+            before = spilled()
+            assert before >= 20 * MIB
+            ht.move_out(second)
+            assert spilled() == before
+            ht.move_out(tensor)
+            assert spilled() == before + 20 * MIB
+            for wrong in (1 << 31, -(1 << 31) - 1):
+                fails(ValueError, lambda: ht.priority(tensor, wrong), "32 bits")
+            """)
+
+    def test_move_what_cannot(self):
+        self.run_code("""
+            fails(TypeError, lambda: ht.move_out([1]), "list is no tensor")
+            class Other:
+                device, get_device = "cpu", lambda self: 0
+                def __init__(self, ptr, is_cuda=True): self.ptr, self.is_cuda = ptr, is_cuda
+                def untyped_storage(self): return self
+                def data_ptr(self): return self.ptr
+            fails(ValueError, lambda: ht.move_out(Other(512, False)), "on cpu")
+            fails(ValueError, lambda: ht.move_out(Other(0)), "no memory")
+            fails(hetmem.HetmemError, lambda: ht.move_out(Other(512)), "enable()")
+            ht.enable()
+            error = fails(hetmem.HetmemError, lambda: ht.move_out(Other(512)), "not of hetmem")
+            assert error.errno == errno.EINVAL
+            """)
+        self.run_code("""
+            ht.enable("device")
+            tensor = torch.empty(20 * MIB)
+            error = fails(hetmem.HetmemError, lambda: ht.move_out(tensor), "spill() instead")
+            assert error.errno == errno.EOPNOTSUPP
+            """)
+
     def test_pool(self):
         self.run_code("""
             with torch.no_grad():

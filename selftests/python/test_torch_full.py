@@ -226,6 +226,26 @@ class Full(tap.Case):
             assert len(torch.cuda.memory_snapshot()) == len(made["segments"])
             """.replace("kept = empty", "import tempfile\n            kept = empty", 1))
 
+    def test_spill(self):
+        self.run_before("""
+            assert ht.spill("100M", "1G", movable="2M", mode="full") == "full"
+            source = torch.arange(float(5 * MIB))
+            tensors = [source.cuda() for _ in range(8)]
+            assert ht.resource().stats().spilled >= 60 * MIB
+            assert torch.cuda.memory_allocated() == 160 * MIB
+            view = tensors[0][1000:]
+            for move in (ht.move_out, ht.move_in, ht.move_out):
+                move(view)
+                assert all(torch.equal(tensor.cpu(), source) for tensor in tensors)
+            ht.priority(view, 3)
+            side = torch.cuda.Stream()
+            tensors[1].record_stream(side)
+            error = fails(hetmem.HetmemError, lambda: ht.move_out(tensors[1]), "stream")
+            assert error.errno == errno.EBUSY
+            fails(ValueError, lambda: ht.move_out(source), "on cpu")
+            fails(ValueError, lambda: ht.move_out(empty(0)), "no memory")
+            """)
+
     def test_record_stream(self):
         """The soft driver's check mode ends the process where memory is reused too early."""
         self.run_code("""

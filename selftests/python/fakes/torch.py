@@ -46,6 +46,17 @@ class Tensor:
         if not self.ptr:
             raise OutOfMemoryError("CUDA out of memory")
 
+    is_cuda = True
+
+    def get_device(self):
+        return self.device
+
+    def untyped_storage(self):
+        return self
+
+    def data_ptr(self):
+        return self.ptr
+
     def __del__(self):
         if getattr(self, "ptr", None):
             self.allocator.free(self.ptr, self.size, self.device, self.stream)

@@ -28,6 +28,8 @@ ALLOC_MOVABLE = 1 << 0
 ALLOC_KEEP = 1 << 1
 SLEEP_DISCARD = 0
 SLEEP_KEEP = 1
+MEMORY_UNKNOWN = 2**64 - 1
+MEMORY_NR = 6
 
 # Kinds of locations, enum hetmem_location_kind.
 UNKNOWN = 0
@@ -148,6 +150,27 @@ class Run(ctypes.Structure):
     ]
 
 
+class MemoryFigure(ctypes.Structure):
+    _fields_ = [
+        ("bytes", U64),
+        ("counts", INT),
+        ("reserved", INT),
+        ("source", ctypes.c_char * 112),
+    ]
+
+
+class MemoryInfo(ctypes.Structure):
+    _fields_ = [
+        ("size", SIZE),
+        ("reserve", U64),
+        ("total", U64),
+        ("usable", U64),
+        ("least", INT),
+        ("reserved", INT),
+        ("figures", MemoryFigure * MEMORY_NR),
+    ]
+
+
 STRUCTS: tuple[type[ctypes.Structure], ...] = (
     Params,
     AllocParams,
@@ -159,6 +182,8 @@ STRUCTS: tuple[type[ctypes.Structure], ...] = (
     DeviceProps,
     Feature,
     Run,
+    MemoryFigure,
+    MemoryInfo,
 )
 
 REMAP_FN = ctypes.CFUNCTYPE(None, ctypes.POINTER(Remap), P)
@@ -204,6 +229,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_counters_pop": (INT, P, P),
     "hetmem_log_edge": (INT, P, INT, P, P),
     "hetmem_residency": (SSIZE, P, P, SIZE, P, P, SIZE, P),
+    "hetmem_memory_info": (INT, P, INT, P),
     "hetmem_location_name": (TEXT, P, U32, TEXT, SIZE),
     "hetmem_why_names": (TEXT, U32, TEXT, SIZE),
     "hetmem_torch_resource": (P, INT),

@@ -9,12 +9,13 @@ have the same.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import threading
 from collections.abc import Iterator
 
-from . import _library
+from . import _abi, _library
 from .core import Library, Resource, _Handle
 
 _lock = threading.Lock()
@@ -33,6 +34,21 @@ def check_spec(spec: str) -> None:
     except _library.HetmemError as error:
         if error.errno == errno.EINVAL:
             raise
+
+
+def host_memory() -> int:
+    """Bytes that the host has left: usable of hetmem_memory_info().
+
+    The soft driver reads the figures of the host, too, and opens no device.
+    """
+    info = _abi.MemoryInfo(size=ctypes.sizeof(_abi.MemoryInfo))
+    with Library("soft", module="") as library:
+        _library.check(
+            _library.library().hetmem_memory_info(
+                library.pointer, -1, ctypes.byref(info)
+            )
+        )
+    return 0 if info.usable == _abi.MEMORY_UNKNOWN else int(info.usable)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ torch.cuda.memory_stats() and what is made of it, snapshots, CUDA graphs,
 torch.cuda.MemPool, sharing tensors between processes, and
 torch.backends.cudnn.benchmark. resource(device).stats() has the statistics.
 
+spill() is enable() for training in less device memory than the program needs.
+
 pool() needs no enable(): it gives PyTorch's own allocator memory of hetmem for a
 part of a program, to sleep and wake by its tag.
 """
@@ -28,18 +30,22 @@ import ctypes
 import errno
 import importlib
 import os
+import re
 import runpy
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Union
 
 from . import _abi, _library, _process, _torch_full
 from ._library import HetmemError
 from .core import Resource, default
 
+Size = Union[int, str]
+
 _SHIM = "libhetmem-torch.so"
+_MIB = 1 << 20
 _lock = threading.Lock()
 _mode: str | None = None
 _reason: str | None = None
@@ -147,6 +153,73 @@ def enable(spec: str | None = None, mode: str = "auto") -> str:
     return _mode
 
 
+def _size(name: str, parameter: str, given: Size) -> str:
+    """@given as the spec has it: bytes, a size like "16G", or a percentage."""
+    text = str(given)
+    good = isinstance(given, (int, str)) and not isinstance(given, bool)
+    # Nothing but one value gets into the spec.
+    good = good and re.fullmatch(r"[0-9]+(\.[0-9]+)?[A-Za-z]*%?", text) is not None
+    if good:
+        try:
+            _process.check_spec(f"pool(vmm,{parameter}={text})")
+        except HetmemError:
+            good = False
+    if not good:
+        share = ', or "60%"' if parameter == "max" else ""
+        raise ValueError(
+            f"{name}={given!r}: give a number of bytes above 0, "
+            f'a size like "16G"{share}'
+        )
+    return text
+
+
+def _half_of_the_host() -> int:
+    half = _process.host_memory() // 2 // _MIB * _MIB
+    if not half:
+        raise HetmemError(
+            errno.ENOMEM,
+            "how much memory the host has left is not known, or it is nothing: "
+            "call hetmem.torch.spill() with host=",
+        )
+    return half
+
+
+def spill(
+    limit: Size | None = None,
+    host: Size | None = None,
+    movable: Size = 8 * _MIB,
+    mode: str = "auto",
+) -> str:
+    """enable() with a pool that moves large tensors to the host when it is full.
+
+    Call it before the first use of CUDA. It is an alternative to offloading of
+    activations: the program does not change. Returns the mode, as enable() does.
+
+    @limit: most device memory: bytes, a size like "6G", or "60%" of the device;
+    None: the whole device.
+    @host: most page-locked host memory for tensors of one device. None: half of what
+    the host has left at the call. That is the least of MemAvailable and of what the
+    cgroups of the process allow, less HETMEM_RESERVE. Pass it if several devices or
+    processes spill.
+    @movable: tensors of so many bytes or more move.
+
+    The spec is pool(vmm,max=,spill=,movable=,launcher=single). launcher=single is a
+    promise of the program, which a move relies on:
+    - All uses of a movable tensor are on the stream that it was allocated on, or
+      joined into that stream by events before the next allocation on it.
+    - While one thread allocates or frees, no other thread gives that stream work.
+    A training loop on PyTorch's default stream keeps it. Tensors of other streams,
+    tensors with Tensor.record_stream(), and memory of CUDA graphs do not move.
+    A program that breaks the promise loses data.
+    """
+    values = [] if limit is None else [f"max={_size('limit', 'max', limit)}"]
+    in_host = None if host is None else _size("host", "spill", host)
+    least = _size("movable", "movable", movable)
+    values.append(f"spill={in_host or _half_of_the_host()}")
+    values.append(f"movable={least}")
+    return enable(f"pool(vmm,{','.join(values)},launcher=single)", mode)
+
+
 def enabled() -> str | None:
     """The mode; None: PyTorch has its own allocator."""
     return _mode
@@ -162,6 +235,66 @@ def resource(device: int = 0) -> Resource:
     if _mode is None:
         raise HetmemError(errno.EINVAL, "call hetmem.torch.enable() before")
     return _process.resource(device)
+
+
+def _block(tensor: Any) -> tuple[Resource, int]:
+    """The resource of a tensor's memory, and the address of its block."""
+    if not hasattr(tensor, "untyped_storage"):
+        raise TypeError(f"{type(tensor).__name__} is no tensor of PyTorch")
+    if not tensor.is_cuda:
+        raise ValueError(f"the tensor is on {tensor.device}: only device memory moves")
+    ptr = int(tensor.untyped_storage().data_ptr())
+    if not ptr:
+        raise ValueError("the tensor has no memory")
+    return resource(int(tensor.get_device())), ptr
+
+
+def _on_block(name: str, tensor: Any, value: int) -> None:
+    """Calls Resource.@name for the block of @tensor. An error tells what to do."""
+    owner, ptr = _block(tensor)
+    try:
+        getattr(owner, name)(ptr, value)
+    except HetmemError as error:
+        text, hint = str(error.strerror), ""
+        if error.errno == errno.EINVAL:
+            hint = "; the tensor's memory is not of hetmem: move a copy of it"
+        elif error.errno == errno.EOPNOTSUPP:
+            hint = "; call hetmem.torch.spill() instead of enable()"
+        elif "HETMEM_ALLOC_MOVABLE" in text:
+            hint = ", or call hetmem.torch.spill() with a lower movable="
+        raise type(error)(error.errno, text + hint) from None
+
+
+def priority(tensor: Any, priority: int) -> None:
+    """Tensors of the lowest priority leave the device first. It is 0 at first.
+
+    Tensors that share their memory have one priority. For memory that may not move it
+    raises HetmemError with errno.EBUSY.
+    """
+    if not -(1 << 31) <= priority < 1 << 31:
+        raise ValueError(f"priority {priority} is not a number of 32 bits")
+    _on_block("priority", tensor, priority)
+
+
+def move_out(tensor: Any, wait: bool = True) -> None:
+    """Moves the memory of @tensor to the host. Its address stays.
+
+    Kernels can use the tensor there, over the bus. Without @wait the move only
+    begins: call move_out() with @wait before the next use. Errors are HetmemError:
+    - EBUSY: the memory may not move, or its stream is not done; the text has the reason
+    - ENOMEM: no host memory, or more than host= of spill()
+    - EINVAL: the memory is not of hetmem
+    - EOPNOTSUPP: the spec has no memory that moves: call spill() instead of enable()
+    """
+    _on_block("spill", tensor, wait)
+
+
+def move_in(tensor: Any, wait: bool = True) -> None:
+    """Moves the memory of @tensor back to the device. See move_out().
+
+    ENOMEM: the device, or the limit, has no room.
+    """
+    _on_block("fetch", tensor, wait)
 
 
 class Pool:
