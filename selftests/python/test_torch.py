@@ -300,6 +300,18 @@ class Torch(framework.Case):
             assert error.errno == errno.EOPNOTSUPP
             """)
 
+    def test_no_snapshot(self):
+        self.run_code("""
+            for call in (ht.snapshot, ht.snapshot_at_oom):
+                error = fails(hetmem.HetmemError, lambda: call("none.pickle"), "enable() before")
+                assert error.errno == errno.EINVAL
+            ht.enable()
+            for call in (ht.snapshot, ht.snapshot_at_oom):
+                error = fails(hetmem.HetmemError, lambda: call("none.pickle"), "plain mode",
+                              ht.reason(), 'enable(mode="full")', "hetmem replay", "log(")
+                assert error.errno == errno.EOPNOTSUPP
+            """)
+
     def test_end_of_the_interpreter(self):
         self.run_code("""
             ht.enable()

@@ -14,6 +14,7 @@ import tempfile
 import unittest
 
 import tap
+import test_doc
 from hetmem import _library
 
 SITE, STAND_INS = os.environ["TORCH_SITE"], os.environ["STAND_INS"]
@@ -225,6 +226,79 @@ class Full(tap.Case):
             assert torch.cuda.memory._snapshot()["device_traces"][0] == []
             assert len(torch.cuda.memory_snapshot()) == len(made["segments"])
             """.replace("kept = empty", "import tempfile\n            kept = empty", 1))
+
+    def test_snapshot_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_code(f"""
+                from pathlib import Path
+                folder = Path({folder!r})
+                """ """
+                def load(name):
+                    with open(folder / name, "rb") as file: return pickle.load(file)
+                ht.snapshot(folder / "early")
+                assert not torch.cuda.is_initialized() and load("early")["segments"] == []
+                torch.cuda.memory._record_memory_history()
+                x, y = empty(3 * MIB), empty(5 * MIB)
+                del y
+                ht.snapshot(str(folder / "made"))
+                made = load("made")
+                assert isinstance(made["allocator_settings"]["max_split_size"], int)
+                assert [entry["action"] for entry in made["device_traces"][0]] == [
+                    "alloc", "alloc", "free_requested", "free_completed", "snapshot"]
+                assert [(block["address"], block["requested_size"])
+                        for segment in made["segments"] for block in segment["blocks"]
+                        if block["state"] == "active_allocated"] == [(x.data_ptr(), 3 * MIB)]
+                fails(OSError, lambda: ht.snapshot(folder / "none" / "made"))
+                (folder / "blocked").mkdir()
+                fails(OSError, lambda: ht.snapshot(folder / "blocked"))
+                assert sorted(os.listdir(folder)) == ["blocked", "early", "made"]
+                """)
+
+    def test_snapshot_at_oom(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_code(f"""
+                folder = {folder!r}
+                """ """
+                def oom(size):
+                    fails(torch.OutOfMemoryError, lambda: empty(size), "Tried to allocate")
+                def sizes(name):
+                    with open(name, "rb") as file: made = pickle.load(file)
+                    return [entry["size"] for entry in made["device_traces"][0]
+                            if entry["action"] == "oom"]
+                os.chdir(folder)
+                ht.snapshot_at_oom(None)
+                ht.snapshot_at_oom("a")
+                os.chdir("/")
+                torch.cuda.memory._record_memory_history()
+                x = empty(MIB)
+                oom(300 * MIB)
+                assert sizes(folder + "/a") == [300 * MIB]
+                oom(400 * MIB)
+                assert sizes(folder + "/a") == [300 * MIB, 400 * MIB]
+                ht.snapshot_at_oom(folder + "/b")
+                thread = threading.Thread(target=oom, args=(500 * MIB,))
+                thread.start(); thread.join()
+                assert len(sizes(folder + "/a")) == 2 and len(sizes(folder + "/b")) == 3
+                ht.snapshot_at_oom(None)
+                oom(600 * MIB)
+                assert len(sizes(folder + "/b")) == 3
+                # A file that cannot be written changes no error of the program.
+                import contextlib, io
+                ht.snapshot_at_oom(folder + "/none/a")
+                with contextlib.redirect_stderr(io.StringIO()) as text: oom(700 * MIB)
+                assert text.getvalue().count("\\n") == 1 and "no snapshot in" in text.getvalue()
+                assert sorted(os.listdir(folder)) == ["a", "b"]
+                """)
+
+    def test_documented(self):
+        """The blocks of Documentation/python.md that test_doc.py has no PyTorch for."""
+        found = [code for language, code, _ in test_doc.blocks()
+                 if language == "python" and test_doc.FULL in code]
+        self.assertEqual(len(found), 1)
+        with tempfile.TemporaryDirectory() as folder:
+            for code in found:
+                self.run_before(f"os.chdir({folder!r})\n" + code)
+            self.assertEqual(os.listdir(folder), ["snapshot.pickle"])
 
     def test_spill(self):
         self.run_before("""

@@ -297,6 +297,75 @@ def move_in(tensor: Any, wait: bool = True) -> None:
     _on_block("fetch", tensor, wait)
 
 
+def _with_snapshots() -> Any:
+    """PyTorch, in full mode."""
+    if _mode is None:
+        raise HetmemError(errno.EINVAL, "call hetmem.torch.enable() before")
+    if _mode != "full":
+        raise HetmemError(
+            errno.EOPNOTSUPP,
+            f"PyTorch has no snapshots in plain mode ({_reason}): call "
+            'hetmem.torch.enable(mode="full"), or record the allocations for '
+            'hetmem replay: enable("log(device-pool,file=trace.csv)")',
+        )
+    return _torch()
+
+
+def _dump(torch: Any, path: str) -> None:
+    """Makes @path, or leaves what is there."""
+    part = f"{path}.{os.getpid()}-{threading.get_ident()}.part"
+    try:
+        torch.cuda.memory._dump_snapshot(part)
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+def snapshot(file: str | os.PathLike[str]) -> None:
+    """Writes what torch.cuda.memory._dump_snapshot() does, for full mode only.
+
+    pytorch.org/memory_viz shows it. It has the events of the past only if
+    torch.cuda.memory._record_memory_history() was called before them.
+    python -m hetmem.trace makes a recording for hetmem replay of it.
+    """
+    _dump(_with_snapshots(), os.fspath(file))
+
+
+_oom_file: str | None = None
+_observed = False
+
+
+def _at_oom(*_: object) -> None:
+    """PyTorch calls it before it raises torch.cuda.OutOfMemoryError."""
+    path = _oom_file
+    if path is None:
+        return
+    try:
+        _dump(_torch(), path)
+    except Exception as error:
+        # The program gets its own error, not this one.
+        print(f"hetmem.torch: no snapshot in {path}: {error}", file=sys.stderr)
+
+
+def snapshot_at_oom(file: str | os.PathLike[str] | None) -> None:
+    """Calls snapshot(file) at each torch.cuda.OutOfMemoryError, before it is raised.
+
+    The file has the last one. Another call changes the file; None ends it. If the file
+    cannot be written, stderr has the reason, and the program gets its error unchanged.
+    """
+    global _oom_file, _observed
+    torch = _with_snapshots()
+    path = None if file is None else os.path.abspath(os.fspath(file))
+    with _lock:
+        # PyTorch cannot detach an observer.
+        if not _observed and path is not None:
+            torch._C._cuda_attach_out_of_memory_observer(_at_oom)
+            _observed = True
+        _oom_file = path
+
+
 class Pool:
     """Memory of hetmem for a part of a program; see pool()."""
 
