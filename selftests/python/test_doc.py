@@ -3,12 +3,14 @@
 full mode of PyTorch run in test_torch_full.py."""
 
 import os
+import pickle
 import re
 import sys
 import tempfile
 
 import framework
 import tap
+import test_trace
 
 
 FULL = 'mode="full"'
@@ -43,9 +45,8 @@ class Blocks(tap.Case):
     def test_shell(self):
         with open(f"{tap.TOP}/selftests/t/python.t", encoding="utf-8") as file:
             python_t = file.read()
-        lines = [line for language, code, _ in blocks() if language == "sh"
-                 for line in code.splitlines()]
-        self.assertEqual(len(lines), 3)
+        lines, after = [code.splitlines() for language, code, _ in blocks() if language == "sh"]
+        self.assertEqual((len(lines), len(after)), (3, 2))
         # python.t installs it.
         self.assertIn(lines[0], python_t)
         with tempfile.TemporaryDirectory() as folder:
@@ -58,6 +59,15 @@ class Blocks(tap.Case):
                 self.assertIn(result.returncode, (0, 1) if "doctor" in line else (0,))
                 self.assertEqual(result.stderr, "")
         self.assertEqual(result.stdout, "ran\n")
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "snapshot.pickle"), "wb") as file:
+                pickle.dump(test_trace.snapshot(), file)
+            for line in after:
+                # The package has the command hetmem.
+                words = line.replace("hetmem replay", "python -m hetmem replay").split()
+                result = framework.run([sys.executable, *words[1:]], folder)
+                self.assertEqual((result.stderr, result.returncode), ("", 0))
+        self.assertIn("trace device-pool", result.stdout)
 
 
 if __name__ == "__main__":

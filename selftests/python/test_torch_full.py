@@ -248,6 +248,11 @@ class Full(tap.Case):
                 assert [(block["address"], block["requested_size"])
                         for segment in made["segments"] for block in segment["blocks"]
                         if block["state"] == "active_allocated"] == [(x.data_ptr(), 3 * MIB)]
+                from hetmem import trace
+                with open(folder / "made", "rb") as file: events = trace.convert(trace.load(file))
+                assert [(event.action, event.size) for event in events] == [
+                    ("allocate", 3 * MIB), ("allocate", 5 * MIB), ("free", 5 * MIB)], events
+                assert events[0].ptr == x.data_ptr() and events[0].stream == 0
                 fails(OSError, lambda: ht.snapshot(folder / "none" / "made"))
                 (folder / "blocked").mkdir()
                 fails(OSError, lambda: ht.snapshot(folder / "blocked"))

@@ -114,7 +114,7 @@ for candidate in python3 python3.9 python3.{10..14} "${PYENV_ROOT:-$HOME/.pyenv}
 		'$candidate' -m venv --without-pip '$tmp/$version' &&
 		cd '$tmp/$version/lib/python$version/site-packages' &&
 		'$candidate' -m zipfile -e '$wheel' . && chmod 755 hetmem/lib/hetmem"
-	names='abi core'
+	names='abi core trace'
 	[ ${#pythons[@]} -gt 0 ] || names+=' torch cupy'
 	pythons+=("$python")
 	for name in $names; do
