@@ -142,7 +142,7 @@ for python in "${pythons[@]}"; do
 		if dir=$(pypi numpy "numpy==$release"); then
 			names=numpy
 			[ "$python $release" != "${pythons[0]} ${releases##* }" ] ||
-				names+=' residency doc'
+				names+=' residency unify doc'
 			for name in $names; do
 				PYTHONPATH=$dir program "$version, NumPy $release: $name" \
 					limited 300 "$python" "$tests/test_$name.py"

@@ -11,6 +11,7 @@ first call that needs it.
 """
 
 from ._library import HetmemError, OutOfMemoryError
+from ._unify import Unified, unify
 from .core import (
     Access,
     Block,
@@ -50,10 +51,12 @@ __all__ = [
     "Resource",
     "Stats",
     "Stream",
+    "Unified",
     "current",
     "default",
     "log",
     "residency",
     "resource",
+    "unify",
     "use",
 ]
