@@ -82,6 +82,7 @@ enum hm_fork_level {
 	HM_FORK_OPEN,		/* struct hetmem */
 	HM_FORK_PLACE,		/* what placement remembers */
 	HM_FORK_ARENAS,		/* the list of all arenas */
+	HM_FORK_PUBLISH,	/* what others read */
 };
 
 /**

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "pool/graph.h"
+#include "pool/show.h"
 #include "pool/source.h"
 
 /* How many blocks of another stream are looked at for a complete one. */
@@ -87,13 +88,6 @@ static bool is_published(const struct pool_stream *s)
 	       __atomic_load_n(&s->low, __ATOMIC_RELAXED) == sum;
 }
 
-/* Adds what @s changed since it published. Under its lock. */
-static void publish(struct pool *p, struct pool_stream *s)
-{
-	p->requested += s->requested - s->published;
-	s->published = s->requested;
-}
-
 void hm_pool_sum(struct pool *p)
 {
 	int64_t low = 0, most = 0;
@@ -111,7 +105,7 @@ void hm_pool_sum(struct pool *p)
 		low += s->low;
 		if (s->high - s->low > most)
 			most = s->high - s->low;
-		publish(p, s);
+		pool_publish_stream(p, s);
 		stream_set_counter(&s->high, s->requested);
 		stream_set_counter(&s->low, s->requested);
 		stream_unlock(s);
@@ -119,6 +113,7 @@ void hm_pool_sum(struct pool *p)
 	p->sum_due = false;
 	raise_peak(p, p->requested);
 	raise_peak(p, low + most);
+	hm_pool_show(p);
 }
 
 /* Whether @sum, which may be too much, is worth asking all streams. */
@@ -179,7 +174,7 @@ static void publish_and_unlock(struct pool *p, struct pool_stream *s)
 	if (hm_unlikely(p->order.seen > 1 && !p->shared))
 		share_room(p, s);
 	set_room(p, s);
-	publish(p, s);
+	pool_publish_stream(p, s);
 	rise = s->high - s->requested;
 	stream_unlock(s);
 	p->sum_due |= may_be_peak(p, p->requested + rise);
@@ -213,7 +208,7 @@ static void flush_idle(struct pool *p)
 		uint64_t used;
 
 		stream_lock(s);
-		used = s->allocs + s->frees;
+		used = stream_allocs(s) + s->frees;
 		stream_unlock(s);
 		if (used == s->used && hm_stream_cached(s))
 			hm_stream_flush(p, s, 0);
@@ -276,11 +271,13 @@ void hm_pool_hold(struct pool *p, uint64_t bytes)
 	p->reserved += bytes;
 	if (p->reserved > p->reserved_peak)
 		p->reserved_peak = p->reserved;
+	hm_pool_show(p);
 }
 
 void hm_pool_unhold(struct pool *p, uint64_t bytes)
 {
 	p->reserved -= bytes;
+	hm_pool_show(p);
 }
 
 /* Uses of a block on further streams. */
@@ -1200,7 +1197,7 @@ void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
 	hm_stream_lock(p, s);
 	s->excess += block_excess(b);
 	stream_add_requested(s, size);
-	s->allocs++;
+	s->batches++;
 	publish_and_unlock(p, s);
 	block_set_state(b, BLOCK_LIVE);
 }
@@ -1282,6 +1279,7 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 	s->pins--;
 	if (!b) {
 		p->failed++;
+		hm_pool_show(p);
 		return hm_pool_explain(p, "alloc of", size, err,
 				       p->order.wait_ns - wait_ns, waited);
 	}

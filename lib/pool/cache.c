@@ -274,7 +274,8 @@ static int alloc_cached(struct hetmem_resource *res, size_t size, size_t align,
 	__atomic_store_n(&b->pos, s->s.serial, __ATOMIC_RELAXED);
 	b->left = 0;
 	stream_add_requested(s, size);
-	s->allocs++;
+	if (hm_unlikely(--s->batch < 0))
+		hm_stream_end_batch(p, s);
 	*ptr = (void *)(uintptr_t)b->addr;
 	block_set_state(b, BLOCK_LIVE);
 	stream_unlock(s);

@@ -22,7 +22,7 @@
  * Files: pool.c creates, controls and destroys a pool. cache.c is the cached
  * path, where allocations and frees arrive. alloc.c is the slow path. block.c
  * cuts and merges, arena.c searches, index.c has the metadata, graph.c is
- * captured work. regions.c and vmm/ are the sources.
+ * captured work. show.c publishes statistics. regions.c and vmm/ are the sources.
  *
  * Locking: a stream's lock protects its cache and counters; it is held for a
  * few instructions. pool->lock protects everything else, is taken first, and
@@ -338,7 +338,7 @@ static int pool_stats(struct pool *p, struct hetmem_resource_stats *st)
 		struct pool_stream *s = stream_at(p, i);
 
 		stream_lock(s);
-		st->allocs += s->allocs;
+		st->allocs += stream_allocs(s);
 		st->frees += s->frees;
 		stream_unlock(s);
 	}
@@ -473,6 +473,7 @@ static int pool_alloc_with(struct pool *p, struct hm_ctl_alloc *arg)
 	err = pool_attempt(p, s, reserve_attempt, arg, "alloc_with of",
 			   arg->size);
 	p->failed += err != 0;
+	hm_pool_show(p);
 	pthread_mutex_unlock(&p->lock);
 	if (hm_unlikely(p->res.hm->check) && !err)
 		hm_pool_tell_alloc(p, arg->ptr, arg->size, arg->stream);
@@ -885,6 +886,7 @@ static int pool_set(struct pool *p, struct hm_ctl_set *set)
 		p->opt.cache = opt.cache;
 		p->decay_at = 0;
 		pool_set_cache(p);
+		hm_pool_show(p);
 	}
 	pthread_mutex_unlock(&p->lock);
 	if (!err && !set->try)
@@ -1071,6 +1073,19 @@ static void pool_free(struct pool *p, bool forget)
 	hm_resource_free(&p->res);
 }
 
+/* In a forked child (@forget) the lock of a device's pool may be held for ever. */
+static void pool_hide(struct pool *p, bool forget)
+{
+	struct hm_published_pool *published = p->published;
+
+	if (!forget)
+		pthread_mutex_lock(&p->lock);
+	p->published = NULL;
+	if (!forget)
+		pthread_mutex_unlock(&p->lock);
+	hm_publish_remove(published);
+}
+
 static void pool_destroy(struct hetmem_resource *res)
 {
 	struct pool *p = to_pool(res);
@@ -1080,6 +1095,7 @@ static void pool_destroy(struct hetmem_resource *res)
 
 	if (p->host)
 		hm_fork_remove(&p->fork);
+	pool_hide(p, forget);
 	if (!forget && p->source->end_moves && !hm_pool_lock_moves(p)) {
 		hm_retry_once(p->source->end_moves(p));
 		hm_pool_unlock_moves(p);
@@ -1166,7 +1182,7 @@ static int make_min(struct pool *p)
 	return err;
 }
 
-/* A power of two. */
+/* handle= of a pool with spill=, if none is given: a power of two. */
 static uint64_t spill_handle(const struct pool *p)
 {
 	const uint64_t all = p->opt.max ? p->opt.max : p->provider->total;
@@ -1224,6 +1240,9 @@ int hm_pool_create_over(struct hm_provider *provider,
 	};
 	if (p->host)
 		hm_fork_add(&p->fork);
+	p->published = hm_publish_add(provider->ops->name, p->opt.tag, p->res.device, p->opt.max,
+				      p->host ? HM_PUBLISHED_FORK : 0);
+	hm_pool_show(p);
 	*out = &p->res;
 	return 0;
 }

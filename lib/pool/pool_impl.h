@@ -37,7 +37,7 @@
  *	before @lock; @mover: hm_thread() of its holder, or 0
  * @host: works in a forked child; only then @fork is registered
  * @whole: blocks own their handles
- * @shared: streams share @room; @sum_due: hm_pool_sum() may raise the peak
+ * @shared: streams share @room; @sum_due: hm_pool_sum() may raise the peak; @published: or NULL
  */
 struct pool {
 	/* Read by every allocation and free, seldom written. */
@@ -55,6 +55,7 @@ struct pool {
 	bool host;
 	bool whole;
 	bool shared, sum_due;
+	struct hm_published_pool *published;
 	struct hm_order order;
 	/* Written by the slow path. */
 	pthread_mutex_t lock __attribute__((aligned(64)));

@@ -6,6 +6,7 @@
 #ifndef HETMEM_POOL_POOL_STREAM_H
 #define HETMEM_POOL_POOL_STREAM_H
 
+#include "core/publish.h"
 #include "pool/arena.h"
 #include "stream/lookup.h"
 
@@ -27,10 +28,11 @@
  * @room: most of @excess
  * @churn: frees into the cache that no allocation in excess came after
  * @overflows: frees that found the cache full since half of it went
- * @requested, @allocs, @frees: sums of this stream; negative where it frees
- *	what others allocate
+ * @requested, @frees: sums of this stream; negative where it frees what others allocate
+ * @batch: cached allocations until hm_stream_end_batch(); @batches: allocations with these
  * @high, @low: most and least of @requested since hm_pool_sum()
  * @published: part of @requested that the pool's sum has
+ * @shown_allocs, @shown_frees: that other processes can read
  * @unrecorded, @unrecorded_bytes: freed into the arenas after the last event
  * @used: @allocs and @frees at the last look for decay=
  * @pins: threads that wait, and go on with this stream afterwards
@@ -53,16 +55,19 @@ struct pool_stream {
 	int32_t room;
 	uint32_t churn;
 	uint32_t overflows;
+	int32_t batch;
 	uint64_t cached;
 	int64_t excess;
 	int64_t requested;
 	int64_t high;
 	int64_t low;
-	uint64_t allocs;
+	uint64_t batches;
 	uint64_t frees;
 	uint64_t cache_map[MAP_WORDS];
 	/* Under pool->lock. */
 	int64_t published;
+	uint64_t shown_allocs;
+	uint64_t shown_frees;
 	uint64_t unrecorded_bytes;
 	unsigned int unrecorded;
 	uint64_t used;
@@ -91,6 +96,13 @@ static inline uint64_t hm_stream_cached(const struct pool_stream *s)
 
 /* cache.c: waits for the lock of @s. */
 void hm_stream_spin(struct pool_stream *s);
+
+/* What others read of the pool, see core/publish.h. */
+
+/* Writes what @s has counted if pool->lock is free. Under the lock of @s. */
+void hm_stream_end_batch(struct pool *p, struct pool_stream *s);
+/* Writes the figures that are the pool's own. Under pool->lock. */
+void hm_pool_show(struct pool *p);
 
 /* These with pool->lock. */
 
@@ -160,6 +172,11 @@ static inline void stream_sub_requested(struct pool_stream *s, uint64_t bytes)
 	stream_set_counter(&s->requested, s->requested - bytes);
 	if (s->requested < s->low)
 		stream_set_counter(&s->low, s->requested);
+}
+
+static inline uint64_t stream_allocs(const struct pool_stream *s)
+{
+	return s->batches - s->batch;
 }
 
 static inline void stream_set_cached(struct pool_stream *s, uint64_t bytes)

@@ -9,7 +9,10 @@
  * only where they are the process's own memory.
  *
  * A STREAMED provider cannot order a region after streams that were retired or
- * lost. Such a region waits as those of other providers do.
+ * lost. Such a region waits as those of other providers do. So does one that is freed
+ * without a stream: the owner of the stream of its allocation may destroy that stream, and
+ * its handle become another stream's, before the provider is called with it. Nobody
+ * destroys the legacy stream.
  *
  * Locking: r->lock, which fork() holds, protects the streams, the tree of live
  * blocks, the list of freed ones and the counters. The provider is called
@@ -362,9 +365,11 @@ static int free_streamed(struct region *r, struct block *b, struct hm_stream *s)
 	return err;
 }
 
-/* With the lock: @b is freed on @s. */
-static int block_free(struct region *r, struct block *b, struct hm_stream *s)
+/* With the lock. @freed_on: NULL, if the caller does not know the stream. */
+static int block_free(struct region *r, struct block *b, struct hm_stream *freed_on)
 {
+	struct hm_stream *s = freed_on ? freed_on : hm_uses_own(&r->order, &b->uses);
+	const bool lasts = freed_on || hm_stream_special(s->handle);
 	int err = hm_uses_end(&r->order, &b->uses, s, (void *)b->range.start,
 			      b->size);
 
@@ -374,7 +379,7 @@ static int block_free(struct region *r, struct block *b, struct hm_stream *s)
 	r->stats.live--;
 	r->stats.frees++;
 	r->stats.requested -= b->size;
-	if (region_has(r, HM_PROVIDER_STREAMED) && s->index && !s->retired &&
+	if (region_has(r, HM_PROVIDER_STREAMED) && lasts && s->index && !s->retired &&
 	    !hm_uses_order(&r->order, &b->uses, s) && !free_streamed(r, b, s))
 		return 0;
 	hm_uses_record(&r->order, &b->uses);
@@ -406,8 +411,7 @@ static int region_free(struct hetmem_resource *self, void *ptr, size_t *size,
 			       ptr, b->size, *size);
 	} else {
 		*size = b->size;
-		err = block_free(r, b, s ? s : hm_uses_own(&r->order,
-							   &b->uses));
+		err = block_free(r, b, s);
 	}
 	hm_unlock(&r->lock);
 	if (!err && region_has(r, HM_PROVIDER_FORK))

@@ -427,12 +427,18 @@ export void free_aligned_sized(void *p, size_t align, size_t size)
  * jemalloc's own calls take what malloc() returned, so they may be given a block. Those that
  * allocate remain jemalloc's.
  */
+/* Whether the next allocator does not know @p. */
+static bool is_ours(const void *p)
+{
+	return (may_be_block(p) && hm_block_size(p)) || is_early(p);
+}
+
 #define MALLOCX_ZERO	0x40
 #define MALLOCX_ALIGN(flags)	((size_t)1 << ((flags) & 0x3f))
 
 export void dallocx(void *p, int flags)
 {
-	if (!next.dallocx || (may_be_block(p) && hm_block_size(p)) || is_early(p))
+	if (!next.dallocx || is_ours(p))
 		free(p);
 	else
 		next.dallocx(p, flags);
@@ -440,7 +446,7 @@ export void dallocx(void *p, int flags)
 
 export void sdallocx(void *p, size_t size, int flags)
 {
-	if (!next.sdallocx || (may_be_block(p) && hm_block_size(p)) || is_early(p))
+	if (!next.sdallocx || is_ours(p))
 		free(p);
 	else
 		next.sdallocx(p, size, flags);
@@ -448,7 +454,7 @@ export void sdallocx(void *p, size_t size, int flags)
 
 export size_t sallocx(const void *p, int flags)
 {
-	if (!next.sallocx || (may_be_block(p) && hm_block_size(p)) || is_early(p))
+	if (!next.sallocx || is_ours(p))
 		return malloc_usable_size((void *)p);
 	return next.sallocx(p, flags);
 }
@@ -456,7 +462,7 @@ export size_t sallocx(const void *p, int flags)
 /* In place: a block has what it has. */
 export size_t xallocx(void *p, size_t size, size_t extra, int flags)
 {
-	if (!next.xallocx || (may_be_block(p) && hm_block_size(p)) || is_early(p))
+	if (!next.xallocx || is_ours(p))
 		return malloc_usable_size(p);
 	return next.xallocx(p, size, extra, flags);
 }
@@ -514,41 +520,6 @@ export void *mremap(void *old, size_t old_size, size_t size, int flags, ...)
 	return (void *)syscall(SYS_mremap, old, old_size, size, flags, to);
 }
 
-/* Decimal; -1: it is not, or more than @most. */
-static long long number(const char **text, long long most)
-{
-	long long n = 0;
-
-	if (**text < '0' || **text > '9')
-		return -1;
-	for (; **text >= '0' && **text <= '9'; (*text)++) {
-		n = 10 * n + **text - '0';
-		if (n > most)
-			return -1;
-	}
-	return n;
-}
-
-static bool read_nodes(const char *text)
-{
-	long long first, last;
-
-	do {
-		first = number(&text, HM_RUN_NODES_MAX - 1);
-		last = first;
-		if (*text == '-') {
-			text++;
-			last = number(&text, HM_RUN_NODES_MAX - 1);
-		}
-		if (first < 0 || last < first)
-			return false;
-		for (; first <= last; first++)
-			hm_settings.nodes[first / (8 * sizeof(long))] |=
-				1UL << first % (8 * sizeof(long));
-	} while (*text++ == ',');
-	return !text[-1];
-}
-
 /* A line KEY=VALUE without its end. */
 static bool read_setting(const char *key, const char *value)
 {
@@ -562,13 +533,13 @@ static bool read_setting(const char *key, const char *value)
 	else if (!strcmp(key, HM_RUN_HETMEM))
 		hm_settings.library = value;
 	else if (!strcmp(key, HM_RUN_NODES))
-		return read_nodes(value);
+		return hm_run_nodes(value, hm_settings.nodes);
 	else if (!strcmp(key, HM_RUN_MMAP))
 		hm_settings.mmap = !strcmp(value, "1");
 	else if (!strcmp(key, HM_RUN_AGENT))
 		hm_settings.agent = !strcmp(value, "1");
 	else if (!strcmp(key, HM_RUN_POLICY)) {
-		n = number(&at, MPOL_MAX - 1);
+		n = hm_run_number(&at, MPOL_MAX - 1);
 		hm_settings.policy = n;
 		return n >= 0 && !*at;
 	} else {
@@ -607,7 +578,7 @@ static bool read_settings(const char *from, size_t *min, const char **wrong)
 			continue;
 		}
 		at = value;
-		n = number(&at, HM_RUN_MIN_MOST);
+		n = hm_run_number(&at, HM_RUN_MIN_MOST);
 		if (n < (long long)HM_RUN_MIN_LEAST || *at)
 			return false;
 		*min = n;

@@ -7,6 +7,9 @@
 #ifndef HETMEM_PRELOAD_SETTINGS_H
 #define HETMEM_PRELOAD_SETTINGS_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #define HM_RUN_VARIABLE	"HETMEM_RUN"
 #define HM_RUN_LIBRARY	"libhetmem-preload.so"
 
@@ -36,7 +39,47 @@
 #define HM_RUN_MIN_LEAST	((size_t)64 << 10)
 #define HM_RUN_MIN_MOST		((size_t)1 << 40)
 
-/* Highest node number and one. */
+/* The highest node number plus one. */
 #define HM_RUN_NODES_MAX	1024
+#define HM_RUN_NODE_WORD	(8 * sizeof(long))
+
+/*
+ * Reads a decimal number of digits only and moves *@text behind it. Returns -1 if there is
+ * none, or if it exceeds @most. Calls nothing: the preloaded library reads its settings
+ * before the program's allocator works.
+ */
+static inline long long hm_run_number(const char **text, long long most)
+{
+	long long n = 0;
+
+	if (**text < '0' || **text > '9')
+		return -1;
+	for (; **text >= '0' && **text <= '9'; (*text)++) {
+		n = 10 * n + **text - '0';
+		if (n > most)
+			return -1;
+	}
+	return n;
+}
+
+/* Adds the nodes of the list @text to @mask. Returns false if @text is not such a list. */
+static inline bool hm_run_nodes(const char *text, unsigned long *mask)
+{
+	long long first, last;
+
+	do {
+		first = hm_run_number(&text, HM_RUN_NODES_MAX - 1);
+		last = first;
+		if (*text == '-') {
+			text++;
+			last = hm_run_number(&text, HM_RUN_NODES_MAX - 1);
+		}
+		if (first < 0 || last < first)
+			return false;
+		for (; first <= last; first++)
+			mask[first / HM_RUN_NODE_WORD] |= 1UL << first % HM_RUN_NODE_WORD;
+	} while (*text++ == ',');
+	return !text[-1];
+}
 
 #endif /* HETMEM_PRELOAD_SETTINGS_H */

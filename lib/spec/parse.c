@@ -103,7 +103,7 @@ static int parse_value(struct parser *p, char **value, size_t *pos)
 		len = strcspn(start, ",()\"' \t\r\n");
 		if (!len)
 			return hm_spec_error(p->text, p->pos,
-					     "here must be a value");
+					     "a value is missing");
 		p->pos += len;
 	}
 	*value = strndup(start, len);
@@ -176,7 +176,7 @@ static int parse_args(struct parser *p, struct hm_spec *spec, int depth)
 		if (len && is_param(p, len)) {
 			err = parse_param(p, spec, len);
 		} else if (!len) {
-			return hm_spec_error(p->text, p->pos, "here must be a resource or a parameter of %s",
+			return hm_spec_error(p->text, p->pos, "a resource or a parameter of %s is missing",
 					     kind->name);
 		} else if (spec->nr_children == kind->max_children) {
 			return hm_spec_error(p->text, p->pos,
@@ -194,7 +194,7 @@ static int parse_args(struct parser *p, struct hm_spec *spec, int depth)
 		c = peek(p);
 		if (c != ',' && c != ')')
 			return hm_spec_error(p->text, p->pos,
-					     "here must be ',' or ')'");
+					     "',' or ')' is missing");
 		p->pos++;
 		if (c == ')')
 			return 0;
@@ -241,7 +241,7 @@ static int parse_spec(struct parser *p, int depth, struct hm_spec **out)
 	len = name_len(p->text + p->pos);
 	if (!len)
 		return hm_spec_error(p->text, p->pos,
-				     "here must be the name of a resource");
+				     "the name of a resource is missing");
 	if (depth == HM_SPEC_DEPTH)
 		return hm_spec_error(p->text, p->pos, "more than %d inside each other: use fewer",
 				     HM_SPEC_DEPTH);

@@ -282,6 +282,17 @@ static int make_point_room(struct hm_stream *s)
 	return 0;
 }
 
+/*
+ * Who destroys a stream without retire may do so after check_stream(), and its handle may
+ * be another stream's before the next call. An id is never reused: if it is @s's after the
+ * call, too, the call was about @s.
+ */
+static int check_again(struct hm_order *o, struct hm_stream *s, CUstream here)
+{
+	return hm_stream_special(here) || !o->hm->driver.cuStreamGetId ? 0 :
+		check_identity(o, s, here, CUDA_SUCCESS);
+}
+
 /* After check_stream(). */
 static int record_event(struct hm_order *o, struct hm_stream *s, CUstream here)
 {
@@ -297,9 +308,10 @@ static int record_event(struct hm_order *o, struct hm_stream *s, CUstream here)
 		return err;
 	o->calls++;
 	res = o->hm->driver.cuEventRecord(event, here);
-	if (res) {
+	err = res ? order_error(o, "cuEventRecord", res) : check_again(o, s, here);
+	if (err) {
 		s->spare[s->nr_spare++] = event;
-		return order_error(o, "cuEventRecord", res);
+		return err;
 	}
 	s->points[(s->first + s->nr++) % s->room] =
 		(struct hm_point){ event, pos };
@@ -408,7 +420,7 @@ static bool ask_idle(struct hm_order *o, struct hm_stream *s, CUstream here,
 	}
 	if (res == CUDA_ERROR_NOT_READY)
 		record_event(o, s, here);
-	if (res)
+	if (res || check_again(o, s, here))
 		return false;
 	while (s->nr)
 		drop_first(s);

@@ -55,6 +55,7 @@ void hm_part_put(struct pool *p, uint32_t id)
 
 	sp->spilled -= bytes_of(p, part_at(sp, id)->pages);
 	part_release(p, id);
+	hm_pool_show(p);
 }
 
 /* Undoes what there is of @part. After an error the rest is left. Without the lock. */
