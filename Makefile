@@ -11,10 +11,12 @@ BINDIR	?= $(PREFIX)/bin
 INCDIR	?= $(PREFIX)/include
 MANDIR	?= $(PREFIX)/share/man
 UDEVDIR	?= /lib/udev/rules.d
+UNITDIR	?= /lib/systemd/system
 MODLOADDIR ?= /usr/lib/modules-load.d
 DKMSDIR	?= /usr/src
 BASHDIR	?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR	?= $(PREFIX)/share/zsh/site-functions
+PYTHONDIR ?= $(PREFIX)/lib/python3/dist-packages
 DESTDIR	?=
 KDIR	?= /lib/modules/$(shell uname -r)/build
 INSTALL	?= install
@@ -23,6 +25,7 @@ ifeq ($(origin CC),default)
 CC	= gcc
 endif
 CFLAGS	?= -O2 -g
+CXXFLAGS ?= -O2 -g
 
 # SAN=address,undefined or SAN=thread: the same with a sanitizer, in its own place.
 ifneq ($(SAN),)
@@ -42,9 +45,12 @@ ldflags	 = -Wl,--as-needed $(sanflags) $(LDFLAGS)
 soft_src := $(sort $(wildcard lib/soft/*.c))
 preload_src := $(sort $(wildcard lib/preload/*.c))
 lib_src	 := $(filter-out $(soft_src) $(preload_src),$(sort $(shell find lib -name '*.c' 2>/dev/null)))
-tool_src := $(sort $(shell find tools -name '*.c' 2>/dev/null))
+tool_src := $(sort $(shell find tools -name '*.c' ! -path 'tools/python/*' 2>/dev/null))
 test_src := $(sort $(shell find selftests/lib selftests/soft -name '*.c' 2>/dev/null))
 man_pages := $(wildcard Documentation/man/*.[1-8])
+# Pages that generate.py writes: each function has one, or a link to one.
+man_made := hetmem.3 hetmem.4 hetmem_emu.4 hetmem-spec.7 \
+	$(shell sed -n 's/^\t\t*\(hetmem_[a-z0-9_]*\);$$/\1.3/p' lib/libhetmem.map)
 
 lib_obj	 := $(lib_src:%.c=$(B)/obj/%.o)
 # The soft driver has a core and the module's calls of its own.
@@ -158,38 +164,63 @@ $(B)/hetmem $(B)/python/hetmem: $(tool_obj) $(B)/libhetmem.a
 $(B)/python/%: ldflags += -Wl,--strip-debug,--disable-new-dtags,-rpath,'$$ORIGIN'
 
 python-parts: $(addprefix $(B)/python/,libhetmem.so libhetmem-soft.so libhetmem-preload.so \
-	libhetmem-torch.so hetmem)
+	libhetmem-torch.so libhetmem-cupy.so hetmem)
 
-# It needs no header of PyTorch.
-$(B)/python/libhetmem-torch.so: tools/python/torch_plain.cc include/hetmem.h include/hetmem/framework.h \
-		$(B)/python/libhetmem.so
+# It needs no header of PyTorch. The one beside the wheel's libraries finds them by RPATH.
+torch_src = tools/python/torch_plain.cc tools/python/torch_unified.cc
+$(B)/libhetmem-torch.so: $(B)/libhetmem.so
+$(B)/python/libhetmem-torch.so: $(B)/python/libhetmem.so
+$(B)/libhetmem-torch.so $(B)/python/libhetmem-torch.so: $(torch_src) include/hetmem.h include/hetmem/framework.h
 	$(say) CXX $@
-	$(Q)$(CXX) -std=c++17 -O2 -g -fPIC -shared -fvisibility=hidden -Wall -Wextra -Iinclude \
-		-Iinclude/uapi $(ldflags) -Wl,-z,defs -o $@ $< $(B)/python/libhetmem.so
+	$(Q)$(CXX) -std=c++17 $(CPPFLAGS) $(CXXFLAGS) -fPIC -shared -fvisibility=hidden -Wall -Wextra \
+		-Iinclude -Iinclude/uapi -Wl,-soname,libhetmem-torch.so $(ldflags) -Wl,-z,defs \
+		-o $@ $(torch_src) $(@D)/libhetmem.so
 
-# The part of full mode that is compiled with PyTorch's headers, for the package in this tree. Without
-# it hetmem.torch compiles one for the PyTorch that is installed.
+# It has no header of Python, whose functions the loader finds in the process.
+$(B)/libhetmem-cupy.so: $(B)/libhetmem.so
+$(B)/python/libhetmem-cupy.so: $(B)/python/libhetmem.so
+$(B)/libhetmem-cupy.so $(B)/python/libhetmem-cupy.so: tools/python/cupy_calls.c include/hetmem.h \
+		include/hetmem/framework.h
+	$(say) CC $@
+	$(Q)$(CC) -std=gnu11 $(CPPFLAGS) $(CFLAGS) -fPIC -shared -fvisibility=hidden -Wall -Wextra -Iinclude \
+		-Iinclude/uapi -Wl,-soname,libhetmem-cupy.so $(ldflags) -o $@ $< $(@D)/libhetmem.so
+
+# The part of full mode that is compiled with PyTorch's headers: a companion for each minor version.
+# Without the right one hetmem.torch compiles one for the PyTorch that is installed.
+# TORCH_VERSIONS are in the wheel, if their headers were fetched. TORCH_VERSION is for tests.
+TORCH_VERSIONS ?= 2.13.0 2.14.1 2.15.0
 TORCH_VERSION ?= 2.11.0
 XDG_CACHE_HOME ?= $(HOME)/.cache
-torch	= $(XDG_CACHE_HOME)/hetmem/torch-$(TORCH_VERSION)
-torch_so = $(B)/python/libhetmem-torch-$(word 1,$(subst ., ,$(TORCH_VERSION))).$(word 2,$(subst ., ,$(TORCH_VERSION))).so
+torch_dir = $(XDG_CACHE_HOME)/hetmem/torch-$(1)
+torch_so = $(B)/python/libhetmem-torch-$(basename $(1)).so
+torch_cached = $(foreach v,$(TORCH_VERSIONS),$(if $(wildcard $(call torch_dir,$(v))/fetched),$(call torch_so,$(v))))
 
-torch-companion: $(torch_so)
+torch-companion: $(call torch_so,$(TORCH_VERSION))
+torch-companions: $(foreach v,$(TORCH_VERSIONS),$(call torch_so,$(v)))
 
-# Fetched once for all trees of a user.
-$(torch)/fetched:
-	$(say) FETCH $(@D)
-	$(Q)tools/python/fetch-torch $(@D) $(TORCH_VERSION) && touch $@
+# Headers are fetched once for all trees of a user.
+define torch_rules
+$(call torch_dir,$(1))/fetched:
+	$$(say) FETCH $$(@D)
+	$$(Q)tools/python/fetch-torch $$(@D) $(1) && touch $$@
 
-$(torch_so): tools/python/torch_full.cc include/hetmem.h $(wildcard include/hetmem/*.h) $(torch)/fetched \
-		$(B)/python/libhetmem.so
-	$(say) CXX $@
-	$(Q)$(CXX) -std=c++20 -O2 -fPIC -shared -fvisibility=hidden -Wall -Wextra -Iinclude -Iinclude/uapi \
-		-isystem $(torch)/torch/include -isystem $(torch)/torch/include/torch/csrc/api/include \
-		$$(printf ' -isystem %s' $(torch)/nvidia/*/include) -Wl,--no-as-needed \
-		-o $@ $< $(B)/python/libhetmem.so $(torch)/lib/*.so
+$(call torch_so,$(1)): tools/python/torch_full.cc include/hetmem.h $$(wildcard include/hetmem/*.h) \
+		$(call torch_dir,$(1))/fetched $$(B)/python/libhetmem.so
+	$$(say) CXX $$@
+	$$(Q)$$(CXX) -std=c++20 -O2 -fPIC -shared -fvisibility=hidden -Wall -Wextra -Iinclude -Iinclude/uapi \
+		-isystem $(call torch_dir,$(1))/torch/include \
+		-isystem $(call torch_dir,$(1))/torch/include/torch/csrc/api/include \
+		$$$$(printf ' -isystem %s' $(call torch_dir,$(1))/nvidia/*/include) -Wl,--no-as-needed \
+		-Wl,--strip-debug -o $$@ $$< $$(B)/python/libhetmem.so $(call torch_dir,$(1))/lib/*.so
+endef
+$(foreach v,$(sort $(TORCH_VERSION) $(TORCH_VERSIONS)),$(eval $(call torch_rules,$(v))))
 
-wheel: python-parts
+# What the wheel has: no companion that was compiled of older sources, or for a test.
+python-companions: $(torch_cached)
+	@mkdir -p $(B)/python
+	$(Q)printf '%s\n' $(notdir $^) >$(B)/python/companions
+
+wheel: python-parts python-companions
 	$(say) WHEEL $(B)/wheel
 	$(Q)$(PYTHON) tools/python/backend.py $(B)/wheel
 
@@ -338,10 +369,12 @@ check-mutants:
 # T=SECONDS of each SEED=N
 long_tests := $(addprefix $(B)/selftests/lib/,place/random adaptor/classes)
 
-# The packages in a Debian of their own come first: they need root. PACKAGES=no leaves them out.
+# The packages and newer Pythons, each in a Debian of its own, come first: they need root.
+# PACKAGES=no leaves them out.
 check-long: all host-tests
-	$(Q)if [ '$(PACKAGES)' = no ]; then :; elif [ "$$(id -u)" -eq 0 ]; then selftests/packages; \
-		else echo 'left out: selftests/packages, which needs root'; fi
+	$(Q)if [ '$(PACKAGES)' = no ]; then :; elif [ "$$(id -u)" -eq 0 ]; then \
+		selftests/packages && selftests/pythons; \
+		else echo 'left out: selftests/packages and selftests/pythons, which need root'; fi
 	$(Q)selftests/long $(if $(T),-t $(T)) $(if $(SEED),-s $(SEED)) \
 		$(foreach test,$(long_tests),'$(test) SEED')
 
@@ -364,13 +397,40 @@ bench-pullback:
 
 # Values for what is installed from *.in.
 fill	 = sed -e 's|@LIBDIR@|$(LIBDIR)|; s|@INCDIR@|$(INCDIR)|; s|@VERSION@|$(VERSION)|g' \
+	-e 's|@BINDIR@|$(BINDIR)|' \
 	-e 's|@SOVERSION@|$(SOVERSION)|g' \
 	-e "s|@RELATIVE_INCDIR@|$$(realpath -m --relative-to='$(cmakedir)' '$(INCDIR)')|"
 # Whether a directory outside of PREFIX is ours to write: a user's own may be.
 may_write = may_write() { [ "$$(id -u)" -eq 0 ] || [ -n '$(DESTDIR)' ] || \
 	{ $(INSTALL) -d "$$1" && [ -w "$$1" ]; } 2>/dev/null; }; may_write
 
-install: all
+# Manual pages. Without Python those that are written by hand remain.
+man: $(B)/man/made
+html: $(B)/html/made
+
+$(B)/man/made: Documentation/man/generate.py Documentation/spec.md lib/libhetmem.map Makefile \
+		$(wildcard Documentation/man/* include/hetmem.h include/hetmem/*.h include/uapi/linux/*.h)
+	$(Q)rm -rf $(@D) && mkdir -p $(@D)
+	$(Q)cp $(man_pages) $(@D)/
+	$(Q)if $(PYTHON) -c '' 2>/dev/null; then \
+		$(PYTHON) -B Documentation/man/generate.py $(@D) $(VERSION) && touch $@; \
+	else \
+		echo 'left out: manual pages of section 3, hetmem(4) and hetmem-spec(7), which need python3'; fi
+
+# Links between pages are relative: NAME.SECTION.html
+$(B)/html/made: $(B)/man/made
+	$(Q)command -v mandoc >/dev/null || { echo 'make html: no mandoc, type: apt-get install mandoc' >&2; exit 2; }
+	$(say) HTML $(@D)
+	$(Q)rm -rf $(@D) && mkdir -p $(@D)
+	$(Q)for page in $(B)/man/*.[1-8]; do \
+		if [ -h $$page ]; then \
+			ln -s $$(readlink $$page).html $(@D)/$${page##*/}.html; \
+		else \
+			mandoc -T html -O man=%N.%S.html $$page >$(@D)/$${page##*/}.html; \
+		fi || exit; done
+	$(Q)touch $@
+
+install: all man
 	$(say) INSTALL '$(DESTDIR)$(PREFIX)'
 	$(Q)$(INSTALL) -d $(dirs)
 	$(Q)$(INSTALL) -m 755 $(B)/libhetmem.so $(DESTDIR)$(LIBDIR)/libhetmem.so.$(VERSION)
@@ -383,8 +443,10 @@ install: all
 	$(Q)$(INSTALL) -m 644 include/hetmem/*.h* $(DESTDIR)$(INCDIR)/hetmem/
 	$(Q)$(INSTALL) -m 644 include/uapi/linux/*.h $(DESTDIR)$(INCDIR)/linux/
 	$(Q)$(INSTALL) -m 755 $(B)/hetmem $(DESTDIR)$(BINDIR)/
-	$(Q)for page in $(man_pages); do $(INSTALL) -D -m 644 $$page \
-		$(DESTDIR)$(MANDIR)/man$${page##*.}/$${page##*/}; done
+	$(Q)for page in $(B)/man/*.[1-8]; do \
+		to=$(DESTDIR)$(MANDIR)/man$${page##*.}; \
+		$(INSTALL) -d $$to && cp -Pf $$page $$to/ && { [ -h $$page ] || chmod 644 $$to/$${page##*/}; } || exit; \
+		done
 	$(Q)for shell in bash:$(BASHDIR)/hetmem zsh:$(ZSHDIR)/_hetmem; do \
 		$(B)/hetmem completion $${shell%%:*} >"$(DESTDIR)$${shell#*:}" || exit; done
 	$(Q)$(fill) lib/hetmem.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hetmem.pc
@@ -395,6 +457,11 @@ install: all
 		$(INSTALL) -D -m 644 kernel/60-hetmem.rules $(DESTDIR)$(UDEVDIR)/60-hetmem.rules; \
 	else \
 		echo 'left out: $(UDEVDIR)/60-hetmem.rules, which needs root; /dev/hetmem has the same mode without it'; fi
+	$(Q)if $(may_write) $(UNITDIR); then \
+		$(INSTALL) -d $(DESTDIR)$(UNITDIR) && \
+		$(fill) tools/hetmem-tune.service.in >$(DESTDIR)$(UNITDIR)/hetmem-tune.service; \
+	else \
+		echo "left out: $(UNITDIR)/hetmem-tune.service, which needs root; type 'hetmem tune --restore' after each boot"; fi
 	$(Q)if [ -n '$(DESTDIR)' ]; then :; elif [ "$$(id -u)" -eq 0 ]; then ldconfig || :; else \
 		echo 'left out: ldconfig, which needs root; type: export LD_LIBRARY_PATH=$(LIBDIR)'; fi
 
@@ -408,9 +475,15 @@ uninstall:
 		$(patsubst include/%,$(INCDIR)/%,$(wildcard include/hetmem/*.h*)) \
 		$(patsubst include/uapi/%,$(INCDIR)/%,$(wildcard include/uapi/linux/*.h)) \
 		$(BINDIR)/hetmem \
-		$(foreach p,$(man_pages),$(MANDIR)/man$(subst .,,$(suffix $p))/$(notdir $p)))
+		$(foreach p,$(man_pages) $(man_made),$(MANDIR)/man$(subst .,,$(suffix $p))/$(notdir $p)))
 	$(Q)rmdir $(addprefix $(DESTDIR),$(LIBDIR)/hetmem $(cmakedir) $(INCDIR)/hetmem) 2>/dev/null || :
 	$(Q)if $(may_write) $(UDEVDIR); then rm -f $(DESTDIR)$(UDEVDIR)/60-hetmem.rules; fi
+	$(Q)if $(may_write) $(UNITDIR); then rm -f $(DESTDIR)$(UNITDIR)/hetmem-tune.service; fi
+
+# The Python package as a distribution has it: the library and the command are packages of
+# their own.
+python_install: $(B)/libhetmem-torch.so $(B)/libhetmem-cupy.so
+	$(Q)$(PYTHON) tools/python/backend.py --system '$(DESTDIR)$(PYTHONDIR)' $^
 
 modules_install:
 	+$(Q)$(build_module) 'INSTALL_MOD_PATH=$(DESTDIR)'
@@ -455,11 +528,14 @@ help:
 	@echo 'make check-long [T=600 SEED=1]  randomized tests, seed after seed, T seconds of each'
 	@echo 'make check-gpu          the library on a machine with a GPU'
 	@echo 'make rmm memory-saver   peers for selftests/gpu/measure, which pip fetches'
-	@echo 'make wheel              the Python package, in build/wheel/; also: torch-companion'
+	@echo 'make wheel              the Python package, in build/wheel/'
+	@echo 'make torch-companions   fetches PyTorch (2 GB) and compiles what the wheel then has of full mode'
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
 	@echo '                        the ioctl fuzzer, T seconds, in a virtual machine with kernel K'
 	@echo 'make bench-kernel       what the module costs, in a virtual machine; also: bench-pullback'
 	@echo 'make install            to DESTDIR and PREFIX (default /usr/local); also: uninstall'
+	@echo 'make man html           the manual pages, in build/man/, and as HTML in build/html/'
+	@echo 'make python_install     the Python package without the library, for distributions'
 	@echo 'make deb                Debian packages of all of it, in build/deb/'
 	@echo 'make modules_install    the modules [KDIR=dir], loaded at boot; also: modules_uninstall'
 	@echo 'make dkms_install       what dkms builds the modules from, for each kernel'
@@ -472,7 +548,8 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all host-tests gpu-tests vm-tests run-tests rmm memory-saver python-parts torch-companion wheel module check \
+.PHONY: all man html python_install host-tests gpu-tests vm-tests run-tests rmm memory-saver python-parts python-companions \
+	torch-companion torch-companions wheel module check \
 	check-long check-mutants check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
 	modules_install modules_uninstall dkms_install deb clean help FORCE

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * hetmem prefetch, hetmem pullback: asks a process that carries out hints to
+ * hetmem prefetch, hetmem pullback, hetmem advise: asks a process that carries out hints to
  * move its memory to a device, or back to the host.
  */
 #include <ctype.h>
@@ -26,7 +26,7 @@ struct range {
 };
 
 struct job {
-	const char *sub;	/* "prefetch", "pullback" */
+	const char *sub;	/* "prefetch", "pullback", "advise" */
 	pid_t pid;
 	uint32_t location;
 	unsigned char uuid[16];	/* of another driver's device */
@@ -112,6 +112,18 @@ static bool parse_location(const char *s, uint32_t *location)
 	return false;
 }
 
+/* As an option or an advice. */
+static bool parse_target(struct job *job, const char *s)
+{
+	job->has_uuid = NULL;
+	if (parse_uuid(s, job->uuid)) {
+		job->has_uuid = job->uuid;
+		job->location = HETMEM_LOC(HETMEM_FOREIGN, HETMEM_SEVERAL);
+		return true;
+	}
+	return parse_location(s, &job->location);
+}
+
 static void add_range(struct job *job, uint64_t start, uint64_t end)
 {
 	struct range *last = job->nr ? &job->ranges[job->nr - 1] : NULL;
@@ -126,7 +138,7 @@ static void add_range(struct job *job, uint64_t start, uint64_t end)
 }
 
 /* 0, or the exit status; -1 for help. */
-static int parse(struct job *job, bool to_host, int argc, char **argv)
+static int parse(struct job *job, int argc, char **argv)
 {
 	uint64_t start, end;
 	long value;
@@ -153,21 +165,11 @@ static int parse(struct job *job, bool to_host, int argc, char **argv)
 			job->timeout_s = value;
 			break;
 		case 'l':
-			if (to_host)
-				return usage_error(job->sub, "bad option '--to'");
-			job->has_uuid = NULL;
-			if (parse_uuid(optarg, job->uuid)) {
-				job->has_uuid = job->uuid;
-				job->location = HETMEM_LOC(HETMEM_FOREIGN,
-							   HETMEM_SEVERAL);
-			} else if (!parse_location(optarg, &job->location)) {
+			if (!parse_target(job, optarg))
 				return usage_error(job->sub, "'%s' is not device:N, foreign:N, host, host:N or GPU-UUID",
 						   optarg);
-			}
 			break;
 		case 'n':
-			if (!to_host)
-				return usage_error(job->sub, "bad option '--node'");
 			if (!parse_number(optarg, 0, HETMEM_NODE_ANY - 1,
 					  &value))
 				return usage_error(job->sub, "'%s' is not a node",
@@ -181,8 +183,9 @@ static int parse(struct job *job, bool to_host, int argc, char **argv)
 		}
 	}
 	if (optind < argc)
-		return usage_error(job->sub, "'%s' is not an option",
-				   argv[optind]);
+		return usage_error(job->sub, parse_number(argv[optind], 1, INT32_MAX, &value) ?
+				   "'%s' is not an option: give a PID as --pid %s" :
+				   "'%s' is not an option", argv[optind], argv[optind]);
 	if (!job->pid)
 		return usage_error(job->sub, "which process? Give --pid PID");
 	return 0;
@@ -288,6 +291,54 @@ static int ask(const struct job *job, struct hetmem_peer *peer)
 	return EXIT_OK;
 }
 
+static int help_advise(void)
+{
+	printf("Usage: hetmem advise [OPTION]... PID RANGE ADVICE\n"
+	       "Tells a process which side uses memory of its own next, so that it moves there.\n\n"
+	       "  RANGE                START-END, hexadecimal as in /proc/PID/maps; 'all'\n"
+	       "  ADVICE               device:N, foreign:N or a GPU's UUID: the device uses it;\n"
+	       "                       host or host:N: the CPU does\n"
+	       "  --timeout SECONDS    for each range (%d)\n\n"
+	       "'all' is what 'hetmem prefetch' and 'hetmem pullback' ask for without --range.\n"
+	       "The process must carry out hints, by hetmem_executor_open() in its program. Root\n"
+	       "may ask, others if it lets them, with the rights of ptrace on it.\n", TIMEOUT_S);
+	return EXIT_OK;
+}
+
+/* 0, or the exit status; -1 for help. */
+static int parse_advise(struct job *job, int argc, char **argv)
+{
+	uint64_t start, end;
+	long value;
+	int c;
+
+	while ((c = next_option("advise", argc, argv)) != -1) {
+		if (c == 'h')
+			return -1;
+		if (c != 't')
+			return option_error("advise", c, argv);
+		if (!parse_number(optarg, 1, MAX_TIMEOUT_S, &value))
+			return usage_error("advise", "'%s' is not a time from 1 to %d seconds",
+					   optarg, MAX_TIMEOUT_S);
+		job->timeout_s = value;
+	}
+	if (argc - optind != 3)
+		return usage_error("advise", argc - optind < 3 ? "give PID, RANGE and ADVICE" :
+				   "PID, RANGE and ADVICE are all: '%s' is too many", argv[argc - optind < 3 ? 0 : optind + 3]);
+	if (!parse_number(argv[optind], 1, INT32_MAX, &value))
+		return usage_error("advise", "'%s' is not a PID", argv[optind]);
+	job->pid = value;
+	if (parse_range(argv[optind + 1], &start, &end))
+		add_range(job, start, end);
+	else if (strcmp(argv[optind + 1], "all"))
+		return usage_error("advise", "'%s' is not 'all' or a range START-END in hexadecimal",
+				   argv[optind + 1]);
+	if (!parse_target(job, argv[optind + 2]))
+		return usage_error("advise", "'%s' is not device:N, foreign:N, host, host:N or GPU-UUID",
+				   argv[optind + 2]);
+	return 0;
+}
+
 static int run(const char *sub, bool to_host, int argc, char **argv)
 {
 	struct job job = {
@@ -296,12 +347,13 @@ static int run(const char *sub, bool to_host, int argc, char **argv)
 		.location = to_host ? HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY) :
 			HETMEM_LOC(HETMEM_DEVICE, 0),
 	};
+	const bool advise = !strcmp(sub, "advise");
 	struct hetmem_peer *peer = NULL;
 	int ret, err;
 
-	ret = parse(&job, to_host, argc, argv);
+	ret = advise ? parse_advise(&job, argc, argv) : parse(&job, argc, argv);
 	if (ret) {
-		ret = ret < 0 ? help(to_host) : ret;
+		ret = ret > 0 ? ret : advise ? help_advise() : help(to_host);
 		goto out;
 	}
 	err = hetmem_peer_open(job.pid, &peer);
@@ -325,4 +377,9 @@ int cmd_prefetch(int argc, char **argv)
 int cmd_pullback(int argc, char **argv)
 {
 	return run("pullback", true, argc, argv);
+}
+
+int cmd_advise(int argc, char **argv)
+{
+	return run("advise", false, argc, argv);
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
-/* Text for json-c that need not be of characters that JSON can have. */
+/* Values for json-c: text of any characters, numbers that JSON's readers can hold. */
 #ifndef HETMEM_TOOLS_JSON_TEXT_H
 #define HETMEM_TOOLS_JSON_TEXT_H
 
+#include <inttypes.h>
 #include <json-c/json.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "util.h"
@@ -16,6 +18,21 @@ static inline struct json_object *json_text(const char *text)
 
 	free(clean);
 	return object;
+}
+
+/* Larger ones come from liars only. */
+static inline struct json_object *json_count(uint64_t value)
+{
+	return json_object_new_int64(value > INT64_MAX ? INT64_MAX : value);
+}
+
+/* JSON numbers are doubles to many readers: addresses are strings. */
+static inline struct json_object *json_address(uint64_t address)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "0x%" PRIx64, address);
+	return json_object_new_string(text);
 }
 
 #endif /* HETMEM_TOOLS_JSON_TEXT_H */

@@ -12,8 +12,15 @@ const struct command subcommands[] = {
 	{ "doctor", cmd_doctor, "what this machine can do, and why not more" },
 	{ "run", cmd_run, "an unmodified program with its large memory in huge pages" },
 	{ "map", cmd_map, "where the pages of a process are, as a picture" },
+	{ "status", cmd_status, "what moves, what thrashes, pools: once, also for scripts" },
+	{ "top", cmd_top, "what status shows, live, with keys" },
+	{ "record", cmd_record, "where a process's memory is over time, to a file" },
+	{ "report", cmd_report, "such a file as a heat map, with what to do about it" },
 	{ "prefetch", cmd_prefetch, "has a process move its memory to a device" },
 	{ "pullback", cmd_pullback, "has a process bring its memory back" },
+	{ "advise", cmd_advise, "tells a process which side uses memory next" },
+	{ "list", cmd_list, "who uses the module; what a process tracks" },
+	{ "tune", cmd_tune, "the module's settings: shows, sets, saves, restores" },
 	{ "demo", cmd_demo, "memory moves to a device and back, verified" },
 	{ "bench", cmd_bench, "what it costs, beside its peers" },
 	{ "spec", cmd_spec, "what a spec of a memory resource names" },
@@ -34,7 +41,6 @@ static int help(void)
 	puts("\n"
 	     "  --help     this text; 'hetmem COMMAND --help' for a command\n"
 	     "  --version  version of the tool and of the interfaces it uses\n"
-	     "\n"
 	     "Exit status: 0 yes or done, 1 no or failed, 2 cannot do what was typed.");
 	return EXIT_OK;
 }

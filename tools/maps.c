@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,9 @@
 
 #include "maps.h"
 #include "util.h"
+
+/* Of maps, between two looks at the clock. */
+#define LINES_PER_LOOK	256
 
 static bool starts_with(const char *s, const char *prefix)
 {
@@ -64,8 +68,13 @@ bool vma_parse(struct vma *vma, char *line)
 
 int vmas_read(struct vmas *vmas, pid_t pid)
 {
+	return vmas_read_until(vmas, pid, INFINITY);
+}
+
+int vmas_read_until(struct vmas *vmas, pid_t pid, double end)
+{
 	char path[64], *line = NULL;
-	uint64_t last = 0;
+	uint64_t last = 0, lines = 0;
 	size_t room = 0;
 	struct vma vma;
 	int ret = 0;
@@ -77,6 +86,10 @@ int vmas_read(struct vmas *vmas, pid_t pid)
 	if (!file)
 		return errno == ENOENT ? -ESRCH : -errno;
 	while (errno = 0, getline(&line, &room, file) >= 0) {
+		if (++lines % LINES_PER_LOOK == 0 && now() >= end) {
+			errno = ETIME;
+			break;
+		}
 		if (!vma_parse(&vma, line))
 			continue;
 		/* The vsyscall page is the kernel's; the rest is in order. */

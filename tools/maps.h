@@ -35,6 +35,8 @@ struct vmas {
  * thread, a zombie). Free with vmas_free() in any case.
  */
 int vmas_read(struct vmas *vmas, pid_t pid);
+/* Likewise, until @end of now(); -ETIME: there are more mappings than those in @vmas. */
+int vmas_read_until(struct vmas *vmas, pid_t pid, double end);
 void vmas_free(struct vmas *vmas);
 
 /* Parses one line of maps; false if it is not one. @line is modified. */

@@ -40,6 +40,28 @@ const struct options_of options_table[] = {
 		HIDDEN("colour", 'c', "auto|always|never"),
 		FLAG("json", 'j'),
 	} },
+	{ "status", "PID", {
+		FLAG("json", 'j'),
+		FLAG("prometheus", 'P'),
+		VALUE("interval", 'i', "SECONDS"),
+	} },
+	{ "top", NULL, {
+		VALUE("interval", 'i', "SECONDS"),
+		VALUE("sort", 's', "pid|name|device|host|moves|thrash"),
+	} },
+	{ "record", "COMMAND", {
+		{ .name = "output", .letter = 'o', .value = "FILE", .typed = true },
+		FLAG("force", 'f'),
+		VALUE("interval", 'i', "MS"),
+		VALUE("for", 's', "SECONDS"),
+		VALUE("max", 'm', "SIZE"),
+	} },
+	{ "report", "FILE", {
+		VALUE("svg", 's', "FILE.svg"),
+		FLAG("json", 'j'),
+		VALUE("color", 'c', "auto|always|never"),
+		HIDDEN("colour", 'c', "auto|always|never"),
+	} },
 	{ "prefetch", NULL, {
 		VALUE("pid", 'p', "PID"),
 		VALUE("to", 'l', "LOCATION"),
@@ -51,6 +73,14 @@ const struct options_of options_table[] = {
 		VALUE("node", 'n', "N"),
 		VALUE("range", 'r', "START-END"),
 		VALUE("timeout", 't', "SECONDS"),
+	} },
+	{ "advise", "PID", { VALUE("timeout", 't', "SECONDS") } },
+	{ "list", "PID", { FLAG("json", 'j') } },
+	{ "tune", "NAME=VALUE", {
+		FLAG("save", 's'),
+		FLAG("restore", 'r'),
+		VALUE("file", 'f', "FILE"),
+		HIDDEN("sysroot", 'R', "DIR"),
 	} },
 	{ "demo", NULL, {
 		VALUE("file", 'f', "FILE"),
@@ -111,7 +141,7 @@ const struct options_of options_table[] = {
 int next_option(const char *command, int argc, char **argv)
 {
 	struct option longs[MAX_OPTIONS + 2] = { { NULL } };
-	char letters[MAX_OPTIONS + 4] = "";
+	char letters[2 * MAX_OPTIONS + 4] = "";
 	const struct option_row *row;
 	const struct options_of *of = options_table;
 	size_t nr = 0;
@@ -125,6 +155,8 @@ int next_option(const char *command, int argc, char **argv)
 			no_argument, NULL, row->letter };
 		if (row->typed)
 			strncat(letters, &row->letter, 1);
+		if (row->typed && row->value)
+			strcat(letters, ":");
 	}
 	longs[nr] = (struct option){ "help", no_argument, NULL, 'h' };
 	opterr = 0;

@@ -26,9 +26,6 @@
 #include "spec/spec.h"
 #include "util.h"
 
-/* As env(1) has them. */
-enum { EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
-
 /* The library has room for so many. */
 #define SETTINGS_MOST	8191
 
@@ -90,39 +87,10 @@ static char *node_list(const struct bitmask *nodes)
 	return list;
 }
 
-/* "0-1,3" to @mask; false: it is no such list. */
-static bool parse_nodes(const char *s, unsigned long *mask)
-{
-	for (;;) {
-		unsigned long first, last;
-		char *rest;
-
-		if (*s < '0' || *s > '9')
-			return false;
-		first = strtoul(s, &rest, 10);
-		last = first;
-		if (*rest == '-') {
-			s = rest + 1;
-			if (*s < '0' || *s > '9')
-				return false;
-			last = strtoul(s, &rest, 10);
-		}
-		if (first > last || last >= HM_RUN_NODES_MAX)
-			return false;
-		for (; first <= last; first++)
-			mask[first / (8 * sizeof(long))] |= 1UL << first % (8 * sizeof(long));
-		if (!*rest)
-			return true;
-		if (*rest != ',')
-			return false;
-		s = rest + 1;
-	}
-}
-
 /* Tries the policy on a page. 0, or the exit status. */
 static int try_policy(struct options *o)
 {
-	unsigned long mask[HM_RUN_NODES_MAX / (8 * sizeof(long))] = { 0 };
+	unsigned long mask[HM_RUN_NODES_MAX / HM_RUN_NODE_WORD] = { 0 };
 	struct bitmask *allowed;
 	char *list;
 	size_t i;
@@ -135,10 +103,10 @@ static int try_policy(struct options *o)
 	list = node_list(allowed);
 	if (o->policy == MPOL_INTERLEAVE && !o->nodes)
 		o->nodes = xstrdup(list);
-	if (o->nodes && !parse_nodes(o->nodes, mask))
+	if (o->nodes && !hm_run_nodes(o->nodes, mask))
 		return usage_error("run", "'%s' has no list of nodes such as 0-1,3", o->policy_text);
 	for (i = 0; i < HM_RUN_NODES_MAX; i++)
-		if (mask[i / (8 * sizeof(long))] >> i % (8 * sizeof(long)) & 1 &&
+		if (mask[i / HM_RUN_NODE_WORD] >> i % HM_RUN_NODE_WORD & 1 &&
 		    (i >= allowed->size || !numa_bitmask_isbitset(allowed, i)))
 			return complain(EXIT_USAGE, "run", "'%s': this process may not use node %zu, only %s",
 					o->policy_text, i, list);
@@ -481,8 +449,7 @@ static int start(char **command)
 {
 	execvp(command[0], command);
 	if (errno == ENOENT)
-		return complain(EXIT_NOT_FOUND, "run", "there is no command '%s'; give its path, or set PATH",
-				command[0]);
+		return no_command("run", command[0]);
 	return complain(EXIT_CANNOT_RUN, "run", "cannot run '%s': %s", command[0], strerror(errno));
 }
 

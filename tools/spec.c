@@ -214,9 +214,13 @@ int cmd_spec(int argc, char **argv)
 		if (!o.text || !*o.text)
 			o.text = "device-pool";
 	}
-	if (hm_spec_parse(o.text, &spec))
-		return complain(EXIT_USAGE, "spec", "%s%s", from,
-				hetmem_last_error());
+	if (hm_spec_parse(o.text, &spec)) {
+		const char *said = hetmem_last_error();
+
+		/* The command's name says it already. */
+		said += strncmp(said, "spec: ", 6) ? 0 : 6;
+		return complain(EXIT_USAGE, "spec", "%s%s", from, said);
+	}
 	table = table_new(columns, ARRAY_SIZE(columns));
 	show(spec, table, 0);
 	table_print(table);

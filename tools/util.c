@@ -70,6 +70,28 @@ int usage_error(const char *sub, const char *fmt, ...)
 	return EXIT_USAGE;
 }
 
+int not_permitted(const char *sub, pid_t pid)
+{
+	if (geteuid())
+		return complain(EXIT_FAILED, sub,
+				"not permitted to look at process %d; type 'sudo hetmem %s %d'",
+				pid, sub, pid);
+	/* In a container root may lack the rights of ptrace. */
+	return complain(EXIT_FAILED, sub,
+			"not permitted to look at process %d, even as root: give the container CAP_SYS_PTRACE, or type this on the host",
+			pid);
+}
+
+int no_command(const char *sub, const char *command)
+{
+	if (strchr(command, '/'))
+		return complain(EXIT_NOT_FOUND, sub,
+				"there is no file '%s'; give the path of a command, or a name that PATH has",
+				command);
+	return complain(EXIT_NOT_FOUND, sub,
+			"there is no command '%s' in PATH; give its path, or set PATH", command);
+}
+
 int option_error(const char *sub, int c, char **argv)
 {
 	const char *option = argv[optind > 0 ? optind - 1 : 0];
@@ -84,7 +106,7 @@ int option_error(const char *sub, int c, char **argv)
 			return usage_error(sub, "'--json' takes no value");
 		return usage_error(sub, "%s has no '--json': " JSON_SUBCOMMANDS, sub);
 	}
-	return usage_error(sub, "bad option '%s'", option);
+	return usage_error(sub, "unknown option '%s'", option);
 }
 
 static _Noreturn void no_memory(void)

@@ -11,12 +11,15 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 /* Exit statuses of every subcommand. */
 enum {
 	EXIT_OK		= 0,
 	EXIT_FAILED	= 1,	/* it ran, and the answer is no */
 	EXIT_USAGE	= 2,	/* cannot do what was typed; one line says why */
+	EXIT_CANNOT_RUN	= 126,	/* of a command that was to be started, as in a shell */
+	EXIT_NOT_FOUND	= 127,
 };
 
 #define ARRAY_SIZE(a)	(sizeof(a) / sizeof((a)[0]))
@@ -26,14 +29,21 @@ enum {
 #define SOFT_PEER	"the soft driver's own calls are an imitation in software"
 
 /* For the error of those that cannot. */
-#define JSON_SUBCOMMANDS	"doctor, map, replay and bench have it"
+#define JSON_SUBCOMMANDS	"doctor, map, status, report, list, replay and bench have it"
 
 #define printf_like(fmt, first)	__attribute__((format(printf, fmt, first)))
 
 int cmd_doctor(int argc, char **argv);
 int cmd_map(int argc, char **argv);
+int cmd_advise(int argc, char **argv);
+int cmd_list(int argc, char **argv);
+int cmd_top(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
+int cmd_status(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
+int cmd_record(int argc, char **argv);
+int cmd_report(int argc, char **argv);
 int cmd_prefetch(int argc, char **argv);
 int cmd_pullback(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
@@ -50,6 +60,12 @@ int complain(int status, const char *sub, const char *fmt, ...)
 
 /* As complain() with EXIT_USAGE, and says where the options are listed. */
 int usage_error(const char *sub, const char *fmt, ...) printf_like(2, 3);
+
+/* The line for a process that may not be looked at. Returns EXIT_FAILED. */
+int not_permitted(const char *sub, pid_t pid);
+
+/* The line for a command that is not there. Returns EXIT_NOT_FOUND. */
+int no_command(const char *sub, const char *command);
 
 /*
  * The line for an option that getopt_long() refused (':' or '?', opterr 0).

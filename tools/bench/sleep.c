@@ -125,7 +125,7 @@ static void add(struct bench_pairs *pairs, const char *spec, const char *what, d
 
 /*
  * The driver clears the memory that a sleep gives up: on an H200 a wake that follows at once
- * takes 5 to 7% longer. Between the phases of a program there is more time.
+ * takes 5 to 8% longer. Between the phases of a program there is more time.
  */
 #define AWAY_NS	100000000
 

@@ -514,6 +514,7 @@ static bool choose_size(struct spiller *s)
 
 int bench_spill(int argc, char **argv)
 {
+	/* spill=1T limits nothing here: it stands for the default handles of such a pool. */
 	static const char *const presets[] = {
 		"pool(vmm,handle=64M,wait=60s)", "pool(vmm,spill=1T,wait=60s)", NULL,
 	};

@@ -15,21 +15,12 @@
 #include "util.h"
 
 #ifdef HAVE_JSON_C
-#include <json-c/json.h>
+#include "json_text.h"
 
 struct builder {
 	struct json_object *runs;
 	struct totals totals;
 };
-
-/* JSON numbers are doubles to many readers: addresses are strings. */
-static struct json_object *json_address(uint64_t address)
-{
-	char text[32];
-
-	snprintf(text, sizeof(text), "0x%" PRIx64, address);
-	return json_object_new_string(text);
-}
 
 static struct json_object *json_location(uint32_t location)
 {

@@ -133,9 +133,7 @@ static int refused(pid_t pid, int error)
 				pid);
 	case -EACCES:
 	case -EPERM:
-		return complain(EXIT_FAILED, "map",
-				"not permitted to look at process %d; type 'sudo hetmem map %d'",
-				pid, pid);
+		return not_permitted("map", pid);
 	default:
 		return complain(EXIT_FAILED, "map", "process %d: %s", pid,
 				strerror(-error));

@@ -19,7 +19,7 @@
 
 #define MARK_MIXED	'%'
 
-static char mark_of(uint32_t location)
+char picture_mark(uint32_t location)
 {
 	uint32_t index = HETMEM_LOC_INDEX(location);
 
@@ -47,7 +47,7 @@ static char mark_of(uint32_t location)
 	}
 }
 
-static const char *ink_of(uint32_t location)
+const char *picture_ink(uint32_t location)
 {
 	static const char *const devices[] = {
 		"\033[1;35m", "\033[1;34m", "\033[1;31m", "\033[1;33m",
@@ -262,14 +262,14 @@ static void draw_block(struct picture *picture)
 		if (picture->here[i].pages > most->pages)
 			most = &picture->here[i];
 	}
-	mark = mark_of(most->key);
+	mark = picture_mark(most->key);
 	if (most->pages < all - all / 8) {
 		mark = MARK_MIXED;
 		picture->mixed = true;
 	}
 	if (!picture->one_row && !picture->column)
 		printf(" %012" PRIx64 "  ", picture->at);
-	set_ink(picture, ink_of(most->key));
+	set_ink(picture, picture_ink(most->key));
 	putchar(mark);
 	picture->nr_here = 0;
 	picture->column++;
@@ -325,12 +325,12 @@ void picture_legend(const struct picture *picture)
 	printf("One character: %s.", size_text(picture->block));
 	for (i = 0; i < totals->nr_locations; i++) {
 		uint32_t location = totals->locations[i].key;
-		unsigned char mark = mark_of(location);
+		unsigned char mark = picture_mark(location);
 
 		if (seen[mark])
 			continue;
 		seen[mark] = true;
-		printf("  %s%c%s %s", picture->colour ? ink_of(location) : "",
+		printf("  %s%c%s %s", picture->colour ? picture_ink(location) : "",
 		       mark, picture->colour ? "\033[0m" : "",
 		       location_text(location, text, sizeof(text)));
 	}

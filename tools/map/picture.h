@@ -80,6 +80,10 @@ int picture_run(const struct hetmem_run *run, void *arg);
 /* Ends the range; @name as for picture_begin(). */
 void picture_end(struct picture *picture, const char *name);
 
+/* The character of a location, and the escape sequence of its colour. */
+char picture_mark(uint32_t location);
+const char *picture_ink(uint32_t location);
+
 /* What the characters mean. */
 void picture_legend(const struct picture *picture);
 

@@ -175,7 +175,7 @@ static int parse(struct options *o, int argc, char **argv)
 			return status;
 	}
 	if (optind == argc)
-		return usage_error("replay", "which trace?");
+		return usage_error("replay", "which trace? Give a file, or - for standard input");
 	o->files = argv + optind;
 	o->nr_files = argc - optind;
 	for (c = 0; c < o->nr_files; c++)

@@ -380,7 +380,7 @@ static bool read_lines(struct reader *r, trace_file f)
 			if (!strncmp(line, "\x1f\x8b", 2))
 				return bad(r, "gzipped, and this was built without zlib");
 			if (!read_header(r, line))
-				return bad(r, "not the header of a trace: Thread,Time,Action,Pointer,Size,Stream");
+				return bad(r, "not the header of a trace: Thread,Time,Action,Pointer,Size,Stream; log(RESOURCE,file=) in a spec writes traces");
 		} else if (line[strspn(line, " \r\n")] && !read_row(r, line)) {
 			return false;
 		}
