@@ -2,11 +2,19 @@
 """Builds the wheel: the hooks of PEP 517 and PEP 660 that pip calls.
 
 usage: backend.py FOLDER
+       backend.py --system FOLDER LIBRARY...
+
+The first makes the wheel. The second writes the package as a distribution has
+it, where the library and the command come from other packages. The LIBRARIES
+are those that only the package uses.
 
 `make python-parts` makes the libraries, the soft driver and the command. They
 need libraries that a machine may lack, such as libnuma. The wheel has copies of
 these under names of its own, so that the loader never takes them for the
 system's. RPATH $ORIGIN finds them.
+
+Companions of full mode are in it if `make torch-companions` fetched what they
+are compiled with. The package compiles one if it has none that fits.
 
 There is no Python ABI in it: one wheel is for every version of Python.
 """
@@ -68,7 +76,15 @@ def make_parts() -> None:
             "pip install REPOSITORY/tools/python"
         )
     subprocess.run(
-        ["make", "-s", "-C", str(TOP), f"-j{os.cpu_count()}", "python-parts"],
+        [
+            "make",
+            "-s",
+            "-C",
+            str(TOP),
+            f"-j{os.cpu_count()}",
+            "python-parts",
+            "python-companions",
+        ],
         env=environment,
         stdout=sys.stderr,
         check=True,
@@ -103,9 +119,13 @@ def libraries() -> dict[str, bytes]:
         "libhetmem-soft.so": PARTS / "libhetmem-soft.so",
         "libhetmem-preload.so": PARTS / "libhetmem-preload.so",
         "libhetmem-torch.so": PARTS / "libhetmem-torch.so",
+        "libhetmem-cupy.so": PARTS / "libhetmem-cupy.so",
         "hetmem": PARTS / "hetmem",
     }
     found = needed(list(files.values()))
+    # They need PyTorch, which is loaded before they are.
+    companions = (PARTS / "companions").read_text(encoding="utf-8").split()
+    files.update((name, PARTS / name) for name in companions)
     contents = {name: path.read_bytes() for name, path in files.items()}
     for name, path in found.items():
         contents[own_name(name)] = path.read_bytes()
@@ -207,17 +227,39 @@ def build_wheel(
     make_parts()
     contents = libraries()
     wheel = Wheel(wheel_directory, platform_tag(contents))
-    for path in sorted((HERE / "hetmem").rglob("*")):
-        if path.suffix in (".py", ".typed"):
-            wheel.add(path.relative_to(HERE).as_posix(), path.read_bytes())
+    for name, content in modules().items():
+        wheel.add(name, content)
     for name, content in sorted(contents.items()):
         wheel.add(f"hetmem/lib/{name}", content, 0o755)
-    for name, content in sorted(sources().items()):
-        wheel.add(f"hetmem/torch_full/{name}", content)
     found = needed([PARTS / "libhetmem.so", PARTS / "hetmem"])
     for name, text in sorted(licences(found).items()):
         wheel.add(f"{wheel.info}/licenses/{name}", text)
     return wheel.close()
+
+
+def modules() -> dict[str, bytes]:
+    """Name and contents of each file of Python's, and of what it compiles."""
+    files = {
+        path.relative_to(HERE).as_posix(): path.read_bytes()
+        for path in sorted((HERE / "hetmem").rglob("*"))
+        if path.suffix in (".py", ".typed")
+    }
+    for name, content in sorted(sources().items()):
+        files[f"hetmem/torch_full/{name}"] = content
+    return files
+
+
+def install_system(folder: str, parts: list[str]) -> None:
+    files = modules()
+    files.update(
+        (f"hetmem/lib/{Path(part).name}", Path(part).read_bytes()) for part in parts
+    )
+    info = f"hetmem-{version()}.dist-info"
+    files[f"{info}/METADATA"] = METADATA.format(version=version()).encode()
+    for name, content in files.items():
+        path = Path(folder) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def build_editable(
@@ -239,6 +281,9 @@ def build_sdist(
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: backend.py FOLDER")
-    print(build_wheel(sys.argv[1]))
+    if len(sys.argv) == 2:
+        print(build_wheel(sys.argv[1]))
+    elif len(sys.argv) > 3 and sys.argv[1] == "--system":
+        install_system(sys.argv[2], sys.argv[3:])
+    else:
+        raise SystemExit(__doc__.split("\n\n")[1])

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <deque>
@@ -179,6 +180,8 @@ int sum_block(void *data, const struct hetmem_walk_segment *segment,
 	return 0;
 }
 
+constexpr std::size_t one_exabyte = std::size_t(1) << 60;
+
 struct device_state {
 	DeviceStats stats;
 	std::deque<TraceEntry> trace;
@@ -188,6 +191,8 @@ struct device_state {
 	std::uint64_t reset_reserved = 0;
 	std::int64_t sampled_reserved = 0, sampled_peak = 0;
 };
+
+struct held_range;
 
 class allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator {
 public:
@@ -200,6 +205,8 @@ public:
 	void raw_delete(void *ptr) override;
 	void init(int device_count) override;
 	std::string name() override;
+	void enable(bool value) override;
+	bool isEnabled() const override;
 
 	void emptyCache(MempoolId_t pool) override;
 	void cacheInfo(DeviceIndex device, std::size_t *largest) override;
@@ -256,6 +263,12 @@ public:
 
 private:
 	void *get(std::size_t size, DeviceIndex device, cudaStream_t stream);
+	std::vector<DeviceIndex> used_devices();
+	std::vector<held_range> held(DeviceIndex device);
+	void record_given_back(DeviceIndex device, const std::vector<held_range> &before,
+			       const traceback &context);
+	void *get_uncached(std::size_t size, DeviceIndex device, cudaStream_t stream);
+	bool release_uncached(void *ptr);
 	[[noreturn]] void out_of_memory(std::size_t size, DeviceIndex device,
 					cudaStream_t stream, traceback context,
 					const std::string &reason);
@@ -274,6 +287,9 @@ private:
 
 	std::mutex lock;
 	std::unordered_map<void *, live_block> blocks;
+	/* From cudaMalloc(), while the allocator was off. */
+	std::unordered_set<void *> uncached;
+	std::atomic<bool> enabled{ true }, any_uncached{ false };
 	std::vector<std::unique_ptr<device_state>> states;
 	/* The numbers that the library has for PyTorch's pools. */
 	std::map<std::pair<DeviceIndex, std::uint64_t>, MempoolId_t> pools;
@@ -297,6 +313,10 @@ private:
 
 /* Never destroyed. */
 allocator *the_allocator;
+
+/* Records a use of a unified tensor. Returns 0: the memory is not one's. */
+using record_fn = int(void *ptr, hetmem_stream stream);
+std::atomic<record_fn *> record_unified;
 
 thread_local std::vector<std::string> compile_contexts;
 
@@ -364,6 +384,17 @@ device_state &allocator::state(DeviceIndex device)
 	while (states.size() <= static_cast<std::size_t>(device))
 		states.push_back(std::make_unique<device_state>());
 	return *states[device];
+}
+
+std::vector<DeviceIndex> allocator::used_devices()
+{
+	std::lock_guard<std::mutex> guard(lock);
+	std::vector<DeviceIndex> used;
+
+	for (std::size_t i = 0; i < states.size(); i++)
+		if (states[i]->used)
+			used.push_back(static_cast<DeviceIndex>(i));
+	return used;
 }
 
 struct hetmem_resource *allocator::resource(DeviceIndex device)
@@ -497,12 +528,71 @@ bool free_for_others()
 	return freed;
 }
 
+/*
+ * torch.cuda.caching_allocator_enable(False): each allocation is the driver's, for tools that
+ * watch it, and counts nowhere.
+ */
+void allocator::enable(bool value)
+{
+	enabled = value;
+}
+
+bool allocator::isEnabled() const
+{
+	return enabled;
+}
+
+void *allocator::get_uncached(std::size_t size, DeviceIndex device, cudaStream_t stream)
+{
+	c10::cuda::CUDAGuard guard(device);
+	void *ptr = nullptr;
+	const cudaError_t err = cudaMalloc(&ptr, size);
+
+	if (err) {
+		(void)cudaGetLastError();
+		out_of_memory(size, device, stream, nullptr,
+			      std::string("cudaMalloc: ") + cudaGetErrorString(err));
+	}
+	try {
+		std::lock_guard<std::mutex> guarded(lock);
+
+		uncached.insert(ptr);
+		any_uncached = true;
+	} catch (...) {
+		cudaFree(ptr);
+		throw;
+	}
+	return ptr;
+}
+
+/* False: @ptr is not one of them. */
+bool allocator::release_uncached(void *ptr)
+{
+	if (!any_uncached)
+		return false;
+	{
+		std::lock_guard<std::mutex> guard(lock);
+
+		if (!uncached.erase(ptr))
+			return false;
+	}
+	/* At the end of a process the driver may have gone. */
+	if (cudaFree(ptr))
+		(void)cudaGetLastError();
+	return true;
+}
+
 void *allocator::get(std::size_t size, DeviceIndex device, cudaStream_t stream)
 {
 	const traceback context = gather(RecordContext::STATE);
 	void *ptr = nullptr;
 	int err;
 
+	/* PyTorch's own allocator refuses what no device has with these words. */
+	TORCH_CHECK_WITH(OutOfMemoryError, size < one_exabyte,
+			 "CUDA out of memory. Tried to allocate more than 1EB memory.");
+	if (C10_UNLIKELY(!enabled))
+		return get_uncached(size, device, stream);
 	chosen_pool = { 0, 0 };
 	err = hetmem_torch_try_alloc(size, device, stream, &ptr);
 	if (C10_UNLIKELY(err == -ENOMEM)) {
@@ -600,7 +690,7 @@ bool allocator::release(void *ptr)
 	live_block block;
 
 	if (!remove(ptr, &block))
-		return false;
+		return release_uncached(ptr);
 	hetmem_torch_free(ptr, block.size, block.device, block.stream);
 	return true;
 }
@@ -614,9 +704,85 @@ void allocator::raw_delete(void *ptr)
  * The cache.
  */
 
+struct held_range {
+	std::size_t address, end;
+	hetmem_stream stream;
+};
+
+int add_range(void *data, const struct hetmem_walk_segment *segment)
+{
+	const auto base = reinterpret_cast<std::size_t>(segment->base);
+
+	static_cast<std::vector<held_range> *>(data)->push_back(
+		{ base, base + segment->bytes, nullptr });
+	return 0;
+}
+
+int add_stream(void *data, const struct hetmem_walk_segment *,
+	       const struct hetmem_walk_block *block)
+{
+	static_cast<std::vector<held_range> *>(data)->back().stream = block->stream;
+	return 0;
+}
+
+/* What is held for @device, by address. */
+std::vector<held_range> allocator::held(DeviceIndex device)
+{
+	std::vector<held_range> ranges;
+	struct hetmem_walk walk = {};
+
+	walk.size = sizeof(walk);
+	walk.segment = add_range;
+	walk.block = add_stream;
+	walk.data = &ranges;
+	/* A resource without a pool holds nothing. */
+	if (hetmem_walk(resource(device), &walk))
+		ranges.clear();
+	std::sort(ranges.begin(), ranges.end(), [](const held_range &a, const held_range &b) {
+		return a.address < b.address;
+	});
+	return ranges;
+}
+
+/* Records what was held @before and is not held now. */
+void allocator::record_given_back(DeviceIndex device, const std::vector<held_range> &before,
+				  const traceback &context)
+{
+	const std::vector<held_range> after = held(device);
+	auto now = after.begin();
+
+	for (const held_range &range : before) {
+		std::size_t at = range.address;
+
+		while (now != after.end() && now->end <= at)
+			++now;
+		for (auto kept = now; at < range.end; ++kept) {
+			const bool last = kept == after.end() || kept->address >= range.end;
+			const std::size_t end = last ? range.end : kept->address;
+
+			if (end > at)
+				record(TraceEntry::SEGMENT_UNMAP, device, at, end - at,
+				       torch_stream(range.stream), { 0, 0 }, context);
+			if (last)
+				break;
+			at = kept->end;
+		}
+	}
+}
+
 void allocator::emptyCache(MempoolId_t)
 {
+	std::map<DeviceIndex, std::vector<held_range>> before;
+	traceback context;
+
+	if (C10_UNLIKELY(recording)) {
+		context = gather(RecordContext::ALL);
+		for (DeviceIndex device : used_devices())
+			before[device] = held(device);
+	}
 	hetmem_torch_reset();
+	for (const auto &device : before)
+		record_given_back(device.first, device.second, context);
 }
 
 void allocator::cacheInfo(DeviceIndex device, std::size_t *largest)
@@ -648,9 +814,15 @@ void *allocator::getBaseAllocation(void *ptr, std::size_t *size)
 
 void allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stream)
 {
+	auto unified = record_unified.load();
+
+	if (!ptr.get())
+		return;
 	/* Memory of another library, or of another process, is none of ours. */
-	if (ptr.get() && ptr.get_deleter() == &delete_block)
+	if (ptr.get_deleter() == &delete_block)
 		hetmem_torch_record_stream(ptr.get(), stream.stream());
+	else if (unified)
+		unified(ptr.get(), stream.stream());
 }
 
 double allocator::getMemoryFraction(DeviceIndex device)
@@ -664,17 +836,18 @@ void allocator::setMemoryFraction(double fraction, DeviceIndex device)
 {
 	std::size_t room, total;
 
-	TORCH_CHECK(fraction > 0 && fraction <= 1, "invalid fraction: ", fraction,
-		    ". Please set it above 0 and up to 1");
+	TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction: ", fraction,
+		    ". Please set it from 0 to 1");
 	{
 		c10::cuda::CUDAGuard guard(device);
 
 		C10_CUDA_CHECK(cudaMemGetInfo(&room, &total));
 	}
-	check(hetmem_resource_set(
-		      resource(device), "max",
-		      std::to_string(static_cast<std::size_t>(
-			      fraction * static_cast<double>(total))).c_str()),
+	/* A "max" of 0 is no limit. */
+	const auto most = std::max<std::size_t>(
+		1, static_cast<std::size_t>(fraction * static_cast<double>(total)));
+
+	check(hetmem_resource_set(resource(device), "max", std::to_string(most).c_str()),
 	      "set_per_process_memory_fraction");
 	std::lock_guard<std::mutex> guard(lock);
 
@@ -901,27 +1074,30 @@ base::SnapshotInfo allocator::snapshot(MempoolId_t pool, bool include_traces)
 			info.segments.push_back(std::move(segment));
 		}
 	}
-	if (include_traces && recording)
-		for (std::size_t i = 0; i < nr_devices; i++)
-			record(TraceEntry::SNAPSHOT, static_cast<DeviceIndex>(i), 0, 0, nullptr,
-			       { 0, 0 }, nullptr);
 	const auto converter = clock.makeConverter();
 	const auto microseconds = [&](c10::approx_time_t time) {
 		return converter(time) / 1000;
 	};
-	std::lock_guard<std::mutex> guard(lock);
+	{
+		std::lock_guard<std::mutex> guard(lock);
 
-	info.device_traces.resize(nr_devices);
-	for (std::size_t i = 0; include_traces && i < nr_devices; i++) {
-		for (TraceEntry entry : states[i]->trace) {
+		info.device_traces.resize(nr_devices);
+		for (std::size_t i = 0; include_traces && i < nr_devices; i++) {
+			for (TraceEntry entry : states[i]->trace) {
+				entry.time_.t_ = microseconds(entry.time_.approx_t_);
+				info.device_traces[i].push_back(std::move(entry));
+			}
+		}
+		for (auto entry : annotations) {
 			entry.time_.t_ = microseconds(entry.time_.approx_t_);
-			info.device_traces[i].push_back(std::move(entry));
+			info.external_annotations.push_back(std::move(entry));
 		}
 	}
-	for (auto entry : annotations) {
-		entry.time_.t_ = microseconds(entry.time_.approx_t_);
-		info.external_annotations.push_back(std::move(entry));
-	}
+	/* As with PyTorch's own allocator, the next snapshot shows this one. */
+	if (include_traces && recording)
+		for (std::size_t i = 0; i < nr_devices; i++)
+			record(TraceEntry::SNAPSHOT, static_cast<DeviceIndex>(i), 0, 0, nullptr,
+			       { 0, 0 }, nullptr);
 	info.config_metadata = {};
 	return info;
 }
@@ -944,7 +1120,9 @@ void allocator::record(TraceEntry::Action action, DeviceIndex device, std::size_
 		device_state &s = state(device);
 
 		entry.user_metadata_ = user_metadata;
-		called = trackers;
+		/* A tracker was never told of these segments' beginning. */
+		if (action != TraceEntry::SEGMENT_UNMAP)
+			called = trackers;
 		if (recording && !skipped.count(action)) {
 			s.trace.push_back(entry);
 			if (s.trace.size() > most_entries) {
@@ -1349,6 +1527,12 @@ EXPORT const char *hetmem_full_version()
 	return TORCH_VERSION;
 }
 
+/* Unified tensors are of libhetmem-torch.so, whose hetmem_unified_record() @fn is. */
+EXPORT void hetmem_full_record_unified(record_fn *fn)
+{
+	record_unified = fn;
+}
+
 /*
  * Makes it PyTorch's allocator. Returns 0; else @text, @len bytes, has PyTorch's error, and
  * nothing has changed.
@@ -1363,8 +1547,11 @@ EXPORT int hetmem_full_enable(char *text, std::size_t len)
 		std::shared_ptr<base::CUDAAllocator> shared(the_allocator,
 							    [](base::CUDAAllocator *) {});
 		pluggable::changeCurrentAllocator(shared);
-		/* For torch.accelerator, which asks for the allocator of a kind of device. */
-		c10::SetAllocator(c10::kCUDA, the_allocator, 0);
+		/*
+		 * For torch.accelerator, which asks for the allocator of a kind of device. The
+		 * highest priority: PyTorch 2.15 registers its own allocator again later.
+		 */
+		c10::SetAllocator(c10::kCUDA, the_allocator, UINT8_MAX);
 	} catch (const c10::Error &e) {
 		std::snprintf(text, len, "%s", e.what_without_backtrace());
 		return -EBUSY;

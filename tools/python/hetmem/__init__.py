@@ -7,6 +7,7 @@ first call that needs it.
     hetmem.torch    PyTorch on hetmem
     hetmem.cupy     CuPy on hetmem
     hetmem.numpy    large arrays of NumPy on hetmem
+    hetmem.numba    Numba's arrays on hetmem
     hetmem.trace    memory snapshots of PyTorch as recordings for hetmem replay
 """
 

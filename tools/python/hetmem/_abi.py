@@ -30,6 +30,8 @@ SLEEP_DISCARD = 0
 SLEEP_KEEP = 1
 MEMORY_UNKNOWN = 2**64 - 1
 MEMORY_NR = 6
+NONBLOCKING = 1 << 0
+NODE_ANY = 0xFFFF
 
 # Kinds of locations, enum hetmem_location_kind.
 UNKNOWN = 0
@@ -228,6 +230,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_counters_push": (INT, P),
     "hetmem_counters_pop": (INT, P, P),
     "hetmem_log_edge": (INT, P, INT, P, P),
+    "hetmem_move": (INT, P, P, SIZE, U32, P, UINT, P),
     "hetmem_residency": (SSIZE, P, P, SIZE, P, P, SIZE, P),
     "hetmem_memory_info": (INT, P, INT, P),
     "hetmem_location_name": (TEXT, P, U32, TEXT, SIZE),
@@ -237,5 +240,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_torch_retain_pool": (INT, INT, U64, U64),
     "hetmem_torch_pool_refs": (INT, INT, U64, U64),
     "hetmem_torch_free": (None, P, SIZE, INT, P),
+    "hetmem_torch_record_stream": (None, P, P),
+    "hetmem_torch_base_alloc": (P, P, P),
     "hetmem_numpy_handler": (INT, P, SIZE, P, P),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import operator
 import os
 import threading
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 from . import _abi
 
 NAME = "libhetmem.so.0"
+# What PyTorch loads.
+SHIM = "libhetmem-torch.so"
 
 
 class HetmemError(OSError):
@@ -95,13 +98,59 @@ def library() -> Any:
     return _loaded
 
 
+def shim() -> tuple[str, Any]:
+    """The path of SHIM, and the library."""
+    # The shim takes the library that is loaded already: the package's.
+    library()
+    name = part(SHIM)
+    try:
+        return name, ctypes.CDLL(name)
+    except OSError as failure:
+        raise HetmemError(
+            errno.ENOENT, f"{name} cannot be loaded: {failure}: install the wheel"
+        ) from None
+
+
+def word(value: int) -> int:
+    """@value, which C has as 64 bits without a sign. ctypes would cut off the rest."""
+    number = operator.index(value)
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    if number >= 1 << 64:
+        raise OverflowError(f"{number} needs more than 64 bits")
+    return number
+
+
+def integer(value: int) -> int:
+    """@value, which is an int in C. ctypes would cut off the rest."""
+    number = operator.index(value)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise OverflowError(f"{number} needs more than 32 bits")
+    return number
+
+
+def text(value: str) -> bytes:
+    """@value for C, where a string ends at its first NUL."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is {type(value).__name__}, not str")
+    made = value.encode()
+    if b"\0" in made:
+        raise ValueError(f"{value!r} has a NUL character")
+    return made
+
+
+def address(owner: Any, name: str) -> int:
+    """The address of a function of a library."""
+    return ctypes.cast(getattr(owner, name), ctypes.c_void_p).value or 0
+
+
 def error(code: int) -> HetmemError:
     """The exception for @code, a negative errno that a call just returned."""
-    text = library().hetmem_last_error().decode(errors="replace")
+    said = library().hetmem_last_error().decode(errors="replace")
     number = -code
     if number == errno.ENOMEM:
-        return OutOfMemoryError(number, text)
-    return HetmemError(number, text)
+        return OutOfMemoryError(number, said)
+    return HetmemError(number, said)
 
 
 def check(code: int) -> int:

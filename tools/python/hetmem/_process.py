@@ -79,10 +79,18 @@ def choosing(spec: str | None) -> Iterator[str]:
             raise
 
 
+def change(spec: str) -> None:
+    """Gives devices that are not used yet, and children, another spec."""
+    global _chosen
+    check_spec(spec)
+    with _lock:
+        _chosen = os.environ["HETMEM_RESOURCE"] = spec
+
+
 def resource(device: int = 0) -> Resource:
     """The resource of the frameworks on @device."""
     lib = _library.library()
-    res = lib.hetmem_torch_resource(device)
+    res = lib.hetmem_torch_resource(_library.integer(device))
     if not res:
         text = lib.hetmem_last_error().decode()
         raise _library.HetmemError(errno.ENODEV, text)

@@ -14,6 +14,7 @@ import fcntl
 import glob
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -198,26 +199,15 @@ def _compiled(torch: Any, again: bool) -> str:
 
 
 def _prebuilt(torch: Any) -> str | None:
+    """One that came with the package. They are compiled for releases of PyTorch."""
     name = f"libhetmem-torch-{_version(torch)}.so"
     found = [os.path.join(folder, name) for folder in _library.folders()]
-    return next((path for path in found if os.path.exists(path)), None)
+    path = next((path for path in found if os.path.exists(path)), None)
+    release = re.fullmatch(r"\d+\.\d+\.\d+(\+.*)?", torch.__version__)
+    return path if path and release and torch.compiled_with_cxx11_abi() else None
 
 
-def find(torch: Any, again: bool) -> str:
-    """The path of the companion. @again: compile, even if that failed before."""
-    if tuple(int(part) for part in _version(torch).split(".")) < _OLDEST:
-        raise _refuse(
-            f"PyTorch {torch.__version__} is too old: "
-            f"install {_OLDEST[0]}.{_OLDEST[1]} or later"
-        )
-    return _prebuilt(torch) or _compiled(torch, again)
-
-
-def enable(torch: Any, again: bool) -> None:
-    """Makes the companion PyTorch's allocator. After an error nothing has changed."""
-    # The companion takes the library that is loaded already: the package's.
-    _library.library()
-    path = find(torch, again)
+def _load(torch: Any, path: str) -> Any:
     try:
         companion = ctypes.CDLL(path)
         companion.hetmem_full_version.restype = ctypes.c_char_p
@@ -226,7 +216,46 @@ def enable(torch: Any, again: bool) -> None:
         raise _refuse(f"{path} cannot be loaded: {error}") from None
     if version.split(".")[:2] != _version(torch).split("."):
         raise _refuse(f"{path} is for PyTorch {version}, not {torch.__version__}")
+    if not hasattr(companion, "hetmem_full_record_unified"):
+        raise _refuse(f"{path} is of an older version of the package")
+    return companion
+
+
+def find(torch: Any, again: bool) -> Any:
+    """The companion, loaded. @again: compile, even if that failed before.
+
+    A PyTorch that was compiled in another way can lack what the package's own
+    companion needs: then one is compiled.
+    """
+    if tuple(int(part) for part in _version(torch).split(".")) < _OLDEST:
+        raise _refuse(
+            f"PyTorch {torch.__version__} is too old: "
+            f"install {_OLDEST[0]}.{_OLDEST[1]} or later"
+        )
+    path = _prebuilt(torch)
+    if path is None:
+        return _load(torch, _compiled(torch, again))
+    try:
+        return _load(torch, path)
+    except HetmemError as error:
+        first = str(error.strerror).split(": ", 1)[1]
+    try:
+        return _load(torch, _compiled(torch, again))
+    except HetmemError as error:
+        second = str(error.strerror).split(": ", 1)[1]
+    raise _refuse(f"{first}; {second}")
+
+
+def enable(torch: Any, again: bool) -> None:
+    """Makes the companion PyTorch's allocator. After an error nothing has changed."""
+    # The companion takes the library that is loaded already: the package's.
+    _, shim = _library.shim()
+    companion = find(torch, again)
     text = ctypes.create_string_buffer(1000)
     companion.hetmem_full_enable.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     if companion.hetmem_full_enable(text, len(text)):
         raise HetmemError(errno.EBUSY, text.value.decode(errors="replace"))
+    record_unified = companion.hetmem_full_record_unified
+    record_unified.argtypes = [ctypes.c_void_p]
+    record_unified.restype = None
+    record_unified(_library.address(shim, "hetmem_unified_record"))

@@ -16,11 +16,12 @@ import errno
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any, Callable, Union
 
 from . import _abi, _library
-from ._library import HetmemError, check
+from ._library import HetmemError, check, integer, text, word
 
 StreamLike = Union[int, Any]
 
@@ -34,17 +35,24 @@ class Stream(enum.IntEnum):
     UNKNOWN = _abi.STREAM_UNKNOWN
 
 
+def _handle_of(value: int) -> int:
+    try:
+        return word(value)
+    except ValueError:
+        raise ValueError(f"{value} is no stream: give its handle") from None
+
+
 def stream_handle(stream: StreamLike) -> int:
     """The handle of a number, or of a stream of PyTorch, CuPy, Numba or cuda.core."""
     if isinstance(stream, int):
-        return int(stream)
+        return _handle_of(stream)
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
-        return int((protocol() if callable(protocol) else protocol)[1])
+        return _handle_of((protocol() if callable(protocol) else protocol)[1])
     for name in ("cuda_stream", "ptr", "handle"):
         value = getattr(stream, name, None)
         if value is not None:
-            return int(getattr(value, "value", value) or 0)
+            return _handle_of(getattr(value, "value", value) or 0)
     raise TypeError(f"{type(stream).__name__} is no stream: give its handle")
 
 
@@ -130,12 +138,27 @@ class Remap:
     error: int
 
 
-class _Handle:
+class _Single:
+    """An object of the library. A copy would release it a second time."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"{type(self).__name__} of hetmem cannot be copied or pickled")
+
+
+class _Handle(_Single):
     """An open library. Its last user closes it, except a shared one."""
 
     def __init__(self, hm: int, shared: bool = False) -> None:
         self.hm: int | None = hm
         self.shared = shared
+        # Has it a resource that is never released?
+        self.kept = False
+        # Resources that this package made, by their address.
+        self.made: weakref.WeakValueDictionary[int, Resource] = (
+            weakref.WeakValueDictionary()
+        )
         self.lib = _library.library()
 
     def get(self) -> int:
@@ -144,6 +167,8 @@ class _Handle:
         return self.hm
 
     def close(self) -> None:
+        if self.kept:
+            return
         hm, self.hm = self.hm, None
         if hm is not None and not self.shared:
             self.lib.hetmem_close(hm)
@@ -196,7 +221,7 @@ class Counting:
         self._result = _counters(raw)
 
 
-class Block:
+class Block(_Single):
     """Memory of a resource. It is freed by free(), or when nothing uses it."""
 
     __slots__ = ("__weakref__", "_live", "ptr", "resource", "size")
@@ -258,7 +283,7 @@ class Block:
 
     def grow(self, size: int, stream: StreamLike = Stream.LEGACY) -> None:
         """Grows the block to @size bytes at its address."""
-        self._call("hetmem_grow", size, stream_handle(stream))
+        self._call("hetmem_grow", word(size), stream_handle(stream))
         self.size = size
 
     def spill(self, wait: bool = True) -> None:
@@ -275,7 +300,7 @@ class Block:
 
     def priority(self, priority: int) -> None:
         """Blocks of the lowest priority are spilled first."""
-        self._call("hetmem_priority", priority)
+        self._call("hetmem_priority", integer(priority))
 
     def memoryview(self) -> memoryview:
         """The block as bytes for the CPU. The view keeps the block."""
@@ -307,7 +332,7 @@ class Block:
         return {**self._interface(), "stream": None}
 
 
-class Resource:
+class Resource(_Single):
     """A resource: where memory comes from. It is a context manager.
 
     Memory that allocate() returned is lost when the resource is collected:
@@ -318,6 +343,13 @@ class Resource:
         self._handle = handle
         self._res: int | None = res
         self._owned = owned
+        self._kept = False
+        # Devices of as_current().
+        self._current_of: list[int] = []
+        # The object that can close what this one borrows.
+        self._owner = None if owned else handle.made.get(res)
+        if owned:
+            handle.made[res] = self
         self._callbacks: dict[Callable[[Remap], None], Any] = {}
         self._lib = handle.lib
         self.spec = spec
@@ -331,7 +363,7 @@ class Resource:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if not self.closed:
+        if not self.closed and not self._kept:
             self.close()
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -343,12 +375,14 @@ class Resource:
 
     @property
     def closed(self) -> bool:
+        if self._owner is not None and self._owner.closed:
+            return True
         return self._res is None or self._handle.hm is None
 
     @property
     def pointer(self) -> int:
         """struct hetmem_resource *, for C."""
-        if self._res is None or self._handle.hm is None:
+        if self._res is None or self.closed:
             raise ValueError(f"{self!r} is closed")
         return self._res
 
@@ -356,12 +390,39 @@ class Resource:
         return check(getattr(self._lib, name)(self.pointer, *arguments))
 
     def close(self) -> int:
-        """Releases everything. Returns how many blocks were still allocated."""
+        """Releases everything. Returns how many blocks were still allocated.
+
+        EBUSY: arrays of a framework use it until the process ends.
+        """
+        if self._kept:
+            raise HetmemError(
+                errno.EBUSY, f"{self!r} is never released: arrays can be in its memory"
+            )
         left = 0
         if self._owned:
+            res = self.pointer
+            self._unset()
+            self._handle.made.pop(res, None)
             left = self._call("hetmem_resource_destroy")
         self._res = None
         return left
+
+    def _keep(self) -> None:
+        """Code without Python objects uses it until the process ends."""
+        if self._owner is not None:
+            self._owner._keep()
+        self._kept = self._handle.kept = True
+        # The interpreter's end comes first.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+    def _unset(self) -> None:
+        """No device keeps the resource as its current one."""
+        hm, old = self._handle.get(), _abi.P()
+        set_current = self._lib.hetmem_resource_set_current
+        for device in self._current_of:
+            check(set_current(hm, device, None, ctypes.byref(old)))
+            if old.value not in (None, self._res):
+                check(set_current(hm, device, old, None))
 
     def _stream(self, stream: StreamLike | None) -> int:
         if stream is None:
@@ -389,8 +450,6 @@ class Resource:
         @placement: who uses it: "stream", "host", "device", "both",
         "read_mostly" or "streaming".
         """
-        if size < 0 or align < 0 or reserve < 0:
-            raise ValueError("a size is negative")
         if placement not in _abi.PLACEMENTS:
             raise ValueError(
                 f"no placement {placement!r}: there are {', '.join(_abi.PLACEMENTS)}"
@@ -398,13 +457,13 @@ class Resource:
         ptr = _abi.P()
         params = _abi.AllocParams(
             size=ctypes.sizeof(_abi.AllocParams),
-            bytes=size,
-            align=align,
+            bytes=word(size),
+            align=word(align),
             stream=self._stream(stream),
-            reserve=reserve,
+            reserve=word(reserve),
             flags=movable * _abi.ALLOC_MOVABLE | keep * _abi.ALLOC_KEEP,
             placement=_abi.PLACEMENTS.index(placement),
-            priority=priority,
+            priority=integer(priority),
         )
         self._call("hetmem_alloc_with", ctypes.byref(params), ctypes.byref(ptr))
         return ptr.value or 0
@@ -416,7 +475,7 @@ class Resource:
         if stream is None:
             # A forked child has no streams, but it has the host's memory.
             stream = Stream.UNKNOWN if self._access.some_devices else Stream.HOST
-        self._call("hetmem_free", ptr, size, stream_handle(stream))
+        self._call("hetmem_free", word(ptr), word(size), stream_handle(stream))
 
     def alloc(
         self, size: int, stream: StreamLike | None = None, **options: Any
@@ -444,7 +503,7 @@ class Resource:
 
     def set(self, name: str, value: str) -> None:
         """Gives the parameter @name of the spec another value: set("max", "60%")."""
-        self._call("hetmem_resource_set", name.encode(), str(value).encode())
+        self._call("hetmem_resource_set", text(name), text(str(value)))
 
     def poll(self) -> None:
         """Reclaims freed memory whose work is complete."""
@@ -453,7 +512,7 @@ class Resource:
     def trim(self, keep: int = 0) -> int:
         """Gives free memory back until @keep bytes are held. Returns the bytes."""
         freed = _abi.SIZE()
-        self._call("hetmem_trim", keep, ctypes.byref(freed))
+        self._call("hetmem_trim", word(keep), ctypes.byref(freed))
         return int(freed.value)
 
     def retire(self, stream: StreamLike) -> None:
@@ -467,29 +526,29 @@ class Resource:
         """
         self._call(
             "hetmem_sleep",
-            None if tag is None else tag.encode(),
+            None if tag is None else text(tag),
             _abi.SLEEP_KEEP if keep else _abi.SLEEP_DISCARD,
         )
 
     def wake(self, tag: str | None = None) -> None:
         """Gives the addresses memory again."""
-        self._call("hetmem_wake", None if tag is None else tag.encode())
+        self._call("hetmem_wake", None if tag is None else text(tag))
 
     def spill(self, ptr: int, wait: bool = True) -> None:
         """Block.spill() of an address."""
-        self._call("hetmem_spill" if wait else "hetmem_spill_async", ptr)
+        self._call("hetmem_spill" if wait else "hetmem_spill_async", word(ptr))
 
     def fetch(self, ptr: int, wait: bool = True) -> None:
         """Block.fetch() of an address."""
-        self._call("hetmem_fetch" if wait else "hetmem_fetch_async", ptr)
+        self._call("hetmem_fetch" if wait else "hetmem_fetch_async", word(ptr))
 
     def priority(self, ptr: int, priority: int) -> None:
         """Block.priority() of an address."""
-        self._call("hetmem_priority", ptr, priority)
+        self._call("hetmem_priority", word(ptr), integer(priority))
 
     def record(self, ptr: int, stream: StreamLike) -> None:
         """Block.record() of an address."""
-        self._call("hetmem_record_stream", ptr, stream_handle(stream))
+        self._call("hetmem_record_stream", word(ptr), stream_handle(stream))
 
     def on_remap(self, function: Callable[[Remap], None]) -> None:
         """Calls @function before and after memory behind an address changes."""
@@ -539,7 +598,10 @@ class Resource:
         if edge not in _abi.EDGES:
             raise ValueError(f"no edge {edge!r}: there are {', '.join(_abi.EDGES)}")
         self._call(
-            "hetmem_log_edge", _abi.EDGES.index(edge), event, stream_handle(stream)
+            "hetmem_log_edge",
+            _abi.EDGES.index(edge),
+            word(event),
+            stream_handle(stream),
         )
 
     @contextlib.contextmanager
@@ -548,14 +610,23 @@ class Resource:
         old = _abi.P()
         set_current = self._lib.hetmem_resource_set_current
         hm = self._handle.get()
-        check(set_current(hm, device, self.pointer, ctypes.byref(old)))
+        ordinal = integer(device)
+        check(set_current(hm, ordinal, self.pointer, ctypes.byref(old)))
+        before = self._handle.made.get(old.value or 0)
+        owner = self._owner or self
+        owner._current_of.append(ordinal)
         try:
             yield self
         finally:
-            check(set_current(hm, device, old, None))
+            owner._current_of.remove(ordinal)
+            # The block can have closed the library, or the resource before.
+            if before is not None and before.closed:
+                old = _abi.P()
+            if self._handle.hm is not None:
+                check(set_current(hm, ordinal, old, None))
 
 
-class Library:
+class Library(_Single):
     """The library, opened. It is closed after its last resource.
 
     @driver: "cuda", "soft", or None: HETMEM_DRIVER, else CUDA if there is a device.
@@ -566,8 +637,8 @@ class Library:
         hm = _abi.P()
         params = _abi.Params(
             size=ctypes.sizeof(_abi.Params),
-            driver=None if driver is None else driver.encode(),
-            module_path=None if module is None else module.encode(),
+            driver=None if driver is None else text(driver),
+            module_path=None if module is None else text(module),
         )
         lib = _library.library()
         check(lib.hetmem_open(ctypes.byref(hm), ctypes.byref(params)))
@@ -582,10 +653,18 @@ class Library:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._handle.close()
 
     def close(self) -> None:
-        """Closes the library. Its resources cannot be used any more."""
+        """Closes the library. Its resources cannot be used any more.
+
+        EBUSY: arrays of a framework use a resource of it until the process ends.
+        """
+        if self._handle.kept:
+            raise HetmemError(
+                errno.EBUSY,
+                f"{self!r} is never closed: arrays can be in memory of a resource",
+            )
         self._handle.close()
 
     @property
@@ -605,7 +684,11 @@ class Library:
 
     def device(self, ordinal: int) -> Device:
         raw = _abi.DeviceProps(size=ctypes.sizeof(_abi.DeviceProps))
-        check(self._lib.hetmem_device_props(self.pointer, ordinal, ctypes.byref(raw)))
+        check(
+            self._lib.hetmem_device_props(
+                self.pointer, integer(ordinal), ctypes.byref(raw)
+            )
+        )
         return Device(
             name=raw.name.decode(errors="replace"),
             platform=self._lib.hetmem_platform_name(raw.platform).decode(),
@@ -630,26 +713,28 @@ class Library:
     def resource(self, spec: str | None = None) -> Resource:
         """Makes what @spec says; None: HETMEM_RESOURCE, else "device-pool"."""
         res = _abi.P()
-        text = None if spec is None else spec.encode()
-        check(self._lib.hetmem_resource_create(self.pointer, text, ctypes.byref(res)))
+        given = None if spec is None else text(spec)
+        check(self._lib.hetmem_resource_create(self.pointer, given, ctypes.byref(res)))
         name = spec or os.environ.get("HETMEM_RESOURCE") or "device-pool"
         return Resource(self._handle, res.value or 0, name, owned=True)
 
     def explain(self, spec: str | None = None) -> str:
         """What the names in @spec stand for on this machine; "": it has none."""
-        text = ctypes.create_string_buffer(8192)
+        made = ctypes.create_string_buffer(8192)
         check(
             self._lib.hetmem_resource_explain(
-                self.pointer, None if spec is None else spec.encode(), text, len(text)
+                self.pointer, None if spec is None else text(spec), made, len(made)
             )
         )
-        return text.value.decode()
+        return made.value.decode()
 
     def current(self, device: int = 0) -> Resource:
         """The current resource of @device (-1: of the host)."""
         res = _abi.P()
         check(
-            self._lib.hetmem_resource_current(self.pointer, device, ctypes.byref(res))
+            self._lib.hetmem_resource_current(
+                self.pointer, integer(device), ctypes.byref(res)
+            )
         )
         return Resource(self._handle, res.value or 0, "current", owned=False)
 

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from . import _abi, _library, _process
+from . import _abi, _library, _process, _share
 from ._library import HetmemError
 from .core import Resource, Stream, StreamLike, stream_handle
 
@@ -36,10 +36,70 @@ def _memory() -> tuple[Any, Any]:
     return cuda, cuda.memory
 
 
-def _functions() -> tuple[Callable[[int, int], int], Callable[[int, int], None]]:
-    """What PythonFunctionAllocator calls. It is called for every array."""
+# CuPy's C functions that return the thread's current stream, with their types: of a
+# device, and of the current one. Older versions have only the second one.
+_STREAMS = (
+    ("get_stream_ptr", b"intptr_t (int)"),
+    ("get_current_stream_ptr", b"intptr_t (void)"),
+)
+Functions = tuple[Callable[[int, int], int], Callable[[int, int], None]]
+
+
+def _fail(code: int, size: int, device: int) -> None:
+    """Raises the exception of an allocation that just failed in this thread."""
+    cause = _library.error(code)
+    if code != -errno.ENOMEM:
+        raise cause
+    total = _process.resource(device).stats().requested
+    raise _memory()[1].OutOfMemoryError(size, total) from cause
+
+
+def _streams() -> list[int | None]:
+    """The addresses of _STREAMS."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype = _abi.P
+    pointer.argtypes = [ctypes.py_object, _abi.TEXT]
+    try:
+        exported = importlib.import_module("cupy_backends.cuda.stream").__pyx_capi__
+    except (ImportError, AttributeError):
+        exported = {}
+    found: list[int | None] = []
+    for name, kind in _STREAMS:
+        try:
+            found.append(pointer(exported.get(name), kind))
+        except ValueError:
+            found.append(None)
+    return found
+
+
+def _fast_functions() -> Functions | None:
+    """The functions in C, unless the package or CuPy lacks a part of them."""
+    streams = _streams()
+    if not any(streams):
+        return None
+    # It takes the library that is loaded already: the package's.
+    _library.library()
+    try:
+        calls = ctypes.CDLL(_library.part("libhetmem-cupy.so"))
+        calls.hetmem_cupy_set.argtypes = [_abi.P, _abi.P, ctypes.py_object]
+        calls.hetmem_cupy_set.restype = None
+        calls.hetmem_cupy_set(*streams, None)
+        make = ctypes.pythonapi.PyCFunction_NewEx
+        make.restype = ctypes.py_object
+        make.argtypes = [_abi.P, ctypes.py_object, _abi.P]
+        alloc, free = (
+            make(ctypes.addressof(_abi.P.in_dll(calls, name)), _fail, None)
+            for name in ("hetmem_cupy_alloc_method", "hetmem_cupy_free_method")
+        )
+    except (HetmemError, OSError, AttributeError, ValueError):
+        return None
+    return alloc, free
+
+
+def _slow_functions() -> Functions:
+    """The same by ctypes."""
     library = _library.library()
-    cuda, memory = _memory()
+    cuda, _ = _memory()
     try_alloc, free = library.hetmem_torch_try_alloc, library.hetmem_torch_free
     current_stream, local = cuda.get_current_stream, threading.local()
     pointer, byref, unknown = _abi.P, ctypes.byref, int(Stream.UNKNOWN)
@@ -53,20 +113,18 @@ def _functions() -> tuple[Callable[[int, int], int], Callable[[int, int], None]]
             local.result = result, at
         code = try_alloc(size, device, current_stream().ptr, at)
         if code:
-            fail(code, size, device)
+            _fail(code, size, device)
         return result.value or 0
-
-    def fail(code: int, size: int, device: int) -> None:
-        cause = _library.error(code)
-        if code != -errno.ENOMEM:
-            raise cause
-        total = _process.resource(device).stats().requested
-        raise memory.OutOfMemoryError(size, total) from cause
 
     def cupy_free(ptr: int, device: int) -> None:
         free(ptr, 0, device, unknown)
 
     return cupy_alloc, cupy_free
+
+
+def _functions() -> Functions:
+    """What PythonFunctionAllocator calls. It is called for every array."""
+    return _fast_functions() or _slow_functions()
 
 
 def _make() -> Any:
@@ -130,4 +188,37 @@ def resource(device: int = 0) -> Resource:
 def record(array: Any, stream: StreamLike) -> None:
     """Reports that @stream uses @array: its memory is used again after that."""
     memory = array.data.mem
+    owner = getattr(memory, "_owner", None)
+    if isinstance(owner, _share._Keeper):
+        owner.record(_share._stream(stream))
+        return
     resource(int(memory.device_id)).record(int(memory.ptr), stream_handle(stream))
+
+
+def asarray(
+    array: Any,
+    *,
+    copy: bool | None = None,
+    stream: StreamLike | None = None,
+    prefetch: bool = False,
+) -> Any:
+    """@array as an array of CuPy, of the same memory if the current device can use it.
+
+    @array: of NumPy, or whatever numpy.asarray() takes. One of CuPy is returned.
+    @copy: None: copies if that is needed; False: raises ValueError instead, with the
+    reason; True: always copies.
+    @stream: the stream that uses the result; None: the current one. If another stream
+    uses the result, call record().
+    @prefetch: moves the pages to the device, on @stream.
+
+    The result keeps the memory of @array until the work on these streams is complete.
+    Before the CPU writes to @array, synchronize the stream, or call
+    hetmem.numpy.asarray() of the result. CuPy has no read-only arrays: a read-only
+    @array is copied. Raises TypeError for types that CuPy lacks.
+    """
+    return _share.to_cupy(array, copy, stream, prefetch)
+
+
+def why_copy(array: Any) -> str:
+    """Why asarray() has to copy @array; "": it does not."""
+    return _share.why_to_cupy(array)

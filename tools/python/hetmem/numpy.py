@@ -25,10 +25,10 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable
 
-from . import _abi, _library
-from .core import Resource, default
+from . import _abi, _library, _share, _threads
+from .core import Resource, StreamLike, default
 
 # Arrays of fewer bytes are NumPy's.
 LEAST = 1 << 20
@@ -85,7 +85,6 @@ _capsules: dict[tuple[int, int, int], Any] = {}
 _handlers: set[int] = set()
 # Set for threads that start, by enable().
 _for_threads: Any = None
-_start = threading.Thread.start
 
 
 def _forget() -> None:
@@ -109,8 +108,7 @@ def _numpy() -> _Api:
 
 def _make(resource: Resource | str | None, least: int) -> tuple[Any, Resource]:
     """A capsule of a handler above the one in place, and its resource."""
-    if least < 0:
-        raise ValueError("the size is negative")
+    least = _library.word(least)
     api = _numpy()
     if not isinstance(resource, Resource):
         spec = resource or "unified"
@@ -130,7 +128,8 @@ def _make(resource: Resource | str | None, least: int) -> tuple[Any, Resource]:
         _capsules[key] = api.capsule(handler, api.name(api.default), None)
         _handlers.add(handler.value or 0)
         # Arrays use them until the process ends, later than the interpreter's objects.
-        for thing in (before, resource, _capsules[key]):
+        resource._keep()
+        for thing in (before, _capsules[key]):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     return _capsules[key], resource
 
@@ -140,32 +139,16 @@ def _set(capsule: Any) -> Any:
     return _numpy().set(capsule)
 
 
-def _start_covered(thread: threading.Thread) -> None:
-    """threading.Thread.start() of threads that are covered."""
+def _covers() -> Callable[[], None] | None:
+    """What threads call first."""
     capsule = _for_threads
     if capsule is None:
-        _start(thread)
-        return
-    before = thread.__dict__.get("run")
-    run = thread.run
+        return None
 
-    def put_back() -> None:
-        if before is None:
-            del thread.run
-        else:
-            thread.run = before  # type: ignore[method-assign]
-
-    def covered() -> None:
-        put_back()
+    def cover() -> None:
         _set(capsule)
-        run()
 
-    thread.run = covered  # type: ignore[method-assign]
-    try:
-        _start(thread)
-    except BaseException:
-        put_back()
-        raise
+    return cover
 
 
 def enable(
@@ -190,7 +173,7 @@ def enable(
         if not threads:
             return made
         _for_threads = capsule
-        threading.Thread.start = _start_covered  # type: ignore[method-assign, assignment]
+        _threads.inherit(_covers)
     others = threading.active_count() - 1
     if others > 0:
         warnings.warn(
@@ -208,8 +191,7 @@ def disable() -> None:
     global _for_threads
     with _lock:
         _for_threads = None
-        if threading.Thread.start is _start_covered:
-            threading.Thread.start = _start  # type: ignore[method-assign]
+        _threads.disinherit(_covers)
         if enabled():
             _set(_numpy().default)
 
@@ -232,3 +214,29 @@ def using(
         yield made
     finally:
         _set(before)
+
+
+def asarray(
+    array: Any,
+    *,
+    copy: bool | None = None,
+    stream: StreamLike | None = None,
+    prefetch: bool = False,
+) -> Any:
+    """@array as an array of NumPy, of the same memory if the CPU can use it.
+
+    @array: of CuPy, or whatever else is on a device; others as of numpy.asarray().
+    @copy: None: copies if that is needed; False: raises ValueError instead, with the
+    reason; True: always copies.
+    @stream: the stream that writes @array; None: CuPy's current one. The call waits for
+    its work. Wait again after more work of the device, before the CPU uses the result.
+    @prefetch: moves the pages to the CPU before the call returns.
+
+    The result keeps the memory of @array.
+    """
+    return _share.to_numpy(array, copy, stream, prefetch)
+
+
+def why_copy(array: Any) -> str:
+    """Why asarray() has to copy @array; "": it does not."""
+    return _share.why_to_numpy(array)

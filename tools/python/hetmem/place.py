@@ -13,6 +13,7 @@ import ctypes
 import dataclasses
 import html
 import importlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -41,6 +42,7 @@ _COLOURS = {
 }
 
 _COLUMNS = 300
+_MIB = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +115,16 @@ def _of_buffer(thing: Any) -> tuple[int, int]:
     return _bounds(start, view.shape or (), view.strides or (), view.itemsize)
 
 
+def _itemsize(typestr: str) -> int:
+    """The bytes of an element. The text has the characters of "U", not their bytes."""
+    found = re.fullmatch(r"[<>|=]?(.)(\d*)(\[.*\])?", typestr)
+    if found is None:
+        raise ValueError(f"{typestr!r} is no type of elements")
+    kind, size, _ = found.groups()
+    # Before NumPy 2.3 objects have no size.
+    return int(size or ctypes.sizeof(_abi.P)) * (4 if kind == "U" else 1)
+
+
 def extent(thing: Any) -> tuple[int, int]:
     """The address of @thing, and the bytes to its end."""
     if hasattr(thing, "data_ptr") and hasattr(thing, "element_size"):
@@ -123,7 +135,7 @@ def extent(thing: Any) -> tuple[int, int]:
         interface = getattr(thing, name, None)
         if interface is not None:
             shape = interface["shape"]
-            itemsize = int(interface["typestr"][2:])
+            itemsize = _itemsize(interface["typestr"])
             strides = interface.get("strides") or _dense(shape, itemsize)
             return _bounds(interface["data"][0] or 0, shape, strides, itemsize)
     try:
@@ -270,6 +282,43 @@ class Residency:
             'stroke="#888888"/></svg>'
         )
 
+    def plot(self, axes: Any = None) -> Any:
+        """Draws the bar of svg() with matplotlib, into new axes if @axes is None.
+
+        Returns the axes. Raises ImportError if matplotlib is not installed.
+        """
+        if axes is None:
+            axes = _new_axes()
+        width = max(1, -(-self.size // _COLUMNS))
+        bars: dict[str, tuple[Run, list[tuple[int, float, float]]]] = {}
+        for i, parts in enumerate(self._columns()):
+            total, below = sum(size for _, size in parts), 0.0
+            for run, size in parts:
+                bars.setdefault(run.location, (run, []))[1].append(
+                    (i * width, size / total, below)
+                )
+                below += size / total
+        for name, (run, shares) in sorted(bars.items()):
+            lefts, heights, bottoms = zip(*shares)
+            axes.bar(
+                [left / _MIB for left in lefts],
+                heights,
+                [min(width, self.size - left) / _MIB for left in lefts],
+                bottoms,
+                align="edge",
+                color=colour(run),
+                label=name,
+            )
+        axes.set(
+            xlim=(0, max(self.size, 1) / _MIB),
+            ylim=(0, 1),
+            yticks=[],
+            xlabel=f"MiB from {self.start:#x}",
+        )
+        if bars:
+            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        return axes
+
     def _repr_html_(self) -> str:
         colours = {run.location: colour(run) for run in self.runs}
         rows = "".join(
@@ -282,6 +331,16 @@ class Residency:
             f"<div>{self.start:#x}, {_size(self.size)}</div>{self.svg()}"
             f"<table>{rows}</table>"
         )
+
+
+def _new_axes() -> Any:
+    try:
+        pyplot = cast(Any, importlib.import_module("matplotlib.pyplot"))
+    except ImportError as error:
+        raise ImportError(
+            "plot() needs matplotlib: install it, or use svg(), which needs nothing"
+        ) from error
+    return pyplot.subplots(figsize=(8, 1.5), layout="constrained")[1]
 
 
 def colour(run: Run) -> str:
@@ -318,7 +377,7 @@ def residency(
     if size is None:
         start, size = extent(thing)
     else:
-        start = int(thing)
+        start = _library.word(int(thing))
     if size < 0:
         raise ValueError("the size is negative")
     if size == 0:

@@ -20,13 +20,15 @@ spill() is enable() for training in less device memory than the program needs.
 
 pool() needs no enable(): it gives PyTorch's own allocator memory of hetmem for a
 part of a program, to sleep and wake by its tag.
+
+unified(), empty() and to_unified() make tensors that the CPU and devices use; move()
+changes their device without a copy. They need no enable().
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import errno
 import importlib
 import os
@@ -40,11 +42,52 @@ from typing import Any, Union
 
 from . import _abi, _library, _process, _torch_full
 from ._library import HetmemError
+from ._torch_unified import (
+    cpu,
+    cuda,
+    empty,
+    full,
+    is_unified,
+    move,
+    record_stream,
+    to_unified,
+    unified,
+    unified_resource,
+    zeros,
+)
 from .core import Resource, default
+
+__all__ = [
+    "Pool",
+    "cpu",
+    "cuda",
+    "empty",
+    "enable",
+    "enabled",
+    "full",
+    "is_unified",
+    "main",
+    "move",
+    "move_in",
+    "move_out",
+    "pool",
+    "priority",
+    "reason",
+    "record_stream",
+    "resource",
+    "sleep",
+    "snapshot",
+    "snapshot_at_oom",
+    "spill",
+    "to_unified",
+    "unified",
+    "unified_resource",
+    "wake",
+    "zeros",
+]
 
 Size = Union[int, str]
 
-_SHIM = "libhetmem-torch.so"
 _MIB = 1 << 20
 _lock = threading.Lock()
 _mode: str | None = None
@@ -62,21 +105,6 @@ def _torch() -> Any:
     return torch
 
 
-def _shim() -> tuple[str, Any]:
-    """The path of what PyTorch loads, and it."""
-    # The shim takes the library that is loaded already: the package's.
-    _library.library()
-    path = _library.part(_SHIM)
-    try:
-        return path, ctypes.CDLL(path)
-    except OSError as error:
-        raise HetmemError(errno.ENOENT, f"{path} cannot be loaded: {error}") from None
-
-
-def _address(library: Any, name: str) -> int:
-    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-
-
 def _refuse_late(torch: Any) -> None:
     if _mode is not None:
         raise HetmemError(
@@ -91,7 +119,7 @@ def _refuse_late(torch: Any) -> None:
 
 
 def _enable_plain(torch: Any) -> None:
-    path, shim = _shim()
+    path, shim = _library.shim()
     memory = torch.cuda.memory
     allocator = memory.CUDAPluggableAllocator(
         path, "hetmem_plain_alloc", "hetmem_torch_free"
@@ -101,11 +129,11 @@ def _enable_plain(torch: Any) -> None:
     for setter, owner, name in (
         ("set_init_fn", library, "hetmem_torch_init"),
         ("set_reset_fn", library, "hetmem_torch_reset"),
-        ("set_record_stream_fn", library, "hetmem_torch_record_stream"),
+        ("set_record_stream_fn", shim, "hetmem_plain_record_stream"),
         ("set_base_alloc_fn", library, "hetmem_torch_base_alloc"),
         ("set_begin_allocate_to_pool", shim, "hetmem_plain_begin_pool"),
     ):
-        getattr(hooks, setter)(_address(owner, name))
+        getattr(hooks, setter)(_library.address(owner, name))
     memory.change_current_allocator(allocator)
 
 
@@ -184,24 +212,102 @@ def _half_of_the_host() -> int:
     return half
 
 
+class Spilling(str):
+    """The mode that spill() took. As a context manager it ends the limit.
+
+    At the end of the block the limit is what it was before that spill(): none, after
+    the first one. hetmem stays the allocator. Memory in the host comes back when an
+    allocation finds room, or by move_in().
+    """
+
+    _before: str
+
+    def __enter__(self) -> Spilling:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with _spill_lock:
+            _set_limit(self._before)
+
+
+# The texts of host=, movable= and limit= since the first spill().
+_spilling: dict[str, str] = {}
+_spill_lock = threading.RLock()
+
+
+def _spill_spec(limit: str) -> str:
+    values = "" if limit == "100%" else f"max={limit},"
+    return (
+        f"pool(vmm,{values}spill={_spilling['host']},"
+        f"movable={_spilling['movable']},launcher=single)"
+    )
+
+
+def _set_limit(limit: str) -> None:
+    """On each device: those that PyTorch uses, and those that it begins to use."""
+    torch = _torch()
+    count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    # A resource opens its device.
+    used = [n for n in range(count) if torch._C._cuda_hasPrimaryContext(n)]
+    changed = []
+    try:
+        for device in used:
+            resource = _process.resource(device)
+            resource.set("max", limit)
+            changed.append(resource)
+        _process.change(_spill_spec(limit))
+    except BaseException:
+        for resource in changed:
+            resource.set("max", _spilling["limit"])
+        raise
+    _spilling["limit"] = limit
+
+
+def _spill_first(limit: str, host: str | None, movable: str | None, mode: str) -> None:
+    _spilling["host"] = host or str(_half_of_the_host())
+    _spilling["movable"] = movable or str(8 * _MIB)
+    try:
+        enable(_spill_spec(limit), mode)
+    except BaseException:
+        _spilling.clear()
+        raise
+    _spilling["limit"] = limit
+
+
+def _spill_again(host: str | None, movable: str | None, mode: str) -> None:
+    """Refuses what a later spill() cannot change."""
+    for name, value, now in (
+        ("host", host, _spilling["host"]),
+        ("movable", movable, _spilling["movable"]),
+        ("mode", None if mode == "auto" else mode, _mode),
+    ):
+        if value is not None and value != now:
+            raise HetmemError(
+                errno.EALREADY,
+                f"spill() was called with {name}={now}: only limit= can change",
+            )
+
+
 def spill(
     limit: Size | None = None,
     host: Size | None = None,
-    movable: Size = 8 * _MIB,
+    movable: Size | None = None,
     mode: str = "auto",
-) -> str:
+) -> Spilling:
     """enable() with a pool that moves large tensors to the host when it is full.
 
     Call it before the first use of CUDA. It is an alternative to offloading of
-    activations: the program does not change. Returns the mode, as enable() does.
+    activations: the program does not change. Returns the mode, as enable() does; the
+    result is also a context manager, whose end lifts the limit. Later calls change the
+    limit, from the next allocation on.
 
     @limit: most device memory: bytes, a size like "6G", or "60%" of the device;
     None: the whole device.
     @host: most page-locked host memory for tensors of one device. None: half of what
-    the host has left at the call. That is the least of MemAvailable and of what the
-    cgroups of the process allow, less HETMEM_RESERVE. Pass it if several devices or
+    the host has left at the first call. That is the least of MemAvailable and of what
+    the cgroups of the process allow, less HETMEM_RESERVE. Pass it if several devices or
     processes spill.
-    @movable: tensors of so many bytes or more move.
+    @movable: tensors of so many bytes or more move. None: 8 MiB.
 
     The spec is pool(vmm,max=,spill=,movable=,launcher=single). launcher=single is a
     promise of the program, which a move relies on:
@@ -212,12 +318,19 @@ def spill(
     tensors with Tensor.record_stream(), and memory of CUDA graphs do not move.
     A program that breaks the promise loses data.
     """
-    values = [] if limit is None else [f"max={_size('limit', 'max', limit)}"]
+    most = "100%" if limit is None else _size("limit", "max", limit)
     in_host = None if host is None else _size("host", "spill", host)
-    least = _size("movable", "movable", movable)
-    values.append(f"spill={in_host or _half_of_the_host()}")
-    values.append(f"movable={least}")
-    return enable(f"pool(vmm,{','.join(values)},launcher=single)", mode)
+    least = None if movable is None else _size("movable", "movable", movable)
+    with _spill_lock:
+        before = _spilling.get("limit", "100%")
+        if _spilling:
+            _spill_again(in_host, least, mode)
+            _set_limit(most)
+        else:
+            _spill_first(most, in_host, least, mode)
+    made = Spilling(_mode)
+    made._before = before
+    return made
 
 
 def enabled() -> str | None:
@@ -372,7 +485,7 @@ class Pool:
     def __init__(self, torch: Any, spec: str, tag: str | None, device: int) -> None:
         self.tag = tag
         self.device = device
-        path, shim = _shim()
+        path, shim = _library.shim()
         resource = default().resource(_with_tag(spec, tag, device))
         if not resource.access().devices >= {device}:
             raise HetmemError(
@@ -382,7 +495,7 @@ class Pool:
         shim.hetmem_plain_set_slot.argtypes = [_abi.INT, _abi.INT, _abi.P]
         _library.check(shim.hetmem_plain_set_slot(number, device, resource.pointer))
         # torch frees segments when its statics go, later than this module.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(resource))
+        resource._keep()
         self.resource = resource
         self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
             path, f"hetmem_plain_alloc_{number}", f"hetmem_plain_free_{number}"
