@@ -189,7 +189,7 @@ static void *opens_reader(void *fifo)
 static int ends(void *arg)
 {
 	(void)arg;
-	alarm(20);
+	alarm(900);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 	exit(0);
 #endif

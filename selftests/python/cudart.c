@@ -33,7 +33,8 @@ static void *open_soft(void)
 	return soft ? dlsym(soft, "cuGetProcAddress_v2") : NULL;
 }
 
-static void *find(const char *name)
+/* NULL: the soft driver has no such function. */
+static void *lookup(const char *name, int version)
 {
 	static CUresult (*get)(const char *, void **, int, cuuint64_t,
 			       CUdriverProcAddressQueryResult *);
@@ -42,7 +43,14 @@ static void *find(const char *name)
 
 	if (!get)
 		get = (__typeof__(get))open_soft();
-	if (!get || get(name, &fn, 13000, 0, &status) || !fn) {
+	return get && !get(name, &fn, version, 0, &status) ? fn : NULL;
+}
+
+static void *find(const char *name)
+{
+	void *fn = lookup(name, 13000);
+
+	if (!fn) {
 		fprintf(stderr, "cudart: the soft driver has no %s\n", name);
 		abort();
 	}
@@ -431,6 +439,23 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t gra
 	(void)flags;
 	ENTER();
 	return result(CU(cuGraphInstantiateWithFlags)(exec, graph, 0));
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
+{
+	return cudaGraphInstantiateWithFlags(exec, graph, flags);
+}
+
+/* PyTorch 2.12 and later ask for functions of the driver by it. */
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **fn, unsigned int version,
+					     unsigned long long flags,
+					     enum cudaDriverEntryPointQueryResult *status)
+{
+	(void)flags;
+	*fn = lookup(symbol, (int)version);
+	if (status)
+		*status = *fn ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+	return cudaSuccess;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)

@@ -14,21 +14,16 @@ import errno, gc, os, sys, threading, warnings
 sys.path.insert(0, {FAKES!r})
 import hetmem
 MIB = 1 << 20
-def fails(kind, call, *text):
-    try: call()
-    except kind as error:
-        for part in text: assert part in str(error), str(error)
-        return error
-    raise AssertionError("no error")
-"""
+{tap.FAILS}"""
 
 
-def run(command, folder=None):
+def run(command, folder=None, environment=None, fakes=True):
     """The result of @command in @folder, which has stdout and stderr as text."""
-    path = os.pathsep.join([FAKES, os.environ.get("PYTHONPATH", "")])
+    path = [FAKES] * fakes + [os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, check=False, env={**os.environ, "PYTHONPATH": path})
+        text=True, check=False,
+        env={**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(path)})
 
 
 class Case(tap.Case):

@@ -2,7 +2,7 @@
 """Runs the unittest classes of a program and writes TAP.
 
 With arguments only the tests whose name contains one of them. child() runs code
-in another interpreter, which has the package as this one has it.
+in another interpreter, which has the package as this one has it, for 15 minutes at most.
 """
 
 from __future__ import annotations
@@ -15,6 +15,16 @@ import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HEADERS = os.path.join(TOP, "include")
+
+# For code of a child: calls what has to fail, and returns the error.
+FAILS = """
+def fails(kind, call, *text):
+    try: call()
+    except kind as error:
+        for part in text: assert part in str(error), str(error)
+        return error
+    raise AssertionError("no error")
+"""
 
 
 class Tap(unittest.TestResult):
@@ -72,6 +82,7 @@ def child(code: str, *arguments: str, **environment: str) -> subprocess.Complete
         text=True,
         env={**os.environ, **environment},
         check=False,
+        timeout=900,
     )
 
 

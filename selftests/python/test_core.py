@@ -2,6 +2,7 @@
 """Libraries, resources and blocks over the soft driver."""
 
 import contextlib
+import copy
 import errno
 import gc
 import importlib.metadata
@@ -219,8 +220,30 @@ class Resources(tap.Case):
         self.assertRaises(ValueError, pool.alloc, 1, placement="moon")
         self.assertRaises(TypeError, pool.alloc, 1, object())
         self.assertRaises(TypeError, pool.alloc, 1.5)
+        # C has 64 bits: what is left of 2**65 is 0.
+        for size in (1 << 64, 1 << 65, (1 << 64) + 100):
+            for call in (pool.alloc, pool.trim, lambda n: pool.alloc(8, align=n),
+                         lambda n: pool.alloc(8, reserve=n), lambda n: pool.alloc(8, n),
+                         lambda n: pool.deallocate(n), lambda n: pool.deallocate(8, n),
+                         lambda n: pool.record(n, 0), pool.retire):
+                self.assertRaises(OverflowError, call, size)
+        self.assertRaises(hetmem.OutOfMemoryError, pool.alloc, (1 << 64) - 1)
         self.assertEqual(pool.stats().live, 0)
         self.assertEqual(pool.alloc(0).size, 0)
+
+    def test_nul(self):
+        """A string of C ends there; nothing is done for what is before."""
+        pool = hetmem.resource("pool(host,max=8M)")
+        for call in (hetmem.resource, hetmem.default().explain, pool.sleep, pool.wake,
+                     lambda text: pool.set("max", text), lambda text: pool.set(text, "1M"),
+                     lambda text: hetmem.Library(text), lambda text: hetmem.Library("soft", text)):
+            with self.assertRaises(ValueError) as caught:
+                call("4M\0x")
+            self.assertIn("NUL", str(caught.exception))
+        for call in (hetmem.resource, hetmem.default().explain, pool.sleep, pool.wake):
+            with self.assertRaisesRegex(TypeError, "bytes, not str"):
+                call(b"4M")
+        pool.alloc(6 * MIB).free()
 
     def test_streams(self):
         class Torch:
@@ -295,6 +318,54 @@ class Resources(tap.Case):
         self.assertEqual(hetmem.current().close(), 0)
         hetmem.current().alloc(10).free()
         self.assertRaises(hetmem.HetmemError, hetmem.current, 9)
+
+    def test_current_is_closed(self):
+        with hetmem.Library("soft") as library:
+            first = library.resource("pool(host)")
+            second = library.resource("pool(host)")
+            with first.as_current():
+                borrowed = library.current()
+                self.assertEqual(borrowed.pointer, first.pointer)
+                with second.as_current():
+                    first.close()
+                    self.assertEqual(library.current().pointer, second.pointer)
+                self.assertTrue(borrowed.closed)
+                with self.assertRaisesRegex(ValueError, "closed"):
+                    borrowed.stats()
+                library.current().alloc(1).free()
+            with second.as_current():
+                second.close()
+                library.current().alloc(1).free()
+            with library.resource("pool(host)").as_current(-1):
+                library.close()
+
+    def test_no_copies(self):
+        with hetmem.Library("soft") as library, library.resource("pool(host)") as res:
+            block = res.alloc(1)
+            for thing in (library, res, block):
+                for call in (copy.copy, copy.deepcopy, pickle.dumps):
+                    with self.assertRaisesRegex(TypeError, "copied or pickled"):
+                        call(thing)
+            block.free()
+            self.assertEqual(res.stats().live, 0)
+
+    def test_wide_numbers(self):
+        with hetmem.Library("soft") as library, library.resource("pool(vmm)") as res:
+            block = res.alloc(4 * MIB, movable=True)
+            for wide in (1 << 32, -(1 << 32)):
+                for call in (
+                    library.device, library.current, block.priority,
+                    lambda n: res.priority(block.ptr, n),
+                    lambda n: res.alloc(1, priority=n),
+                    lambda n: res.as_current(n).__enter__(),
+                ):
+                    with self.assertRaisesRegex(OverflowError, "32 bits"):
+                        call(wide)
+            with self.assertRaises(ValueError):
+                res.log_edge("record", -1)
+            with self.assertRaises(OverflowError):
+                res.log_edge("record", 1 << 64)
+            block.free()
 
     def test_log(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,33 @@ import tap
 
 
 class CuPy(framework.Case):
+    """With the functions in C, and CuPy's of today."""
+
     imports = "import cupy, hetmem.cupy as hc"
+    streams = "get_stream_ptr get_current_stream_ptr"
+
+    def run_code(self, code, **environment):
+        super().run_code(code, FAKE_CUPY_STREAMS=self.streams, **environment)
+
+    def test_functions(self):
+        self.run_code(f"""
+            hc.enable("stats(pool(vmm,max=64M))")
+            alloc, free = hc._functions()
+            assert (type(alloc) is type(len)) == {bool(self.streams)}, alloc
+            cupy._local.stream = 2
+            ptr = alloc(1000, 0)
+            assert ptr % 512 == 0 and hc.resource().stats().requested == 1000
+            assert free(ptr, 0) is None and hc.resource().stats().live == 0
+            for bad in ((), (1,), (1, 2, 3)):
+                fails(TypeError, lambda: alloc(*bad))
+                fails(TypeError, lambda: free(*bad))
+            for device in (-1, 7):
+                error = fails(hetmem.HetmemError, lambda: alloc(1, device))
+                assert error.errno == errno.ENODEV
+            fails(cupy.OutOfMemoryError, lambda: alloc(1 << 50, 0))
+            for _ in range(3000): free(alloc(1000, 0), 0)
+            assert hc.resource().stats().live == 0
+            """)
 
     def test_arrays(self):
         self.run_code("""
@@ -38,6 +64,10 @@ class CuPy(framework.Case):
             cupy.cuda.device = 7
             error = fails(hetmem.HetmemError, lambda: cupy.empty(1))
             assert error.errno == errno.ENODEV
+            for device in (7, -1):
+                error = fails(hetmem.HetmemError, lambda: hc.resource(device))
+                assert error.errno == errno.ENODEV
+            fails(OverflowError, lambda: hc.resource(1 << 32))
             """)
 
     def test_devices_and_streams(self):
@@ -107,6 +137,18 @@ class CuPy(framework.Case):
             sys.keep = [cupy.empty(MIB) for _ in range(10)]
             array = cupy.empty(10); array.cycle = array
             """)
+
+
+class Older(CuPy):
+    """With CuPy's function of older versions."""
+
+    streams = "get_current_stream_ptr"
+
+
+class Slow(CuPy):
+    """Through ctypes."""
+
+    streams = ""
 
 
 if __name__ == "__main__":

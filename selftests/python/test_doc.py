@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
-"""Every block of Documentation/python.md runs, and prints what the page says. Those that need
-full mode of PyTorch run in test_torch_full.py."""
+"""Every block of the package's pages runs, and prints what the page says. Those that need
+more than the fakes run where that is: full mode in test_torch_full.py, unified tensors in
+test_torch_programs.py, asarray() in test_asarray.py, Numba in test_numba.py, RMM in
+test_rmm.py."""
 
 import os
 import pickle
@@ -13,12 +15,15 @@ import tap
 import test_trace
 
 
-FULL = 'mode="full"'
+PAGES = ("python", "numpy", "cupy", "numba")
+FULL, NUMBA, RMM = 'mode="full"', "hetmem.numba", "import rmm"
+UNIFIED = re.compile(r"hetmem\.torch\.(unified|to_unified|move)\(")
+ASARRAY = "hetmem.cupy.asarray("
 
 
-def blocks():
+def blocks(page="python"):
     """The language, the text, and the text block that follows."""
-    with open(f"{tap.TOP}/Documentation/python.md", encoding="utf-8") as file:
+    with open(f"{tap.TOP}/Documentation/{page}.md", encoding="utf-8") as file:
         text = file.read()
     found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     for i, (language, code) in enumerate(found):
@@ -26,15 +31,25 @@ def blocks():
         yield language, code, after[1] if after[0] == "text" else ""
 
 
+def python(page, marker=None):
+    """The Python blocks with @marker, None: with none, and what they print."""
+    for language, code, expected in blocks(page):
+        markers = [text for text in (FULL, NUMBA, RMM, ASARRAY) if text in code]
+        if marker is None and UNIFIED.search(code):
+            continue
+        if language == "python" and (markers[:1] or [None])[0] == marker:
+            yield code, expected
+
+
 class Blocks(tap.Case):
     def test_languages(self):
-        self.assertEqual({language for language, *_ in blocks()}, {"sh", "python", "text"})
+        for page in PAGES:
+            self.assertLessEqual({language for language, *_ in blocks(page)},
+                                 {"sh", "python", "text"})
 
     def test_python(self):
         count = 0
-        for language, code, expected in blocks():
-            if language != "python" or FULL in code:
-                continue
+        for code, expected in [block for page in PAGES for block in python(page)]:
             with self.subTest(code=code), tempfile.TemporaryDirectory() as folder:
                 result = framework.run([sys.executable, "-c", code], folder)
                 self.assertEqual((result.stderr, result.returncode), ("", 0))

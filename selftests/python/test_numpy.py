@@ -114,7 +114,7 @@ class Numpy(tap.Case):
             hetmem.numpy.disable()
         self.assertFalse(hetmem.numpy.enabled())
         hetmem.numpy.disable()
-        self.assertIs(threading.Thread.start, hetmem.numpy._start)
+        self.assertIs(threading.Thread.start, hetmem._threads._start)
 
     def test_bad_arguments(self):
         for argument, kind in (("pool(hst)", hetmem.HetmemError),
@@ -124,6 +124,8 @@ class Numpy(tap.Case):
             self.assertFalse(hetmem.numpy.enabled())
         self.assertEqual(caught.exception.errno, errno.EOPNOTSUPP)
         self.assertRaises(ValueError, hetmem.numpy.enable, least=-1)
+        self.assertRaises(OverflowError, hetmem.numpy.enable, least=1 << 64)
+        self.assertRaises(TypeError, hetmem.numpy.enable, least=1.5)
         with self.assertRaises(KeyError):
             with hetmem.numpy.using(self.pool):
                 raise KeyError
@@ -138,6 +140,19 @@ class Numpy(tap.Case):
         with hetmem.numpy.using("pool(host,max=100M)") as pool:
             self.assertEqual(pool.pointer, first)
         self.assertEqual(array.sum(), MIB)
+
+    def test_resource_is_not_closed(self):
+        with hetmem.Library() as library, library.resource("pool(host)") as pool:
+            with hetmem.numpy.using(pool):
+                for thing in (pool, library):
+                    with self.assertRaises(hetmem.HetmemError) as caught:
+                        thing.close()
+                    self.assertEqual(caught.exception.errno, errno.EBUSY)
+                array = np.ones(MIB)
+        self.assertEqual(pool.stats().live, 1)
+        self.assertEqual(array.sum(), MIB)
+        del array
+        self.assertEqual(pool.stats().live, 0)
 
     def test_out_of_memory(self):
         with hetmem.numpy.using("pool(host,max=16M)") as pool:

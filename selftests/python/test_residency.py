@@ -61,6 +61,18 @@ class Extents(tap.Case):
         self.assertEqual(module.extent(OnDevice(base[::2], base[::2].strides)),
                          (at, 19 * 800 + 400))
 
+    def test_types(self):
+        for dtype in ("?", "S5", "U8", "V7", "M8[ns]", "m8", "c16", "O", [("a", "i4")]):
+            base = np.zeros(10, dtype)
+            expected = (base.ctypes.data, base.nbytes)
+            self.assertEqual(module.extent(base), expected, dtype)
+
+    def test_addresses(self):
+        with self.assertRaises(ValueError):
+            hetmem.residency(-PAGE, PAGE)
+        with self.assertRaises(OverflowError):
+            hetmem.residency(1 << 64, PAGE)
+
     def test_buffers(self):
         self.assertEqual(module.extent(b"abc")[1], 3)
         self.assertEqual(module.extent(bytearray(10))[1], 10)

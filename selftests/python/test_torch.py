@@ -176,6 +176,42 @@ class Torch(framework.Case):
                 "pool(vmm,spill=64M,movable=8388608,launcher=single)"
             """)
 
+    def test_spill_block(self):
+        self.run_code("""
+            def spilled(device=0): return ht.resource(device).stats().spilled
+            def reserved(device=0): return ht.resource(device).stats().reserved
+            def limit(): return os.environ["HETMEM_RESOURCE"]
+            with ht.spill("60M", "1G", "2M") as mode:
+                assert mode == "plain" == ht.enabled() and ",max=60M," in limit()
+                kept = [torch.empty(20 * MIB) for _ in range(4)]
+                assert reserved() <= 60 * MIB and spilled() >= 20 * MIB
+                with ht.spill("40M"):
+                    more = torch.empty(20 * MIB)
+                    assert reserved() <= 40 * MIB and spilled() >= 60 * MIB
+                assert ",max=60M," in limit()
+            assert ht.enabled() == "plain" and ",max=" not in limit(), limit()
+            # Beyond the limit that was.
+            more = [torch.empty(20 * MIB) for _ in range(3)]
+            assert ht.resource().stats().live == 7 and reserved() > 60 * MIB
+            for tensor in kept + more: ht.move_in(tensor)
+            assert spilled() == 0 and reserved() >= 140 * MIB, ht.resource().stats()
+            # The limit ends after an error, too, and on a device that comes later.
+            try:
+                with ht.spill("60M", movable="2M"): raise KeyError(1)
+            except KeyError: pass
+            cuda = torch.cuda
+            cuda.device = 1
+            other = [torch.empty(20 * MIB) for _ in range(5)]
+            assert spilled(1) == 0
+            with ht.spill("40M"): last = torch.empty(20 * MIB)
+            assert reserved(1) <= 40 * MIB and spilled(1) >= 80 * MIB
+            for bad in ({"host": "2G"}, {"movable": "4M"}, {"mode": "full"}):
+                error = fails(hetmem.HetmemError, lambda: ht.spill("1G", **bad), *bad, "only limit=")
+                assert error.errno == errno.EALREADY
+            fails(ValueError, lambda: ht.spill("0"), "limit")
+            assert ",max=" not in limit()
+            """, HETMEM_SOFT_DEVICES="2")
+
     def test_spill_bad(self):
         """Refused before PyTorch is imported."""
         self.run_code("""
@@ -325,7 +361,7 @@ class Torch(framework.Case):
 
     def test_no_part(self):
         self.run_code("""
-            ht._SHIM = "libnone.so"
+            from hetmem import _library; _library.SHIM = "libnone.so"
             fails(hetmem.HetmemError, ht.enable, "no libnone.so")
             assert "HETMEM_RESOURCE" not in os.environ
             """)

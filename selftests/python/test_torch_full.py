@@ -27,12 +27,7 @@ sys.setdlopenflags(os.RTLD_NOW)
 from hetmem import _torch_full
 _torch_full._prebuilt = lambda torch: None
 MIB = 1 << 20
-def fails(kind, call, *text):
-    try: call()
-    except kind as error:
-        for part in text: assert part in str(error), str(error)
-        return error
-    raise AssertionError("no error")
+""" + tap.FAILS + """
 def empty(size, device="cuda"):
     return torch.empty(size, dtype=torch.uint8, device=device)
 def stats(name, device=0):
@@ -154,6 +149,15 @@ class Full(tap.Case):
             assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()
             """)
 
+    def test_another_is_registered(self):
+        """As PyTorch 2.15 does when CUDA is initialized."""
+        self.run_code("""
+            torch.cuda.init()
+            ctypes.CDLL(HELPER).register_another()
+            x = empty(MIB)
+            assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() == MIB
+            """.replace("HELPER", repr(helper())))
+
     def test_statistics_open_no_device(self):
         self.run_code("""
             torch.cuda.init()
@@ -172,6 +176,10 @@ class Full(tap.Case):
             x = empty(60 * MIB)
             torch.cuda.set_per_process_memory_fraction(1.0)
             y = empty(65 * MIB)
+            torch.cuda.set_per_process_memory_fraction(0.0)
+            assert torch.cuda.get_per_process_memory_fraction() == 0
+            fails(torch.OutOfMemoryError, lambda: empty(65 * MIB))
+            torch.cuda.set_per_process_memory_fraction(1.0)
             for wrong in (-1.0, 1.5):
                 fails((RuntimeError, ValueError),
                       lambda: torch.cuda.set_per_process_memory_fraction(wrong))
@@ -181,6 +189,55 @@ class Full(tap.Case):
                           "set_per_process_memory_fraction")
             assert torch.cuda.get_per_process_memory_fraction() == 1
             """, SPEC="device")
+
+    def test_more_than_there_can_be(self):
+        self.run_code("""
+            fails(torch.OutOfMemoryError, lambda: empty(1 << 60),
+                  "CUDA out of memory. Tried to allocate more than 1EB memory")
+            assert stats("num_ooms") == 0
+            """)
+
+    def test_switched_off(self):
+        """The driver's own allocations; each block goes where it came from."""
+        self.run_code("""
+            held = empty(MIB)
+            torch.cuda.caching_allocator_enable(False)
+            direct = [empty(MIB) for _ in range(3)]
+            del held
+            assert stats("allocated_bytes.all.current") == 0
+            assert ht.resource().stats().live == 0
+            fails(torch.OutOfMemoryError, lambda: empty(1 << 40), "cudaMalloc: ")
+            torch.cuda.caching_allocator_enable(True)
+            held = empty(2 * MIB)
+            del direct
+            assert ht.resource().stats().live == 1
+            assert stats("allocated_bytes.all.current") == 2 * MIB
+            """)
+
+    def test_given_back(self):
+        """empty_cache() is in the history, with its traceback if all have one."""
+        self.run_code("""
+            def unmapped():
+                trace = torch.cuda.memory._snapshot()["device_traces"][0]
+                return [entry for entry in trace if entry["action"] == "segment_unmap"]
+            for context in ("alloc", "all"):
+                torch.cuda.empty_cache()
+                torch.cuda.memory._record_memory_history(context=context, stacks="python")
+                first, kept = empty(64 * MIB), empty(4 * MIB)
+                range_ = first.data_ptr(), first.data_ptr() + 64 * MIB
+                del first
+                before = torch.cuda.memory_reserved()
+                torch.cuda.empty_cache()
+                torch.cuda.empty_cache()
+                given = unmapped()
+                assert sum(entry["size"] for entry in given) == \\
+                    before - torch.cuda.memory_reserved() > 0, given
+                assert all(range_[0] <= entry["addr"] < range_[1] for entry in given)
+                assert all(("empty_cache" in str(entry)) == (context == "all")
+                           for entry in given)
+                torch.cuda.memory._record_memory_history(None)
+                del kept
+            """)
 
     def test_snapshot(self):
         self.run_code("""
@@ -197,7 +254,7 @@ class Full(tap.Case):
                 with open(folder + "/snapshot.pickle", "rb") as file: made = pickle.load(file)
             trace = made["device_traces"][0]
             assert [entry["action"] for entry in trace] == [
-                "alloc", "alloc", "free_requested", "free_completed", "oom", "snapshot"], trace
+                "alloc", "alloc", "free_requested", "free_completed", "oom"], trace
             assert trace[0]["addr"] == x.data_ptr() and trace[0]["size"] == 5 * MIB
             assert trace[1]["stream"] == stream.cuda_stream
             assert trace[0]["frames"][0]["name"] == "empty", trace[0]["frames"]
@@ -244,7 +301,7 @@ class Full(tap.Case):
                 made = load("made")
                 assert isinstance(made["allocator_settings"]["max_split_size"], int)
                 assert [entry["action"] for entry in made["device_traces"][0]] == [
-                    "alloc", "alloc", "free_requested", "free_completed", "snapshot"]
+                    "alloc", "alloc", "free_requested", "free_completed"]
                 assert [(block["address"], block["requested_size"])
                         for segment in made["segments"] for block in segment["blocks"]
                         if block["state"] == "active_allocated"] == [(x.data_ptr(), 3 * MIB)]
@@ -304,6 +361,22 @@ class Full(tap.Case):
             for code in found:
                 self.run_before(f"os.chdir({folder!r})\n" + code)
             self.assertEqual(os.listdir(folder), ["snapshot.pickle"])
+
+    def test_spill_block(self):
+        self.run_before("""
+            source = torch.arange(float(5 * MIB))
+            with ht.spill("100M", "1G", movable="2M", mode="full"):
+                tensors = [source.cuda() for _ in range(8)]
+                assert ht.resource().stats().reserved <= 100 * MIB
+            tensors.append(source.cuda())
+            assert ht.resource().stats().reserved > 100 * MIB
+            with ht.spill("60M"):
+                tensors.append(source.cuda())
+                assert ht.resource().stats().reserved <= 60 * MIB
+            for tensor in tensors: ht.move_in(tensor)
+            assert ht.resource().stats().spilled == 0
+            assert all(torch.equal(tensor.cpu(), source) for tensor in tensors)
+            """)
 
     def test_spill(self):
         self.run_before("""
@@ -600,7 +673,7 @@ class Full(tap.Case):
         # One that came with the package is taken before a compiler is looked for.
         with tempfile.TemporaryDirectory() as folder:
             self.run_before("""
-                made = _torch_full.find(torch, False)
+                made = _torch_full.find(torch, False)._name
                 os.environ["PATH"] = ""
                 _torch_full._prebuilt = lambda torch: made
                 assert ht.enable(mode="full") == "full"
@@ -608,7 +681,8 @@ class Full(tap.Case):
             self.run_before("""
                 torch.__version__ = "2.12.0+cu130"
                 _torch_full._prebuilt = lambda torch: MADE
-                fails(hetmem.HetmemError, lambda: ht.enable(mode="full"), "not 2.12.0")
+                os.environ["PATH"] = ""
+                fails(hetmem.HetmemError, lambda: ht.enable(mode="full"), "not 2.12.0", "g++")
                 """.replace("MADE", "sorted(__import__('glob').glob("
                             "os.environ['XDG_CACHE_HOME'] + '/hetmem/torch/*.so'))[0]"),
                 XDG_CACHE_HOME=folder)
@@ -671,7 +745,7 @@ class Full(tap.Case):
                 from hetmem import _torch_full
                 torch.__file__ = {folder!r} + "/torch/__init__.py"
                 os.environ.pop("CUDA_HOME", None)
-                path = _torch_full.find(torch, True)
+                path = _torch_full.find(torch, True)._name
                 assert path.startswith(os.environ["XDG_CACHE_HOME"]), path
                 ctypes.CDLL(path)
                 """, XDG_CACHE_HOME=folder)
@@ -692,6 +766,10 @@ def helper():
                     return at_least;
                 }
                 extern "C" int history() { return base::get()->isHistoryEnabled(); }
+                extern "C" void register_another()
+                {
+                    c10::SetAllocator(c10::kCUDA, c10::GetAllocator(c10::kCPU), 0);
+                }
                 """)
         subprocess.run(
             ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", "-w",

@@ -26,8 +26,9 @@ x=$home/x
 find /lib/udev/rules.d /usr/lib/udev/rules.d 2>/dev/null | sort >"$tmp/before"
 check 'make install PREFIX=$HOME/x' as_user make install PREFIX="$x"
 also 'one line for the udev rule' grep -qx 'left out: /lib/udev/rules.d/60-hetmem.rules, which needs root; .*' "$tmp/out"
+also 'one for the unit that restores settings' grep -qx "left out: /lib/systemd/system/hetmem-tune.service, which needs root; type 'hetmem tune --restore' after each boot" "$tmp/out"
 also 'one for ldconfig, with what to type' grep -qx "left out: ldconfig, which needs root; type: export LD_LIBRARY_PATH=$x/lib" "$tmp/out"
-also 'and no other' test "$(grep -c . "$tmp/out")" -eq 3 -a ! -s "$tmp/err"
+also 'and no other' test "$(grep -c . "$tmp/out")" -eq 4 -a ! -s "$tmp/err"
 find /lib/udev/rules.d /usr/lib/udev/rules.d 2>/dev/null | sort >"$tmp/after"
 also 'the system has what it had' diff "$tmp/before" "$tmp/after"
 for file in bin/hetmem lib/libhetmem.so.0 lib/libhetmem.a lib/cmake/hetmem/hetmem-config.cmake \
@@ -35,9 +36,10 @@ for file in bin/hetmem lib/libhetmem.so.0 lib/libhetmem.a lib/cmake/hetmem/hetme
 	    share/bash-completion/completions/hetmem; do
 	also "$file" test -s "$x/$file"
 done
-check 'a rule goes where the user may write' as_user make install PREFIX="$home/y" UDEVDIR="$home/y/rules"
+check 'a rule goes where the user may write' as_user make install PREFIX="$home/y" UDEVDIR="$home/y/rules" UNITDIR="$home/y/units"
+also 'and a unit, which names the command' grep -qx "ExecStart=$home/y/bin/hetmem tune --restore" "$home/y/units/hetmem-tune.service"
 also 'and is not left out' sh -c "[ -s '$home/y/rules/60-hetmem.rules' ] && ! grep -q udev '$tmp/out'"
-check 'make uninstall' as_user make uninstall PREFIX="$home/y" UDEVDIR="$home/y/rules"
+check 'make uninstall' as_user make uninstall PREFIX="$home/y" UDEVDIR="$home/y/rules" UNITDIR="$home/y/units"
 empty 'leaves nothing' find "$home/y" ! -type d
 
 cat >"$tmp/program.c" <<'END'

@@ -5,7 +5,7 @@
 # doctor can print.
 . "$(dirname "$0")/tap.sh"
 
-guides='troubleshooting hmm-host grace without-a-gpu contributing'
+guides='troubleshooting hmm-host grace without-a-gpu contributing live record'
 page=Documentation/troubleshooting.md
 
 # Every doctor_report() of the sources that can be another thing than ok: "name" and "text",

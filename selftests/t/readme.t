@@ -69,6 +69,24 @@ check 'its pkg-config file names an installed library' sh -c "
 check 'the static library is enough' gcc -o "$tmp/pc" "$tmp/pc.c" \
 	"$tmp/root/usr/lib/libhetmem.a" -lnuma
 
+# captures.md: each command that selftests/captures runs, and options that there are.
+captured() { sed -n 's/^## //p' Documentation/captures.md; }
+check 'captures.md has the commands of selftests/captures' diff <(captured) \
+	<(sed -n "/<<'END'$/,/^END$/p" selftests/captures | grep hetmem)
+also 'there are some' test "$(captured | wc -l)" -ge 5
+captured_options()
+{
+	captured | sed 's/^HETMEM_[A-Z]*=[a-z]* //' | while read -r _ name rest; do
+		build/hetmem "$name" --help >"$tmp/sub" 2>&1 || echo "$name"
+		grep -oE -- ' --[a-z-]+' <<<" ${rest%%\'*}" | while read -r option; do
+			grep -qE -- "$option\b" "$tmp/sub" || echo "$name $option"
+		done
+	done
+}
+empty 'and no other options than there are' captured_options
+also 'no capture is empty' awk '/^```text/ { n = 0; on = 1; next } /^```/ { if (on && n < 2) exit 1; on = 0 } on { n++ }' \
+	Documentation/captures.md
+
 # Figures of the GPU are those of performance.md: each as it stands there, in the rows of the tables.
 figures()
 {

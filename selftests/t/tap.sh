@@ -126,14 +126,15 @@ program()
 }
 
 # limited SECONDS COMMAND...: ended when one process used this time of a processor. One
-# that sleeps is ended too, after ten times this by the clock: on a busy machine a clock
-# says nothing of a program that works.
+# that sleeps is ended too, after ten times this by the clock, half an hour at most: on a
+# busy machine a clock says nothing of a program that works.
 limited()
 {
-	local seconds=$1
+	local seconds=$1 clock=$(($1 * 10))
 
 	shift
-	(ulimit -S -t "$seconds" && exec timeout $((seconds * 10)) "$@")
+	[ $clock -le 1800 ] || clock=1800
+	(ulimit -S -t "$seconds" && exec timeout -k 10 $clock "$@")
 }
 
 done_testing()

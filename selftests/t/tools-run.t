@@ -45,10 +45,10 @@ chmod +x "$tmp/small"
 wrong 'a 32-bit program' 'is a 32-bit program' run "$tmp/small"
 run "$tmp/none"
 run run "$tmp/none"
-one_line 127 "there is no command '.*none'; give its path"
+one_line 127 "there is no file '.*none'; give the path"
 judge 'no such command'
 run run nosuchcommand -x
-one_line 127 "there is no command 'nosuchcommand'"
+one_line 127 "there is no command 'nosuchcommand' in PATH; give its path"
 judge 'no such command in PATH'
 run run ''
 one_line 127 'there is no command'

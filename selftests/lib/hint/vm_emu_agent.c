@@ -92,6 +92,23 @@ static size_t fight(unsigned char *p, int rounds)
 	return wrong;
 }
 
+/* Fights until the agent has held pages once: on a busy machine its thread comes late. */
+static bool fight_until_held(unsigned char *p)
+{
+	struct hetmem_agent_stats stats = { .size = sizeof(stats) };
+	size_t wrong = 0;
+	int i;
+
+	for (i = 0; i < 200; i++) {
+		wrong += fight(p, 20);
+		need(!hetmem_agent_stats(hm, &stats), "%s", hetmem_last_error());
+		if (stats.pins)
+			break;
+	}
+	is(wrong, 0, "a fight");
+	return stats.pins;
+}
+
 static long pinned_kb(void)
 {
 	char line[128];
@@ -170,13 +187,30 @@ static void errors(void)
 	is(hetmem_agent_stop(hm), -ENOENT, "once");
 }
 
+/*
+ * After a fight: waits until the agent's thread has read an event and has decided about all
+ * that it has read. It counts an event first, and its decision later.
+ */
+static struct hetmem_agent_stats settled_stats(void)
+{
+	struct hetmem_agent_stats s = stats_of();
+	int i;
+
+	for (i = 0; i < 1000 && (!s.thrash || s.thrash != s.pins + s.left + s.failed); i++) {
+		usleep(20000);
+		s = stats_of();
+	}
+	return s;
+}
+
 static void comes_to_rest(int policy)
 {
 	const int rounds = 400;
 	struct hetmem_agent_stats s;
-	uint64_t without, with;
+	uint64_t without, with = UINT64_MAX, before;
 	unsigned char *p = memory(2 * MIB);
-	int fds, threads;
+	int fds, threads, i;
+	size_t bad = 0;
 
 	is(fight(p, rounds), 0, "a fight");
 	without = moves(p);
@@ -185,9 +219,14 @@ static void comes_to_rest(int policy)
 	fds = entries("/proc/self/fd");
 	threads = entries("/proc/self/task");
 	start(policy, 0);
-	is(fight(p, rounds), 0, "with an agent");
-	with = moves(p) - without;
-	s = stats_of();
+	/* On a busy machine its thread comes late: then they fight on. */
+	for (i = 0; i < 20 && with > without / 3; i++) {
+		before = moves(p);
+		bad += fight(p, rounds);
+		with = moves(p) - before;
+	}
+	is(bad, 0, "with an agent");
+	s = settled_stats();
 	ok(with <= without / 3, "%llu moves", (long long)with);
 	ok(s.thrash >= 1 && s.thrash <= s.pins + s.left + s.failed && s.pins >= 1,
 	   "%llu times, %llu holds of %llu pages", (long long)s.thrash,
@@ -206,31 +245,50 @@ static void comes_to_rest(int policy)
 	hetmem_system_free(hm, p);
 }
 
-/* When the fight is over, the device has its pages after the hold, once. */
+/* Waits until all holds have ended. */
+static struct hetmem_agent_stats holds_end(void)
+{
+	struct hetmem_agent_stats s = stats_of();
+	int i;
+
+	for (i = 0; i < 3000 && s.released < s.pins; i++) {
+		usleep(10000);
+		s = stats_of();
+	}
+	return s;
+}
+
+/*
+ * When the fight is over, the device has its pages after the hold, once. Events that the
+ * fight left in the ring can lead to one more hold: then look again.
+ */
 static void calm(void)
 {
 	struct hetmem_agent_stats s;
 	unsigned char *p = memory(2 * MIB);
-	uint64_t before;
-	int i;
+	uint64_t moved = 0, before;
+	int i = 0, look;
 
 	start(HETMEM_AGENT_CONSERVATIVE, HETMEM_AGENT_NO_HINTS);
-	is(fight(p, 100), 0, "a fight");
-	ok(stats_of().pins, "is ended");
-	for (i = 0; i < 3000 && stats_of().released < stats_of().pins; i++)
-		usleep(10000);
-	s = stats_of();
+	ok(fight_until_held(p), "is ended");
+	for (look = 0; look < 20; look++) {
+		s = holds_end();
+		if (s.released != s.pins || !none_pinned())
+			break;
+		before = moves(p);
+		for (i = 0; i < 50; i++)
+			if (drv->cuMemsetD8Async((uintptr_t)p, i, PAGES * page, stream) ||
+			    drv->cuStreamSynchronize(stream))
+				break;
+		moved = moves(p) - before;
+		if (i < 50 || stats_of().pins == s.pins)
+			break;
+	}
 	is(s.released, s.pins, "all is let go after a while");
 	ok(strstr(last_line, "let go"), "and said: %s", last_line);
 	ok(none_pinned(), "nothing is held");
-	before = moves(p);
-	for (i = 0; i < 50; i++)
-		if (drv->cuMemsetD8Async((uintptr_t)p, i, PAGES * page, stream) ||
-		    drv->cuStreamSynchronize(stream))
-			break;
 	is(i, 50, "the device works alone");
-	ok(moves(p) - before <= PAGES, "its pages went there once: %llu moves",
-	   (long long)(moves(p) - before));
+	ok(moved <= PAGES, "its pages went there once: %llu moves", (long long)moved);
 	is(stats_of().pins, s.pins, "the agent has nothing to do");
 	is(hetmem_agent_stop(hm), 0, "stops");
 	hetmem_system_free(hm, p);
@@ -252,8 +310,7 @@ static void changes(void)
 		hetmem_system_free(hm, r);
 	}
 	p = memory(2 * MIB);
-	is(fight(p, 100), 0, "made later");
-	ok(stats_of().pins, "is watched");
+	ok(fight_until_held(p), "made later, is watched");
 	hetmem_system_free(hm, p);
 	is(hetmem_agent_stop(hm), 0, "stops");
 }
@@ -261,28 +318,32 @@ static void changes(void)
 static void does_nothing(void)
 {
 	struct hetmem_agent_stats s;
-	unsigned char *p = memory(4 * MIB);
+	unsigned char *p = memory(4 * MIB), *q = memory(4 * MIB);
 	uint64_t before;
 	size_t i;
 
 	start(HETMEM_AGENT_OFF, 0);
 	before = moves(p);
 	is(fight(p, 100), 0, "a fight, the policy is off");
-	s = stats_of();
+	s = settled_stats();
 	ok(s.thrash >= 1 && s.left == s.thrash && !s.pins && !s.advised,
 	   "%llu times it was left alone", (long long)s.left);
 	ok(moves(p) - before >= 100 * PAGES, "indeed");
 	is(hetmem_agent_stop(hm), 0, "stops");
 
-	/* Each block goes to the device and comes back a few times: no thrash. */
+	/*
+	 * Each block goes to the device and comes back a few times: no thrash. These blocks
+	 * have no moves of the fight, which would count.
+	 */
 	start(HETMEM_AGENT_AGGRESSIVE, 0);
 	for (i = 0; i < 3; i++) {
-		hetmem_prefetch(hm, p, 4 * MIB, device0, NULL, NULL);
-		hetmem_prefetch(hm, p, 4 * MIB, HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
+		hetmem_prefetch(hm, q, 4 * MIB, device0, NULL, NULL);
+		hetmem_prefetch(hm, q, 4 * MIB, HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
 				NULL, NULL);
 	}
 	is(stats_of().thrash, 0, "phases are no thrash");
 	is(hetmem_agent_stop(hm), 0, "stops");
+	hetmem_system_free(hm, q);
 	hetmem_system_free(hm, p);
 }
 
@@ -317,7 +378,7 @@ static void cannot(void)
 		p = memory(2 * MIB);
 		start(HETMEM_AGENT_CONSERVATIVE, HETMEM_AGENT_NO_HINTS);
 		status = !!fight(p, 300);
-		s = stats_of();
+		s = settled_stats();
 		status |= (!s.failed || s.pins || s.failed > 1 + s.thrash / 2 + 1) << 1;
 		status |= !strstr(first_line, "cannot be held") << 2;
 		status |= !!hetmem_agent_stop(hm) << 3;
@@ -346,8 +407,7 @@ static void child(void)
 	}
 	waitpid(pid, &status, 0);
 	is(status, 0, "a child has none");
-	is(fight(p, 100), 0, "the parent's");
-	ok(stats_of().pins, "goes on");
+	ok(fight_until_held(p), "the parent's goes on");
 	is(hetmem_agent_stop(hm), 0, "stops");
 	hetmem_system_free(hm, p);
 }
@@ -423,8 +483,7 @@ static void killed(void)
 	is(fight(p, 20), 0, "memory moves as ever");
 	ok(!tap_stderr_of(unused, fd, text, sizeof(text)), "it is said once");
 	start(HETMEM_AGENT_CONSERVATIVE, 0);
-	is(fight(p, 100), 0, "another one");
-	ok(stats_of().pins, "does its work");
+	ok(fight_until_held(p), "another one does its work");
 	is(hetmem_agent_stop(hm), 0, "stops");
 	hetmem_system_free(hm, p);
 	close(fd);

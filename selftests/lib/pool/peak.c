@@ -160,7 +160,9 @@ static void decays(unsigned int nr)
 	}
 	ok(device_used() >= 48 * MIB, "%u streams: what is live stays", nr);
 	is(hetmem_poll(pool), 0, "a look");
-	ok(device_used() < 52 * MIB, "%u streams: what is free was given back: %zu", nr,
+	/* An eighth more than what is live stays: a look after half of the frees found less. */
+	ok(device_used() <= (48 + 48 / 8) * MIB,
+	   "%u streams: what is free was given back: %zu", nr,
 	   device_used());
 	hetmem_resource_destroy(pool);
 	for (i = 0; i < nr; i++)

@@ -268,7 +268,7 @@ static void slow_provider(void)
 int main(void)
 {
 	/* A thread that waits with the lock makes all this wait for ever. */
-	alarm(120);
+	alarm(900);
 	open_soft("");
 	count_calls();
 	freed_meanwhile("vmm", 6 * MIB);

@@ -13,7 +13,11 @@
 #define SIZE	(64UL << 10)
 
 static CUstream handle, now;
-static unsigned int nr_syncs, nr_on_now;
+static unsigned int nr_syncs, nr_on_now, nr_freed_on_now;
+
+/* After so many questions for the id of @handle, it becomes @next's handle; 0: never. */
+static unsigned int ids_until_reuse;
+static CUstream next;
 
 static CUstream of(CUstream s)
 {
@@ -29,7 +33,11 @@ static CUstream given(CUstream s)
 
 static CUresult get_id(CUstream s, unsigned long long *id)
 {
-	return real.cuStreamGetId(of(s), id);
+	CUresult res = real.cuStreamGetId(of(s), id);
+
+	if (s == handle && ids_until_reuse && !--ids_until_reuse)
+		now = next;
+	return res;
 }
 
 static CUresult record(CUevent event, CUstream s)
@@ -49,6 +57,7 @@ static CUresult wait_event(CUstream s, CUevent event, unsigned int flags)
 
 static CUresult free_async(CUdeviceptr ptr, CUstream s)
 {
+	nr_freed_on_now += of(s) != s;
 	return real.cuMemFreeAsync(ptr, given(s));
 }
 
@@ -159,6 +168,36 @@ static void lost(const char *spec, bool seen)
 	use(p, other);
 	put(p, SIZE, other);
 	open_gate();
+	end(spec, other);
+}
+
+/*
+ * The stream is destroyed, and its handle used again, between two calls of the driver by
+ * one call of ours.
+ */
+static void lost_between(const char *spec, unsigned int ids, bool poll)
+{
+	CUstream other = new_stream();
+	void *p;
+
+	make(spec);
+	p = get(SIZE, handle);
+	close_gate(handle);
+	use(p, handle);
+	nr_freed_on_now = 0;
+	next = other;
+	ids_until_reuse = ids;
+	put(p, SIZE, HETMEM_STREAM_UNKNOWN);
+	if (poll)
+		is(hetmem_poll(pool), 0, "%s: poll", spec);
+	/* Check mode knows whether the memory is free. */
+	p = get(SIZE, other);
+	use(p, other);
+	put(p, SIZE, other);
+	open_gate();
+	is(hetmem_trim(pool, 0, NULL), 0, "%s: trim, after %u ids", spec, ids);
+	is(nr_freed_on_now, 0, "%s: nothing is freed on the new stream", spec);
+	ids_until_reuse = 0;
 	end(spec, other);
 }
 
@@ -354,7 +393,7 @@ static void retired_meanwhile(void)
 	s = new_stream();
 	p = get(SIZE, s);
 	hm->driver.cuMemFreeAsync = free_and_retire;
-	put(p, SIZE, HETMEM_STREAM_UNKNOWN);
+	put(p, SIZE, s);
 	hm->driver.cuMemFreeAsync = free_async;
 	pthread_join(retiring, NULL);
 	is(early, 0, "no stream is retired while the driver frees memory on it");
@@ -369,10 +408,10 @@ int main(void)
 		"system(device=0)", "host", "fixed(pool(vmm),size=64K,count=1)",
 		"fixed(pool(host),size=64K,count=1)",
 	};
-	unsigned int i;
+	unsigned int i, ids;
 
 	setenv("HETMEM_SOFT_CHECK", "1", 1);
-	alarm(120);
+	alarm(900);
 	open_soft("");
 	play_reuse();
 	for (i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
@@ -381,6 +420,10 @@ int main(void)
 		lost(specs[i], false);
 		if (!one)
 			lost(specs[i], true);
+		for (ids = 1; ids <= 4; ids++) {
+			lost_between(specs[i], ids, false);
+			lost_between(specs[i], ids, true);
+		}
 		retired(specs[i]);
 		recorded(specs[i], true);
 		recorded(specs[i], false);

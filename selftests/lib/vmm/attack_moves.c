@@ -149,7 +149,7 @@ static void stuck(void)
 	set(a, 20 * MIB, 1, streams[0]);
 	set(b, 20 * MIB, 2, streams[1]);
 	need(!drv->cuLaunchHostFunc(streams[0], pass_gate, NULL), "work without an end");
-	alarm(120);
+	alarm(900);
 	is(hetmem_spill(res, a), -EBUSY, "its stream works: %s", hetmem_last_error());
 	is(get(&c, 30 * MIB, streams[0], 0), -ENOMEM, "nor for an allocation: %s",
 	   hetmem_last_error());
@@ -208,7 +208,7 @@ static void slow_function(void)
 	need(!hetmem_on_remap(res, wait_once, &waited) &&
 	     !pthread_create(&thread, NULL, spill_it, a), "a thread");
 	sem_wait(&entered[0]);
-	alarm(120);
+	alarm(900);
 	is(get(&c, 10 * MIB, streams[1], 0), -ENOMEM, "an allocation ends: %s",
 	   hetmem_last_error());
 	is(hetmem_spill(res, b), -EBUSY, "so does a move: %s", hetmem_last_error());
@@ -286,7 +286,7 @@ static void functions_cross(void)
 		sides[k].other = both[!k];
 		need(!hetmem_on_remap(both[k], allocate_there, &sides[k]), "a function");
 	}
-	alarm(120);
+	alarm(900);
 	for (k = 0; k < 2; k++)
 		need(!pthread_create(&threads[k], NULL, move_here, &sides[k]), "a thread");
 	for (k = 0; k < 2; k++)

@@ -42,6 +42,7 @@ class Tensor:
     def __init__(self, size, allocator, stream=0):
         self.allocator, self.size, self.stream = allocator, size, stream
         self.device = cuda.device
+        cuda.used.add(self.device)
         self.ptr = allocator.alloc(size, self.device, stream)
         if not self.ptr:
             raise OutOfMemoryError("CUDA out of memory")
@@ -66,7 +67,14 @@ class OutOfMemoryError(RuntimeError):
     pass
 
 
+class _C:
+    @staticmethod
+    def _cuda_hasPrimaryContext(device):
+        return device in cuda.used
+
+
 class cuda:
+    used = set()
     device = 0
     initialized = False
     allocator = None
