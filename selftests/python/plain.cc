@@ -3,7 +3,7 @@
  * Calls the shim of plain mode as PyTorch does: exceptions pass through functions that are
  * compiled apart and are caught by their standard base.
  *
- * usage: plain SHIM
+ * usage: plain SHIM [refused | used LIBCUDA]	what becomes of a second device
  */
 #include <cstdio>
 #include <cstring>
@@ -46,7 +46,32 @@ static std::string caught(const std::function<void()> &call)
 	return "";
 }
 
-int main(int, char **argv)
+/* Where blocks of one device come before those of another. */
+static void second_device(const std::function<alloc_fn> &alloc,
+			  const std::function<free_fn> &free, bool refused)
+{
+	std::string text;
+	void *first = alloc(1 << 20, 1, nullptr), *second = nullptr;
+
+	ok(first, "a block of device 1");
+	for (int i = 0; i < 2; i++) {
+		text = caught([&] { second = alloc(1 << 20, 0, nullptr); });
+		if (refused)
+			ok(text.find("plain mode") != std::string::npos && !second &&
+			   text.find("peers=0/1") != std::string::npos, "device 0 is refused");
+		else
+			ok(text.empty() && second, "a block of device 0");
+		if (second)
+			free(second, 1 << 20, 0, nullptr);
+		second = nullptr;
+	}
+	free(first, 1 << 20, 1, nullptr);
+	first = alloc(1 << 20, 1, nullptr);
+	ok(first, "device 1 goes on");
+	free(first, 1 << 20, 1, nullptr);
+}
+
+int main(int argc, char **argv)
 {
 	void *shim = dlopen(argv[1], RTLD_NOW);
 
@@ -59,8 +84,16 @@ int main(int, char **argv)
 	std::function<free_fn> free = find<free_fn>(shim, "hetmem_torch_free");
 	std::function<begin_fn> begin = find<begin_fn>(shim, "hetmem_plain_begin_pool");
 	std::string text;
-	void *p = alloc(1 << 20, 0, nullptr);
+	void *p;
 
+	if (argc > 3) {
+		if (!dlopen(argv[3], RTLD_NOW))
+			std::printf("Bail out! %s\n", dlerror());
+		second_device(alloc, free, !std::strcmp(argv[2], "refused"));
+		std::printf("1..%d\n", count);
+		return 0;
+	}
+	p = alloc(1 << 20, 0, nullptr);
 	ok(p, "a block");
 	text = caught([&] { alloc(std::size_t(1) << 50, 0, nullptr); });
 	ok(text.find("CUDA out of memory. hetmem: ") == 0, "no memory is an exception");

@@ -404,19 +404,46 @@ class Command(tap.Case):
 
 
 class Shim(tap.Case):
-    def test_exceptions(self):
+    def run_plain(self, count, *arguments, **environment):
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "plain")
             source = f"{tap.TOP}/selftests/python/plain.cc"
             subprocess.run(["g++", "-std=c++17", "-Wall", "-Werror", "-o", program, source],
                            check=True)
-            result = subprocess.run([program, _library.part("libhetmem-torch.so")],
-                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                    text=True, check=False)
+            result = subprocess.run(
+                [program, _library.part("libhetmem-torch.so"), *arguments],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
+                env={**os.environ, **environment})
         # An exception is enough: nothing is written.
         self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
-        self.assertIn("1..7", result.stdout)
+        self.assertIn(f"1..{count}", result.stdout)
         self.assertNotIn("not ok", result.stdout)
+
+    def test_exceptions(self):
+        self.run_plain(7)
+
+    def test_second_device(self):
+        """A kernel of PyTorch would read memory that its device cannot use."""
+        with tempfile.TemporaryDirectory() as folder:
+            driver = os.path.join(folder, "libcuda.so.1")
+
+            def driver_where(can):
+                subprocess.run(
+                    ["gcc", "-shared", "-Wl,-soname,libcuda.so.1", "-o", driver, "-x", "c", "-"],
+                    text=True, check=True, input="int cuDeviceCanAccessPeer(int *can, int of, "
+                    f"int peer) {{ *can = {can}; return 0; }}")
+
+            def second(what, spec):
+                self.run_plain(4, what, driver, HETMEM_SOFT_DEVICES="2", HETMEM_RESOURCE=spec)
+
+            driver_where(1)
+            for spec in ("device-pool", "pool(vmm)", "pool(vmm(peers=1/1))"):
+                second("refused", spec)
+            for spec in ("pool(vmm(peers=0/1))", "pool(managed)"):
+                second("used", spec)
+            # Without such access PyTorch asks the driver to copy.
+            driver_where(0)
+            second("used", "pool(vmm)")
 
 
 if __name__ == "__main__":

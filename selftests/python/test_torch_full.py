@@ -158,6 +158,23 @@ class Full(tap.Case):
             assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() == MIB
             """.replace("HELPER", repr(helper())))
 
+    def test_trace_of_memory(self):
+        """What torch.cuda._sanitizer asks to be told."""
+        self.run_code("""
+            import torch.cuda._gpu_trace as trace
+            seen = []
+            x = empty(MIB)
+            trace.register_callback_for_memory_allocation(lambda ptr: seen.append((1, ptr)))
+            trace.register_callback_for_memory_deallocation(lambda ptr: seen.append((0, ptr)))
+            torch._C._activate_gpu_trace()
+            y = empty(1000)
+            one, other = x.data_ptr(), y.data_ptr()
+            del x
+            assert seen == [(1, other), (0, one)], seen
+            y = y.new_empty(0)
+            assert seen == [(1, other), (0, one), (0, other)], seen
+            """)
+
     def test_statistics_open_no_device(self):
         self.run_code("""
             torch.cuda.init()

@@ -35,6 +35,7 @@
 #include <unistd.h>
 
 #include <c10/core/Allocator.h>
+#include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -610,6 +611,9 @@ void *allocator::get(std::size_t size, DeviceIndex device, cudaStream_t stream)
 		fail("alloc");
 	}
 	insert(ptr, { size, device, stream, chosen_pool, context, nullptr });
+	if (const auto *interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter))
+		(*interpreter)->trace_gpu_memory_allocation(
+			c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
 	return ptr;
 }
 
@@ -691,6 +695,9 @@ bool allocator::release(void *ptr)
 
 	if (!remove(ptr, &block))
 		return release_uncached(ptr);
+	if (const auto *interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter))
+		(*interpreter)->trace_gpu_memory_deallocation(
+			c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
 	hetmem_torch_free(ptr, block.size, block.device, block.stream);
 	return true;
 }

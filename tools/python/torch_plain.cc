@@ -8,18 +8,28 @@
  * torch refuses to allocators of this kind later: the hook of their beginning refuses at
  * once, before the capture begins.
  *
+ * torch copies between two devices by a kernel of one, and asks no allocator of this kind
+ * before: such a kernel ends the process where it cannot use the memory. So the second device
+ * of a process is refused before its first block, unless the spec maps the memory for both.
+ *
  * torch.cuda.MemPool takes functions without an argument of its own. A slot is a pair of
  * functions with resources that a program chooses; torch's allocator looks at what these
  * return.
  */
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
+#include <dlfcn.h>
 #include <exception>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <utility>
 
 #include <hetmem.h>
+#include <hetmem/framework.h>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -37,7 +47,7 @@ public:
 	{
 	}
 
-	explicit failure(const char *what) : text(what) {}
+	explicit failure(std::string what) : text(std::move(what)) {}
 
 	const char *what() const noexcept override
 	{
@@ -74,14 +84,66 @@ void slot_free(int number, void *ptr, int device, hetmem_stream stream)
 		hetmem_free(res, ptr, 0, stream);
 }
 
+/* Devices that have blocks here: each can use the memory of the others. */
+std::atomic<std::uint64_t> used;
+std::mutex adding;
+
+/* Whether torch copies from @other by a kernel of @device. */
+bool copies_by_kernel(int device, int other)
+{
+	/* torch has loaded the driver, in which devices have torch's numbers. */
+	void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+	auto ask = driver ? reinterpret_cast<int (*)(int *, int, int)>(
+		dlsym(driver, "cuDeviceCanAccessPeer")) : nullptr;
+	int can = 0;
+
+	return ask && !ask(&can, device, other) && can;
+}
+
+bool reaches(int device, int other)
+{
+	struct hetmem_resource *res = hetmem_torch_resource(other);
+	struct hetmem_access access = {};
+
+	access.size = sizeof(access);
+	return res && !hetmem_resource_access(res, &access) && access.devices >> device & 1;
+}
+
+void add_device(int device)
+{
+	std::lock_guard<std::mutex> lock(adding);
+	std::uint64_t before = used.load(std::memory_order_relaxed);
+
+	for (int other = 0; other < devices; other++) {
+		if (other == device || !(before >> other & 1))
+			continue;
+		for (auto [one, two] : { std::pair(device, other), std::pair(other, device) })
+			if (!reaches(one, two) && copies_by_kernel(one, two))
+				throw failure("hetmem: plain mode: device " + std::to_string(one) +
+					      " cannot use the memory of device " +
+					      std::to_string(two) + ", and a copy would end the "
+					      "process: use full mode, or a process for each device, "
+					      "or name the devices in the spec, as in "
+					      "hetmem.torch.enable(\"pool(vmm(peers=" +
+					      std::to_string(std::min(one, two)) + "/" +
+					      std::to_string(std::max(one, two)) + "))\")");
+	}
+	used.store(before | std::uint64_t(1) << device, std::memory_order_release);
+}
+
 } /* namespace */
 
 /* For torch.cuda.memory.CUDAPluggableAllocator. */
 EXPORT void *hetmem_plain_alloc(std::size_t size, int device, hetmem_stream stream)
 {
 	void *ptr;
-	int err = hetmem_torch_try_alloc(size, device, stream, &ptr);
+	int err;
 
+	/* try_alloc() refuses a device that there is not. */
+	if (device >= 0 && device < devices &&
+	    !(used.load(std::memory_order_acquire) >> device & 1) && hetmem_torch_resource(device))
+		add_device(device);
+	err = hetmem_torch_try_alloc(size, device, stream, &ptr);
 	if (err)
 		throw failure(err);
 	return ptr;
