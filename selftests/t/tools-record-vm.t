@@ -49,7 +49,15 @@ wait $recorder
 try killed hetmem report --json /tmp/killed
 try enabled cat /sys/kernel/tracing/events/hetmem/enable
 try stranger su user -c "hetmem record -o /tmp/stranger $pid"
-try own su user -c "HETMEM_DRIVER=soft hetmem record -o /tmp/own --for 1 executor & sleep 3; kill \$(pidof executor | cut -d' ' -f1); wait"
+# The newer one of two is the user's.
+cat >/tmp/own.sh <<'EOO'
+HETMEM_DRIVER=soft hetmem record -o /tmp/own --for 1 executor &
+until pidof executor | grep -q ' '; do sleep 0.1; done
+sleep 3
+kill $(pidof executor | cut -d' ' -f1)
+wait
+EOO
+try own su user -c 'sh /tmp/own.sh'
 try own-report su user -c "hetmem report --json /tmp/own"
 try unload sh -c 'kill -9 $(pidof executor); sleep 1; rmmod hetmem_emu hetmem && echo unloaded'
 try end true
