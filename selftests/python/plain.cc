@@ -65,6 +65,10 @@ static void second_device(const std::function<alloc_fn> &alloc,
 			free(second, 1 << 20, 0, nullptr);
 		second = nullptr;
 	}
+	/* As torch.empty(0) of device 0, which unified tensors begin with. */
+	text = caught([&] { second = alloc(0, 0, nullptr); });
+	ok(text.empty(), "0 bytes of device 0");
+	free(second, 0, 0, nullptr);
 	free(first, 1 << 20, 1, nullptr);
 	first = alloc(1 << 20, 1, nullptr);
 	ok(first, "device 1 goes on");

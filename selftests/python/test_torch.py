@@ -434,7 +434,7 @@ class Shim(tap.Case):
                     f"int peer) {{ *can = {can}; return 0; }}")
 
             def second(what, spec):
-                self.run_plain(4, what, driver, HETMEM_SOFT_DEVICES="2", HETMEM_RESOURCE=spec)
+                self.run_plain(5, what, driver, HETMEM_SOFT_DEVICES="2", HETMEM_RESOURCE=spec)
 
             driver_where(1)
             for spec in ("device-pool", "pool(vmm)", "pool(vmm(peers=1/1))"):

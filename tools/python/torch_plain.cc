@@ -139,8 +139,8 @@ EXPORT void *hetmem_plain_alloc(std::size_t size, int device, hetmem_stream stre
 	void *ptr;
 	int err;
 
-	/* try_alloc() refuses a device that there is not. */
-	if (device >= 0 && device < devices &&
+	/* No kernel reads a tensor without elements. try_alloc() refuses a device that there is not. */
+	if (size && device >= 0 && device < devices &&
 	    !(used.load(std::memory_order_acquire) >> device & 1) && hetmem_torch_resource(device))
 		add_device(device);
 	err = hetmem_torch_try_alloc(size, device, stream, &ptr);
