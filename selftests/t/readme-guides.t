@@ -108,7 +108,8 @@ unset HETMEM_DRIVER HETMEM_RESOURCE HETMEM_SOFT_MACHINE
 for guide in $guides; do
 	while read -r line; do
 		status=0
-		bash -c "$line" >"$tmp/out" 2>"$tmp/err" </dev/null || status=$?
+		# Another user's files may be in /tmp.
+		bash -c "${line//\/tmp\//$tmp/}" >"$tmp/out" 2>"$tmp/err" </dev/null || status=$?
 		most=0
 		# Something is missing on most machines.
 		[[ $line != *'hetmem doctor'* ]] || most=1
