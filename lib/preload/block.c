@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -200,6 +201,15 @@ static void drop_oldest(void)
 		drop_slot(slot, what);
 }
 
+/* Under such a limit the program may need what the cache keeps, for mappings of any kind. */
+static bool is_limited(void)
+{
+	struct rlimit limit;
+
+	return (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY) ||
+	       (!getrlimit(RLIMIT_DATA, &limit) && limit.rlim_cur != RLIM_INFINITY);
+}
+
 /* False: there is no room for it. */
 static bool cache_put(void *start, size_t size)
 {
@@ -207,7 +217,7 @@ static bool cache_put(void *start, size_t size)
 	const uint64_t time = now();
 	size_t i, tries;
 
-	if (size > CACHE_MOST)
+	if (size > CACHE_MOST || is_limited())
 		return false;
 	/* The program may have protected a part: the next owner may write all. */
 	if (syscall(SYS_mprotect, start, size, PROT_READ | PROT_WRITE))
@@ -250,6 +260,8 @@ static void *make_pages(size_t size, size_t align, bool zero, size_t *got)
 		return p;
 	}
 	p = hm_pages_map(size, align > HM_UNIT ? align : HM_UNIT);
+	if (!p && cache_expire(0))
+		p = hm_pages_map(size, align > HM_UNIT ? align : HM_UNIT);
 	if (p)
 		hm_pages_track(p, size);
 	*got = size;
@@ -266,7 +278,8 @@ void *hm_block_alloc(size_t size, size_t align, bool zero)
 	if (size > PTRDIFF_MAX - HM_UNIT || align > PTRDIFF_MAX / 2)
 		return NULL;
 	size = hm_whole_pages(size);
-	if (align <= HM_UNIT)
+	/* A resource's memory begins at a multiple of HM_UNIT, and a page is as large as that. */
+	if (align <= HM_UNIT && size >= HM_UNIT)
 		p = hm_resource_alloc(size);
 	if (p) {
 		flags = RESOURCE;

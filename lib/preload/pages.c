@@ -54,7 +54,7 @@ void hm_pages_advise(void *start, size_t size)
 }
 
 /* Maps more than is asked for, and unmaps what stands out on both sides. */
-static void *map_aligned(size_t size, size_t align)
+static void *map_aligned(size_t size, size_t align, int prot)
 {
 	const size_t room = size + align - hm_page_size;
 	uintptr_t start, at;
@@ -62,7 +62,7 @@ static void *map_aligned(size_t size, size_t align)
 
 	if (room < size)
 		return NULL;
-	p = hm_sys_mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	p = hm_sys_mmap(NULL, room, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return NULL;
 	start = (uintptr_t)p;
@@ -76,7 +76,7 @@ static void *map_aligned(size_t size, size_t align)
 
 void *hm_pages_map(size_t size, size_t align)
 {
-	void *p = map_aligned(size, align);
+	void *p = map_aligned(size, align, PROT_READ | PROT_WRITE);
 
 	if (p)
 		hm_pages_advise(p, size);
@@ -92,7 +92,8 @@ bool hm_pages_resize(void *start, size_t old_size, size_t size)
 
 void *hm_pages_reserve(size_t size)
 {
-	return map_aligned(size, HM_UNIT);
+	/* Addresses alone: they count for no limit of memory. */
+	return map_aligned(size, HM_UNIT, PROT_NONE);
 }
 
 bool hm_pages_move(void *old, size_t old_size, void *target, size_t size)

@@ -15,12 +15,14 @@
 #include <link.h>
 #include <linux/mempolicy.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "preload/preload.h"
@@ -305,13 +307,16 @@ export void free(void *p)
 	next.free(p);
 }
 
-/* Copies @old bytes of @p to a new allocation of @size, and frees @p. */
+/*
+ * Copies @old bytes of @p to a new allocation of @size, and frees @p. Programs do not expect that
+ * less memory is refused: then @p stays.
+ */
 static void *move(void *p, size_t old, size_t size)
 {
 	void *to = malloc(size);
 
 	if (!to)
-		return NULL;
+		return size <= old ? p : NULL;
 	memcpy(to, p, old < size ? old : size);
 	free(p);
 	return to;
@@ -485,7 +490,8 @@ export void *mmap(void *addr, size_t size, int prot, int flags, int fd, off_t of
 	void *p;
 
 	if (hm_settings.mmap && is_large(size) && !addr && size <= PTRDIFF_MAX - HM_UNIT &&
-	    flags == (MAP_PRIVATE | MAP_ANONYMOUS) && prot == (PROT_READ | PROT_WRITE)) {
+	    flags == (MAP_PRIVATE | MAP_ANONYMOUS) && prot == (PROT_READ | PROT_WRITE) &&
+	    !(offset & (off_t)(hm_page_size - 1))) {
 		p = hm_pages_map(hm_whole_pages(size), HM_UNIT);
 		if (p) {
 			hm_block_mapped(p, hm_whole_pages(size));
@@ -646,6 +652,21 @@ static void begin(void)
 		hm_settings.min = min;
 }
 
+/* A limit of the file's size must not end the program: the signal is taken back. */
+static void write_line(int fd, const char *line, size_t size)
+{
+	const struct timespec none = { 0, 0 };
+	sigset_t signal, before;
+
+	sigemptyset(&signal);
+	sigaddset(&signal, SIGXFSZ);
+	sigprocmask(SIG_BLOCK, &signal, &before);
+	/* One write: lines of processes that end together do not mix. */
+	if (write(fd, line, size) < 0 && errno == EFBIG && !sigismember(&before, SIGXFSZ))
+		sigtimedwait(&signal, NULL, &none);
+	sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
 __attribute__((destructor))
 static void end(void)
 {
@@ -662,8 +683,7 @@ static void end(void)
 		     program_invocation_short_name, hm_counters.blocks, hm_counters.peak,
 		     hm_counters.cached, hm_counters.moved, hm_counters.tracked,
 		     hm_counters.resource, hm_counters.mappings, off ? " off: " : "", off ? off : "");
-	/* One write: lines of processes that end together do not mix. */
-	if (n > 0 && write(fd, line, n) < 0)
-		n = 0;
+	if (n > 0)
+		write_line(fd, line, n);
 	close(fd);
 }

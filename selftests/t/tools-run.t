@@ -149,6 +149,16 @@ for spec in system 'pool(host)' 'stats(pool(system))'; do
 done
 program 'forks, --spec' with --spec system $programs/forks
 HETMEM_DRIVER=soft BY_SPEC=yes program 'calls, unified' with --spec unified $programs/calls blocks
+program 'limits, without' $programs/limits
+program 'limits' with $programs/limits
+program 'limits, 64K' with --min 64K $programs/limits
+program 'limits, mmap' with --mmap $programs/limits
+program 'limits, --spec' with --min 64K --spec system $programs/limits spec
+for blocks in 0 1; do
+	(ulimit -f $blocks; "$hetmem" run --report "$tmp/short" sh -c 'exit 5' 2>"$tmp/err")
+	[ $? -eq 5 ]
+	judge "a limit of the report's size ($blocks) does not end the program"
+done
 # Little address space: what cannot be a block is the next allocator's, or an error.
 check 'little address space' sh -c "ulimit -v 300000; '$hetmem' run sort -n -S 30M --parallel=1 /dev/null"
 
