@@ -176,6 +176,142 @@ status=$?
 [ $status -eq 143 ]
 judge 'a signal is passed on to the command'
 
+# counts FILE: writes what it gets, and ends after four seconds.
+cat >"$tmp/counts.py" <<'EOS'
+import os, signal, sys, time
+got = []
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, frame: got.append(number))
+open(sys.argv[1] + '.up', 'w').write('up')
+end = time.monotonic() + 60
+while time.monotonic() < end and not os.path.exists(sys.argv[1] + '.end'):
+    time.sleep(0.05)
+with open(sys.argv[1] + '.new', 'w') as file:
+    print(*map(int, got), file=file)
+os.rename(sys.argv[1] + '.new', sys.argv[1])
+sys.exit(9)
+EOS
+for number in TERM HUP; do
+	"$hetmem" record --for 1 -o "$tmp/late-$number" -- python3 "$tmp/counts.py" "$tmp/got-$number" &
+	recorder=$!
+	children+=("$recorder")
+	wait_for test -s "$tmp/got-$number.up"
+	wait_for sh -c "'$hetmem' report --json '$tmp/late-$number' 2>/dev/null | grep -q 'its time was over'"
+	kill -"$number" $recorder
+	sleep 0.5
+	touch "$tmp/got-$number.end"
+	wait $recorder
+	status=$?
+	[ $status -eq 9 ] && [ "$(cat "$tmp/got-$number")" = "$(kill -l $number)" ]
+	judge "after --for SIG$number still goes to the command, whose status is the result"
+done
+# A terminal tells the whole group: the command must not be told twice.
+cat >"$tmp/terminal.py" <<'EOS'
+import os, pty, sys, time
+pid, fd = pty.fork()
+if not pid:
+    os.execv(sys.argv[1], sys.argv[1:])
+while not os.path.exists(sys.argv[-1] + '.up'):
+    time.sleep(0.05)
+os.write(fd, b'\x03')
+time.sleep(1)
+open(sys.argv[-1] + '.end', 'w').close()
+try:
+    while os.read(fd, 1000):
+        pass
+except OSError:
+    pass
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+EOS
+python3 "$tmp/terminal.py" "$hetmem" record -o "$tmp/terminal" -- python3 "$tmp/counts.py" "$tmp/got-pty"
+status=$?
+[ $status -eq 9 ] && [ "$(cat "$tmp/got-pty")" = 2 ]
+judge 'Ctrl-C reaches the command once'
+(trap '' HUP; exec "$hetmem" record --force -o "$tmp/nohup" -- sleep 2) &
+recorder=$!
+children+=("$recorder")
+wait_for grown "$tmp/nohup" 64
+kill -HUP $recorder
+wait $recorder
+status=$?
+run report --json "$tmp/nohup"
+[ $status -eq 0 ] && grep -q 'the process ended' "$tmp/out"
+judge 'a signal that nohup had ignored is ignored'
+
+# A process can keep its memory locked for ever. Here the kernel's files of it do not answer.
+cat >"$tmp/locked.c" <<'EOS'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void wait_for_ever(const char *path)
+{
+	const char *name = strrchr(path, '/');
+
+	if (name && !strncmp(path, "/proc/", 6) && !access(getenv("LOCKED"), F_OK) &&
+	    (!strcmp(name, "/pagemap") || !strcmp(name, "/maps")))
+		for (;;)
+			pause();
+}
+
+ssize_t pread(int fd, void *p, size_t n, off_t at)
+{
+	ssize_t (*next)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, "pread");
+	char link[64], path[64] = "";
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (readlink(link, path, sizeof(path) - 1) > 0)
+		wait_for_ever(path);
+	return next(fd, p, n, at);
+}
+ssize_t pread64(int fd, void *p, size_t n, off_t at) __attribute__((alias("pread")));
+
+FILE *fopen(const char *path, const char *mode)
+{
+	FILE *(*next)(const char *, const char *) = dlsym(RTLD_NEXT, "fopen");
+
+	wait_for_ever(path);
+	return next(path, mode);
+}
+FILE *fopen64(const char *path, const char *mode) __attribute__((alias("fopen")));
+EOS
+check 'files that do not answer' gcc -shared -fPIC -O1 -Wall -o "$tmp/locked.so" "$tmp/locked.c" -ldl
+export LOCKED=$tmp/locked
+touch "$LOCKED"
+sleep 1000 &
+locked=$!
+children+=("$locked")
+status=0
+LD_PRELOAD=$tmp/locked.so "$hetmem" record -o "$tmp/l1" $locked >"$tmp/out" 2>"$tmp/err" || status=$?
+one_line 1 'keeps its memory locked' && [ ! -e "$tmp/l1" ]
+judge 'a process whose memory is locked is refused'
+for how in for signal; do
+	seconds=1000
+	[ $how = signal ] || seconds=2
+	rm "$LOCKED"
+	LD_PRELOAD=$tmp/locked.so "$hetmem" record --for $seconds -o "$tmp/l-$how" $locked &
+	recorder=$!
+	children+=("$recorder")
+	wait_for grown "$tmp/l-$how" 200
+	touch "$LOCKED"
+	sleep 0.5
+	[ $how = for ] || kill -TERM $recorder
+	wait $recorder
+	status=$?
+	run report --json "$tmp/l-$how"
+	[ $status -eq 0 ] && grep -q "$([ $how = for ] && echo its time was over || echo signal)" "$tmp/out"
+	judge "a recording ends though the memory is locked meanwhile ($how)"
+done
+LD_PRELOAD=$tmp/locked.so "$hetmem" status --interval 0 $locked >"$tmp/out" 2>"$tmp/err"
+status=$?
+[ $status -eq 0 ] && grep -q 'not known: its memory is locked' "$tmp/out"
+judge 'hetmem status goes on without it'
+kill $locked
+rm "$LOCKED"
+
 # The file.
 "$hetmem" record -o "$tmp/a" -- true
 run record -o "$tmp/a" -- true

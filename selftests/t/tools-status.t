@@ -256,6 +256,24 @@ done
 judge 'no rate of figures that jump is negative'
 kill "$pid"
 
+cat >"$tmp/twice.py" <<'EOS'
+import fcntl, os, struct, time
+fd = os.memfd_create('hetmem-statistics', os.MFD_ALLOW_SEALING)
+os.ftruncate(fd, 16384)
+os.pwrite(fd, struct.pack('<IIII', 0x74736d68, 1, os.getpid(), 0) + bytes(240) +
+          struct.pack('<Q', 1) + bytes(248), 0)
+fcntl.fcntl(fd, fcntl.F_ADD_SEALS, 7)
+os.dup(fd)
+print('ready', flush=True)
+time.sleep(1000)
+EOS
+start twice python3 "$tmp/twice.py"
+run status --json --interval 0 "$pid"
+if grep -q '^ino:' /proc/self/fdinfo/0; then
+	ask 'a file behind two descriptors counts once' '@{$all->{processes}[0]{pools}} == 1'
+fi
+kill "$pid"
+
 # A child that was forked past the handlers has the file of its parent.
 cat >"$tmp/clone.py" <<'EOS'
 import ctypes, fcntl, os, struct, time
@@ -301,8 +319,13 @@ if [ "$(id -u)" -eq 0 ] && command -v runuser >/dev/null; then
 	judge "another user sees nothing of it, and is told"
 	runuser -u nobody -- "$hetmem" status --interval 0 "$good" >"$tmp/out" 2>"$tmp/err" </dev/null
 	status=$?
-	[ $status -eq 0 ] && grep -q 'not known: not permitted' "$tmp/out"
-	judge 'nor where its memory is'
+	[ $status -eq 1 ] && grep -q 'not known: not permitted' "$tmp/out" &&
+		grep -q "^hetmem status: not permitted to look at process $good" "$tmp/err"
+	judge 'nor where its memory is, and that is an error'
+	runuser -u nobody -- "$hetmem" status --json --interval 0 "$good" >"$tmp/out" 2>"$tmp/err" </dev/null
+	status=1
+	ask 'in JSON null is what is not known' '!defined $all->{processes}[0]{pools} &&
+		!defined $all->{processes}[0]{tracked}'
 fi
 
 wrong 'both formats' 'do not go together' status --json --prometheus

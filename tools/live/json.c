@@ -109,7 +109,8 @@ static struct json_object *json_process(const struct sample_process *was,
 {
 	const struct sample_moves moves = sample_moves(was, p, seconds);
 	const bool known = moves.source != SOURCE_NONE;
-	struct json_object *o = json_object_new_object(), *pools = json_object_new_array();
+	struct json_object *o = json_object_new_object();
+	struct json_object *pools = p->hidden ? NULL : json_object_new_array();
 	unsigned int i;
 
 	for (i = 0; i < p->nr_pools; i++)
@@ -118,7 +119,7 @@ static struct json_object *json_process(const struct sample_process *was,
 	add(o, "pid", json_object_new_int(p->pid));
 	add(o, "uid", json_object_new_int64(p->uid));
 	add(o, "name", json_text(p->name));
-	add(o, "tracked", json_object_new_boolean(p->tracked));
+	add(o, "tracked", p->tracked || !p->hidden ? json_object_new_boolean(p->tracked) : NULL);
 	add(o, "ranges", p->tracked ? json_count(p->ranges) : NULL);
 	add(o, "pinned_bytes", p->tracked ? json_count(p->pinned) : NULL);
 	add(o, "hints_waiting", p->executor ? json_count(p->waiting) : NULL);
@@ -134,7 +135,7 @@ static struct json_object *json_process(const struct sample_process *was,
 	add(o, "memory_complete",
 	    json_object_new_boolean(p->residency != SOURCE_NONE && !p->partial));
 	add(o, "pools", pools);
-	add(o, "pools_unlisted", json_count(p->unlisted));
+	add(o, "pools_unlisted", p->hidden ? NULL : json_count(p->unlisted));
 	return o;
 }
 

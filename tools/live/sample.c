@@ -6,15 +6,18 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <hetmem.h>
 
+#include "bounded.h"
 #include "hint/peer.h"
 #include "map/picture.h"
 #include "map/source.h"
@@ -37,6 +40,10 @@
 #define FIRST_LOOKS	256
 /* Descriptors of a process that have the name and are opened. */
 #define CANDIDATES	16
+/* Seconds that one process may hold up a sample beyond its share, and all of them together. */
+#define PATIENCE	1.0
+/* Even then it has that much. */
+#define LEAST		0.02
 /* A larger rate is a liar's, and no integer. */
 #define MAX_RATE	0x1p62
 
@@ -252,13 +259,80 @@ static uint32_t own_pid(pid_t pid)
 	return last;
 }
 
-/*
- * The file behind the link @name of @dir. What it is is known before it is opened for
- * reading: a FIFO or a device that has this name is not touched. Its seals promise that it
- * keeps its size. Another user's file can have been passed on; a process that was root's
- * may have made it as root.
+/* A line of a file of fdinfo: -1: not there. */
+static long long fdinfo(const char *path, const char *name)
+{
+	char *text = read_file(NULL, path, 65536, NULL), *line = text;
+	const size_t len = strlen(name);
+	long long value = -1;
+
+	while (line && *line) {
+		if (!strncmp(line, name, len) && line[len] == ':')
+			value = strtoll(line + len + 1, NULL, 10);
+		line = strchr(line, '\n');
+		line = line ? line + 1 : NULL;
+	}
+	free(text);
+	return value;
+}
+
+/* The mount of all memfds; -1: not known. */
+static long long memfd_mount(void)
+{
+	const int fd = memfd_create("hetmem", MFD_CLOEXEC);
+	long long mount;
+	char path[64];
+
+	if (fd < 0)
+		return -1;
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	mount = fdinfo(path, "mnt_id");
+	close(fd);
+	return mount;
+}
+
+/**
+ * struct search - through the descriptors of a process
+ * @at: where it goes on, -1: it is complete
+ * @files: of statistics that were found, with their @inodes; @candidates: that were opened
  */
-static bool read_published(DIR *dir, const char *name, uid_t owner, struct hm_published *page)
+struct search {
+	pid_t pid;
+	long at;
+	unsigned int files, candidates;
+	long long inodes[SAMPLE_FILES];
+};
+
+/*
+ * Whether @path, of O_PATH, is a memfd that was not seen before. No file system is asked before
+ * it is known to be that of memfds: a FUSE server can leave any call without an answer. A file
+ * behind two descriptors counts once.
+ */
+static bool is_new_memfd(struct search *s, int path)
+{
+	static long long mount;
+	unsigned int i;
+	char info[64];
+
+	if (!mount)
+		mount = memfd_mount();
+	snprintf(info, sizeof(info), "/proc/self/fdinfo/%d", path);
+	if (mount < 0 || fdinfo(info, "mnt_id") != mount)
+		return false;
+	/* Before Linux 5.14 there is no such line. */
+	s->inodes[s->files] = fdinfo(info, "ino");
+	for (i = 0; i < s->files; i++)
+		if (s->inodes[i] >= 0 && s->inodes[i] == s->inodes[s->files])
+			return false;
+	return true;
+}
+
+/*
+ * The file behind the link @name of @dir. Its seals promise that it keeps its size. Another
+ * user's file can have been passed on; a process that was root's may have made it as root.
+ */
+static bool read_published(struct search *s, DIR *dir, const char *name, uid_t owner,
+			   struct hm_published *page)
 {
 	int fd, path = openat(dirfd(dir), name, O_PATH | O_CLOEXEC);
 	char again[64];
@@ -268,14 +342,13 @@ static bool read_published(DIR *dir, const char *name, uid_t owner, struct hm_pu
 
 	if (path < 0)
 		return false;
-	good = !fstat(path, &st) && S_ISREG(st.st_mode) && st.st_size == sizeof(*page) &&
-	       (st.st_uid == owner || !st.st_uid);
+	good = is_new_memfd(s, path) && !fstat(path, &st) && S_ISREG(st.st_mode) &&
+	       st.st_size == sizeof(*page) && (st.st_uid == owner || !st.st_uid);
 	snprintf(again, sizeof(again), "/proc/self/fd/%d", path);
 	fd = good ? open(again, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
 	close(path);
 	if (fd < 0)
 		return false;
-	/* -1: no memfd at all. */
 	seals = fcntl(fd, F_GET_SEALS);
 	good = seals >= 0 && (seals & HM_PUBLISH_SEALS) == HM_PUBLISH_SEALS &&
 	       pread(fd, page, sizeof(*page), 0) == sizeof(*page);
@@ -325,17 +398,6 @@ static void add_pools(struct sample_process *p, const struct hm_published *page,
 	}
 }
 
-/**
- * struct search - through the descriptors of a process
- * @at: where it goes on, -1: it is complete
- * @files: of statistics that were found; @candidates: that were opened
- */
-struct search {
-	pid_t pid;
-	long at;
-	unsigned int files, candidates;
-};
-
 static void look_at_file(struct sample *sample, struct search *s, DIR *dir, const char *name)
 {
 	static struct hm_published page;
@@ -347,7 +409,7 @@ static void look_at_file(struct sample *sample, struct search *s, DIR *dir, cons
 	if (len != sizeof(LINK) - 1 || memcmp(target, LINK, len))
 		return;
 	s->candidates++;
-	if (!read_owner(s->pid, &owner) || !read_published(dir, name, owner, &page) ||
+	if (!read_owner(s->pid, &owner) || !read_published(s, dir, name, owner, &page) ||
 	    page.pid != own_pid(s->pid))
 		return;
 	p = add_pid(sample, s->pid);
@@ -452,7 +514,9 @@ static void find_these(struct sample *sample, const pid_t *pids, size_t nr,
 		const int err = find_published(sample, &s, ULONG_MAX, &share);
 
 		/* Their line says what is not permitted. */
-		if (err != -EACCES && err != -EPERM)
+		if (err == -EACCES || err == -EPERM)
+			sample->processes[i].hidden = true;
+		else
 			count_missing(sample, err);
 		sample->left_out += s.at > 0;
 	}
@@ -491,6 +555,7 @@ static void look_at_memory(struct sample_process *p, const struct budget *budget
 			source_close(&source);
 	}
 	if (err) {
+		p->why = err == -ENODATA ? "it has no memory" : "not permitted";
 		vmas_free(&vmas);
 		return;
 	}
@@ -554,6 +619,99 @@ static void look_at_counters(struct sample_process *p, const struct budget *budg
 					      &p->thrashed) >= (ssize_t)p->largest;
 }
 
+/**
+ * struct look - at one process, in a thread of its own
+ * @process: a copy, which goes back if the look ends in time
+ * @next: it did not, and still goes on
+ */
+struct look {
+	struct sample_process process;
+	struct budget budget;
+	struct look *next;
+};
+
+/* Looks that were left behind: their processes are not looked at again meanwhile. */
+static struct look *stuck;
+static pthread_mutex_t stuck_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool is_stuck(const struct sample_process *p)
+{
+	const struct look *l;
+	bool found = false;
+
+	pthread_mutex_lock(&stuck_lock);
+	for (l = stuck; l && !found; l = l->next)
+		found = l->process.pid == p->pid && l->process.started == p->started;
+	pthread_mutex_unlock(&stuck_lock);
+	return found;
+}
+
+static void add_stuck(struct look *look)
+{
+	pthread_mutex_lock(&stuck_lock);
+	look->next = stuck;
+	stuck = look;
+	pthread_mutex_unlock(&stuck_lock);
+}
+
+static void remove_stuck(const struct look *look)
+{
+	struct look **at;
+
+	pthread_mutex_lock(&stuck_lock);
+	for (at = &stuck; *at != look; at = &(*at)->next)
+		;
+	*at = look->next;
+	pthread_mutex_unlock(&stuck_lock);
+}
+
+/* It has returned at last. */
+static void drop_look(void *arg)
+{
+	remove_stuck(arg);
+	free(arg);
+}
+
+static void look_at(void *arg)
+{
+	struct look *look = arg;
+
+	if (look->process.tracked)
+		look_at_counters(&look->process, &look->budget);
+	look_at_memory(&look->process, &look->budget);
+}
+
+/* Fills @p. Until @end, if it can be helped; its own pace is @share. */
+static void look_within(struct sample_process *p, const struct budget *share, double end)
+{
+	struct look *look;
+	struct bounded *call;
+
+	if (is_stuck(p)) {
+		p->why = "its memory is locked";
+		return;
+	}
+	look = xcalloc(1, sizeof(*look));
+	look->process = *p;
+	look->budget = *share;
+	call = bounded_begin(look_at, look);
+	if (!call) {
+		look_at(look);
+	} else if (!bounded_wait(call, end)) {
+		add_stuck(look);
+		if (!bounded_end(call, drop_look)) {
+			p->why = "its memory is locked";
+			return;
+		}
+		/* It returned just now. */
+		remove_stuck(look);
+	} else {
+		bounded_end(call, NULL);
+	}
+	*p = look->process;
+	free(look);
+}
+
 static void drop(struct sample *sample, unsigned int i)
 {
 	free(sample->processes[i].pools);
@@ -599,10 +757,13 @@ int sample_take(struct sample *sample, const pid_t *pids, size_t nr_pids, double
 	while (i < sample->nr) {
 		struct sample_process *p = &sample->processes[i];
 		const struct budget share = share_of(&all, sample->nr - i);
+		double end = share.end + PATIENCE;
 
-		if (p->tracked)
-			look_at_counters(p, &share);
-		look_at_memory(p, &share);
+		if (end > all.end + PATIENCE)
+			end = all.end + PATIENCE;
+		if (end < now() + LEAST)
+			end = now() + LEAST;
+		look_within(p, &share, end);
 		if (is_same(p))
 			i++;
 		else
@@ -722,7 +883,7 @@ char *sample_locations_text(const struct sample_process *p)
 
 	if (p->residency == SOURCE_NONE) {
 		free(text);
-		return xstrdup("not known: not permitted");
+		return xasprintf("not known: %s", p->why);
 	}
 	for (i = 0; i < p->nr_locations; i++) {
 		more = xasprintf("%s%s%s %s", text, i ? ", " : "",

@@ -51,7 +51,8 @@ struct sample_location {
  * @largest: ranges of the context that has the most
  * @thrashed: of its ranges; @all_ranges: @largest of them were found
  * @to_device, @to_host: bytes moved since the context was opened, if @counted
- * @residency: SOURCE_NONE: not permitted, or no time was left
+ * @residency: SOURCE_NONE: not known, @why says it in words
+ * @hidden: neither its pools nor its contexts may be looked at
  * @partial: there is more: time ran out
  * @pools: of @nr_pools, to be freed with the sample; @unlisted: more of them
  */
@@ -60,11 +61,12 @@ struct sample_process {
 	uid_t uid;
 	uint64_t started;
 	char name[64];
-	bool tracked, executor, counted, all_ranges, partial;
+	bool tracked, executor, counted, all_ranges, partial, hidden;
 	unsigned int ranges, largest, waiting;
 	uint64_t pinned, thrashed;
 	uint64_t to_device, to_host;
 	enum sample_source residency;
+	const char *why;
 	unsigned int nr_locations;
 	struct sample_location locations[SAMPLE_LOCATIONS];
 	unsigned int nr_pools, unlisted;

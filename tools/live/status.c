@@ -266,6 +266,17 @@ static int take(const struct options *o, struct sample *sample)
 	return check_pids(o, sample);
 }
 
+/* The exit status; what is known of the process has been printed. */
+static int check_hidden(const struct options *o, const struct sample *sample)
+{
+	unsigned int i;
+
+	for (i = 0; o->nr_pids && i < sample->nr; i++)
+		if (sample->processes[i].hidden)
+			return not_permitted("status", sample->processes[i].pid);
+	return EXIT_OK;
+}
+
 static int show(const struct options *o)
 {
 	struct sample before, after;
@@ -273,8 +284,10 @@ static int show(const struct options *o)
 
 	ret = take(o, &before);
 	if (ret || o->prometheus) {
-		if (!ret)
+		if (!ret) {
 			status_prometheus(&before);
+			ret = check_hidden(o, &before);
+		}
 		sample_free(&before);
 		return ret;
 	}
@@ -284,6 +297,8 @@ static int show(const struct options *o)
 		status_json(&before, &after);
 	else if (!ret)
 		print_text(&before, &after);
+	if (!ret)
+		ret = check_hidden(o, &after);
 	sample_free(&before);
 	sample_free(&after);
 	return ret;

@@ -119,7 +119,7 @@ void source_close(struct source *source)
 static void ask_nodes(struct source *source, uint64_t start, size_t nr,
 		      int *nodes)
 {
-	static void *pages[NR_ENTRIES];
+	static _Thread_local void *pages[NR_ENTRIES];
 	size_t i;
 
 	for (i = 0; i < nr; i++) {
@@ -140,8 +140,8 @@ static void ask_nodes(struct source *source, uint64_t start, size_t nr,
 static int walk_pagemap(struct source *source, uint32_t why, uint64_t start,
 			uint64_t end, bool only_absent, struct joiner *joiner)
 {
-	static uint64_t entries[NR_ENTRIES];
-	static int nodes[NR_ENTRIES];
+	static _Thread_local uint64_t entries[NR_ENTRIES];
+	static _Thread_local int nodes[NR_ENTRIES];
 	uint64_t size = source->page_size;
 
 	while (start < end) {
@@ -192,7 +192,7 @@ static int walk_pagemap(struct source *source, uint32_t why, uint64_t start,
 static int walk_module(struct source *source, uint64_t start, uint64_t end,
 		       struct joiner *joiner)
 {
-	static struct hetmem_run runs[NR_RUNS];
+	static _Thread_local struct hetmem_run runs[NR_RUNS];
 	uint32_t i;
 	int ret;
 

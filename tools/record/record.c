@@ -27,8 +27,15 @@
 #define MIN_MAX		(64 << 10)
 /* Seconds that a look may take, if the interval is not longer. */
 #define BUDGET		0.5
+/* ns that the end of a process may take. */
+#define ENDING_NS	1000000000
+/* ns between two reads of a process that is loading a program. */
+#define LOADING_NS	2000000
 /* ns between two looks into the buffers of tracepoints. */
 #define EVENTS_NS	200000000
+
+/* Seconds that a look may take beyond its budget, and after the recording should have ended. */
+#define PATIENCE	5
 
 /* As of shells. */
 #define EXIT_SIGNAL	128
@@ -47,6 +54,7 @@ struct options {
  * @pidfd: readable when the process has ended; -1: it is asked for by its PID
  * @process: as it was, so that another process with its PID is not taken for it
  * @child: @pid is ours to wait for
+ * @end: of the recording, CLOCK_MONOTONIC in ns
  */
 struct recording {
 	const struct options *o;
@@ -56,7 +64,7 @@ struct recording {
 	pid_t pid;
 	int pidfd, signals;
 	bool child;
-	uint64_t began, samples;
+	uint64_t began, end, samples;
 	struct process process;
 };
 
@@ -152,6 +160,10 @@ static int refused(pid_t pid, int err)
 	case -EACCES:
 	case -EPERM:
 		return not_permitted("record", pid);
+	case -ETIMEDOUT:
+		return complain(EXIT_FAILED, "record",
+				"process %d keeps its memory locked, so nobody can look at it; try again later",
+				pid);
 	default:
 		return complain(EXIT_FAILED, "record", "process %d: %s", pid, strerror(-err));
 	}
@@ -165,12 +177,29 @@ static int add_process(struct recording *r, enum record_process_what what)
 	return record_file_add(&r->file, RECORD_PROCESS, &p, sizeof(p), NULL, 0);
 }
 
+/* While a program is loaded, the stack changes more than once. */
+static int read_process(const struct recording *r, struct process *p)
+{
+	const struct timespec pause = { 0, LOADING_NS };
+	uint64_t stack = r->process.stack;
+	int err, tries;
+
+	for (tries = 0; tries < 4; tries++) {
+		err = process_read(p, r->pid);
+		if (err || p->stack == stack)
+			break;
+		stack = p->stack;
+		nanosleep(&pause, NULL);
+	}
+	return err;
+}
+
 /* 0, an exit status, or -1: the process has ended. */
 static int look_for_exec(struct recording *r)
 {
 	struct process now, *was = &r->process;
 	const uint64_t stack = was->stack;
-	const int err = process_read(&now, r->pid);
+	const int err = read_process(r, &now);
 
 	if (err == -ESRCH || (!err && (now.ended || now.started != was->started)))
 		return -1;
@@ -226,6 +255,13 @@ static int start(struct recording *r, const sigset_t *before)
 			strerror(err));
 }
 
+/* A terminal has sent its signals to the command already, if that is in our process group. */
+static void pass_on(const struct recording *r, const struct signalfd_siginfo *info)
+{
+	if (r->child && (info->ssi_code != SI_KERNEL || getpgid(r->pid) != getpgrp()))
+		kill(r->pid, info->ssi_signo);
+}
+
 /*
  * Waits until the time @until (CLOCK_MONOTONIC in ns). Returns 0, or a reason to end. A signal
  * for a command is passed on, and ends the recording with it.
@@ -242,11 +278,36 @@ static int wait_until(struct recording *r, uint64_t until)
 	if (ppoll(fds, 2, &timeout, NULL) <= 0)
 		return 0;
 	if (fds[0].revents & POLLIN && read(r->signals, &info, sizeof(info)) == sizeof(info)) {
-		if (r->child)
-			kill(r->pid, info.ssi_signo);
+		pass_on(r, &info);
 		return RECORD_STOPPED;
 	}
 	return fds[1].revents ? RECORD_EXITED : 0;
+}
+
+/*
+ * While a look goes on. The process can make it last for ever, and the recording ends all the
+ * same: by a signal, which is read later, or at its time.
+ */
+static void wait_for_look(void *arg, const struct bounded *call)
+{
+	const struct recording *r = arg;
+	struct pollfd fds[] = { { .fd = bounded_fd(call), .events = POLLIN },
+				{ .fd = r->signals, .events = POLLIN } };
+	uint64_t end = r->end, time;
+
+	while ((time = clock_ns(CLOCK_MONOTONIC)) < end) {
+		const uint64_t left = end - time;
+		const struct timespec timeout = { left / 1000000000, left % 1000000000 };
+
+		if (ppoll(fds, ARRAY_SIZE(fds), &timeout, NULL) < 0 && errno != EINTR)
+			break;
+		if (fds[0].revents)
+			return;
+		if (fds[1].revents)
+			break;
+	}
+	/* Most looks are about to return. */
+	bounded_wait(call, now() + PATIENCE);
 }
 
 /* Looks once. 0, an exit status, or -1 with *@reason. */
@@ -258,18 +319,30 @@ static int look_once(struct recording *r, double budget, int *reason)
 	*reason = RECORD_EXITED;
 	if (status)
 		return status;
-	status = record_take(r->taker, &r->file, clock_ns(CLOCK_MONOTONIC) - r->began, budget, &err);
+	status = record_take(&r->taker, &r->file, clock_ns(CLOCK_MONOTONIC) - r->began, budget,
+			     wait_for_look, r, &err);
 	if (status)
 		return status;
 	r->samples += r->file.sequence != sequence;
 	switch (err) {
 	case -EACCES:
 	case -EPERM:
-		*reason = RECORD_DENIED;
+		/* So is one that is about to end. */
+		*reason = wait_until(r, clock_ns(CLOCK_MONOTONIC) + ENDING_NS);
+		if (!*reason)
+			*reason = RECORD_DENIED;
+		return -1;
+	case -ETIMEDOUT:
+		*reason = wait_until(r, 0);
+		if (!*reason)
+			*reason = RECORD_TIME;
 		return -1;
 	case -ESRCH:
 		/* It may be that only its program has changed. */
 		return look_for_exec(r);
+	case -EMFILE:
+	case -ENFILE:
+		return refused(r->pid, err);
 	default:
 		return 0;
 	}
@@ -278,7 +351,7 @@ static int look_once(struct recording *r, double budget, int *reason)
 /* Until the recording ends. 0 or an exit status; *@reason. */
 static int loop(struct recording *r, int *reason)
 {
-	const uint64_t end = r->o->seconds ? r->began + r->o->seconds * 1000000000ULL : UINT64_MAX;
+	const uint64_t end = r->end;
 	uint64_t next, events, time = 0;
 	int status;
 
@@ -317,14 +390,23 @@ static int loop(struct recording *r, int *reason)
 	}
 }
 
-/* The command's own status, as a shell has it. */
-static int wait_for_command(pid_t pid)
+/* The command's own status, as a shell has it. Signals are still passed on. */
+static int wait_for_command(struct recording *r)
 {
+	struct pollfd fds[] = { { .fd = r->signals, .events = POLLIN },
+				{ .fd = r->pidfd, .events = POLLIN } };
+	struct signalfd_siginfo info;
 	int status;
+	pid_t ended;
 
-	while (waitpid(pid, &status, 0) < 0)
-		if (errno != EINTR)
-			return EXIT_FAILED;
+	while (!(ended = waitpid(r->pid, &status, WNOHANG))) {
+		/* Without a pidfd it is asked for again and again. */
+		if (poll(fds, ARRAY_SIZE(fds), r->pidfd < 0 ? 100 : -1) > 0 && fds[0].revents &&
+		    read(r->signals, &info, sizeof(info)) == sizeof(info))
+			pass_on(r, &info);
+	}
+	if (ended < 0)
+		return EXIT_FAILED;
 	return WIFSIGNALED(status) ? EXIT_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -370,6 +452,7 @@ static int record(struct recording *r)
 	header.crc = record_crc(0, &header, offsetof(struct record_header, crc));
 	r->pidfd = syscall(SYS_pidfd_open, r->pid, 0);
 	r->began = clock_ns(CLOCK_MONOTONIC);
+	r->end = r->o->seconds ? r->began + r->o->seconds * 1000000000ULL : UINT64_MAX;
 	err = process_read(&r->process, r->pid);
 	if (err && err != -ESRCH)
 		return refused(r->pid, err);
@@ -389,6 +472,12 @@ static int record(struct recording *r)
 	return status;
 }
 
+static void wait_briefly(void *arg, const struct bounded *call)
+{
+	(void)arg;
+	bounded_wait(call, now() + PATIENCE);
+}
+
 /* 0, or an exit status: whether the process may be looked at. */
 static int check_process(pid_t pid)
 {
@@ -397,7 +486,7 @@ static int check_process(pid_t pid)
 	int err, status;
 
 	/* With no file, no frame has room. */
-	status = record_take(taker, &none, 0, 0, &err);
+	status = record_take(&taker, &none, 0, 0, wait_briefly, NULL, &err);
 	record_taker_free(taker);
 	return status || !err ? status : refused(pid, err);
 }
@@ -406,8 +495,11 @@ int cmd_record(int argc, char **argv)
 {
 	struct options o = { .path = FILE_NAME, .interval_ms = INTERVAL_MS, .max = MAX };
 	struct recording r = { .o = &o, .pidfd = -1, .file = { .fd = -1 } };
+	static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
+	struct sigaction action;
 	sigset_t stops, before;
 	int status = parse(&o, argc, argv), result;
+	size_t i;
 
 	if (status)
 		return status < 0 ? help() : status;
@@ -419,10 +511,10 @@ int cmd_record(int argc, char **argv)
 	if (status)
 		return status;
 	sigemptyset(&stops);
-	sigaddset(&stops, SIGINT);
-	sigaddset(&stops, SIGTERM);
-	sigaddset(&stops, SIGHUP);
-	sigaddset(&stops, SIGQUIT);
+	/* What nohup or a shell's & had ignored stays so. */
+	for (i = 0; i < ARRAY_SIZE(signals); i++)
+		if (!sigaction(signals[i], NULL, &action) && action.sa_handler != SIG_IGN)
+			sigaddset(&stops, signals[i]);
 	sigprocmask(SIG_BLOCK, &stops, &before);
 	/* A limit of the file's size is then an error of write(). */
 	signal(SIGXFSZ, SIG_IGN);
@@ -443,11 +535,11 @@ int cmd_record(int argc, char **argv)
 	record_file_close(&r.file, r.file.used);
 	record_taker_free(r.taker);
 	record_trace_close(r.trace);
-	sigprocmask(SIG_SETMASK, &before, NULL);
 	if (r.child) {
-		result = wait_for_command(r.pid);
+		result = wait_for_command(&r);
 		status = status ? status : result;
 	}
+	sigprocmask(SIG_SETMASK, &before, NULL);
 	if (r.pidfd >= 0)
 		close(r.pidfd);
 	close(r.signals);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "bounded.h"
 #include "format.h"
 
 /*
@@ -50,9 +51,13 @@ void record_taker_free(struct record_taker *taker);
  * Looks at the process for about @budget seconds, and adds what it saw. The next look goes on
  * where this one ran out of time. *@err: 0, or a negative errno of the look: -ESRCH,
  * -ENODATA it has no memory (any more), -EACCES. Returns 0 or an exit status.
+ *
+ * @wait is called with @arg while another thread looks. If it returns before that (see
+ * bounded.h), *@err is -ETIMEDOUT, and *@taker NULL: there can be no further look.
  */
-int record_take(struct record_taker *taker, struct record_file *file, uint64_t time,
-		double budget, int *err);
+int record_take(struct record_taker **taker, struct record_file *file, uint64_t time,
+		double budget, void (*wait)(void *arg, const struct bounded *call), void *arg,
+		int *err);
 /* The addresses belong to another program now. */
 void record_taker_exec(struct record_taker *taker);
 

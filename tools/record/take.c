@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
+#include "bounded.h"
 #include "map/source.h"
 #include "maps.h"
 #include "record.h"
@@ -52,6 +53,8 @@ struct record_taker *record_taker_new(pid_t pid)
 
 void record_taker_free(struct record_taker *t)
 {
+	if (!t)
+		return;
 	free(t->known.cell);
 	free(t->seen.cell);
 	free(t);
@@ -323,42 +326,86 @@ static int walk(struct record_taker *t, struct source *source, const struct vmas
 	return 0;
 }
 
-int record_take(struct record_taker *t, struct record_file *file, uint64_t time, double budget,
-		int *err)
+/**
+ * struct look - at the process, without the file: in a thread of its own
+ * @taker, @budget: of record_take()
+ * @head, @err: what it found
+ */
+struct look {
+	struct record_taker *taker;
+	double budget;
+	struct record_sample head;
+	int err;
+};
+
+static void look(void *arg)
 {
-	struct record_sample head = { .time = time, .from = t->at, .to = 1ULL << 63 };
+	struct look *l = arg;
+	struct record_taker *t = l->taker;
 	const double start = now();
 	struct source source;
 	struct vmas vmas;
-	uint64_t stopped;
+	uint64_t stopped = 0;
 
-	*err = vmas_read(&vmas, t->pid);
-	if (*err)
+	l->err = vmas_read(&vmas, t->pid);
+	if (l->err)
 		goto out;
-	*err = source_open(&source, t->pid);
-	if (*err) {
-		source_close(&source);
-		goto out;
+	l->err = source_open(&source, t->pid);
+	if (!l->err) {
+		t->page_size = source.page_size;
+		t->seen.nr = t->nr_tallies = 0;
+		l->head.source = source.context >= 0 ? RECORD_MODULE : RECORD_PAGEMAP;
+		look_at_counters(&source, &l->head);
+		l->err = walk(t, &source, &vmas, start + l->budget, &stopped);
 	}
-	t->page_size = source.page_size;
-	t->seen.nr = t->nr_tallies = 0;
-	head.source = source.context >= 0 ? RECORD_MODULE : RECORD_PAGEMAP;
-	look_at_counters(&source, &head);
-	*err = walk(t, &source, &vmas, start + budget, &stopped);
 	source_close(&source);
-	if (*err)
+	if (l->err)
 		goto out;
 	if (stopped) {
-		head.to = stopped;
+		l->head.to = stopped;
 		/* The block in which it stopped is the next look's. */
 		if (t->nr_tallies && t->block >= stopped)
 			t->nr_tallies = 0;
 	}
 	t->at = stopped;
-	head.took = 1e9 * (now() - start);
-	vmas_free(&vmas);
-	return put(t, file, &head);
+	l->head.took = 1e9 * (now() - start);
 out:
 	vmas_free(&vmas);
-	return 0;
+}
+
+static void drop_look(void *arg)
+{
+	struct look *l = arg;
+
+	record_taker_free(l->taker);
+	free(l);
+}
+
+int record_take(struct record_taker **taker, struct record_file *file, uint64_t time,
+		double budget, void (*wait)(void *arg, const struct bounded *call), void *arg,
+		int *err)
+{
+	struct record_taker *t = *taker;
+	struct look *l = xcalloc(1, sizeof(*l));
+	struct record_sample head;
+	struct bounded *call;
+
+	l->taker = t;
+	l->budget = budget;
+	l->head = (struct record_sample){ .time = time, .from = t->at, .to = 1ULL << 63 };
+	call = bounded_begin(look, l);
+	if (!call) {
+		look(l);
+	} else {
+		wait(arg, call);
+		if (!bounded_end(call, drop_look)) {
+			*taker = NULL;
+			*err = -ETIMEDOUT;
+			return 0;
+		}
+	}
+	*err = l->err;
+	head = l->head;
+	free(l);
+	return *err ? 0 : put(t, file, &head);
 }
