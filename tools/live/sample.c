@@ -314,7 +314,8 @@ static bool is_new_memfd(struct search *s, int path)
 	unsigned int i;
 	char info[64];
 
-	if (!mount)
+	/* Without descriptors it is tried again. */
+	if (mount <= 0)
 		mount = memfd_mount();
 	snprintf(info, sizeof(info), "/proc/self/fdinfo/%d", path);
 	if (mount < 0 || fdinfo(info, "mnt_id") != mount)
