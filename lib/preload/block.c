@@ -18,7 +18,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -201,15 +200,6 @@ static void drop_oldest(void)
 		drop_slot(slot, what);
 }
 
-/* Under such a limit the program may need what the cache keeps, for mappings of any kind. */
-static bool is_limited(void)
-{
-	struct rlimit limit;
-
-	return (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY) ||
-	       (!getrlimit(RLIMIT_DATA, &limit) && limit.rlim_cur != RLIM_INFINITY);
-}
-
 /* False: there is no room for it. */
 static bool cache_put(void *start, size_t size)
 {
@@ -217,7 +207,7 @@ static bool cache_put(void *start, size_t size)
 	const uint64_t time = now();
 	size_t i, tries;
 
-	if (size > CACHE_MOST || is_limited())
+	if (size > CACHE_MOST || atomic_load_explicit(&hm_limited, memory_order_relaxed))
 		return false;
 	/* The program may have protected a part: the next owner may write all. */
 	if (syscall(SYS_mprotect, start, size, PROT_READ | PROT_WRITE))
@@ -259,9 +249,11 @@ static void *make_pages(size_t size, size_t align, bool zero, size_t *got)
 			memset(p, 0, *got);
 		return p;
 	}
-	p = hm_pages_map(size, align > HM_UNIT ? align : HM_UNIT);
+	if (align < HM_UNIT)
+		align = HM_UNIT;
+	p = hm_pages_map(size, align);
 	if (!p && cache_expire(0))
-		p = hm_pages_map(size, align > HM_UNIT ? align : HM_UNIT);
+		p = hm_pages_map(size, align);
 	if (p)
 		hm_pages_track(p, size);
 	*got = size;
@@ -278,7 +270,7 @@ void *hm_block_alloc(size_t size, size_t align, bool zero)
 	if (size > PTRDIFF_MAX - HM_UNIT || align > PTRDIFF_MAX / 2)
 		return NULL;
 	size = hm_whole_pages(size);
-	/* A resource's memory begins at a multiple of HM_UNIT, and a page is as large as that. */
+	/* Resources use huge pages: a smaller block would occupy a whole one. */
 	if (align <= HM_UNIT && size >= HM_UNIT)
 		p = hm_resource_alloc(size);
 	if (p) {

@@ -92,7 +92,7 @@ bool hm_pages_resize(void *start, size_t old_size, size_t size)
 
 void *hm_pages_reserve(size_t size)
 {
-	/* Addresses alone: they count for no limit of memory. */
+	/* PROT_NONE does not count for RLIMIT_DATA and overcommit. mremap() replaces it. */
 	return map_aligned(size, HM_UNIT, PROT_NONE);
 }
 

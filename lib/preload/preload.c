@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -308,8 +309,8 @@ export void free(void *p)
 }
 
 /*
- * Copies @old bytes of @p to a new allocation of @size, and frees @p. Programs do not expect that
- * less memory is refused: then @p stays.
+ * Copies @old bytes of @p to a new allocation of @size, and frees @p. If there is no memory to
+ * shrink @p, returns @p: programs do not expect that shrinking fails.
  */
 static void *move(void *p, size_t old, size_t size)
 {
@@ -526,6 +527,58 @@ export void *mremap(void *old, size_t old_size, size_t size, int flags, ...)
 	return (void *)syscall(SYS_mremap, old, old_size, size, flags, to);
 }
 
+/*
+ * Limits of address space: cached blocks would take room from the program's other mappings. They
+ * are noted here, because a sandbox can forbid a system call at each free().
+ */
+atomic_bool hm_limited;
+
+static void note_limit(int resource, const struct rlimit *limit)
+{
+	if ((resource == RLIMIT_AS || resource == RLIMIT_DATA) && limit->rlim_cur != RLIM_INFINITY)
+		atomic_store_explicit(&hm_limited, true, memory_order_relaxed);
+}
+
+static void read_limit(int resource)
+{
+	struct rlimit limit;
+
+	if (!syscall(SYS_prlimit64, 0, resource, NULL, &limit))
+		note_limit(resource, &limit);
+}
+
+/* Blocks that are cached already go, too. */
+export int prlimit(pid_t pid, __rlimit_resource_t resource, const struct rlimit *limit,
+		   struct rlimit *old)
+{
+	const int ret = syscall(SYS_prlimit64, pid, resource, limit, old);
+	const int error = errno;
+
+	if (!ret && limit && (!pid || pid == getpid())) {
+		note_limit(resource, limit);
+		if (atomic_load_explicit(&hm_limited, memory_order_relaxed))
+			hm_block_trim();
+		errno = error;
+	}
+	return ret;
+}
+
+export int prlimit64(pid_t pid, __rlimit_resource_t resource, const struct rlimit64 *limit,
+		     struct rlimit64 *old)
+{
+	return prlimit(pid, resource, (const struct rlimit *)limit, (struct rlimit *)old);
+}
+
+export int setrlimit(__rlimit_resource_t resource, const struct rlimit *limit)
+{
+	return prlimit(0, resource, limit, NULL);
+}
+
+export int setrlimit64(__rlimit_resource_t resource, const struct rlimit64 *limit)
+{
+	return setrlimit(resource, (const struct rlimit *)limit);
+}
+
 /* A line KEY=VALUE without its end. */
 static bool read_setting(const char *key, const char *value)
 {
@@ -647,12 +700,14 @@ static void begin(void)
 		       "; start it by 'hetmem run'");
 		off = "wrong settings";
 	}
+	read_limit(RLIMIT_AS);
+	read_limit(RLIMIT_DATA);
 	errno = error;
 	if (!off)
 		hm_settings.min = min;
 }
 
-/* A limit of the file's size must not end the program: the signal is taken back. */
+/* RLIMIT_FSIZE must not end the program: consumes the SIGXFSZ of the write. */
 static void write_line(int fd, const char *line, size_t size)
 {
 	const struct timespec none = { 0, 0 };

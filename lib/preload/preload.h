@@ -64,6 +64,8 @@ struct hm_counters {
 };
 
 extern struct hm_counters hm_counters;
+/* Whether a limit of RLIMIT_AS or RLIMIT_DATA was set: no block is cached. */
+extern atomic_bool hm_limited;
 
 static inline void hm_count(atomic_size_t *counter)
 {

@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Programs with limits of memory: what they freed is there again, for memory of any kind, and
- * large allocations take no more than libc's do. It knows nothing of hetmem.
+ * A program with limits of memory. It can use freed memory again, for mappings of any kind, and
+ * its allocations need no more memory than libc's. The program does not know hetmem.
  *
  * usage: limits [spec]	realloc() of a spec's memory copies, so growing is left out
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "tap.h"
@@ -33,7 +38,7 @@ static size_t address_space(void)
 	return n > 0 ? strtoul(text, NULL, 10) * sysconf(_SC_PAGESIZE) : 0;
 }
 
-/* As much more as @size. */
+/* Allows @size bytes more than the process has now. */
 static bool set_limit(int resource, size_t size)
 {
 	const struct rlimit limit = { address_space() + size, RLIM_INFINITY };
@@ -83,71 +88,107 @@ static bool allocates_small(void)
 	return good;
 }
 
-/* In a child: ten blocks are freed under a limit of 70 MiB. */
-static bool after_free(bool (*use)(void))
+static bool in_child(bool (*test)(void))
 {
 	const pid_t pid = fork();
-	void *p[10];
-	int status, i;
+	int status;
 
-	if (!pid) {
-		if (!set_limit(RLIMIT_AS, 70 * MIB))
-			_exit(2);
-		for (i = 0; i < 10; i++) {
-			p[i] = malloc(6 * MIB);
-			if (p[i])
-				memset(p[i], 1, 6 * MIB);
-		}
-		for (i = 0; i < 10; i++)
-			free(p[i]);
-		_exit(!use());
-	}
+	if (!pid)
+		_exit(!test());
 	return waitpid(pid, &status, 0) == pid && !status;
+}
+
+static bool (*use)(void);
+
+/* Frees ten blocks under a limit of 70 MiB. */
+static bool frees(void)
+{
+	void *p[10];
+	int i;
+
+	if (!set_limit(RLIMIT_AS, 70 * MIB))
+		return false;
+	for (i = 0; i < 10; i++) {
+		p[i] = malloc(6 * MIB);
+		if (p[i])
+			memset(p[i], 1, 6 * MIB);
+	}
+	for (i = 0; i < 10; i++)
+		free(p[i]);
+	return use();
+}
+
+static bool after_free(bool (*next)(void))
+{
+	use = next;
+	return in_child(frees);
 }
 
 /* Less than twice the block is left. */
 static bool grows(void)
 {
-	const pid_t pid = fork();
-	char *p, *more;
-	int status;
+	char *p = malloc(100 * MIB);
 
-	if (!pid) {
-		p = malloc(100 * MIB);
-		if (!p)
-			_exit(2);
-		p[100 * MIB - 1] = 7;
-		/* Something else is behind it. */
-		mmap(p + 102 * MIB, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (!set_limit(RLIMIT_DATA, 40 * MIB))
-			_exit(2);
-		more = realloc(p, 110 * MIB);
-		_exit(!more || more[100 * MIB - 1] != 7);
-	}
-	return waitpid(pid, &status, 0) == pid && !status;
+	if (!p)
+		return false;
+	p[100 * MIB - 1] = 7;
+	/* Another mapping follows the block. */
+	mmap(p + 102 * MIB, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (!set_limit(RLIMIT_DATA, 40 * MIB))
+		return false;
+	p = realloc(p, 110 * MIB);
+	return p && p[100 * MIB - 1] == 7;
 }
 
 static bool shrinks(void)
 {
-	const pid_t pid = fork();
-	char *p;
-	int status;
+	char *p = malloc(100 * MIB);
 
-	if (!pid) {
-		p = malloc(100 * MIB);
-		if (!p || !set_limit(RLIMIT_AS, MIB))
-			_exit(2);
-		p[1000] = 7;
-		p = realloc(p, large);
-		if (!p || p[1000] != 7)
-			_exit(1);
-		p = realloc(p, large - 5000);
-		_exit(!p || p[1000] != 7);
-	}
-	return waitpid(pid, &status, 0) == pid && !status;
+	if (!p || !set_limit(RLIMIT_AS, MIB))
+		return false;
+	p[1000] = 7;
+	p = realloc(p, large);
+	if (!p || p[1000] != 7)
+		return false;
+	p = realloc(p, large - 5000);
+	return p && p[1000] == 7;
 }
 
-/* The most memory that was there at once. */
+/* Ends the process at system calls of limits and files, as sandboxes do. */
+static bool enter_sandbox(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prlimit64, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+	};
+	const struct sock_fprog program = { sizeof(filter) / sizeof(*filter), filter };
+
+	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+	       !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+static bool works_in_sandbox(void)
+{
+	int i;
+
+	/* The first block opens a file. */
+	if (!allocates_large() || !enter_sandbox())
+		return false;
+	for (i = 0; i < 10; i++) {
+		hidden = malloc((3 + i) * MIB);
+		if (!hidden)
+			return false;
+		memset(hidden, 1, MIB);
+		hidden = realloc(hidden, (6 + i) * MIB);
+		free(hidden);
+	}
+	return true;
+}
+
+/* The peak of resident memory. */
 static size_t peak(void)
 {
 	struct rusage usage;
@@ -180,8 +221,9 @@ int main(int argc, char **argv)
 	ok(after_free(allocates_small), "in small parts");
 	ok(after_free(maps), "mapped");
 	ok(after_free(begins_threads), "and be the stacks of threads");
-	ok(spec || grows(), "a block grows where there is no room for two");
-	ok(shrinks(), "a block shrinks where there is no room at all");
+	ok(spec || in_child(grows), "a block grows where there is no room for two");
+	ok(in_child(shrinks), "a block shrinks where there is no room at all");
+	ok(in_child(works_in_sandbox), "a sandbox that forbids files and limits is no obstacle");
 	ok(stays_small(), "small allocations stay small");
 	errno = 0;
 	ok(mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 1) ==
