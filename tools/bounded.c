@@ -18,7 +18,7 @@
 /**
  * struct bounded - a call
  * @fd: an eventfd that the thread writes when @fn has returned
- * @lock: of @returned and @drop; who comes second of the thread and bounded_end() frees it
+ * @lock: protects @returned and @drop. The second of the thread and bounded_end() frees the call
  */
 struct bounded {
 	void (*fn)(void *arg);
@@ -46,7 +46,7 @@ static void *run(void *arg)
 	pthread_mutex_lock(&b->lock);
 	b->returned = true;
 	drop = b->drop;
-	/* An eventfd that nobody wrote before has room. */
+	/* The first write to an eventfd does not block. */
 	if (write(b->fd, &one, sizeof(one)) < 0)
 		abort();
 	pthread_mutex_unlock(&b->lock);

@@ -2,8 +2,8 @@
 /*
  * Calls that may never return. A process can keep its own mmap_lock for as long as it likes,
  * for example in mmap() of a file of a FUSE server that does not answer; until then nobody
- * can read its /proc/PID/maps and pagemap. So another thread reads them. If it takes too
- * long, it is left behind: the process can go on and exit meanwhile.
+ * can read its /proc/PID/maps and pagemap. So another thread reads these files. If the read
+ * takes too long, the caller abandons the thread, continues, and can exit.
  */
 #ifndef HETMEM_TOOLS_BOUNDED_H
 #define HETMEM_TOOLS_BOUNDED_H
@@ -22,8 +22,8 @@ int bounded_fd(const struct bounded *b);
 /* Waits until @end of now(); true: the call has returned. */
 bool bounded_wait(const struct bounded *b, double end);
 /*
- * True: the call has returned, and its argument is the caller's again. False: it has not, and
- * the argument is its own until it calls @drop with it.
+ * Ends @b. True: the call has returned, and its argument belongs to the caller again. False: the
+ * call is abandoned, and owns its argument. Its thread calls @drop with the argument later.
  */
 bool bounded_end(struct bounded *b, void (*drop)(void *arg));
 

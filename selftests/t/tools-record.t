@@ -176,7 +176,7 @@ status=$?
 [ $status -eq 143 ]
 judge 'a signal is passed on to the command'
 
-# counts FILE: writes what it gets, and ends after four seconds.
+# counts FILE: writes the signals that it got to FILE when FILE.end exists, and exits with 9.
 cat >"$tmp/counts.py" <<'EOS'
 import os, signal, sys, time
 got = []

@@ -40,9 +40,9 @@
 #define FIRST_LOOKS	256
 /* Descriptors of a process that have the name and are opened. */
 #define CANDIDATES	16
-/* Seconds that one process may hold up a sample beyond its share, and all of them together. */
+/* Seconds beyond its share that a look may take, and beyond the budget that all looks may take. */
 #define PATIENCE	1.0
-/* Even then it has that much. */
+/* Seconds that a look gets when all of this is used up. */
 #define LEAST		0.02
 /* A larger rate is a liar's, and no integer. */
 #define MAX_RATE	0x1p62
@@ -259,21 +259,25 @@ static uint32_t own_pid(pid_t pid)
 	return last;
 }
 
-/* A line of a file of fdinfo: -1: not there. */
-static long long fdinfo(const char *path, const char *name)
-{
-	char *text = read_file(NULL, path, 65536, NULL), *line = text;
-	const size_t len = strlen(name);
-	long long value = -1;
+/* Where an own descriptor leads; -1: not known. Linux reports inodes from 5.14 on. */
+struct fdinfo {
+	long long mount, inode;
+};
 
-	while (line && *line) {
-		if (!strncmp(line, name, len) && line[len] == ':')
-			value = strtoll(line + len + 1, NULL, 10);
-		line = strchr(line, '\n');
-		line = line ? line + 1 : NULL;
+static struct fdinfo read_fdinfo(int fd)
+{
+	char *path = xasprintf("/proc/self/fdinfo/%d", fd);
+	char *text = read_file(NULL, path, 65536, NULL), *line;
+	struct fdinfo info = { -1, -1 };
+
+	for (line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (sscanf(line, "mnt_id: %lld", &info.mount) != 1)
+			sscanf(line, "ino: %lld", &info.inode);
 	}
 	free(text);
-	return value;
+	free(path);
+	return info;
 }
 
 /* The mount of all memfds; -1: not known. */
@@ -281,12 +285,10 @@ static long long memfd_mount(void)
 {
 	const int fd = memfd_create("hetmem", MFD_CLOEXEC);
 	long long mount;
-	char path[64];
 
 	if (fd < 0)
 		return -1;
-	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
-	mount = fdinfo(path, "mnt_id");
+	mount = read_fdinfo(fd).mount;
 	close(fd);
 	return mount;
 }
@@ -304,26 +306,24 @@ struct search {
 };
 
 /*
- * Whether @path, of O_PATH, is a memfd that was not seen before. No file system is asked before
- * it is known to be that of memfds: a FUSE server can leave any call without an answer. A file
- * behind two descriptors counts once.
+ * Whether @path, of O_PATH, is a memfd that was not seen before: a file with two descriptors
+ * counts once. fdinfo calls no file system. Other calls could block for ever in a FUSE server,
+ * so they come after this check.
  */
 static bool is_new_memfd(struct search *s, int path)
 {
+	const struct fdinfo info = read_fdinfo(path);
 	static long long mount;
 	unsigned int i;
-	char info[64];
 
-	/* Without descriptors it is tried again. */
+	/* Retry if there was no free descriptor. */
 	if (mount <= 0)
 		mount = memfd_mount();
-	snprintf(info, sizeof(info), "/proc/self/fdinfo/%d", path);
-	if (mount < 0 || fdinfo(info, "mnt_id") != mount)
+	if (mount < 0 || info.mount != mount)
 		return false;
-	/* Before Linux 5.14 there is no such line. */
-	s->inodes[s->files] = fdinfo(info, "ino");
+	s->inodes[s->files] = info.inode;
 	for (i = 0; i < s->files; i++)
-		if (s->inodes[i] >= 0 && s->inodes[i] == s->inodes[s->files])
+		if (info.inode >= 0 && s->inodes[i] == info.inode)
 			return false;
 	return true;
 }
@@ -622,8 +622,8 @@ static void look_at_counters(struct sample_process *p, const struct budget *budg
 
 /**
  * struct look - at one process, in a thread of its own
- * @process: a copy, which goes back if the look ends in time
- * @next: it did not, and still goes on
+ * @process: a copy, which replaces the original if the look ends in time
+ * @next: in the list of abandoned looks
  */
 struct look {
 	struct sample_process process;
@@ -631,7 +631,7 @@ struct look {
 	struct look *next;
 };
 
-/* Looks that were left behind: their processes are not looked at again meanwhile. */
+/* Abandoned looks. Each process has at most one: there is no new look until it returns. */
 static struct look *stuck;
 static pthread_mutex_t stuck_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -666,7 +666,7 @@ static void remove_stuck(const struct look *look)
 	pthread_mutex_unlock(&stuck_lock);
 }
 
-/* It has returned at last. */
+/* Called when an abandoned look returns. */
 static void drop_look(void *arg)
 {
 	remove_stuck(arg);
@@ -682,7 +682,7 @@ static void look_at(void *arg)
 	look_at_memory(&look->process, &look->budget);
 }
 
-/* Fills @p. Until @end, if it can be helped; its own pace is @share. */
+/* Fills @p, and abandons the look at @end. The look itself tries to end with @share. */
 static void look_within(struct sample_process *p, const struct budget *share, double end)
 {
 	struct look *look;
@@ -704,7 +704,7 @@ static void look_within(struct sample_process *p, const struct budget *share, do
 			p->why = "its memory is locked";
 			return;
 		}
-		/* It returned just now. */
+		/* The look returned after the wait. */
 		remove_stuck(look);
 	} else {
 		bounded_end(call, NULL);

@@ -27,7 +27,7 @@
 #define MIN_MAX		(64 << 10)
 /* Seconds that a look may take, if the interval is not longer. */
 #define BUDGET		0.5
-/* ns that the end of a process may take. */
+/* ns that a process may take to exit. */
 #define ENDING_NS	1000000000
 /* ns between two reads of a process that is loading a program. */
 #define LOADING_NS	2000000
@@ -177,7 +177,7 @@ static int add_process(struct recording *r, enum record_process_what what)
 	return record_file_add(&r->file, RECORD_PROCESS, &p, sizeof(p), NULL, 0);
 }
 
-/* While a program is loaded, the stack changes more than once. */
+/* execve(2) changes the stack more than once: reads until it stays the same. */
 static int read_process(const struct recording *r, struct process *p)
 {
 	const struct timespec pause = { 0, LOADING_NS };
@@ -255,7 +255,7 @@ static int start(struct recording *r, const sigset_t *before)
 			strerror(err));
 }
 
-/* A terminal has sent its signals to the command already, if that is in our process group. */
+/* A terminal's signals reach the whole process group: does not send them to the command again. */
 static void pass_on(const struct recording *r, const struct signalfd_siginfo *info)
 {
 	if (r->child && (info->ssi_code != SI_KERNEL || getpgid(r->pid) != getpgrp()))
@@ -285,8 +285,8 @@ static int wait_until(struct recording *r, uint64_t until)
 }
 
 /*
- * While a look goes on. The process can make it last for ever, and the recording ends all the
- * same: by a signal, which is read later, or at its time.
+ * Waits for a look. The process can block a look for ever, so a signal or the end of the
+ * recording ends the wait. The signal stays pending for wait_until().
  */
 static void wait_for_look(void *arg, const struct bounded *call)
 {
@@ -306,7 +306,7 @@ static void wait_for_look(void *arg, const struct bounded *call)
 		if (fds[1].revents)
 			break;
 	}
-	/* Most looks are about to return. */
+	/* A look that is not blocked returns soon. */
 	bounded_wait(call, now() + PATIENCE);
 }
 
@@ -327,7 +327,7 @@ static int look_once(struct recording *r, double budget, int *reason)
 	switch (err) {
 	case -EACCES:
 	case -EPERM:
-		/* So is one that is about to end. */
+		/* A process that exits refuses looks, too. */
 		*reason = wait_until(r, clock_ns(CLOCK_MONOTONIC) + ENDING_NS);
 		if (!*reason)
 			*reason = RECORD_DENIED;
@@ -390,21 +390,15 @@ static int loop(struct recording *r, int *reason)
 	}
 }
 
-/* The command's own status, as a shell has it. Signals are still passed on. */
+/* The command's own status, as a shell has it. Signals still go to the command. */
 static int wait_for_command(struct recording *r)
 {
-	struct pollfd fds[] = { { .fd = r->signals, .events = POLLIN },
-				{ .fd = r->pidfd, .events = POLLIN } };
-	struct signalfd_siginfo info;
 	int status;
 	pid_t ended;
 
-	while (!(ended = waitpid(r->pid, &status, WNOHANG))) {
-		/* Without a pidfd it is asked for again and again. */
-		if (poll(fds, ARRAY_SIZE(fds), r->pidfd < 0 ? 100 : -1) > 0 && fds[0].revents &&
-		    read(r->signals, &info, sizeof(info)) == sizeof(info))
-			pass_on(r, &info);
-	}
+	/* Without a pidfd, only waitpid() reports the end. */
+	while (!(ended = waitpid(r->pid, &status, WNOHANG)))
+		wait_until(r, clock_ns(CLOCK_MONOTONIC) + EVENTS_NS);
 	if (ended < 0)
 		return EXIT_FAILED;
 	return WIFSIGNALED(status) ? EXIT_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
@@ -511,7 +505,7 @@ int cmd_record(int argc, char **argv)
 	if (status)
 		return status;
 	sigemptyset(&stops);
-	/* What nohup or a shell's & had ignored stays so. */
+	/* Signals that nohup or a shell's & ignored stay ignored. */
 	for (i = 0; i < ARRAY_SIZE(signals); i++)
 		if (!sigaction(signals[i], NULL, &action) && action.sa_handler != SIG_IGN)
 			sigaddset(&stops, signals[i]);
