@@ -55,7 +55,7 @@ man_made := hetmem.3 hetmem.4 hetmem_emu.4 hetmem-spec.7 \
 lib_obj	 := $(lib_src:%.c=$(B)/obj/%.o)
 # The soft driver has a core and the module's calls of its own.
 soft_obj := $(soft_src:%.c=$(B)/obj/%.o) \
-	$(patsubst %,$(B)/obj/lib/%.o,core/error core/fork core/range platform/detect \
+	$(patsubst %,$(B)/obj/lib/%.o,core/error core/fork core/range core/size platform/detect \
 		platform/kernel platform/kmod platform/maps platform/numa)
 preload_obj := $(preload_src:%.c=$(B)/obj/%.o)
 tool_obj := $(tool_src:%.c=$(B)/obj/%.o)

@@ -36,7 +36,7 @@
  */
 struct options {
 	const char *spec;
-	int64_t min;
+	uint64_t min;
 	int policy;
 	char *nodes;
 	const char *policy_text;
@@ -172,7 +172,7 @@ static int parse(struct options *o, int argc, char **argv)
 			break;
 		case 'm':
 			if (!hm_parse_size(optarg, &o->min) ||
-			    o->min < (int64_t)HM_RUN_MIN_LEAST || o->min > (int64_t)HM_RUN_MIN_MOST)
+			    o->min < HM_RUN_MIN_LEAST || o->min > HM_RUN_MIN_MOST)
 				return usage_error("run", "'%s' is not a size from 64K to 1T", optarg);
 			break;
 		case 'p':

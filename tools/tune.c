@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/core.h"
 #include "options.h"
 #include "util.h"
 
@@ -185,27 +186,6 @@ static struct setting *find(struct tune *t, const char *name, size_t len)
 	return NULL;
 }
 
-static bool parse_value(const char *s, uint64_t *value)
-{
-	static const char units[] = "KMGT";
-	const char *unit;
-	char *rest;
-
-	if (*s < '0' || *s > '9')
-		return false;
-	errno = 0;
-	*value = strtoull(s, &rest, 10);
-	if (errno)
-		return false;
-	if (*rest) {
-		unit = strchr(units, *rest);
-		if (!unit || rest[1] ||
-		    __builtin_mul_overflow(*value, 1ULL << (10 * (unit - units + 1)), value))
-			return false;
-	}
-	return true;
-}
-
 /* "NAME=VALUE" of @where. 0, or an exit status. */
 static int parse_change(struct tune *t, const char *text, const char *where, struct change *change)
 {
@@ -218,7 +198,7 @@ static int parse_change(struct tune *t, const char *text, const char *where, str
 				where, (int)(len > 64 ? 64 : len), text);
 	if (!text[len])
 		return usage_error("tune", "%s'%s' has no value", where, text);
-	if (!parse_value(text + len + 1, &change->value) || change->value < change->setting->min ||
+	if (!hm_parse_size(text + len + 1, &change->value) || change->value < change->setting->min ||
 	    change->value > change->setting->max)
 		return complain(EXIT_USAGE, "tune",
 				"%s'%.64s' is not a value of %s: give %" PRIu64 " to %" PRIu64,

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/core.h"
 #include "util.h"
 
 #define LINE_MAX_LEN	1024
@@ -193,6 +194,18 @@ bool parse_number(const char *s, long min, long max, long *value)
 	errno = 0;
 	*value = strtol(s, &rest, 10);
 	return !errno && !*rest && *value >= min && *value <= max;
+}
+
+bool parse_mib(const char *s, uint64_t min, uint64_t max, uint64_t *bytes)
+{
+	uint64_t size;
+
+	if (!hm_parse_size(s, &size))
+		return false;
+	if (s[strspn(s, "0123456789")] == '\0' && __builtin_mul_overflow(size, 1 << 20, &size))
+		return false;
+	*bytes = size;
+	return size >= min << 20 && size <= max << 20;
 }
 
 const char *size_text(uint64_t bytes)

@@ -96,6 +96,9 @@ bool parse_range(const char *s, uint64_t *start, uint64_t *end);
 /* A decimal number from @min to @max, and nothing else. */
 bool parse_number(const char *s, long min, long max, long *value);
 
+/* A number of MiB from @min to @max, or a size with a unit, as bytes. */
+bool parse_mib(const char *s, uint64_t min, uint64_t max, uint64_t *bytes);
+
 /* "64 MiB", "1.5 GiB"; a static buffer for each of 8 calls in turn. */
 const char *size_text(uint64_t bytes);
 

@@ -54,6 +54,13 @@ static inline uint64_t hm_now(void)
 }
 
 /*
+ * Reads a size: digits, a fraction of at most six digits, an exponent, blanks, a unit in any
+ * case: 4096, 64K, 1.5 GiB, 80GB, 1e9. K and KiB are 1024 bytes, KB is 1000, and so on up to
+ * T. False: @text is something else, or more than INT64_MAX bytes.
+ */
+bool hm_parse_size(const char *text, uint64_t *bytes);
+
+/*
  * A device of the module that is none of the driver's has this added to its
  * id where an ordinal is expected; hetmem_prefetch() takes it back.
  */

@@ -48,7 +48,7 @@ static bool parse_percent(const char *text, uint64_t *value)
 int hm_read_reserve(struct hm_reserve *reserve)
 {
 	const char *text = secure_getenv("HETMEM_RESERVE");
-	int64_t bytes = 0;
+	uint64_t bytes = 0;
 
 	*reserve = (struct hm_reserve){ .given = text && *text };
 	if (!reserve->given)

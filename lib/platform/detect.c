@@ -134,28 +134,10 @@ static bool parse_number(const char *text, int64_t *value)
 	return !*end && !errno && *value <= INT32_MAX;
 }
 
-bool hm_parse_size(const char *text, int64_t *value)
-{
-	static const char units[] = "KMGT";
-	const char *unit;
-	char *end;
-
-	if (*text < '0' || *text > '9')
-		return false;
-	errno = 0;
-	*value = strtoll(text, &end, 10);
-	if (errno)
-		return false;
-	if (!*end)
-		return true;
-	unit = strchr(units, *end);
-	return unit && !end[1] &&
-	       !__builtin_mul_overflow(*value, (int64_t)1 << (unit - units + 1) * 10,
-				       value);
-}
-
 bool hm_fact_parse(enum hm_fact_id id, const char *text, int64_t *value)
 {
+	uint64_t bytes;
+
 	switch (hm_fact_rows[id].type) {
 	case HM_FACT_BOOL:
 		*value = !strcmp(text, "yes");
@@ -169,7 +151,10 @@ bool hm_fact_parse(enum hm_fact_id id, const char *text, int64_t *value)
 				return true;
 		return false;
 	case HM_FACT_SIZE:
-		return hm_parse_size(text, value);
+		if (!hm_parse_size(text, &bytes))
+			return false;
+		*value = bytes;
+		return true;
 	}
 	return false;
 }

@@ -95,9 +95,6 @@ void hm_fact_unknown(struct hm_platform *p, enum hm_fact_id id,
 /* "yes", "none", "96G", ... as @id has them. False: it is not one. */
 bool hm_fact_parse(enum hm_fact_id id, const char *text, int64_t *value);
 
-/* "64M", "1G", bytes. False: it is none. */
-bool hm_parse_size(const char *text, int64_t *value);
-
 /* Node that somebody says is the device's memory, -1: nobody does. */
 int hm_platform_node(const struct hm_platform *p);
 

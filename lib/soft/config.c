@@ -152,28 +152,11 @@ int hm_soft_parse_rules(struct soft_rule *rules, unsigned int *nr,
 
 bool hm_soft_parse_size(const char *text, size_t *size)
 {
-	unsigned long long value;
-	unsigned int shift = 0;
-	char *end;
+	uint64_t bytes;
 
-	errno = 0;
-	value = strtoull(text, &end, 10);
-	if (end == text || *text == '-' || errno)
+	if (!hm_parse_size(text, &bytes) || !bytes)
 		return false;
-	switch (*end) {
-	case 'T': case 't':
-		shift += 10;	/* fall through */
-	case 'G': case 'g':
-		shift += 10;	/* fall through */
-	case 'M': case 'm':
-		shift += 10;	/* fall through */
-	case 'K': case 'k':
-		shift += 10;
-		end++;
-	}
-	if (*end || !value || value > (size_t)PTRDIFF_MAX >> shift)
-		return false;
-	*size = value << shift;
+	*size = bytes;
 	return true;
 }
 

@@ -137,6 +137,7 @@ bool hm_soft_error_by_name(const char *name, CUresult *res);
 int hm_soft_configure(struct soft_world *w, char *reason, size_t len);
 int hm_soft_parse_rules(struct soft_rule *rules, unsigned int *nr,
 			const char *fail, const char *delay);
+/* hm_parse_size() of more than 0. */
 bool hm_soft_parse_size(const char *text, size_t *size);
 
 /*

@@ -5,7 +5,8 @@
  *	spec  = name [ "(" [ arg { "," arg } ] ")" ]
  *	arg   = spec | name "=" value
  *	value = characters other than , ( ) " ' and blanks, or such text in
- *		quotes of either kind, which ends at the same
+ *		quotes of either kind, which ends at the same. A number may
+ *		have blanks before its unit: 80 GB
  *	name  = letters, digits, - and _, the first a letter
  *
  * Blanks may be between any two of these. An error names the character,
@@ -84,6 +85,20 @@ static void list_kinds(char *buf, size_t len)
 			      kind->name);
 }
 
+/* The length of a value without quotes at @at, a unit after blanks included. */
+static size_t value_len(const char *at)
+{
+	size_t len = strcspn(at, ",()\"' \t\r\n");
+	size_t blanks = strspn(at + len, " \t");
+	size_t unit = 0;
+
+	if (!blanks || !len || strspn(at, "0123456789.") != len)
+		return len;
+	while (isalpha((unsigned char)at[len + blanks + unit]))
+		unit++;
+	return unit ? len + blanks + unit : len;
+}
+
 static int parse_value(struct parser *p, char **value, size_t *pos)
 {
 	const char *start;
@@ -100,7 +115,7 @@ static int parse_value(struct parser *p, char **value, size_t *pos)
 		p->pos += len + 2;
 	} else {
 		start = p->text + p->pos;
-		len = strcspn(start, ",()\"' \t\r\n");
+		len = value_len(start);
 		if (!len)
 			return hm_spec_error(p->text, p->pos,
 					     "a value is missing");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Values in specs: sizes, percentages, times, words. Sizes are binary: K is
- * 1024, and KB, which some read as 1000, is refused.
+ * Values in specs: sizes (core/size.c), percentages, times, words.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -16,15 +15,6 @@
 struct unit {
 	const char *name;
 	uint64_t factor;
-};
-
-static const struct unit size_units[] = {
-	{ "", 1 }, { "B", 1 },
-	{ "K", 1ULL << 10 }, { "KiB", 1ULL << 10 },
-	{ "M", 1ULL << 20 }, { "MiB", 1ULL << 20 },
-	{ "G", 1ULL << 30 }, { "GiB", 1ULL << 30 },
-	{ "T", 1ULL << 40 }, { "TiB", 1ULL << 40 },
-	{ NULL, 0 },
 };
 
 static const struct unit time_units[] = {
@@ -111,8 +101,7 @@ int hm_value_sizes(const char *text, uint64_t sizes[HM_SPEC_CHILDREN])
 	do {
 		text = next_part(text, part, sizeof(part));
 		if (!text || n == HM_SPEC_CHILDREN - 1 ||
-		    !parse_scaled(part, size_units, true, &sizes[n]) ||
-		    sizes[n] > PTRDIFF_MAX || (n && sizes[n] <= sizes[n - 1]))
+		    !hm_parse_size(part, &sizes[n]) || (n && sizes[n] <= sizes[n - 1]))
 			return -EINVAL;
 		n++;
 	} while (text < end || end[-1] == '/');
@@ -162,15 +151,13 @@ int hm_value_parse(const struct hm_param *param, const char *text,
 		value->word = param->words && parse_word(param->words, text, &value->number);
 		if (value->word)
 			return 0;
-		good = parse_scaled(text, size_units, true, &value->number) &&
-		       value->number <= PTRDIFF_MAX;
+		good = hm_parse_size(text, &value->number);
 		snprintf(why, len, "a size like 4096, 64K, 1.5GiB%s%s",
 			 param->type == HM_PARAM_SHARE ? ", or 90%" :
 			 param->words ? ", or one of " : "", param->words ? param->words : "");
 		break;
 	case HM_PARAM_POWER:
-		good = parse_scaled(text, size_units, true, &value->number) &&
-		       value->number <= PTRDIFF_MAX && value->number &&
+		good = hm_parse_size(text, &value->number) && value->number &&
 		       !(value->number & (value->number - 1));
 		snprintf(why, len, "a power of two like 4K, 2M");
 		break;

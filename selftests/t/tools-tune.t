@@ -41,7 +41,7 @@ judge 'sets several'
 wrong 'too few' "'1' is not a value of thrash/count: give 2 to 1000000" tune --sysroot "$root" thrash/count=1
 wrong 'too many' "give 1 to 1024" tune --sysroot "$root" caps/max_hints=1025
 wrong 'more than the device has' "give 0 to 33554432" tune --sysroot "$root" devices/0/limit=33M
-for bad in '' x -1 1.5 1KB 1X 0x10 99999999999999999999 99999999T ' 3'; do
+for bad in '' x -1 1.5 1KX 1K.5 1X 0x10 99999999999999999999 99999999T ' 3'; do
 	wrong "'$bad' is no value" 'is not a value of thrash/count' tune --sysroot "$root" "thrash/count=$bad"
 done
 wrong 'no such setting' "there is no setting 'frob'" tune --sysroot "$root" frob=1

@@ -77,11 +77,11 @@ wrong 'replay: order' 'not recorded or concurrent' replay --order frob x
 for work in frob lag lag= lag=0 lag=1x lag=-1 lag=99999999999 busy busy= busy=0 busy=1x busy=-1 busy=99999999999; do
 	wrong "replay: work '$work'" 'not idle, lag=US or busy=US' replay "--work=$work" x
 done
-for size in 0 x -1 8GB ''; do
+for size in 0 x -1 8GX ''; do
 	wrong "replay: --spill '$size'" "--spill: '$size' is not" replay "--spill=$size" x
 	wrong "replay: --movable '$size'" "--movable: '$size' is not" replay --spill 1G "--movable=$size" x
 done
-for max in 0 0% 101% x% -1% 8GB ''; do
+for max in 0 0% 101% x% -1% 8GX ''; do
 	wrong "replay: --max '$max'" "--max: '$max' is not" replay --spill 1G "--max=$max" x
 done
 wrong 'replay: --max alone' '--max goes with --spill' replay --max 50% x
@@ -154,7 +154,7 @@ run bench worst --help
 judge 'bench worst --help fits a screen'
 wrong 'bench kernel: unknown option' '--frob' bench kernel --frob
 wrong 'bench kernel: unknown part' "no part 'frob'" bench kernel frob
-for size in 0 1 x '' -4 4097 4M; do
+for size in 0 1 x '' -4 4097 1M 4.5X 5G; do
 	wrong "bench kernel: size '$size'" 'is not a size' bench kernel "--size=$size"
 done
 wrong 'bench agent: unknown option' '--frob' bench agent --frob
@@ -168,7 +168,7 @@ if [ ! -e /dev/hetmem ]; then
 	refused 'bench kernel: no module' 'cannot open /dev/hetmem.*doctor' bench kernel
 fi
 
-for size in 0 1 x '' 4097; do
+for size in 0 1 x '' 4097 1MiB 5GB; do
 	wrong "bench pullback: size '$size'" 'is not a size' bench pullback "--size=$size"
 done
 wrong 'bench pullback: device' 'is not the number of a device' bench pullback --device x

@@ -171,16 +171,12 @@ static int help(void)
 
 static int parse_size(const char *text, size_t *size)
 {
-	char *end;
-	unsigned long mib;
+	uint64_t bytes;
 
-	errno = 0;
-	mib = strtoul(text, &end, 10);
-	if (errno || *text < '0' || *text > '9' || *end || mib < MIN_MIB ||
-	    mib > MAX_MIB)
+	if (!parse_mib(text, MIN_MIB, MAX_MIB, &bytes))
 		return usage_error("bench", "'%s' is not a size, %d to %d MiB",
 				   text, MIN_MIB, MAX_MIB);
-	*size = (mib << 20) & ~(HUGE_SIZE - 1);
+	*size = bytes & ~(HUGE_SIZE - 1);
 	return EXIT_OK;
 }
 

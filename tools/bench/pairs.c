@@ -106,11 +106,8 @@ static int parse_work(struct bench_options *o, const char *text)
 
 static int parse_bytes(struct bench_options *o, const char *text)
 {
-	long mib = 0;
-
-	if (!parse_number(text, 2, 65536, &mib))
+	if (!parse_mib(text, 2, 65536, &o->size))
 		return usage_error("bench", "'%s' is not a size, 2 to 65536 MiB", text);
-	o->size = (uint64_t)mib << 20;
 	return 0;
 }
 

@@ -292,16 +292,17 @@ static int help(void)
 /* 0, an exit status, or -1 for help. */
 static int parse(struct pull *b, bool *json, int argc, char **argv)
 {
+	uint64_t bytes;
 	long n;
 	int c;
 
 	while ((c = next_option("bench pullback", argc, argv)) != -1) {
 		switch (c) {
 		case 's':
-			if (!parse_number(optarg, MIN_MIB, MAX_MIB, &n))
+			if (!parse_mib(optarg, MIN_MIB, MAX_MIB, &bytes))
 				return usage_error("bench", "'%s' is not a size, %d to %d MiB",
 						   optarg, MIN_MIB, MAX_MIB);
-			b->size = (n << 20) & ~(HUGE_SIZE - 1);
+			b->size = bytes & ~(HUGE_SIZE - 1);
 			break;
 		case 'd':
 			if (!parse_number(optarg, 0, HM_MAX_DEVICES - 1, &n))

@@ -44,7 +44,7 @@ struct options {
 	const char *path;
 	bool force;
 	long interval_ms, seconds;
-	int64_t max;
+	uint64_t max;
 	pid_t pid;
 	char **command;
 };
@@ -110,7 +110,7 @@ static int parse(struct options *o, int argc, char **argv)
 			break;
 		case 'm':
 			if (!hm_parse_size(optarg, &o->max) || o->max < MIN_MAX ||
-			    o->max > (int64_t)RECORD_MOST)
+			    o->max > RECORD_MOST)
 				return usage_error("record", "--max: '%s' is not a size from 64K to 1G",
 						   optarg);
 			break;

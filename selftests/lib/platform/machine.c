@@ -59,7 +59,7 @@ static void bad_descriptions(void)
 	bad("hmm nvml.addressing=cdmm", "use none, hmm or ats, or fails");
 	bad("hmm kernel.node_memory=lots", "use a size like 16G, or fails");
 	bad("hmm kernel.node_memory=16777216T", "use a size like 16G, or fails");
-	bad("hmm kernel.node_memory=1GB", "use a size like 16G, or fails");
+	bad("hmm kernel.node_memory=1GX", "use a size like 16G, or fails");
 	bad("hmm module.loaded=yes", "\"module.loaded\": use");
 	bad("hmm module.device=0", "\"module.device\": use");
 	for (i = 0; i < 17; i++)

@@ -47,6 +47,8 @@ static void test_grammar(void)
 	reads("\tstats ( pool ( vmm ( device = 0 ) , max = 90% ) ) ", false,
 	      "stats(pool(vmm(device=0),max=90%))");
 	reads("pool(max=1G,host)", false, "pool(host,max=1G)");
+	reads("pool(host,max= 80 GB )", false, "pool(host,max=\"80 GB\")");
+	reads("pool(host,max=\"80 GB\",min=1e9)", false, "pool(host,max=\"80 GB\",min=1e9)");
 	reads("log(host,file=\"a,b (c).csv\")", false,
 	      "log(host,file=\"a,b (c).csv\")");
 	reads("log(host,file='say \"x\"')", false, "log(host,file='say \"x\"')");
@@ -71,6 +73,9 @@ static void test_grammar(void)
 	refuses("pool(host,mx=1)", 11, "pool has no parameter 'mx'; it has max, min");
 	refuses("host(x=1)", 6, "it has none");
 	refuses("pool(host,max=)", 15, "a value");
+	refuses("pool(host,max=1 G B)", 19, "',' or ')'");
+	refuses("pool(host,max=1 2)", 17, "',' or ')'");
+	refuses("pool(host,max=on G)", 15, "max must be a size");
 	refuses("pool(host,max=1,max=2)", 17, "given twice");
 	refuses("log(host,file=\"x)", 15, "never closed");
 	refuses("stats(host,host)", 12, "takes 1 below it");
@@ -143,7 +148,30 @@ static void test_values(void)
 	value("64K", HM_PARAM_POWER, true, 65536, false);
 	value("3M", HM_PARAM_POWER, false, 0, false);
 	value("0", HM_PARAM_POWER, false, 0, false);
-	value("64KB", HM_PARAM_SIZE, false, 0, false);
+	value("64KB", HM_PARAM_SIZE, true, 64000, false);
+	value("1.5 GB", HM_PARAM_SIZE, true, 1500000000, false);
+	value("80GB", HM_PARAM_SHARE, true, 80000000000, false);
+	value("80 gib", HM_PARAM_SHARE, true, 80ULL << 30, false);
+	value("512MB", HM_PARAM_SIZE, true, 512000000, false);
+	value("2tb", HM_PARAM_SIZE, true, 2000000000000, false);
+	value("1e9", HM_PARAM_SIZE, true, 1000000000, false);
+	value("1.5E+3", HM_PARAM_SIZE, true, 1500, false);
+	value("1e3KiB", HM_PARAM_SIZE, true, 1024000, false);
+	value("2097152", HM_PARAM_POWER, true, 2 << 20, false);
+	value("2MB", HM_PARAM_POWER, false, 0, false);
+	value("1e", HM_PARAM_SIZE, false, 0, false);
+	value("1e-3", HM_PARAM_SIZE, false, 0, false);
+	value("1e19", HM_PARAM_SIZE, false, 0, false);
+	value("10e18", HM_PARAM_SIZE, false, 0, false);
+	value("1.5", HM_PARAM_SIZE, false, 0, false);
+	value("1.5B", HM_PARAM_SIZE, false, 0, false);
+	value("1 2K", HM_PARAM_SIZE, false, 0, false);
+	value(" 1K", HM_PARAM_SIZE, false, 0, false);
+	value("1K ", HM_PARAM_SIZE, false, 0, false);
+	value("1Mi", HM_PARAM_SIZE, false, 0, false);
+	value("1PB", HM_PARAM_SIZE, false, 0, false);
+	value("8388607T", HM_PARAM_SIZE, true, 8388607ULL << 40, false);
+	value("8388608T", HM_PARAM_SIZE, false, 0, false);
 	value("-1", HM_PARAM_SIZE, false, 0, false);
 	value("1.", HM_PARAM_SIZE, false, 0, false);
 	value("1.0000001", HM_PARAM_SIZE, false, 0, false);

@@ -75,7 +75,7 @@ static void test_refused(void)
 	refused(res, "max", "0", -EINVAL, "more than 0");
 	refused(res, "max", "101%", -EINVAL, "a percentage");
 	refused(res, "max", "-1", -EINVAL, "a size like");
-	refused(res, "max", "1KB", -EINVAL, "a size like");
+	refused(res, "max", "1 KX", -EINVAL, "a size like");
 	refused(res, "max", "99999999999999999999", -EINVAL, "a size like");
 	refused(res, "max", "1M", -EINVAL, "min is more than max");
 	refused(res, "min", "65M", -EINVAL, "min is more than max");

@@ -186,7 +186,7 @@ def _size(name: str, parameter: str, given: Size) -> str:
     text = str(given)
     good = isinstance(given, (int, str)) and not isinstance(given, bool)
     # Nothing but one value gets into the spec.
-    good = good and re.fullmatch(r"[0-9]+(\.[0-9]+)?[A-Za-z]*%?", text) is not None
+    good = good and re.fullmatch(r"[0-9]+(\.[0-9]+)?([Ee]\+?[0-9]+)?[ \t]*[A-Za-z]*%?", text) is not None
     if good:
         try:
             _process.check_spec(f"pool(vmm,{parameter}={text})")
