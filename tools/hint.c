@@ -38,9 +38,8 @@ struct job {
 
 static int help(bool to_host)
 {
-	printf("Usage: hetmem %s --pid PID [OPTION]...\n"
+	printf("Usage: hetmem %s [OPTION]... PID\n"
 	       "%s\n\n"
-	       "  --pid PID            the process\n"
 	       "%s"
 	       "  --range START-END    only these addresses (hexadecimal, as in\n"
 	       "                       /proc/PID/maps); may be given more than once\n"
@@ -137,6 +136,32 @@ static void add_range(struct job *job, uint64_t start, uint64_t end)
 	job->ranges[job->nr++] = (struct range){ start, end };
 }
 
+/* 0, or the exit status. */
+static int parse_pid(struct job *job, const char *text)
+{
+	long value;
+
+	if (!parse_number(text, 1, INT32_MAX, &value))
+		return usage_error(job->sub, "'%s' is not a PID", text);
+	job->pid = value;
+	return 0;
+}
+
+/* The PID is an argument, or that of --pid. */
+static int parse_process(struct job *job, int argc, char **argv)
+{
+	if (optind < argc && job->pid)
+		return usage_error(job->sub, "one PID at a time, '%s' is too many", argv[optind]);
+	if (optind + 1 < argc)
+		return usage_error(job->sub, "one PID at a time, '%s' is too many",
+				   argv[optind + 1]);
+	if (optind < argc)
+		return parse_pid(job, argv[optind]);
+	if (!job->pid)
+		return usage_error(job->sub, "which process? Give a PID");
+	return 0;
+}
+
 /* 0, or the exit status; -1 for help. */
 static int parse(struct job *job, int argc, char **argv)
 {
@@ -147,10 +172,9 @@ static int parse(struct job *job, int argc, char **argv)
 	while ((c = next_option(job->sub, argc, argv)) != -1) {
 		switch (c) {
 		case 'p':
-			if (!parse_number(optarg, 1, INT32_MAX, &value))
-				return usage_error(job->sub, "'%s' is not a PID",
-						   optarg);
-			job->pid = value;
+			c = parse_pid(job, optarg);
+			if (c)
+				return c;
 			break;
 		case 'r':
 			if (!parse_range(optarg, &start, &end))
@@ -182,13 +206,7 @@ static int parse(struct job *job, int argc, char **argv)
 			return option_error(job->sub, c, argv);
 		}
 	}
-	if (optind < argc)
-		return usage_error(job->sub, parse_number(argv[optind], 1, INT32_MAX, &value) ?
-				   "'%s' is not an option: give a PID as --pid %s" :
-				   "'%s' is not an option", argv[optind], argv[optind]);
-	if (!job->pid)
-		return usage_error(job->sub, "which process? Give --pid PID");
-	return 0;
+	return parse_process(job, argc, argv);
 }
 
 /*
@@ -325,9 +343,9 @@ static int parse_advise(struct job *job, int argc, char **argv)
 	if (argc - optind != 3)
 		return usage_error("advise", argc - optind < 3 ? "give PID, RANGE and ADVICE" :
 				   "PID, RANGE and ADVICE are all: '%s' is too many", argv[argc - optind < 3 ? 0 : optind + 3]);
-	if (!parse_number(argv[optind], 1, INT32_MAX, &value))
-		return usage_error("advise", "'%s' is not a PID", argv[optind]);
-	job->pid = value;
+	c = parse_pid(job, argv[optind]);
+	if (c)
+		return c;
 	if (parse_range(argv[optind + 1], &start, &end))
 		add_range(job, start, end);
 	else if (strcmp(argv[optind + 1], "all"))

@@ -62,14 +62,15 @@ const struct options_of options_table[] = {
 		VALUE("color", 'c', "auto|always|never"),
 		HIDDEN("colour", 'c', "auto|always|never"),
 	} },
-	{ "prefetch", NULL, {
-		VALUE("pid", 'p', "PID"),
+	{ "prefetch", "PID", {
+		/* For scripts of version 0.1. */
+		HIDDEN("pid", 'p', "PID"),
 		VALUE("to", 'l', "LOCATION"),
 		VALUE("range", 'r', "START-END"),
 		VALUE("timeout", 't', "SECONDS"),
 	} },
-	{ "pullback", NULL, {
-		VALUE("pid", 'p', "PID"),
+	{ "pullback", "PID", {
+		HIDDEN("pid", 'p', "PID"),
 		VALUE("node", 'n', "N"),
 		VALUE("range", 'r', "START-END"),
 		VALUE("timeout", 't', "SECONDS"),

@@ -220,24 +220,27 @@ static bool own_path(char *path, size_t len)
 	return path[0];
 }
 
-/* Beside this library; else where the loader looks. NULL: *@why tells. */
+/*
+ * Beside this library; beside it as PREFIX/lib is beside PREFIX/bin, for the command; else
+ * where the loader looks. NULL: *@why tells.
+ */
 static void *load_soft(const char **why)
 {
+	static const char *const places[] = { SOFT_LIBRARY, "../lib/" SOFT_LIBRARY };
+	const char *found = SOFT_LIBRARY;
 	char path[PATH_MAX];
 	char *slash;
 	void *library;
+	size_t i;
 
-	slash = own_path(path, sizeof(path) - sizeof(SOFT_LIBRARY)) ?
+	slash = own_path(path, sizeof(path) - sizeof("../lib/" SOFT_LIBRARY)) ?
 		strrchr(path, '/') : NULL;
-	if (slash) {
-		strcpy(slash + 1, SOFT_LIBRARY);
-		if (!access(path, F_OK)) {
-			library = dlopen(path, LOAD_FLAGS);
-			*why = library ? NULL : dlerror();
-			return library;
-		}
+	for (i = 0; slash && found != path && i < sizeof(places) / sizeof(places[0]); i++) {
+		strcpy(slash + 1, places[i]);
+		if (!access(path, F_OK))
+			found = path;
 	}
-	library = dlopen(SOFT_LIBRARY, LOAD_FLAGS);
+	library = dlopen(found, LOAD_FLAGS);
 	*why = library ? NULL : dlerror();
 	return library;
 }

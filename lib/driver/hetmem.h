@@ -115,8 +115,9 @@ struct hetmem {
 int hm_cuda_open(struct hm_driver *driver, char *reason, size_t len);
 
 /*
- * The same of libhetmem-soft.so, from this library's own directory, else where
- * the loader looks; see driver/check.h. @soft->close() ends it.
+ * The same of libhetmem-soft.so, from this library's own directory, else from
+ * ../lib beside it, else where the loader looks; see driver/check.h.
+ * @soft->close() ends it.
  * -ENODEV, -EINVAL, -ENOMEM, -EIO; @reason is set in either case.
  */
 int hm_soft_open(struct hm_driver *driver, const struct hm_soft **soft,

@@ -70,6 +70,8 @@ check 'pkg-config knows the version' sh -c "[ \"\$(PKG_CONFIG_PATH='$x/lib/pkgco
 check 'a program by pkg-config' gcc -Wall -Werror $(pc --cflags hetmem) -o "$tmp/program" \
 	"$tmp/program.c" $(pc --libs hetmem)
 check 'runs' env LD_LIBRARY_PATH="$x/lib" HETMEM_DRIVER=soft "$tmp/program"
+check 'the command finds the soft driver in ../lib' env -u LD_LIBRARY_PATH \
+	"$x/bin/hetmem" spec --create --driver soft device-pool
 # shellcheck disable=SC2046
 check 'a static one by pkg-config' gcc $(pc --cflags hetmem) -o "$tmp/static" "$tmp/program.c" \
 	"$x/lib/libhetmem.a" $(pc --static --libs-only-l hetmem | sed 's/-lhetmem//')

@@ -71,7 +71,7 @@ lines()
 	printf 'hetmem %s\n' '' 'bench ' 'map --color=' 'map --color a' 'replay --work ' \
 		'replay --driver=' 'run --policy ' 'run printen' \
 		'bench worst --size ' 'bench worst s' 'bench kernel ' 'spec ma' \
-		"replay $tmp/fil" "demo --file $tmp/fil" 'prefetch --pid ' 'completion '
+		"replay $tmp/fil" "demo --file $tmp/fil" 'prefetch ' 'completion '
 	for name in $commands; do
 		[ "$name" = bench ] || echo "hetmem $name --"
 	done
@@ -129,7 +129,7 @@ for shell in bash zsh; do
 	also "$shell: a file" grep -qE '(^|/)file$' "$tmp/out"
 	completed $shell "hetmem demo --file $tmp/fil" >"$tmp/out"
 	also "$shell: a file of an option" grep -qE '(^|/)file$' "$tmp/out"
-	completed $shell 'hetmem prefetch --pid ' >"$tmp/out"
+	completed $shell 'hetmem prefetch ' >"$tmp/out"
 	also "$shell: a process" grep -qxE '[0-9]+' "$tmp/out"
 done
 

@@ -97,21 +97,23 @@ printf 'Thread,Time,Action,Pointer,Size,Stream\n0,0,allocate,0x1,x,0\n' >"$tmp/b
 refused 'replay: a bad row' 'line 2: Size is not' replay "$tmp/bad.csv"
 
 for sub in prefetch pullback; do
-	wrong "$sub: nobody" 'which process\? Give --pid' $sub
-	wrong "$sub: an argument" "'1' is not an option: give a PID as --pid 1;" $sub 1
+	wrong "$sub: nobody" 'which process\? Give a PID' $sub
+	wrong "$sub: two" "one PID at a time, '2' is too many" $sub 1 2
+	wrong "$sub: two, one by an option" "one PID at a time, '2' is too many" $sub --pid 1 2
 	for pid in abc 0 -1 1x '' 99999999999999999999 4294967297 0x10; do
-		wrong "$sub: '$pid' is no PID" 'is not a PID' $sub --pid "$pid"
+		wrong "$sub: '$pid' is no PID" 'is not a PID' $sub -- "$pid"
+		wrong "$sub: --pid '$pid' is no PID" 'is not a PID' $sub --pid "$pid"
 	done
 	for range in x 1000 1000- 2000-1000 1000-1000; do
 		wrong "$sub: range '$range'" 'is not a range' \
-			$sub --pid 1 --range "$range"
+			$sub 1 --range "$range"
 	done
 	for timeout in 0 601 x 1s ''; do
 		wrong "$sub: timeout '$timeout'" 'is not a time' \
-			$sub --pid 1 --timeout "$timeout"
+			$sub 1 --timeout "$timeout"
 	done
 	refused "$sub: a process that cannot be asked" \
-		'there is no /dev/hetmem|has no /dev/hetmem|not permitted' $sub --pid 1
+		'there is no /dev/hetmem|has no /dev/hetmem|not permitted' $sub 1
 done
 uuid=8f6aef44-1a5d-1978-3d98-5cc4d0fa0446
 for location in x device device: device:x device:65535 host: host:-1 gpu:0 '' GPU- $uuid \

@@ -367,7 +367,7 @@ static void start_child(struct top *t, bool back)
 {
 	char pid[16];
 	char *argv[] = { (char *)"hetmem", (char *)(back ? "pullback" : "prefetch"),
-		(char *)"--pid", pid, NULL };
+		pid, NULL };
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t attr;
 	sigset_t signals;

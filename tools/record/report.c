@@ -154,7 +154,7 @@ const char *report_remedy(unsigned int bit)
 	case HETMEM_WHY_BUSY:
 		return "others hold the pages (I/O, RDMA): move before it begins, and try again";
 	case HETMEM_WHY_NO_MEMORY:
-		return "make room: 'hetmem pullback --pid PID', or 'hetmem tune devices/0/limit=SIZE'";
+		return "make room: 'hetmem pullback PID', or 'hetmem tune devices/0/limit=SIZE'";
 	case HETMEM_WHY_OTHER_NODE:
 		return "it is on another node: 'migratepages PID FROM TO'";
 	case HETMEM_WHY_LARGE_FOLIO:
@@ -238,12 +238,12 @@ char *report_advice_stayed(const struct history *h, int device)
 	const struct found *f = &h->stayed[device][0];
 
 	if (device)
-		return xasprintf("if the device is full and does not use it: 'hetmem pullback --pid %s --range %" PRIx64 "-%" PRIx64 "', or hetmem_prefetch() to the host",
+		return xasprintf("if the device is full and does not use it: 'hetmem pullback %s --range %" PRIx64 "-%" PRIx64 "', or hetmem_prefetch() to the host",
 				 target(h), f->start, f->end);
 	if (!h->module)
 		return xasprintf("the process has no /dev/hetmem open; for a device to use it, call hetmem_prefetch(); 'hetmem map %s' shows what it is",
 				 target(h));
-	return xasprintf("if a device uses it: 'hetmem prefetch --pid %s --to device:%u --range %" PRIx64 "-%" PRIx64 "', or hetmem_prefetch()",
+	return xasprintf("if a device uses it: 'hetmem prefetch %s --to device:%u --range %" PRIx64 "-%" PRIx64 "', or hetmem_prefetch()",
 			 target(h), a_device(h), f->start, f->end);
 }
 
