@@ -104,9 +104,30 @@ empty 'and names what users ask for' sh -c '
 		grep -q "$word" README.md || echo "$word"
 	done'
 # What README.md and Documentation/ name must be there.
-empty 'every path in README.md exists' sh -c '
-	grep -ohE "\]\([A-Za-z0-9_./-]+\)" README.md Documentation/README.md |
-	tr -d "()]" | while read -r path; do
-		[ -e "$path" ] || [ -e "Documentation/$path" ] || echo "$path"
-	done'
+linked()
+{
+	local page path
+
+	for page in README.md Documentation/README.md kernel/README.md lib/README.md tools/README.md; do
+		grep -ohE '\]\([A-Za-z0-9_./-]+\)' "$page" | tr -d '()]' | while read -r path; do
+			[ -e "$(dirname "$page")/$path" ] || echo "$page: $path"
+		done
+	done
+}
+empty 'every path in README.md exists' linked
+# The pages of the source folders name files of their folder, or a path from the top.
+named()
+{
+	local folder path
+
+	for folder in kernel lib tools; do
+		grep -oE '`[a-z_*/.-]+[/.][a-z_*/.-]*`' $folder/README.md | tr -d '`' | while read -r path; do
+			compgen -G "$folder/$path" >/dev/null || compgen -G "$path" >/dev/null || echo "$folder/README.md: $path"
+		done
+	done
+}
+empty 'so does every file that the pages of kernel/, lib/ and tools/ name' named
+also 'they name some' test "$(cat kernel/README.md lib/README.md tools/README.md | grep -o '\.[ch]`' | wc -l)" -gt 20
+unnamed() { for folder in lib/*/ tools/*/; do grep -q "\`$(basename "$folder")/\`" "${folder%%/*}/README.md" || echo "$folder"; done; }
+empty 'and they name every folder' unnamed
 done_testing
