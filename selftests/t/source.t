@@ -67,6 +67,38 @@ empty 'every test can be run' find selftests/t -name '*.t' ! -perm -111
 xargs grep -lE '^#!/bin/(ba)?sh|^# shellcheck shell=' <"$tmp/files" >"$tmp/scripts"
 check 'shellcheck' sh -c "xargs shellcheck -x -P SCRIPTDIR -e SC1091,SC2016 <'$tmp/scripts'"
 
+# How commits are described: a subject a line, and what the script answers.
+judged()
+{
+	local want subject body got
+
+	while IFS='|' read -r want subject body; do
+		got=$(printf '%s\n\n%s\n' "$subject" "$body" | selftests/commits - | grep -oE "$want" | head -n 1)
+		[ "$got" = "${want#^$}" ] || echo "$subject: '$got', not '$want'"
+	done <<-'END'
+	^$|lib: pool: tables grow by halves|A rehash of all blocks took 40 ms.
+	^$|kernel/emu: pages are freed|They leaked before.
+	^$|Revert "lib: pool: tables grow by halves"|This reverts commit 1234567.
+	^$|Documentation: spec: units and rounding|Users asked for both.
+	use at most 72|lib: pool: a subject that goes on for so long that no list of commits can show it|Why it is so.
+	name the area|tables grow by halves|A rehash took 40 ms.
+	name one area|lib, tools: sizes|Why it is so.
+	name one area|lib and tools: sizes|Why it is so.
+	instead of joining|lib: sizes; tools: sizes|Why it is so.
+	full stop|lib: sizes.|Why it is so.
+	tell why|lib: sizes|
+	tell why|lib: sizes|Signed-off-by: Somebody <somebody@example.org>
+	END
+}
+empty 'the rules for messages of commits' judged
+exits 2 'commits that are not there' selftests/commits no..such
+need clang-format:clang-format
+check 'clang-format takes .clang-format' sh -c "clang-format --style=file --dump-config kernel/main.c >'$tmp/format'"
+also 'and changes little' sh -c "
+	wc -l kernel/*.c lib/*/*.c >'$tmp/total'
+	for file in kernel/*.c lib/*/*.c; do clang-format \$file | diff \$file - | grep '^<'; done | wc -l |
+	awk -v all=\$(awk 'END { print \$1 }' '$tmp/total') '{ exit \$1 * 8 > all }'"
+
 # The folders of the library have one direction, and that can be seen to be broken.
 empty 'no folder of lib/ includes one above it' sh -c '. selftests/t/layers.sh; includes | upward'
 also 'there is something to see' test "$(includes | wc -l)" -gt 100
