@@ -141,3 +141,92 @@ void vmas_clip(struct vmas *vmas, uint64_t start, uint64_t end)
 	}
 	vmas->nr = to;
 }
+
+/* Keeps those that @keep marks. Returns the bytes of the others. */
+static uint64_t keep_marked(struct vmas *vmas, const bool *keep)
+{
+	uint64_t dropped = 0;
+	size_t from, to = 0;
+
+	for (from = 0; from < vmas->nr; from++) {
+		struct vma *vma = &vmas->vma[from];
+
+		if (keep[from]) {
+			vmas->vma[to++] = *vma;
+			continue;
+		}
+		dropped += vma->end - vma->start;
+		free(vma->name);
+	}
+	vmas->nr = to;
+	return dropped;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+uint64_t vmas_drop_libraries(struct vmas *vmas)
+{
+	const char **code = xcalloc(vmas->nr, sizeof(*code));
+	bool *keep = xcalloc(vmas->nr, sizeof(*keep));
+	const char *program = NULL;
+	uint64_t dropped;
+	size_t i, nr = 0;
+
+	for (i = 0; i < vmas->nr; i++) {
+		const struct vma *vma = &vmas->vma[i];
+
+		if (vma->perms[2] != 'x' || *vma->name != '/')
+			continue;
+		if (!program)
+			program = vma->name;
+		if (strcmp(vma->name, program))
+			code[nr++] = vma->name;
+	}
+	qsort(code, nr, sizeof(*code), by_name);
+	for (i = 0; i < vmas->nr; i++) {
+		const char *name = vmas->vma[i].name;
+
+		keep[i] = strncmp(name, "[v", 2) &&
+			!bsearch(&name, code, nr, sizeof(*code), by_name);
+	}
+	dropped = keep_marked(vmas, keep);
+	free(keep);
+	free(code);
+	return dropped;
+}
+
+struct size_of {
+	uint64_t size;
+	size_t index;
+};
+
+/* The largest first; of equal ones the one at the lower address. */
+static int by_size(const void *a, const void *b)
+{
+	const struct size_of *l = a, *r = b;
+
+	if (l->size != r->size)
+		return l->size < r->size ? 1 : -1;
+	return l->index < r->index ? -1 : 1;
+}
+
+uint64_t vmas_keep_largest(struct vmas *vmas, size_t nr)
+{
+	struct size_of *sizes = xcalloc(vmas->nr, sizeof(*sizes));
+	bool *keep = xcalloc(vmas->nr, sizeof(*keep));
+	uint64_t dropped;
+	size_t i;
+
+	for (i = 0; i < vmas->nr; i++)
+		sizes[i] = (struct size_of){ vmas->vma[i].end - vmas->vma[i].start, i };
+	qsort(sizes, vmas->nr, sizeof(*sizes), by_size);
+	for (i = 0; i < vmas->nr && i < nr; i++)
+		keep[sizes[i].index] = true;
+	dropped = keep_marked(vmas, keep);
+	free(keep);
+	free(sizes);
+	return dropped;
+}

@@ -45,4 +45,14 @@ bool vma_parse(struct vma *vma, char *line);
 /* Cuts @vmas to [@start, @end). */
 void vmas_clip(struct vmas *vmas, uint64_t start, uint64_t end);
 
+/*
+ * Drops the mappings of shared libraries: files with code in the process, and the kernel's
+ * own ([vdso]). The program itself stays: the kernel maps it below its libraries. Returns how
+ * many bytes were dropped.
+ */
+uint64_t vmas_drop_libraries(struct vmas *vmas);
+
+/* Keeps the @nr largest, in order of address. Returns how many bytes were dropped. */
+uint64_t vmas_keep_largest(struct vmas *vmas, size_t nr);
+
 #endif

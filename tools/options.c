@@ -35,6 +35,8 @@ const struct options_of options_table[] = {
 	{ "map", "PID", {
 		FLAG("self", 's'),
 		VALUE("range", 'r', "START-END"),
+		VALUE("largest", 'n', "N"),
+		FLAG("all", 'a'),
 		VALUE("width", 'w', "COLUMNS"),
 		VALUE("color", 'c', "auto|always|never"),
 		HIDDEN("colour", 'c', "auto|always|never"),

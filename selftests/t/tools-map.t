@@ -113,6 +113,39 @@ judge 'a range is widened to whole pages'
 run map "$pid"
 [ "$status" -eq 0 ] && grep -q '\[heap\]' "$tmp/out" && grep -q '/perl$' "$tmp/out"
 judge 'all of it, with the names of mappings'
+! grep -qE '/lib(c|perl)[.-]|\[vdso\]' "$tmp/out" && grep -qE '^[0-9]+ of them are not shown, .*--all' "$tmp/out"
+judge 'not its libraries, and it says so'
+run map "$pid" --all
+[ "$status" -eq 0 ] && grep -qE '/libc[.-]' "$tmp/out" && grep -qF '[vdso]' "$tmp/out" &&
+	! grep -q 'not shown' "$tmp/out"
+judge '--all shows them'
+run map "$pid" --json
+cp "$tmp/out" "$tmp/json"
+check 'so does JSON' grep -q '/libc[.-]' "$tmp/json"
+cat >"$tmp/largest.pl" <<'EOP'
+use strict;
+use JSON::PP;
+no warnings 'portable';
+my ($all, $some, $nr) = map { local (@ARGV, $/) = $_; decode_json(<>)->{vmas} } @ARGV[0, 1];
+$nr = $ARGV[2];
+my $size = sub { hex($_[0]->{end}) - hex($_[0]->{start}) };
+my @sizes = sort { $b <=> $a } map { $size->($_) } @$all;
+my @kept = sort { $b <=> $a } map { $size->($_) } @$some;
+die "@kept" if "@kept" ne "@sizes[0 .. $nr - 1]";
+my @starts = map { hex($_->{start}) } @$some;
+die "@starts" if "@starts" ne join(' ', sort { $a <=> $b } @starts);
+EOP
+for nr in 1 5; do
+	run map "$pid" --json --largest "$nr"
+	cp "$tmp/out" "$tmp/some"
+	check "the $nr largest, by address" perl "$tmp/largest.pl" "$tmp/json" "$tmp/some" "$nr"
+done
+run map "$pid" --largest 99999
+[ "$status" -eq 0 ] && grep -q '\[heap\]' "$tmp/out"
+judge 'more than there are'
+for nr in 0 -1 x ''; do
+	wrong "--largest '$nr'" 'is not a number of mappings' map --self "--largest=$nr"
+done
 run map "$pid" --json
 cp "$tmp/out" "$tmp/json"
 check 'map PID --json parses' perl -MJSON::PP -e 'local $/; decode_json(<>)' "$tmp/json"

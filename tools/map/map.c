@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,6 +20,8 @@
 struct options {
 	bool self;
 	bool json;
+	bool all;
+	long largest;
 	pid_t pid;
 	int width;
 	enum colour_mode colour;
@@ -32,6 +35,8 @@ static int help(void)
 	     "Draws where the pages of a process are, one character a block.\n\n"
 	     "  --self               this process, with memory of every kind\n"
 	     "  --range START-END    only these addresses (hexadecimal, as in /proc/PID/maps)\n"
+	     "  --largest N          only the N largest mappings\n"
+	     "  --all                shared libraries, too\n"
 	     "  --width COLUMNS      of the picture (the terminal's)\n"
 	     "  --color=WHEN         auto, always or never\n"
 	     "  --json               every run of pages, as JSON\n\n"
@@ -57,6 +62,13 @@ static int parse(struct options *options, int argc, char **argv)
 					 &options->end))
 				return usage_error("map", "'%s' is not a range START-END in hexadecimal",
 						   optarg);
+			break;
+		case 'n':
+			if (!parse_number(optarg, 1, INT32_MAX, &options->largest))
+				return usage_error("map", "'%s' is not a number of mappings", optarg);
+			break;
+		case 'a':
+			options->all = true;
 			break;
 		case 'w':
 			if (!parse_number(optarg, MIN_WIDTH, MAX_WIDTH,
@@ -140,6 +152,22 @@ static int refused(pid_t pid, int error)
 	}
 }
 
+/*
+ * Drops what the reader did not ask for. A range and JSON are whole. Returns the bytes that
+ * were dropped.
+ */
+static uint64_t choose(struct vmas *vmas, const struct options *options)
+{
+	const bool ranged = options->start || options->end != UINT64_MAX;
+	uint64_t dropped = 0;
+
+	if (!options->all && !options->json && !ranged && !options->self)
+		dropped = vmas_drop_libraries(vmas);
+	if (options->largest)
+		dropped += vmas_keep_largest(vmas, options->largest);
+	return dropped;
+}
+
 static int draw(struct source *source, const struct vmas *vmas,
 		const struct options *options)
 {
@@ -175,7 +203,9 @@ int cmd_map(int argc, char **argv)
 {
 	struct options options = { .end = UINT64_MAX };
 	struct source source;
+	uint64_t dropped;
 	struct vmas vmas;
+	size_t nr;
 	int ret;
 
 	ret = parse(&options, argc, argv);
@@ -204,6 +234,8 @@ int cmd_map(int argc, char **argv)
 				options.start, options.end, options.pid,
 				options.pid);
 	}
+	nr = vmas.nr;
+	dropped = choose(&vmas, &options);
 	ret = source_open(&source, options.pid);
 	if (ret) {
 		ret = refused(options.pid, ret);
@@ -212,8 +244,11 @@ int cmd_map(int argc, char **argv)
 	if (options.json) {
 		ret = map_json(&source, &vmas);
 	} else {
-		printf("process %d, %zu mappings, %s\n", options.pid, vmas.nr,
+		printf("process %d, %zu mappings, %s\n", options.pid, nr,
 		       source.note ? source.note : "from the kernel module");
+		if (nr > vmas.nr)
+			printf("%zu of them are not shown, %s%s\n", nr - vmas.nr, size_text(dropped),
+			       options.largest ? "" : ": libraries; --all shows them");
 		ret = draw(&source, &vmas, &options);
 	}
 	if (ret == -ESRCH)
