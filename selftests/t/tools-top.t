@@ -152,6 +152,15 @@ t.press("\x7f\x7f\x7fbet"); t.wait("host +-1 ")
 t.press("\r"); t.wait("only: bet")
 t.press("/\x1b"); t.wait("alpha")
 t.press("q"); assert t.end() == 0'
+draws '? shows the keys, and any key ends that' '
+t = Top("--sort", "name")
+t.wait("alpha.*\\? keys")
+t.press("?"); t.wait("only names that contain a text.*look now.*any key: back")
+t.press("q"); t.wait("alpha.*sort: name")
+t.press("?"); t.wait("any key")
+t.resize(3, 40); t.wait("sort by the next")
+t.press("x"); t.wait("sort: name")
+t.press("q"); assert t.end() == 0'
 draws 'what moves memory is asked first' '
 t = Top("--sort", "name")
 t.wait("alpha")

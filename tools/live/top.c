@@ -27,20 +27,24 @@
 #define INTERVAL	2
 #define MAX_INTERVAL	3600
 
+/* For --help, and for the key ?. */
+static const char keys_text[] =
+	"  up, down, k, j      another process\n"
+	"  s                   sort by the next column\n"
+	"  /                   only names that contain a text; empty: all\n"
+	"  b                   pull its memory back to the host, after y\n"
+	"  p                   prefetch its memory to a device, after y\n"
+	"  space               look now\n"
+	"  ?                   these keys\n"
+	"  q                   end\n";
+
 static int help(void)
 {
 	printf("Usage: hetmem top [OPTION]...\n"
 	       "Shows what 'hetmem status' shows, again and again.\n\n"
 	       "  --interval SECONDS  between two looks (%d)\n"
 	       "  --sort COLUMN       pid, name, device, host, moves or thrash (device)\n\n"
-	       "Keys:\n"
-	       "  up, down, k, j      another process\n"
-	       "  s                   sort by the next column\n"
-	       "  /                   only names that contain a text; empty: all\n"
-	       "  b                   pull its memory back to the host, after y\n"
-	       "  p                   prefetch its memory to a device, after y\n"
-	       "  space               look now\n"
-	       "  q                   end\n", INTERVAL);
+	       "Keys:\n%s", INTERVAL, keys_text);
 	return EXIT_OK;
 }
 
@@ -110,6 +114,7 @@ struct row {
  * @selected, @started: the process, see struct sample_process; 0: none
  * @first: row at the top of the list
  * @editing: the filter is being typed
+ * @helping: the keys are shown until the next key
  * @asking: what y does: 'b', 'p' or 0
  * @child: it does that now, or 0; @output: of it
  */
@@ -123,6 +128,7 @@ struct top {
 	uint64_t started;
 	char filter[FILTER_LEN];
 	bool editing;
+	bool helping;
 	int asking;
 	pid_t child;
 	int output;
@@ -321,8 +327,21 @@ static void draw_foot(const struct top *t)
 	else if (*t->message)
 		draw_line(LINES - 1, "%s", t->message);
 	else
-		draw_line(LINES - 1, "sort: %s%s%s  s sort  / filter  b pull back  p prefetch  q end",
+		draw_line(LINES - 1, "sort: %s%s%s  s sort  / filter  b pull back  p prefetch  ? keys  q end",
 			  column_names[t->sort], *t->filter ? "  only: " : "", t->filter);
+}
+
+static void draw_keys(void)
+{
+	const char *line = keys_text;
+	int y = 0;
+
+	erase();
+	for (; *line && y < LINES; line += strcspn(line, "\n") + 1)
+		draw_line(y++, "%.*s", (int)strcspn(line, "\n"), line);
+	if (y < LINES)
+		draw_line(LINES - 1, "any key: back");
+	refresh();
 }
 
 static void draw(struct top *t)
@@ -464,6 +483,10 @@ static bool press(struct top *t, int key, bool *again)
 {
 	const unsigned int selected = find_selected(t);
 
+	if (t->helping) {
+		t->helping = false;
+		return true;
+	}
 	if (t->editing) {
 		edit(t, key);
 		return true;
@@ -509,6 +532,9 @@ static bool press(struct top *t, int key, bool *again)
 	case ' ':
 		*again = true;
 		break;
+	case '?':
+		t->helping = true;
+		break;
 	default:
 		break;
 	}
@@ -542,7 +568,10 @@ static void run_screen(struct top *t)
 			again = false;
 		}
 		end_child(t, false);
-		draw(t);
+		if (t->helping)
+			draw_keys();
+		else
+			draw(t);
 		timeout(POLL_MS);
 		key = getch();
 		if (key == ERR && is_gone())
