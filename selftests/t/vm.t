@@ -1,10 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
-# The virtual machine itself: the clock of its limits, its test runner, and how a run ends
-# whose guest does not. And the limit of programs on the host.
+# The virtual machine itself: the clock of its limits, its test runner, the guest's own clock,
+# and how a run ends whose guest does not. And the limit of programs on the host.
 . "$(dirname "$0")/tap.sh"
 . selftests/vm/clock.sh
+. selftests/vm/lib.sh
 
 kernel=stock-7
 
@@ -91,6 +92,46 @@ exits 124 'a command that does not end' selftests/vm/run -k $kernel -t 2 -- slee
 also 'and where its kernel is then' grep -q 'NMI backtrace for cpu' "$tmp/err"
 exits 124 'a command that spins' selftests/vm/run -k $kernel -t 2 -- \
 	sh -c 'while :; do :; done & while :; do :; done'
+
+# A guest's clock that deviates from the host's is noticed before and after the command. The
+# guest is run again once, and what it wrote is not left in a file.
+wrong='the guest has a wrong clock'
+khz=$(tsc_khz)
+if [ "$khz" -gt 0 ]; then
+	# The answer of another host, in a cache of this one.
+	mkdir -p "$tmp/cache/hetmem"
+	ln -s "$CACHE"/* "$tmp/cache/hetmem/"
+	rm "$tmp/cache/hetmem/vm"
+	cp -r "$CACHE/vm" "$tmp/cache/hetmem/"
+	file=$tmp/cache/hetmem/vm/$(basename "$(tsc_file)")
+	echo $((khz / 4)) >"$file"
+	exits 0 'a guest with a wrong clock is run again' env XDG_CACHE_HOME="$tmp/cache" HETMEM_VM_ACCEL=tcg \
+		selftests/vm/run -k $kernel -- sh -c 'echo once; cat /proc/cmdline'
+	also 'which is said' test "$(grep -c "$wrong.*seen at its boot" "$tmp/err") $(grep -c 'once more' "$tmp/err")" = '1 1'
+	also 'its command ran once' test "$(grep -c '^once' "$tmp/out")" -eq 1
+	also 'the clock was measured again' sh -c "grep -q 'tsc_early_khz=$(cat "$file") tsc=reliable' '$tmp/out'"
+	also 'with another result' test $((($(cat "$file") - khz) * 100)) -le "$khz" -a $(((khz - $(cat "$file")) * 100)) -le "$khz"
+
+	exits 123 'a clock that stays wrong has a status of its own' \
+		env HETMEM_VM_ACCEL=tcg HETMEM_VM_TSC_KHZ=$((khz * 2)) selftests/vm/run -k $kernel -- echo never
+	also 'after it was tried twice' test "$(grep -c "$wrong.*seen at its boot" "$tmp/err")" -eq 2
+	also 'and the command did not run' test ! -s "$tmp/out"
+fi
+exits 123 'a clock that goes wrong later' env HETMEM_VM_ACCEL=tcg HETMEM_VM_TSC_KHZ=0 \
+	selftests/vm/run -k $kernel -L "$tmp/console" -- sh -c '
+	echo "clock is $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)" | tee /dev/kmsg
+	adjtimex -t 11000 >/dev/null
+	# time: the clock itself is under test
+	until [ "$(cut -d. -f1 /proc/uptime)" -ge 15 ]; do sleep 1; done'
+also 'is noticed twice' test "$(grep -c "$wrong.*seen at its end" "$tmp/err")" -eq 2
+also 'and what was written is gone' test ! -s "$tmp/out"
+also 'without a counter to trust the guest uses another clock' grep -Eq 'clock is (hpet|acpi_pm)' "$tmp/console"
+# time: the clock itself is under test
+selftests/vm/run -k $kernel -- sh -c 'adjtimex -t 11000 >/dev/null; echo passed on; sleep 5' 2>"$tmp/err" |
+	cat >"$tmp/out"
+also 'output that was passed on is not written twice' test "${PIPESTATUS[0]} $(cat "$tmp/out")" = '123 passed on'
+check 'under -i the counter counts instructions' selftests/vm/run -k $kernel -i -- cat /proc/cmdline
+also 'and no frequency is given' sh -c "! grep -q tsc '$tmp/out'"
 
 # once_more NAME COMMAND...: ends with 125, after it was tried three times.
 once_more()

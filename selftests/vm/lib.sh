@@ -65,6 +65,44 @@ need_qemu()
 	return 0
 }
 
+# tsc_file: prints where the frequency of this host's time stamp counter is kept. The name
+# has the boot and the processor, so that a cache that moved to another host has none.
+tsc_file()
+{
+	local key
+
+	key=$({
+		cat /proc/sys/kernel/random/boot_id "$VM/tsc.c"
+		grep -E '^(vendor_id|model name|microcode|stepping)' /proc/cpuinfo | sort -u
+	} | sha256sum | cut -c1-10)
+	echo "$CACHE/vm/tsc-$key"
+}
+
+# tsc_khz: prints that frequency in kHz, 0 if it is not a fixed one. Measures it once.
+# HETMEM_VM_TSC_KHZ overrides it.
+tsc_khz()
+{
+	local file tmp khz
+
+	if [ -n "${HETMEM_VM_TSC_KHZ:-}" ]; then
+		echo "$HETMEM_VM_TSC_KHZ"
+		return
+	fi
+	file=$(tsc_file)
+	khz=$(cat "$file" 2>/dev/null || true)
+	if ! [[ $khz =~ ^[0-9]+$ ]]; then
+		mkdir -p "$CACHE/vm"
+		tmp=$(mktemp -d)
+		gcc -O2 -o "$tmp/tsc" "$VM/tsc.c" || die "cannot compile $VM/tsc.c"
+		khz=$("$tmp/tsc")
+		find "$CACHE/vm" -maxdepth 1 -name 'tsc-*' -mtime +0 -delete
+		rm -rf "$tmp"
+		echo "$khz" >"$file.$$"
+		mv "$file.$$" "$file"
+	fi
+	echo "$khz"
+}
+
 # mirrors: sets MIRROR and SECURITY, where the system's own packages come from; SECURITY
 # may be empty.
 mirrors()

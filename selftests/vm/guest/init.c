@@ -7,6 +7,10 @@
  * or, if the host has a terminal, through ttyS1, which is the command's alone. The status goes out as text through the debug port 0xe9, because the
  * exit port 0xf4 carries seven bits only; before it a line says that this process runs.
  * A host that sees no status knows that the kernel died.
+ *
+ * The guest's clock is compared with the host's before the command and after it. If it
+ * deviates, a line "clock WHEN GUEST HOST", in microseconds, precedes the status, and no
+ * command is started.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,6 +28,8 @@
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
+
+#include "timer.h"
 
 #define OUTPUT_PORT	0xe8
 #define STATUS_PORT	0xe9
@@ -63,6 +69,41 @@ static void tell_start(void)
 }
 
 static void leave(int status) __attribute__((noreturn));
+
+static struct look first_look;
+
+/* Tells the host if the clock deviated since the first look. */
+static bool clock_is_right(const char *when)
+{
+	struct look look;
+	char text[96];
+
+	if (take_look(&look) && clocks_agree(&first_look, &look))
+		return true;
+	snprintf(text, sizeof(text), "clock %s %lld %lld\n", when,
+		 (long long)(look.guest_us - first_look.guest_us),
+		 (long long)host_us(&first_look, &look));
+	if (!ioperm(STATUS_PORT, 1, 1))
+		tell(text);
+	return false;
+}
+
+/*
+ * A tenth of a second of the host shows how the clock runs. This waits for what is left of
+ * it: what the clock itself says is not to be trusted yet.
+ */
+static void check_clock(void)
+{
+	struct look look;
+
+	do {
+		usleep(5000);
+		if (!take_look(&look))
+			leave(125);
+	} while (host_us(&first_look, &look) < 100000);
+	if (!clock_is_right("boot"))
+		leave(125);
+}
 
 static void leave(int status)
 {
@@ -251,8 +292,11 @@ int main(void)
 	char **argv, **env;
 
 	tell_start();
+	if (!take_look(&first_look))
+		leave(125);
 	mount_all();
 	open_tty();
+	check_clock();
 
 	env = read_words("/vm/env");
 	for (; *env; env++)
@@ -275,5 +319,5 @@ int main(void)
 	if (chdir("/tmp"))
 		leave(125);
 	status = run_command(argv, terminal, 1);
-	leave(status);
+	leave(clock_is_right("end") ? status : 125);
 }
