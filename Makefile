@@ -104,6 +104,12 @@ endif
 include $(B)/config.mk
 endif
 
+# The last thing that is read on the screen is what this build lacks.
+ifneq ($(and $(found),$(file <$(B)/missing)),)
+all:
+	@cat $(B)/missing >&2
+endif
+
 # Everything is compiled again when what it is compiled with changes.
 flags := $(CC) $(cppflags) $(cflags) $(ldflags)
 ifneq ($(found),)
@@ -465,6 +471,13 @@ install: all man
 	$(Q)if [ -n '$(DESTDIR)' ]; then :; elif [ "$$(id -u)" -eq 0 ]; then ldconfig || :; else \
 		echo 'left out: ldconfig, which needs root; type: export LD_LIBRARY_PATH=$(LIBDIR)'; fi
 
+# What may be empty after uninstall, the innermost first. A prefix of the system stays.
+emptied	 = $(LIBDIR)/hetmem $(LIBDIR)/pkgconfig $(cmakedir) $(LIBDIR)/cmake $(INCDIR)/hetmem \
+	$(INCDIR)/linux $(BASHDIR) $(dir $(BASHDIR)) $(ZSHDIR) $(dir $(ZSHDIR)) \
+	$(foreach n,1 3 4 7,$(MANDIR)/man$(n)) $(MANDIR) \
+	$(if $(filter-out /usr /usr/local,$(PREFIX)),$(LIBDIR) $(BINDIR) $(INCDIR) \
+		$(PREFIX)/share $(PREFIX))
+
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(LIBDIR)/libhetmem.so $(LIBDIR)/libhetmem.so.$(SOVERSION) \
 		$(LIBDIR)/libhetmem.so.$(VERSION) $(LIBDIR)/libhetmem-soft.so \
@@ -476,7 +489,8 @@ uninstall:
 		$(patsubst include/uapi/%,$(INCDIR)/%,$(wildcard include/uapi/linux/*.h)) \
 		$(BINDIR)/hetmem \
 		$(foreach p,$(man_pages) $(man_made),$(MANDIR)/man$(subst .,,$(suffix $p))/$(notdir $p)))
-	$(Q)rmdir $(addprefix $(DESTDIR),$(LIBDIR)/hetmem $(cmakedir) $(INCDIR)/hetmem) 2>/dev/null || :
+	$(Q)for dir in $(emptied); do \
+		[ ! -d "$(DESTDIR)$$dir" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)$$dir"; done
 	$(Q)if $(may_write) $(UDEVDIR); then rm -f $(DESTDIR)$(UDEVDIR)/60-hetmem.rules; fi
 	$(Q)if $(may_write) $(UNITDIR); then rm -f $(DESTDIR)$(UNITDIR)/hetmem-tune.service; fi
 

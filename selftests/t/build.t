@@ -113,10 +113,18 @@ also 'and says what to do' grep -q 'libhetmem-soft.so cannot be loaded: .*instal
 mv "$tmp/libhetmem-soft.so" "$tmp/root/usr/lib/"
 check 'make uninstall' make uninstall DESTDIR="$tmp/root" PREFIX=/usr
 empty 'make uninstall leaves nothing' find "$tmp/root" ! -type d
+check 'make install, elsewhere' make install DESTDIR="$tmp/root" PREFIX=/opt/own
+mkdir -p "$tmp/root/opt/own/share/doc"
+check 'make uninstall of it' make uninstall DESTDIR="$tmp/root" PREFIX=/opt/own
+check 'leaves the folder that others made' diff <(printf '%s\n' own own/share own/share/doc) \
+	<(cd "$tmp/root/opt" && find own | sort)
 
 exits 2 'no libnuma: make stops' make B="$tmp/build" CC="$top/selftests/t/gcc-without numa.h"
 also 'and says what to type' grep -q 'apt-get install libnuma-dev' "$tmp/err"
 check 'no optional library: make goes on' make B="$tmp/build" \
 	CC="$top/selftests/t/gcc-without json-c/json.h"
-also 'and says what is missing' grep -q 'without libjson-c-dev' "$tmp/err"
+also 'and says at its end what is missing' sh -c \
+	"tail -n 1 '$tmp/err' | grep -q 'without libjson-c-dev: no --json; type: apt-get'"
+check 'each time' sh -c "make B='$tmp/build' CC='$top/selftests/t/gcc-without json-c/json.h' 2>&1 |
+	grep -c 'without libjson-c-dev' | grep -qx 1"
 done_testing

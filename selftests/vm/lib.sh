@@ -27,10 +27,11 @@ with_lock()
 }
 
 # need TOOL:PACKAGE...: TOOL is a command, or a file if it begins with '/'.
-# Installs what is missing as root, names the command otherwise.
+# Installs what is missing as root, names the command otherwise. The output of apt-get goes to
+# a file.
 need()
 {
-	local pair tool try missing=()
+	local pair tool try missing=() log=$CACHE/apt.log
 
 	for pair; do
 		tool=${pair%%:*}
@@ -42,18 +43,20 @@ need()
 	[ ${#missing[@]} -eq 0 ] && return
 	[ "$(id -u)" -eq 0 ] ||
 		die "missing packages, type: sudo apt-get install ${missing[*]}"
-	say "installing ${missing[*]}"
+	mkdir -p "$CACHE"
+	say "installing ${missing[*]} (output in $log)"
 	# Another apt may be at work: its lock on the lists has no time-out.
 	for try in 1 2 3 4 5; do
-		if apt-get -qq update >&2 &&
-		   DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
+		if { apt-get -q update &&
+		     DEBIAN_FRONTEND=noninteractive apt-get -q -y \
 			-o DPkg::Lock::Timeout=600 --no-install-recommends \
-			install "${missing[@]}" >&2; then
+			install "${missing[@]}"; } >>"$log" 2>&1 </dev/null; then
 			return
 		fi
 		sleep $((try * 5))
 	done
-	die "apt-get install ${missing[*]} failed"
+	tail -n 5 "$log" >&2
+	die "apt-get install ${missing[*]} failed, see $log"
 }
 
 need_qemu()
