@@ -21,7 +21,7 @@ for source in $(find selftests/lib selftests/soft -name '*.c' | sort); do
 	name=${name%.c}${dir#build}
 	case ${path##*/} in
 	vm_*|gpu_*) continue ;;
-	# They count instructions, which are not the library's there.
+	# They count basic blocks, which are not the library's there.
 	steps|bounded) [ -z "$san" ] || continue ;;
 	# These have no threads, and compile libraries meanwhile.
 	cuda_*|nvml_*) [ "$san" != thread ] || continue ;;
