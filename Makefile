@@ -95,7 +95,7 @@ endif
 # What this machine has of the optional libraries is asked on every run; what was
 # found goes to config.h and config.mk, which change only when the answer does.
 quick := clean help module modules_install modules_uninstall dkms_install uninstall check \
-	check-mutants check-headers deb demo bench-kernel bench-pullback $(header_dirs)
+	check-long check-nightly check-busy check-mutants check-headers deb demo bench-kernel bench-pullback $(header_dirs)
 ifneq ($(filter-out $(quick),$(or $(MAKECMDGOALS),all)),)
 found := $(shell lib/detect $(B) '$(CC)' '$(sanflags) $(CFLAGS) $(LDFLAGS)' >&2 && echo yes)
 ifneq ($(found),yes)
@@ -285,28 +285,10 @@ $(B)/obj/selftests/%: cppflags += -Iselftests -Iselftests/lib
 
 # They find the soft driver in the build directory: by RPATH, which a sanitizer that stands
 # between a program and dlopen() leaves in force.
-counted_tests := $(addprefix $(B)/selftests/lib/pool/,bounded steps)
-$(filter-out $(counted_tests),$(lib_tests)): $(B)/selftests/%: $(B)/obj/selftests/%.o $(B)/libhetmem.a
+$(lib_tests): $(B)/selftests/%: $(B)/obj/selftests/%.o $(B)/libhetmem.a
 	@mkdir -p $(@D)
 	$(say) LD $@
 	$(Q)$(CC) $(ldflags) -Wl,--disable-new-dtags,-rpath,$(abspath $(B)) -o $@ $^ $(lib_libs) $(tool_libs)
-
-# These count the basic blocks that the library executes, see selftests/lib/count_blocks.h. The
-# C library's functions that take longer for more bytes are counted by their bytes. The limits
-# are those of -O2, whatever CFLAGS are.
-counted_obj := $(lib_src:%.c=$(B)/counted/%.o)
-counted_wraps := $(addprefix -Wl$(comma)--wrap=,memset memcpy memmove memcmp malloc calloc realloc)
-
-$(B)/counted/%.o: %.c $(B)/flags $(B)/config.h
-	@mkdir -p $(@D)
-	$(say) CC $<
-	$(Q)$(CC) $(cppflags) $(cflags) -O2 -fsanitize-coverage=trace-pc -MMD -MP -c -o $@ $<
-
-$(counted_tests): $(B)/selftests/%: $(B)/obj/selftests/%.o $(counted_obj)
-	@mkdir -p $(@D)
-	$(say) LD $@
-	$(Q)$(CC) $(ldflags) $(counted_wraps) -Wl,--disable-new-dtags,-rpath,$(abspath $(B)) -o $@ $^ \
-		$(lib_libs) $(tool_libs)
 
 # Programs that 'hetmem run' runs: they know nothing of hetmem, and no compiler knows malloc().
 run-tests: $(run_tests)
@@ -383,24 +365,33 @@ check-headers:
 	+$(Q)kernel/check-headers $(B)/headers $(module_variables) \
 		$(or $(header_dirs),$(wildcard /lib/modules/*/build))
 
+# T='PATTERN...' F='FOLDER...' SEED=N, see Documentation/testing.md
+run_tests_with = $(if $(SEED),-s '$(SEED)') $(patsubst %,-f '%',$(F)) $(patsubst %,'%',$(T))
+
 check:
-	$(Q)selftests/run-tests $(T)
+	$(Q)selftests/run-tests $(run_tests_with)
+
+# PACKAGES=no leaves out what makes a Debian of its own.
+check-long:
+	$(Q)PACKAGES='$(PACKAGES)' selftests/run-tests -t long $(run_tests_with)
+
+check-nightly:
+	$(Q)selftests/run-tests -t nightly $(run_tests_with)
+	$(Q)selftests/run-tests -b 8 $(run_tests_with)
+
+# Every test twice, beside 8 processes that use the processors.
+check-busy:
+	$(Q)selftests/run-tests -b 8 $(run_tests_with)
 
 # M='NAME...', see selftests/mutants/list
 check-mutants:
 	$(Q)selftests/mutants/run $(M)
 
 # T=SECONDS of each SEED=N
-long_tests := $(addprefix $(B)/selftests/lib/,place/random adaptor/classes)
-
-# The packages and newer Pythons, each in a Debian of its own, come first: they need root.
-# PACKAGES=no leaves them out.
-check-long: all host-tests
-	$(Q)if [ '$(PACKAGES)' = no ]; then :; elif [ "$$(id -u)" -eq 0 ]; then \
-		selftests/packages && selftests/pythons; \
-		else echo 'left out: selftests/packages and selftests/pythons, which need root'; fi
+random_tests := $(addprefix $(B)/selftests/lib/,place/random adaptor/classes)
+check-random: all host-tests
 	$(Q)selftests/long $(if $(T),-t $(T)) $(if $(SEED),-s $(SEED)) \
-		$(foreach test,$(long_tests),'$(test) SEED')
+		$(foreach test,$(random_tests),'$(test) SEED')
 
 # T=SECONDS K=KERNEL SEED=N
 fuzz: $(fuzzer)
@@ -555,13 +546,15 @@ help:
 	@echo 'make module [KDIR=dir]  hetmem.ko and hetmem_emu.ko for that kernel (default: the'
 	@echo '                        running one) in build/ and in MODULE_OUT=dir'
 	@echo 'make demo               watch memory move to a device and back'
-	@echo 'make check [T=pattern]  all tests, or those of selftests/t/ whose name matches'
+	@echo 'make check [T=pattern]  the tests, 15 minutes; or those of selftests/t/ with that name,'
+	@echo '                        those that failed (T=failed), of sources (F=folder, F=auto)'
+	@echo 'make check-long         the other tests, 50 minutes; also: check-nightly, check-busy'
 	@echo 'make check-mutants      do tests notice an allocator that lacks a wait? (10 minutes)'
-	@echo 'make check-long [T=600 SEED=1]  randomized tests, seed after seed, T seconds of each'
+	@echo 'make check-random [T=600 SEED=1]  randomized tests, seed after seed, T seconds of each'
 	@echo 'make check-gpu          the library on a machine with a GPU'
 	@echo 'make rmm memory-saver   peers for selftests/gpu/measure, which pip fetches'
 	@echo 'make wheel              the Python package, in build/wheel/'
-	@echo 'make torch-companions   fetches PyTorch (2 GB) and compiles what the wheel then has of full mode'
+	@echo 'make torch-companions   fetches PyTorch (2 GB); the wheel then has full mode compiled'
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
 	@echo '                        the ioctl fuzzer, T seconds, in a virtual machine with kernel K'
 	@echo 'make bench-kernel       what the module costs, in a virtual machine; also: bench-pullback'
@@ -582,13 +575,12 @@ help:
 FORCE:
 .PHONY: all man html python_install host-tests gpu-tests vm-tests run-tests rmm memory-saver python-parts python-companions \
 	torch-companion torch-companions wheel module check \
-	check-long check-mutants check-headers fuzz check-gpu demo \
+	check-long check-nightly check-busy check-random check-mutants check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
 	modules_install modules_uninstall dkms_install deb clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
 -include $(patsubst %.c,$(B)/obj/%.d,$(lib_src) $(soft_src) $(preload_src) $(tool_src) $(test_src))
--include $(counted_obj:.o=.d)
 -include $(run_tests:=.d)
 -include $(kernel_tests:=.d) $(patsubst %.c,$(B)/obj/%.d,$(libktest_src) $(fuzz_src))

@@ -163,7 +163,8 @@ static int gate_open;
 static void wait_at_gate(void *unused)
 {
 	(void)unused;
-	stay_until(__atomic_load_n(&gate_open, __ATOMIC_ACQUIRE));
+	while (!__atomic_load_n(&gate_open, __ATOMIC_ACQUIRE))
+		usleep(100);
 }
 
 __attribute__((unused))

