@@ -88,7 +88,7 @@ fi
 # The command with the kernel's help, as root and as a user.
 check 'hetmem map, hetmem doctor' guest 120 -f build/hetmem -- sh -ec '
 	hetmem map --self
-	sleep 60 &
+	sleep infinity &
 	hetmem map $!
 	su user -c "hetmem map --self"
 	hetmem doctor || [ $? -eq 1 ]'

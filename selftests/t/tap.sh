@@ -125,6 +125,20 @@ program()
 	count=$(cat "$tmp/count")
 }
 
+# wait_for COMMAND...: until COMMAND succeeds. Fails after 1,200 looks, two minutes on an idle
+# machine: on a busy one looks come late, and the limit with them.
+wait_for()
+{
+	local i
+
+	for ((i = 0; i < 1200; i++)); do
+		"$@" && return
+		# time: the pace of looks
+		sleep 0.1
+	done
+	return 1
+}
+
 # limited SECONDS COMMAND...: ended when one process used this time of a processor. One
 # that sleeps is ended too, after ten times this by the clock, half an hour at most: on a
 # busy machine a clock says nothing of a program that works.
@@ -134,6 +148,7 @@ limited()
 
 	shift
 	[ $clock -le 1800 ] || clock=1800
+	# time: only a process that sleeps for ever gets so far
 	(ulimit -S -t "$seconds" && exec timeout -k 10 $clock "$@")
 }
 

@@ -31,6 +31,7 @@ wait() {
 	(( n++ ))
 	for i in {1..1200}; do
 		[[ -e $out && $(grep -cx '\.' $out) -ge $n ]] && return
+		# time: the pace of looks
 		sleep 0.05
 	done
 	exit 1

@@ -56,14 +56,15 @@ try asker asker $pid ${range%-*} 0x1000
 try stranger su user -c "hetmem prefetch --pid $pid"
 kill -STOP $pid
 try stopped hetmem prefetch --pid $pid --range $range --timeout 1
-{ sleep 1; kill -KILL $pid; } &
+# The process is stopped, so that the hint waits until it dies.
+{ until hetmem list --json | grep -q '"hints_waiting": *[1-9]'; do sleep 0.1; done; kill -KILL $pid; } &
 try dies hetmem prefetch --pid $pid --range $range
 try gone hetmem prefetch --pid $pid
 
-sleep 1000 &
+sleep infinity &
 try without hetmem prefetch --pid $!
-sh -c 'exec 9<>/dev/hetmem; echo >/tmp/open; exec sleep 1000 9>&-' &
-sh -c 'exec 9<>/dev/hetmem; echo >/tmp/open; while :; do sleep 1; done' &
+# A process that has a context, and no executor.
+sh -c 'exec 9<>/dev/hetmem; echo >/tmp/open; sleep infinity 9>&- & wait' &
 pid=$!
 while [ ! -s /tmp/open ]; do sleep 0.1; done
 try no-executor hetmem pullback --pid $pid

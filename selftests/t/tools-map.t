@@ -88,7 +88,7 @@ open(my $zero, '<', '/dev/zero') or die;
 syscall($read, fileno($zero), $at, 16 * $page) == 16 * $page or die;
 $| = 1;
 printf("%x-%x\n", $at, $at + 64 * $page);
-sleep(600);
+sleep while 1;
 EOP
 perl "$tmp/holder.pl" "$(uname -m)" "$page" >"$tmp/range" &
 children+=($!)
@@ -153,7 +153,7 @@ check 'map PID --json parses' perl -MJSON::PP -e 'local $/; decode_json(<>)' "$t
 # A file name that would clear the screen and forge a line.
 evil="$tmp"/$'evil\e[2J\n"name'
 cp "$(command -v sleep)" "$evil"
-"$evil" 600 &
+"$evil" infinity &
 children+=($!)
 pid2=$!
 is_evil() { [[ $(readlink /proc/$pid2/exe) == *evil* ]]; }
@@ -181,7 +181,7 @@ awk '/^ [0-9a-f]+  / { rows++; if (length > 40) wide = 1 } END { exit wide || !r
 judge '--width is respected'
 
 # The parent does not wait: the child stays a zombie.
-perl -e '$| = 1; if (my $pid = fork()) { print "$pid\n"; sleep 600 }' >"$tmp/zombie" &
+perl -e '$| = 1; if (my $pid = fork()) { print "$pid\n"; sleep while 1 }' >"$tmp/zombie" &
 children+=($!)
 is_zombie() { grep -qs '^State:.*Z' "/proc/$(cat "$tmp/zombie")/status"; }
 wait_for is_zombie

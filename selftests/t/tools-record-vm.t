@@ -17,8 +17,10 @@ check 'the modules build' selftests/vm/build-modules $kernel $modules
 cat >"$tmp/guest.sh" <<'EOS'
 try() { echo "BEGIN $1"; shift; "$@" 2>&1; echo "END $?"; }
 begin() { "$@" >/tmp/out & pid=$!; while [ ! -s /tmp/out ]; do sleep 0.1; done; }
-# bytes FILE: until it has more.
+# bytes FILE SIZE: until it has more.
 bytes() { while [ "$(wc -c <$1 2>/dev/null || echo 0)" -le $2 ]; do sleep 0.1; done; }
+# looks: until the recorder has looked twice, once from its beginning.
+looks() { for look in 1 2; do bytes /tmp/rec $(wc -c </tmp/rec); done; }
 export HETMEM_DRIVER=soft COLUMNS=100
 
 begin executor
@@ -29,8 +31,8 @@ echo "PID $pid"
 recorder=$!
 bytes /tmp/rec 400
 for i in 1 2 3 4; do
-	hetmem prefetch --pid $pid --range $range; sleep 0.5
-	hetmem pullback --pid $pid --range $range; sleep 0.5
+	hetmem prefetch --pid $pid --range $range; looks
+	hetmem pullback --pid $pid --range $range; looks
 done >/tmp/hints
 kill -INT $recorder; kill -TERM $recorder
 wait $recorder
@@ -49,17 +51,15 @@ wait $recorder
 try killed hetmem report --json /tmp/killed
 try enabled cat /sys/kernel/tracing/events/hetmem/enable
 try stranger su user -c "hetmem record -o /tmp/stranger $pid"
-# The newer one of two is the user's.
 cat >/tmp/own.sh <<'EOO'
 HETMEM_DRIVER=soft hetmem record -o /tmp/own --for 1 executor &
-until pidof executor | grep -q ' '; do sleep 0.1; done
-sleep 3
-kill $(pidof executor | cut -d' ' -f1)
+until hetmem report --json /tmp/own 2>/dev/null | grep -q 'its time was over'; do sleep 0.1; done
+kill $(grep -ls "^PPid:.$!\$" /proc/[0-9]*/status | xargs grep -l '^Name:.executor$' | cut -d/ -f3)
 wait
 EOO
 try own su user -c 'sh /tmp/own.sh'
 try own-report su user -c "hetmem report --json /tmp/own"
-try unload sh -c 'kill -9 $(pidof executor); sleep 1; rmmod hetmem_emu hetmem && echo unloaded'
+try unload sh -c 'kill -9 $(pidof executor); until rmmod hetmem_emu hetmem 2>/dev/null; do sleep 0.1; done; echo unloaded'
 try end true
 EOS
 selftests/vm/run -k $kernel -B $modules -p 'hetmem_emu=devices=2 capacity_mb=32' -t 200 -m 1024 \

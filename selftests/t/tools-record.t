@@ -32,7 +32,7 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	while (fgets(line, sizeof(line), f)) {
 		if (!strcmp(line, "exec\n"))
-			execl("/bin/sleep", "sleep", "1000", NULL);
+			execl("/bin/sleep", "sleep", "infinity", NULL);
 		there = !there;
 		if (there)
 			memset(p + size, 1, size);
@@ -119,20 +119,23 @@ ask 'what hinders' 'grep { $_->{why} eq "file" && $_->{advice} } @{$all->{findin
 
 starts "$pid"
 echo exec >&7
-python3 - "$tmp/rec" <<'EOS'
-import struct, sys, time
-for i in range(1200):
-    data = open(sys.argv[1], 'rb').read()
-    at, found = 64, 0
-    while at + 16 <= len(data):
-        kind, length = struct.unpack_from('<II', data, at)
-        if found and kind == 2:
-            sys.exit(0)
-        found |= kind == 1 and struct.unpack_from('<I', data, at + 24)[0] == 2
-        at += 16 + length
-    time.sleep(0.1)
-sys.exit(1)
-EOS
+# has_exec FILE: a sample after the frame of another program.
+has_exec()
+{
+	python3 - "$1" <<-'EOS'
+	import struct, sys
+	data = open(sys.argv[1], 'rb').read()
+	at, found = 64, 0
+	while at + 16 <= len(data):
+	    kind, length = struct.unpack_from('<II', data, at)
+	    if found and kind == 2:
+	        sys.exit(0)
+	    found |= kind == 1 and struct.unpack_from('<I', data, at + 24)[0] == 2
+	    at += 16 + length
+	sys.exit(1)
+	EOS
+}
+wait_for has_exec "$tmp/rec"
 judge 'another program is seen'
 kill "$pid"
 wait $recorder
@@ -151,6 +154,7 @@ exits 143 'and of one that a signal ended' "$hetmem" record -o "$tmp/c2" -- sh -
 exits 5 'a command goes on after the recording' "$hetmem" record --for 1 -o "$tmp/c3" sh -c '
 	for i in $(seq 1200); do
 		"$0" report --json "$1" 2>/dev/null | grep -q "its time was over" && break
+		# time: the pace of looks
 		sleep 0.1
 	done
 	exit 5' "$hetmem" "$tmp/c3"
@@ -176,19 +180,14 @@ status=$?
 [ $status -eq 143 ]
 judge 'a signal is passed on to the command'
 
-# counts FILE: writes the signals that it got to FILE when FILE.end exists, and exits with 9.
+# counts FILE: writes each signal that it gets to FILE, and exits with 9 when FILE.end exists.
 cat >"$tmp/counts.py" <<'EOS'
 import os, signal, sys, time
-got = []
+got = open(sys.argv[1], 'wb', 0)
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, lambda number, frame: got.append(number))
+    signal.signal(number, lambda number, frame: got.write(b'%d ' % number))
 open(sys.argv[1] + '.up', 'w').write('up')
-end = time.monotonic() + 60
-while time.monotonic() < end and not os.path.exists(sys.argv[1] + '.end'):
-    time.sleep(0.05)
-with open(sys.argv[1] + '.new', 'w') as file:
-    print(*map(int, got), file=file)
-os.rename(sys.argv[1] + '.new', sys.argv[1])
+while not os.path.exists(sys.argv[1] + '.end'): time.sleep(0.05)
 sys.exit(9)
 EOS
 for number in TERM HUP; do
@@ -198,23 +197,26 @@ for number in TERM HUP; do
 	wait_for test -s "$tmp/got-$number.up"
 	wait_for sh -c "'$hetmem' report --json '$tmp/late-$number' 2>/dev/null | grep -q 'its time was over'"
 	kill -"$number" $recorder
-	sleep 0.5
+	wait_for grep -q "^$(kill -l $number) " "$tmp/got-$number"
 	touch "$tmp/got-$number.end"
 	wait $recorder
 	status=$?
-	[ $status -eq 9 ] && [ "$(cat "$tmp/got-$number")" = "$(kill -l $number)" ]
+	[ $status -eq 9 ] && [ "$(cat "$tmp/got-$number")" = "$(kill -l $number) " ]
 	judge "after --for SIG$number still goes to the command, whose status is the result"
 done
-# A terminal tells the whole group: the command must not be told twice.
+# A terminal sends to the whole group, and the command must not get the signal twice. The
+# recorder passes on a later SIGTERM after all that it got before.
 cat >"$tmp/terminal.py" <<'EOS'
 import os, pty, sys, time
 pid, fd = pty.fork()
 if not pid:
     os.execv(sys.argv[1], sys.argv[1:])
-while not os.path.exists(sys.argv[-1] + '.up'):
-    time.sleep(0.05)
+got = sys.argv[-1]
+while not os.path.exists(got + '.up'): time.sleep(0.05)
 os.write(fd, b'\x03')
-time.sleep(1)
+while b'2 ' not in open(got, 'rb').read(): time.sleep(0.05)
+os.kill(pid, 15)
+while b'15 ' not in open(got, 'rb').read(): time.sleep(0.05)
 open(sys.argv[-1] + '.end', 'w').close()
 try:
     while os.read(fd, 1000):
@@ -225,13 +227,14 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 EOS
 python3 "$tmp/terminal.py" "$hetmem" record -o "$tmp/terminal" -- python3 "$tmp/counts.py" "$tmp/got-pty"
 status=$?
-[ $status -eq 9 ] && [ "$(cat "$tmp/got-pty")" = 2 ]
+[ $status -eq 9 ] && [ "$(cat "$tmp/got-pty")" = '2 15 ' ]
 judge 'Ctrl-C reaches the command once'
-(trap '' HUP; exec "$hetmem" record --force -o "$tmp/nohup" -- sleep 2) &
+(trap '' HUP; exec "$hetmem" record --force -o "$tmp/nohup" -- sh -c 'until [ -e "$0" ]; do sleep 0.1; done' "$tmp/nohup.end") &
 recorder=$!
 children+=("$recorder")
 wait_for grown "$tmp/nohup" 64
 kill -HUP $recorder
+touch "$tmp/nohup.end"
 wait $recorder
 status=$?
 run report --json "$tmp/nohup"
@@ -242,6 +245,7 @@ judge 'a signal that nohup had ignored is ignored'
 cat >"$tmp/locked.c" <<'EOS'
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -252,9 +256,11 @@ static void wait_for_ever(const char *path)
 	const char *name = strrchr(path, '/');
 
 	if (name && !strncmp(path, "/proc/", 6) && !access(getenv("LOCKED"), F_OK) &&
-	    (!strcmp(name, "/pagemap") || !strcmp(name, "/maps")))
+	    (!strcmp(name, "/pagemap") || !strcmp(name, "/maps"))) {
+		close(creat(getenv("LOCKED_WAITS"), 0600));
 		for (;;)
 			pause();
+	}
 }
 
 ssize_t pread(int fd, void *p, size_t n, off_t at)
@@ -279,9 +285,9 @@ FILE *fopen(const char *path, const char *mode)
 FILE *fopen64(const char *path, const char *mode) __attribute__((alias("fopen")));
 EOS
 check 'files that do not answer' gcc -shared -fPIC -O1 -Wall -o "$tmp/locked.so" "$tmp/locked.c" -ldl
-export LOCKED=$tmp/locked
+export LOCKED=$tmp/locked LOCKED_WAITS=$tmp/locked.waits
 touch "$LOCKED"
-sleep 1000 &
+sleep infinity &
 locked=$!
 children+=("$locked")
 status=0
@@ -296,8 +302,9 @@ for how in for signal; do
 	recorder=$!
 	children+=("$recorder")
 	wait_for grown "$tmp/l-$how" 200
+	rm -f "$LOCKED_WAITS"
 	touch "$LOCKED"
-	sleep 0.5
+	wait_for test -e "$LOCKED_WAITS"
 	[ $how = for ] || kill -TERM $recorder
 	wait $recorder
 	status=$?
@@ -340,7 +347,7 @@ done
 run record -o "$tmp/none/x" $$
 one_line 2 'cannot create'
 judge 'no directory'
-"$hetmem" record -o "$tmp/locked" sleep 1000 &
+"$hetmem" record -o "$tmp/locked" sleep infinity &
 recorder=$!
 children+=("$recorder")
 wait_for grown "$tmp/locked" 400
@@ -352,6 +359,7 @@ wait $recorder
 (ulimit -f 1; exec "$hetmem" record --interval 1 -o "$tmp/small" -- "$tmp/busy" /dev/null) >"$tmp/o" 2>"$tmp/err"
 [ "$(size "$tmp/small")" -le 1024 ]
 judge 'a limit of the size of files holds'
+# time: the pace of changes; at any other there are more samples or fewer
 "$hetmem" record --interval 1 --max 64K -o "$tmp/bounded" -- "$tmp/busy" <(for i in $(seq 300); do echo; sleep 0.01; done) >/dev/null 2>"$tmp/err"
 [ "$(size "$tmp/bounded")" -le 65536 ]
 judge '--max bounds the file'
@@ -364,7 +372,7 @@ few()
 	local nr
 
 	for nr in 4 5 6 7 8 9 10; do
-		(ulimit -n "$nr"; exec "$hetmem" record --force --for 1 -o "$tmp/few" $$) >"$tmp/out" 2>"$tmp/err" </dev/null
+		few_files "$nr" "$hetmem" record --force --for 1 -o "$tmp/few" $$ >"$tmp/out" 2>"$tmp/err" </dev/null
 		status=$?
 		if [ $status -eq 0 ]; then
 			run report --json "$tmp/few"
@@ -376,6 +384,8 @@ few()
 }
 few
 judge 'with few descriptors it records, or fails'
+few 3</dev/null 4</dev/null
+judge 'whatever the caller has open'
 
 # Other users.
 if [ "$(id -u)" -eq 0 ] && command -v runuser >/dev/null; then
@@ -384,7 +394,7 @@ if [ "$(id -u)" -eq 0 ] && command -v runuser >/dev/null; then
 	status=$?
 	one_line 1 'not permitted.*sudo hetmem record' && [ ! -e "$tmp/open/x" ]
 	judge "another user's process is not recorded"
-	runuser -u nobody -- "$hetmem" record -o "$tmp/open/y" -- sleep 0.3 </dev/null
+	runuser -u nobody -- "$hetmem" record -o "$tmp/open/y" -- true </dev/null
 	run record --force -o "$tmp/open/y" -- true
 	one_line 2 'belongs to another user|cannot create'
 	judge "nor is another user's file replaced"

@@ -301,7 +301,7 @@ judge 'a picture that is cut off is a failure, and the figures are there'
 
 # A log can be replayed.
 check 'a program to record' make build/selftests/lib/adaptor/record
-HETMEM_SOFT_MEMORY=2G timeout 300 build/selftests/lib/adaptor/record workers \
+HETMEM_SOFT_MEMORY=2G limited 60 build/selftests/lib/adaptor/record workers \
 	"log(device-pool,file=$tmp/own.csv,full=on)" >"$tmp/out" 2>"$tmp/err"
 run replay --json "$tmp/own.csv"
 ask 'what was just recorded' '$row->{events} > 10000 && $row->{failures} == 0'

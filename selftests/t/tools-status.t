@@ -155,7 +155,7 @@ judge 'where its memory is can be asked all the same'
 
 # Publishers that lie. Each is a name, a size, seals, and contents.
 cat >"$tmp/liar.py" <<'EOS'
-import fcntl, os, struct, sys, time
+import fcntl, os, signal, struct, sys, time
 how = sys.argv[1]
 SIZE, NAME = 16384, 'hetmem-statistics'
 head = struct.pack('<IIII', 0x74736d68, 1, os.getpid(), 7) + bytes(240)
@@ -203,7 +203,7 @@ if how == 'jumps':
         for value in (b'\0' * 176, b'\xff' * 176):
             for i in range(63):
                 os.pwrite(fd, value, 256 + 256 * i + 80)
-            time.sleep(0.01)
+            time.sleep(0.01)  # time: between two states that a look can catch
 if how == 'truncates':
     os.close(fd)
     while True:
@@ -212,7 +212,7 @@ if how == 'truncates':
         os.pwrite(fd, page, 0)
         os.ftruncate(fd, 0)
         os.close(fd)
-time.sleep(1000)
+signal.pause()
 EOS
 
 liars='short long empty enormous garbage random version other unsealed half truncates'
@@ -257,7 +257,7 @@ judge 'no rate of figures that jump is negative'
 kill "$pid"
 
 cat >"$tmp/twice.py" <<'EOS'
-import fcntl, os, struct, time
+import fcntl, os, signal, struct
 fd = os.memfd_create('hetmem-statistics', os.MFD_ALLOW_SEALING)
 os.ftruncate(fd, 16384)
 os.pwrite(fd, struct.pack('<IIII', 0x74736d68, 1, os.getpid(), 0) + bytes(240) +
@@ -265,7 +265,7 @@ os.pwrite(fd, struct.pack('<IIII', 0x74736d68, 1, os.getpid(), 0) + bytes(240) +
 fcntl.fcntl(fd, fcntl.F_ADD_SEALS, 7)
 os.dup(fd)
 print('ready', flush=True)
-time.sleep(1000)
+signal.pause()
 EOS
 start twice python3 "$tmp/twice.py"
 run status --json --interval 0 "$pid"
@@ -276,14 +276,14 @@ kill "$pid"
 
 # A child that was forked past the handlers has the file of its parent.
 cat >"$tmp/clone.py" <<'EOS'
-import ctypes, fcntl, os, struct, time
+import ctypes, fcntl, os, signal, struct
 fd = os.memfd_create('hetmem-statistics', os.MFD_ALLOW_SEALING)
 os.ftruncate(fd, 16384)
 os.pwrite(fd, struct.pack('<IIII', 0x74736d68, 1, os.getpid(), 0) + bytes(240), 0)
 fcntl.fcntl(fd, fcntl.F_ADD_SEALS, 7)
 if os.fork() == 0:
     print('child', os.getpid(), 'ready', flush=True)
-time.sleep(1000)
+signal.pause()
 EOS
 start clone python3 "$tmp/clone.py"
 child=$(sed -n 's/child \([0-9]*\).*/\1/p' "$tmp/log.clone")
@@ -306,10 +306,16 @@ if [ "$(id -u)" -eq 0 ]; then
 	fi
 fi
 # The descriptors of the listing, and none for what is in it.
-(ulimit -n 4; "$hetmem" status --interval 0 </dev/null >"$tmp/out" 2>"$tmp/err")
-status=$?
-[ $status -eq 0 ] && grep -Eq '^[0-9]+ processes were left out' "$tmp/out"
+left_out()
+{
+	few_files 4 "$hetmem" status --interval 0 </dev/null >"$tmp/out" 2>"$tmp/err"
+	status=$?
+	[ $status -eq 0 ] && grep -Eq '^[0-9]+ processes were left out' "$tmp/out"
+}
+left_out
 judge 'without descriptors it says that processes were left out'
+left_out 3</dev/null 4</dev/null
+judge 'whatever the caller has open'
 
 if [ "$(id -u)" -eq 0 ] && command -v runuser >/dev/null; then
 	runuser -u nobody -- "$hetmem" status --interval 0 >"$tmp/out" 2>"$tmp/err" </dev/null

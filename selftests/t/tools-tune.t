@@ -146,6 +146,7 @@ tune --restore
 judge 'comments, blanks and a last line without its end'
 rm "$root/etc/hetmem.conf"
 mkfifo "$root/etc/hetmem.conf"
+# time: only one that waits takes so long
 timeout 60 "$hetmem" tune --sysroot "$root" --restore >"$tmp/out" 2>"$tmp/err"
 status=$?
 [ $status -ne 124 ] && has thrash/count 9

@@ -33,13 +33,13 @@ in_background()
 
 try doctor hetmem doctor --verbose
 try self hetmem map --self
-echo 'exec 9<>/dev/hetmem; sleep 1000 & echo $! >/tmp/child; wait' >/tmp/holder
+echo 'exec 9<>/dev/hetmem; sleep infinity & echo $! >/tmp/child; wait' >/tmp/holder
 in_background /tmp/child sh /tmp/holder
 holder=$!
 try context hetmem map $holder
 try inherited hetmem map $(cat /tmp/child)
 try stranger su user -c "hetmem map $holder"
-in_background /tmp/own su user -c 'exec 9<>/dev/hetmem; echo $$ >/tmp/own; sleep 1000 & wait'
+in_background /tmp/own su user -c 'exec 9<>/dev/hetmem; echo $$ >/tmp/own; sleep infinity & wait'
 try own su user -c "hetmem map $(cat /tmp/own)"
 
 try no-device hetmem demo --device 7

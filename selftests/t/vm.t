@@ -81,14 +81,14 @@ also 'a machine that has ended' test "$clock_us" -ge 650000
 check 'a program within its limit' limited 60 true
 exits 3 'its status' limited 60 sh -c 'exit 3'
 exits 152 'a program that spins' limited 1 sh -c 'while :; do :; done'
-exits 124 'a program that sleeps' limited 1 sleep 1000
+exits 124 'a program that sleeps' limited 1 sleep infinity
 
 # The runner of tests, on tests that do not end, and more.
 check 'ktest can fail' selftests/vm/run -k $kernel -f selftests/vm/guest/ktest-check -- \
 	ktest-check
 
 # A run whose guest does not end, asleep or at work, and what the kernel did then.
-exits 124 'a command that does not end' selftests/vm/run -k $kernel -t 2 -- sleep 10000
+exits 124 'a command that does not end' selftests/vm/run -k $kernel -t 2 -- sleep infinity
 also 'and where its kernel is then' grep -q 'NMI backtrace for cpu' "$tmp/err"
 exits 124 'a command that spins' selftests/vm/run -k $kernel -t 2 -- \
 	sh -c 'while :; do :; done & while :; do :; done'
