@@ -285,10 +285,28 @@ $(B)/obj/selftests/%: cppflags += -Iselftests -Iselftests/lib
 
 # They find the soft driver in the build directory: by RPATH, which a sanitizer that stands
 # between a program and dlopen() leaves in force.
-$(lib_tests): $(B)/selftests/%: $(B)/obj/selftests/%.o $(B)/libhetmem.a
+counted_tests := $(addprefix $(B)/selftests/lib/pool/,bounded steps)
+$(filter-out $(counted_tests),$(lib_tests)): $(B)/selftests/%: $(B)/obj/selftests/%.o $(B)/libhetmem.a
 	@mkdir -p $(@D)
 	$(say) LD $@
 	$(Q)$(CC) $(ldflags) -Wl,--disable-new-dtags,-rpath,$(abspath $(B)) -o $@ $^ $(lib_libs) $(tool_libs)
+
+# These count the basic blocks that the library executes, see selftests/lib/count_blocks.h. The
+# C library's functions that take longer for more bytes are counted by their bytes. The limits
+# are those of -O2, whatever CFLAGS are.
+counted_obj := $(lib_src:%.c=$(B)/counted/%.o)
+counted_wraps := $(addprefix -Wl$(comma)--wrap=,memset memcpy memmove memcmp malloc calloc realloc)
+
+$(B)/counted/%.o: %.c $(B)/flags $(B)/config.h
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(Q)$(CC) $(cppflags) $(cflags) -O2 -fsanitize-coverage=trace-pc -MMD -MP -c -o $@ $<
+
+$(counted_tests): $(B)/selftests/%: $(B)/obj/selftests/%.o $(counted_obj)
+	@mkdir -p $(@D)
+	$(say) LD $@
+	$(Q)$(CC) $(ldflags) $(counted_wraps) -Wl,--disable-new-dtags,-rpath,$(abspath $(B)) -o $@ $^ \
+		$(lib_libs) $(tool_libs)
 
 # Programs that 'hetmem run' runs: they know nothing of hetmem, and no compiler knows malloc().
 run-tests: $(run_tests)
@@ -582,5 +600,6 @@ FORCE:
 .DELETE_ON_ERROR:
 
 -include $(patsubst %.c,$(B)/obj/%.d,$(lib_src) $(soft_src) $(preload_src) $(tool_src) $(test_src))
+-include $(counted_obj:.o=.d)
 -include $(run_tests:=.d)
 -include $(kernel_tests:=.d) $(patsubst %.c,$(B)/obj/%.d,$(libktest_src) $(fuzz_src))
