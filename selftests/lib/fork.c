@@ -158,12 +158,15 @@ static void *busy(void *arg)
 	return NULL;
 }
 
+static pid_t log_tid;
+
 static void *opens_log(void *fifo)
 {
 	struct hetmem_resource *res;
 	char spec[200];
 
 	snprintf(spec, sizeof(spec), "log(host,file=%s)", (char *)fifo);
+	__atomic_store_n(&log_tid, gettid(), __ATOMIC_RELEASE);
 	if (hetmem_resource_create(hm, spec, &res))
 		return "no log";
 	return hetmem_resource_destroy(res) ? "live blocks" : NULL;
@@ -174,7 +177,8 @@ static void *opens_reader(void *fifo)
 	char bytes[200];
 	int fd;
 
-	usleep(200000);
+	/* It forks, or waits for its child. */
+	wait_until(thread_sleeps(getpid(), getpid()));
 	fd = open(fifo, O_RDONLY);
 	while (fd >= 0 && read(fd, bytes, sizeof(bytes)) > 0)
 		;
@@ -189,7 +193,7 @@ static void *opens_reader(void *fifo)
 static int ends(void *arg)
 {
 	(void)arg;
-	alarm(900);
+	hang_limit(true);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 	exit(0);
 #endif
@@ -235,9 +239,10 @@ static void logs(void)
 	is(bad, 0, "lines that are not written yet");
 	is(run_child(ends, NULL), 0, "a child ends");
 	need(!mkfifo(fifo, 0600), "a fifo");
-	need(!pthread_create(&log, NULL, opens_log, fifo) &&
-	     !pthread_create(&reader, NULL, opens_reader, fifo), "threads");
-	usleep(50000);
+	need(!pthread_create(&log, NULL, opens_log, fifo), "a thread");
+	need(wait_until(__atomic_load_n(&log_tid, __ATOMIC_ACQUIRE) &&
+			thread_sleeps(getpid(), log_tid)), "it waits for a reader");
+	need(!pthread_create(&reader, NULL, opens_reader, fifo), "another one");
 	is(run_child(ends, NULL), 0, "of a parent that opens a log as well");
 	pthread_join(log, &err);
 	pthread_join(reader, NULL);

@@ -68,44 +68,41 @@ static void open_gate(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* For a thread: opens the gate after so many milliseconds. */
+/* For a thread: opens the gate when the main thread waits for it. */
 __attribute__((unused))
-static void *open_gate_later(void *ms)
+static void *open_gate_later(void *unused)
 {
-	const struct timespec nap = { .tv_nsec = (long)(intptr_t)ms * 1000000 };
-
-	nanosleep(&nap, NULL);
+	(void)unused;
+	wait_until(thread_sleeps(getpid(), getpid()));
 	open_gate();
 	return NULL;
 }
 
-/* Whether work that is given to the stream now gets done within that time. */
-static bool is_done_in(CUstream stream, unsigned int ms)
+/* Gives the stream work, and returns the count of work done before. */
+static int give_work(CUstream stream)
 {
-	const struct timespec nap = { .tv_nsec = 1000000 };
 	int before = __atomic_load_n(&passed, __ATOMIC_SEQ_CST);
-	unsigned int i;
 
 	need(!drv->cuLaunchHostFunc(stream, pass, NULL), "work");
-	for (i = 0; i < ms; i++) {
-		if (__atomic_load_n(&passed, __ATOMIC_SEQ_CST) != before)
-			return true;
-		nanosleep(&nap, NULL);
-	}
-	return false;
+	return before;
 }
 
 __attribute__((unused))
 static bool is_held_up(CUstream stream)
 {
-	return !is_done_in(stream, 20);
+	const int before = give_work(stream);
+
+	/* time: work that must not be done has so long to be done all the same */
+	usleep(20000);
+	return __atomic_load_n(&passed, __ATOMIC_SEQ_CST) == before;
 }
 
-/* However busy the machine is. */
 __attribute__((unused))
 static bool gets_through(CUstream stream)
 {
-	return is_done_in(stream, 20000);
+	const int before = give_work(stream);
+
+	return wait_until(__atomic_load_n(&passed, __ATOMIC_SEQ_CST) != before);
 }
 
 __attribute__((unused))

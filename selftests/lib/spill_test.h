@@ -163,8 +163,7 @@ static int gate_open;
 static void wait_at_gate(void *unused)
 {
 	(void)unused;
-	while (!__atomic_load_n(&gate_open, __ATOMIC_ACQUIRE))
-		usleep(100);
+	stay_until(__atomic_load_n(&gate_open, __ATOMIC_ACQUIRE));
 }
 
 __attribute__((unused))

@@ -15,6 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "wait.h"
+
 static pthread_mutex_t tap_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned int tap_count, tap_failed;
 

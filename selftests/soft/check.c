@@ -3,6 +3,7 @@
  * Check mode: what is right passes, and each thing that is wrong aborts with
  * a report that names both sides. Every case is a process of its own.
  */
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -96,9 +97,22 @@ static void used_on_a(void)
 	release(1000, 5000, a);
 }
 
+static unsigned int nr_threads(void)
+{
+	DIR *dir = opendir("/proc/self/task");
+	unsigned int nr = 0;
+
+	while (dir && readdir(dir))
+		nr++;
+	if (dir)
+		closedir(dir);
+	return nr;
+}
+
 /* A stream, its work on @offset and its end; nothing is left of it after that. */
 static void one_that_goes(unsigned int flags, size_t offset)
 {
+	const unsigned int threads = nr_threads();
 	CUstream c;
 
 	drv->cuStreamCreate(&c, flags);
@@ -106,7 +120,7 @@ static void one_that_goes(unsigned int flags, size_t offset)
 	kernel(offset, 1000, c);
 	release(offset, 1000, c);
 	drv->cuStreamDestroy(c);
-	usleep(20000);
+	need(wait_until(nr_threads() <= threads), "the driver's thread has ended");
 	drv->cuStreamCreate(&c, flags);
 	drv->cuStreamDestroy(c);
 }
@@ -164,8 +178,7 @@ static void by_query(void)
 {
 	used_on_a();
 	drv->cuEventRecord(event, a);
-	while (drv->cuEventQuery(event) == CUDA_ERROR_NOT_READY)
-		usleep(100);
+	stay_until(drv->cuEventQuery(event) != CUDA_ERROR_NOT_READY);
 	alloc(0, 10000, HETMEM_STREAM_HOST);
 }
 
@@ -390,11 +403,19 @@ static void no_order(void)
 	alloc(0, 10000, b);
 }
 
-/* The work is done, only nobody knows. */
+static void note(void *done)
+{
+	__atomic_store_n((bool *)done, true, __ATOMIC_RELEASE);
+}
+
+/* The work is done, only nobody asked the driver. */
 static void mere_luck(void)
 {
+	bool done = false;
+
 	used_on_a();
-	usleep(100000);
+	drv->cuLaunchHostFunc(a, note, &done);
+	stay_until(__atomic_load_n(&done, __ATOMIC_ACQUIRE));
 	alloc(0, 10000, b);
 }
 

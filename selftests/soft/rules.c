@@ -59,14 +59,22 @@ static void nth_call(void)
 static void delay(void)
 {
 	unsigned char byte = 0;
+	CUresult res, query;
 	uint64_t start, took;
+	unsigned int late = 0;
 	CUdeviceptr p;
 
 	is(soft_rules(NULL, "cuMemsetD8Async:300ms,cuMemAlloc:20ms"), 0,
 	   "delays");
-	is(drv->cuMemsetD8Async((uintptr_t)&byte, 1, 1, NULL), 0, "slow work");
-	is(drv->cuStreamQuery(NULL), CUDA_ERROR_NOT_READY,
-	   "the call does not wait for it");
+	/* A busy machine can look too late, after the work: then look again. */
+	do {
+		start = now_ns();
+		res = drv->cuMemsetD8Async((uintptr_t)&byte, 1, 1, NULL);
+		query = drv->cuStreamQuery(NULL);
+		took = now_ns() - start;
+	} while (!res && !query && took >= 300000000 && ++late < 100);
+	is(res, 0, "slow work");
+	is(query, CUDA_ERROR_NOT_READY, "the call does not wait for it: %u late looks", late);
 	start = now_ns();
 	drv->cuMemAlloc(&p, 1);
 	took = now_ns() - start;

@@ -99,7 +99,7 @@ static void destroyed(void)
 	close_gate(s);
 	put(p, SIZE, s);
 	is(nr_looks, 1, "a look is under way");
-	need(!pthread_create(&id, NULL, open_gate_later, (void *)50), "a thread");
+	need(!pthread_create(&id, NULL, open_gate_later, NULL), "a thread");
 	is(hetmem_resource_destroy(pool), 0, "destroy");
 	ok(nr_unpinned, "waits for it, and gives back what it looks at");
 	pthread_join(id, NULL);

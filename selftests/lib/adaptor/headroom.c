@@ -89,6 +89,13 @@ static void bare_device(void)
 	hetmem_close(hm);
 }
 
+/* The adaptor uses what the driver answered for a while: AGE_OF_COST in headroom.c. */
+static void answer_expires(void)
+{
+	/* time: nothing but the clock ends it; 150 ms are more than enough */
+	usleep(150000);
+}
+
 /* Others take memory while it is in use. */
 static void others(void)
 {
@@ -101,8 +108,7 @@ static void others(void)
 	a = get(res, MIB);
 	b = get(other, 60 * MIB);
 	need(a && b, "memory");
-	/* An answer may serve for a while. */
-	usleep(300000);
+	answer_expires();
 	ok(!get(res, 2 * MIB), "what others took is not usable: %s",
 	   hetmem_last_error());
 	put(other, b);
@@ -137,7 +143,7 @@ static void pools(void)
 		for (i = 0; i < 25; i += 2)
 			put(res, p[i]);
 		/* Nothing is to be had from the device, half is cached. */
-		usleep(150000);
+		answer_expires();
 		for (i = 0; i < 25; i += 2) {
 			p[i] = get(res, 2 * MIB);
 			ok(p[i], "from the cache: %s", p[i] ? "" : hetmem_last_error());
@@ -147,7 +153,7 @@ static void pools(void)
 		   (long long)stats.reserved);
 		for (i = 0; i < 25; i++)
 			put(res, p[i]);
-		usleep(150000);
+		answer_expires();
 		big = get(res, 50 * MIB);
 		ok(big, "small ones are given back for a large one: %s",
 		   big ? "" : hetmem_last_error());
@@ -203,14 +209,14 @@ static void the_hosts(void)
 		   "%s: beyond the host's: %s", specs[k], hetmem_last_error());
 		a = get(res, 200 * MIB);
 		ok(a, "more than the device has: %s", hetmem_last_error());
-		usleep(150000);
+		answer_expires();
 		/* Up to 2 MiB may have been made to see how long that takes. */
 		ok(!get(res, 103 * MIB), "nobody touched it, but it is promised: %s",
 		   hetmem_last_error());
 		/* Now it is missing on the host, and is not taken off twice. */
 		memset(a, 1, 200 * MIB);
 		put_host(320 * MIB, 120 * MIB);
-		usleep(150000);
+		answer_expires();
 		a = get(res, 80 * MIB);
 		ok(a, "what was touched counts once: %s", hetmem_last_error());
 		ok(!get(res, 30 * MIB), "and no more");
@@ -250,7 +256,7 @@ static void held_by_no_class(void)
 	is(hetmem_alloc_with(res, &params, &p), 0, "another class: %s", hetmem_last_error());
 	hetmem_resource_stats(res, &stats);
 	is(stats.reserved, 240 * MIB, "takes a part of it");
-	usleep(150000);
+	answer_expires();
 	params.bytes = 230 * MIB;
 	is(hetmem_alloc_with(res, &params, &p), 0, "more in one piece: %s", hetmem_last_error());
 	hetmem_resource_stats(res, &stats);
@@ -353,7 +359,7 @@ static void exports(void)
 	put(res, p);
 	imported = 0;
 	close(fd);
-	usleep(150000);
+	answer_expires();
 	ok(get(res, 52 * MIB), "when they are gone, all is there: %s", hetmem_last_error());
 	hetmem_resource_destroy(res);
 	hetmem_close(hm);
@@ -405,7 +411,7 @@ static void failures(void)
 	ok(p, "nothing was taken: %s", hetmem_last_error());
 	put(res, p);
 	/* Nobody tells how much there is: it is not the headroom that refuses. */
-	usleep(150000);
+	answer_expires();
 	need(!hm->soft->rules("cuMemGetInfo:*=CUDA_ERROR_UNKNOWN", NULL), "a rule");
 	p = get(res, 60 * MIB);
 	ok(p, "what is not known does not count: %s", hetmem_last_error());
@@ -496,7 +502,7 @@ static void threads(const char *spec, size_t keep)
 	ok(got > 0, "%u allocations, %u refused", got, refused);
 	ok((uintptr_t)least >= keep / KIB, "never fewer than %zu KiB are usable, but %zu",
 	   keep / KIB, (size_t)least);
-	usleep(150000);
+	answer_expires();
 	p = get(res, 28 * MIB - keep);
 	ok(p, "all is there again: %s", p ? "" : hetmem_last_error());
 	hetmem_resource_destroy(res);

@@ -269,11 +269,7 @@ static bool has_thread(const char *name)
 /* A thread that was joined is listed until the kernel has buried it. */
 static bool ends(const char *name)
 {
-	int i;
-
-	for (i = 0; i < 3000 && has_thread(name); i++)
-		usleep(10000);
-	return !has_thread(name);
+	return wait_until(!has_thread(name));
 }
 
 static uint64_t bounces(const void *p)
@@ -553,8 +549,8 @@ static void silent(const char *how, void (*hide)(void), bool works, bool watches
 	is(wrong_numbers(p, 2 * MIB, 40), 0, "contents");
 	if (works)
 		is(fight(p, 100), 0, "a fight");
-	for (i = 0; i < 3000 && !watches && agent().running; i++)
-		usleep(10000);
+	if (!watches)
+		wait_until(!agent().running);
 	is(agent().running, watches, "the agent %s", watches ? "runs" : "has ended");
 	ok(ends("hetmem-hints"), "no thread waits for hints");
 	hetmem_executor_close(executor);

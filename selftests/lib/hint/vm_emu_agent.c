@@ -137,21 +137,13 @@ static int entries(const char *path)
 /* A thread that was joined is listed until the kernel has buried it. */
 static bool threads_end(int left)
 {
-	int i;
-
-	for (i = 0; i < 1000 && entries("/proc/self/task") > left; i++)
-		usleep(10000);
-	return entries("/proc/self/task") == left;
+	return wait_until(entries("/proc/self/task") <= left) && entries("/proc/self/task") == left;
 }
 
 /* Pages whose time is over are dropped by the kernel a little later. */
 static bool none_pinned(void)
 {
-	int i;
-
-	for (i = 0; i < 1000 && pinned_kb() > 0; i++)
-		usleep(10000);
-	return !pinned_kb();
+	return wait_until(!pinned_kb());
 }
 
 static void errors(void)
@@ -193,13 +185,9 @@ static void errors(void)
  */
 static struct hetmem_agent_stats settled_stats(void)
 {
-	struct hetmem_agent_stats s = stats_of();
-	int i;
+	struct hetmem_agent_stats s;
 
-	for (i = 0; i < 1000 && (!s.thrash || s.thrash != s.pins + s.left + s.failed); i++) {
-		usleep(20000);
-		s = stats_of();
-	}
+	wait_until((s = stats_of(), s.thrash && s.thrash == s.pins + s.left + s.failed));
 	return s;
 }
 
@@ -248,13 +236,9 @@ static void comes_to_rest(int policy)
 /* Waits until all holds have ended. */
 static struct hetmem_agent_stats holds_end(void)
 {
-	struct hetmem_agent_stats s = stats_of();
-	int i;
+	struct hetmem_agent_stats s;
 
-	for (i = 0; i < 3000 && s.released < s.pins; i++) {
-		usleep(10000);
-		s = stats_of();
-	}
+	wait_until((s = stats_of(), s.released >= s.pins));
 	return s;
 }
 

@@ -100,10 +100,11 @@ static size_t thrash(const unsigned char *p)
 
 	for (round = 0; round < 2000 && !stats_of().thrash; round++) {
 		ioctl(gpu, HMM_DMIRROR_MIGRATE_TO_DEV, &cmd);
-		/* Announcements of one epoch, 10 ms, count once. */
+		/* time: announcements of one epoch, 10 ms, count once */
 		usleep(30000);
 		for (i = 0; i < PAGES; i++)
 			wrong += p[i * page] != 1;
+		/* time: the same */
 		usleep(30000);
 	}
 	free(data);
@@ -125,23 +126,15 @@ static void start(int policy, CUmem_advise refused)
 /* Event after event leads to one of these. */
 static void decided(void)
 {
-	struct hetmem_agent_stats s = stats_of();
-	int i;
+	struct hetmem_agent_stats s;
 
-	for (i = 0; i < 1000 && s.pins + s.advised + s.left + s.failed < s.thrash; i++) {
-		usleep(10000);
-		s = stats_of();
-	}
+	wait_until((s = stats_of(), s.pins + s.advised + s.left + s.failed >= s.thrash));
 	ok(s.thrash && s.pins + s.advised + s.left + s.failed >= s.thrash, "it decided");
 }
 
 static void released(void)
 {
-	int i;
-
-	for (i = 0; i < 3000 && stats_of().released < stats_of().advised; i++)
-		usleep(10000);
-	ok(stats_of().released >= stats_of().advised, "and let go");
+	ok(wait_until(stats_of().released >= stats_of().advised), "and let go");
 }
 
 static void advised(void)

@@ -309,14 +309,13 @@ static unsigned int hints_waiting(void)
 static void start(struct asker *a, const char *p, size_t size,
 		  uint32_t location)
 {
-	unsigned int before = hints_waiting(), i;
+	unsigned int before = hints_waiting();
 
 	*a = (struct asker){ .p = p, .size = size, .location = location,
 			     .timeout_ms = LONG_MS };
 	need(!pthread_create(&a->thread, NULL, asking, a), "an asker");
-	for (i = 0; i < 20000 && hints_waiting() == before; i++)
-		usleep(500);
-	need(hints_waiting() == before + 1, "its hint waits");
+	need(wait_until(hints_waiting() > before) && hints_waiting() == before + 1,
+	     "its hint waits");
 }
 
 /*
@@ -458,6 +457,7 @@ static void come_and_go(void)
 		     "who asks all the time");
 	for (i = 0; i < 30; i++) {
 		x = open_executor(HETMEM_EXECUTOR_THREAD);
+		/* time: lives of different lengths */
 		usleep(2000 * (i % 5));
 		hetmem_executor_close(x);
 	}

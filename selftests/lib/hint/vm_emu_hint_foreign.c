@@ -55,7 +55,7 @@ static CUresult prefetch(CUdeviceptr ptr, size_t size, CUmemLocation location,
 			       ptr, size);
 		if (ret != -ENOENT)
 			break;
-		usleep(1000);
+		wait_nap();
 	}
 	return ret ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }

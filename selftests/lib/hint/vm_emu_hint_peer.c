@@ -237,7 +237,8 @@ static void dies(void)
 	need(!hetmem_peer_open(o.pid, &peer), "a peer");
 	pid = fork();
 	if (!pid) {
-		usleep(300000);
+		/* Its hint waits. */
+		wait_until(thread_sleeps(getppid(), getppid()));
 		kill(o.pid, SIGKILL);
 		_exit(0);
 	}

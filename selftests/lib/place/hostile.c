@@ -374,7 +374,7 @@ static void threads(void)
 int main(void)
 {
 	page = sysconf(_SC_PAGESIZE);
-	alarm(900);
+	hang_limit(true);
 	half_a_policy();
 	other_device();
 	attach_nothing();

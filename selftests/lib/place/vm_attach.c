@@ -4,6 +4,7 @@
  * part, by munmap(2) or mremap(2); new memory at the same address finds no old
  * registration. The driver is the soft one, on a machine that has only managed memory.
  */
+#include <dirent.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,14 +15,7 @@ static struct hetmem *hm;
 /* The library's thread has some time for it. */
 static bool soon(unsigned int nr)
 {
-	unsigned int i;
-
-	for (i = 0; i < 6000; i++) {
-		if (__atomic_load_n(&released, __ATOMIC_ACQUIRE) == nr)
-			return true;
-		usleep(10000);
-	}
-	return false;
+	return wait_until(__atomic_load_n(&released, __ATOMIC_ACQUIRE) == nr);
 }
 
 static void unmapped(void)
@@ -196,6 +190,29 @@ static void open_lib(void)
 	need(!hetmem_open(&hm, &params), "opens: %s", hetmem_last_error());
 }
 
+/* Whether the thread of that name sleeps. */
+static bool reader_sleeps(void)
+{
+	DIR *dir = opendir("/proc/self/task");
+	struct dirent *entry;
+	char path[300], comm[32];
+	bool sleeps = false;
+	FILE *f;
+
+	while (dir && !sleeps && (entry = readdir(dir))) {
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+		f = fopen(path, "re");
+		if (!f)
+			continue;
+		sleeps = fgets(comm, sizeof(comm), f) && !strcmp(comm, "hetmem-unmap\n") &&
+			 thread_sleeps(getpid(), atoi(entry->d_name));
+		fclose(f);
+	}
+	if (dir)
+		closedir(dir);
+	return sleeps;
+}
+
 /* The program closes the library's descriptors: nothing hangs. */
 static void closed(void)
 {
@@ -205,8 +222,7 @@ static void closed(void)
 	is(hetmem_attach(hm, p, page, &owned, NULL), 0, "attached");
 	is(hetmem_attach(hm, p + page, page, &owned, NULL), 0, "another page");
 	released = 0;
-	/* The library's thread falls asleep. */
-	usleep(200000);
+	need(wait_until(reader_sleeps()), "the library's thread waits for events");
 	is(close_range(3, ~0U, 0), 0, "all descriptors are closed");
 	is(hetmem_detach(hm, p, page), 0, "detached all the same");
 	is(released, 1, "released");

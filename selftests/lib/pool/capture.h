@@ -203,6 +203,7 @@ static void mode(CUstream s)
 static void nap(void *unused)
 {
 	(void)unused;
+	/* time: how long the work lasts, so that destroy finds it under way */
 	usleep(20000);
 }
 

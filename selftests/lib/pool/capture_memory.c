@@ -202,7 +202,6 @@ static void ended_meanwhile(const char *provider)
 {
 	struct hm_pool_options opt = { .max = 64 * MIB, .wait_ms = 60000 };
 	CUstream a = new_stream(), s = new_stream();
-	const struct timespec nap = { .tv_nsec = 1000000 };
 	struct waiter w = { .stream = s };
 	pthread_t id;
 	void *p;
@@ -214,8 +213,7 @@ static void ended_meanwhile(const char *provider)
 	need(!hetmem_capture_begin(pool, s, 1), "begin");
 	drv->cuCtxGetCurrent(&w.ctx);
 	need(!pthread_create(&id, NULL, wait_for_memory, &w), "a thread");
-	while (!somebody_waits())
-		nanosleep(&nap, NULL);
+	need(wait_until(somebody_waits()), "it waits");
 	is(hetmem_capture_end(pool, s, 1), 0, "%s: ends while one waits",
 	   provider);
 	is(hetmem_capture_release(pool, s, 1), 0, "%s: released", provider);

@@ -717,7 +717,7 @@ static int child(void)
 	int i;
 
 	/* Rather than wait for a thread that is not there. */
-	alarm(900);
+	hang_limit(true);
 	for (i = 0; i < 100; i++)
 		if (alloc_private(pool, ID, 3000, HETMEM_STREAM_HOST, &p) ||
 		    hetmem_free(pool, p, 3000, HETMEM_STREAM_HOST))

@@ -136,11 +136,17 @@ static void not_made(const char *provider)
 	end("not made");
 }
 
+/* decay_ms = 1 has passed. */
+static void decay_is_due(void)
+{
+	/* time: decay counts it */
+	usleep(3000);
+}
+
 /* Nobody asks for statistics here. */
 static void decays(unsigned int nr)
 {
 	struct hm_pool_options opt = { .decay_ms = 1 };
-	const struct timespec nap = { .tv_nsec = 3000000 };
 	CUstream s[4];
 	void *p[24];
 	unsigned int i, j;
@@ -156,7 +162,7 @@ static void decays(unsigned int nr)
 			put(p[j], MIB, s[(j + 1) % nr]);
 		drv->cuCtxSynchronize();
 		hetmem_poll(pool);
-		nanosleep(&nap, NULL);
+		decay_is_due();
 	}
 	ok(device_used() >= 48 * MIB, "%u streams: what is live stays", nr);
 	is(hetmem_poll(pool), 0, "a look");
@@ -181,7 +187,6 @@ static CUresult count_free(CUdeviceptr p)
 static void decays_elsewhere(void)
 {
 	struct hm_pool_options opt = { .decay_ms = 1 };
-	const struct timespec nap = { .tv_nsec = 3000000 };
 	void *p[8];
 	int i;
 
@@ -190,12 +195,12 @@ static void decays_elsewhere(void)
 	for (i = 0; i < 8; i++)
 		p[i] = get(4 * MIB, NULL);
 	for (i = 0; i < 8; i++) {
-		nanosleep(&nap, NULL);
+		decay_is_due();
 		put(p[i], 0, NULL);
 	}
 	is(nr_freed, 0, "a free gives nothing back to a driver that waits");
 	for (i = 0; i < 3; i++) {
-		nanosleep(&nap, NULL);
+		decay_is_due();
 		drv->cuCtxSynchronize();
 		put(get(2 * MIB, NULL), 0, NULL);
 	}

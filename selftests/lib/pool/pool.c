@@ -219,19 +219,13 @@ static void limits(void)
 static void decay(void)
 {
 	struct hm_pool_options opt = { .decay_ms = 20 };
-	const struct timespec nap = { .tv_nsec = 25000000 };
 	void *p;
-	int i;
 
 	make_pool(provider, &opt);
 	p = get(100 * MIB, NULL);
 	put(p, 0, NULL);
 	p = get(1000, NULL);
-	for (i = 0; i < 20 && pool_stats().reserved > 16 * MIB; i++) {
-		nanosleep(&nap, NULL);
-		is(hetmem_poll(pool), 0, "%s: poll", provider);
-	}
-	ok(pool_stats().reserved <= 16 * MIB,
+	ok(wait_until(!hetmem_poll(pool) && pool_stats().reserved <= 16 * MIB),
 	   "%s: decay= gives back what is not used", provider);
 	memset(p, 1, 1000);
 	put(p, 1000, NULL);

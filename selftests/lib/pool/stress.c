@@ -314,7 +314,7 @@ static void host_child(void)
 	for (i = 0; i < 20; i++) {
 		pid = fork();
 		if (!pid) {
-			alarm(900);
+			hang_limit(true);
 			q = get(300000, HETMEM_STREAM_HOST);
 			memset(q, 8, 300000);
 			put(q, 300000, HETMEM_STREAM_HOST);

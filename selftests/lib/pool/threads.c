@@ -173,12 +173,14 @@ static struct {
 	bool go;
 	bool done;
 	bool on_record;
+	pid_t tid;
 } race;
 
 static void *free_in_race(void *arg)
 {
 	struct remote_free *r = arg;
 
+	race.tid = gettid();
 	drv->cuCtxSetCurrent(context);
 	/* Looked up before, and remembered. */
 	put(get(512, r->stream), 512, r->stream);
@@ -193,19 +195,15 @@ static void *free_in_race(void *arg)
 	return NULL;
 }
 
-/* It goes; whether it gets through is seen soon. */
+/* It goes, until it gets through or waits. */
 static void let_race(void)
 {
-	const struct timespec nap = { .tv_nsec = 1000000 };
-	int i;
-
 	pthread_mutex_lock(&lock);
 	race.go = true;
 	pthread_cond_broadcast(&opened);
 	pthread_mutex_unlock(&lock);
-	for (i = 0; i < 200 && !__atomic_load_n(&race.done, __ATOMIC_ACQUIRE);
-	     i++)
-		nanosleep(&nap, NULL);
+	wait_until(__atomic_load_n(&race.done, __ATOMIC_ACQUIRE) ||
+		   thread_sleeps(getpid(), race.tid));
 }
 
 static CUresult race_at_ctx(CUstream stream, CUcontext *ctx)

@@ -7,14 +7,14 @@
 #include "alloc_with.h"
 #include "pool_gate.h"
 
-/* @a uses @p, and goes on when the gate opens, somewhat later. */
+/* @a uses @p, and goes on when the gate opens: when the main thread waits. */
 static pthread_t use_slowly(void *p, size_t size, CUstream a)
 {
 	pthread_t id;
 
 	close_gate(a);
 	need(!drv->cuMemsetD8Async((CUdeviceptr)p, 0x55, size, a), "work");
-	need(!pthread_create(&id, NULL, open_gate_later, (void *)50), "a thread");
+	need(!pthread_create(&id, NULL, open_gate_later, NULL), "a thread");
 	return id;
 }
 

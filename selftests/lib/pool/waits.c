@@ -9,11 +9,8 @@ static unsigned int in_call, call_may_go;
 
 static void stay(void)
 {
-	const struct timespec nap = { .tv_nsec = 1000000 };
-
 	__atomic_store_n(&in_call, 1, __ATOMIC_SEQ_CST);
-	while (!__atomic_load_n(&call_may_go, __ATOMIC_SEQ_CST))
-		nanosleep(&nap, NULL);
+	stay_until(__atomic_load_n(&call_may_go, __ATOMIC_SEQ_CST));
 }
 
 static CUresult slow_sync(void)
@@ -34,12 +31,9 @@ static CUresult slow_free(CUdeviceptr p)
 	return real.cuMemFree(p);
 }
 
-static void wait_until(unsigned int *what, unsigned int least)
+static void wait_for(unsigned int *what, unsigned int least)
 {
-	const struct timespec nap = { .tv_nsec = 100000 };
-
-	while (__atomic_load_n(what, __ATOMIC_SEQ_CST) < least)
-		nanosleep(&nap, NULL);
+	need(wait_until(__atomic_load_n(what, __ATOMIC_SEQ_CST) >= least), "it comes so far");
 }
 
 struct wanted {
@@ -93,7 +87,7 @@ static void freed_meanwhile(const char *provider, size_t size)
 	put(y, 0, a);
 	nr_queries = 0;
 	need(!pthread_create(&id, NULL, get_on_host, &want), "a thread");
-	wait_until(&nr_queries, 5);
+	wait_for(&nr_queries, 5);
 	others(b, provider);
 	ok(!is_open, "%s: while a thread waits for %zu bytes", provider, size);
 	put(x[0], 0, HETMEM_STREAM_HOST);
@@ -127,7 +121,7 @@ static void slept_meanwhile(void)
 	put(p, 0, a);
 	nr_queries = 0;
 	need(!pthread_create(&id, NULL, get_on_host, &want), "a thread");
-	wait_until(&nr_queries, 5);
+	wait_for(&nr_queries, 5);
 	soft_rules("cuMemUnmap:*", NULL);
 	open_gate();
 	hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD);
@@ -160,7 +154,7 @@ static void sleep_waits(void)
 	close_gate(a);
 	nr_queries = 0;
 	need(!pthread_create(&id, NULL, sleep_now, &err), "a thread");
-	wait_until(&nr_queries, 3);
+	wait_for(&nr_queries, 3);
 	is(hetmem_alloc(pool, 512, 0, b, &r), -EBUSY, "a pool that goes to sleep gives nothing");
 	is(hetmem_free(pool, q, 3 * MIB, b), 0, "and takes what is freed");
 	ok(!is_open, "while it waits for a stream");
@@ -193,7 +187,7 @@ static void lost(void)
 	drv->cuStreamDestroy(a);
 	hm->driver.cuCtxSynchronize = slow_sync;
 	need(!pthread_create(&id, NULL, get_on_host, &want), "a thread");
-	wait_until(&in_call, 1);
+	wait_for(&in_call, 1);
 	others(b, "lost");
 	ok(!call_may_go, "while a thread synchronizes the context");
 	__atomic_store_n(&call_may_go, 1, __ATOMIC_SEQ_CST);
@@ -230,7 +224,7 @@ static void slow_provider(void)
 	call_may_go = 0;
 	hm->driver.cuMemAlloc = slow_alloc;
 	need(!pthread_create(&id, NULL, get_on_host, &want), "a thread");
-	wait_until(&in_call, 1);
+	wait_for(&in_call, 1);
 	others(b, "a region is made");
 	is(hetmem_alloc(pool, 40 * MIB, 0, b, &p), -ENOMEM, "the limit knows of it: %s",
 	   hetmem_last_error());
@@ -244,7 +238,7 @@ static void slow_provider(void)
 	call_may_go = 0;
 	hm->driver.cuMemFree = slow_free;
 	need(!pthread_create(&id, NULL, trim_all, &freed), "a thread");
-	wait_until(&in_call, 1);
+	wait_for(&in_call, 1);
 	others(b, "a region is given back");
 	ok(!call_may_go, "while a thread gives a region back");
 	__atomic_store_n(&call_may_go, 1, __ATOMIC_SEQ_CST);
@@ -268,7 +262,7 @@ static void slow_provider(void)
 int main(void)
 {
 	/* A thread that waits with the lock makes all this wait for ever. */
-	alarm(900);
+	hang_limit(true);
 	open_soft("");
 	count_calls();
 	freed_meanwhile("vmm", 6 * MIB);

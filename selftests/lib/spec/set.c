@@ -244,17 +244,13 @@ static void test_several(void)
 static void test_decay(void)
 {
 	struct hetmem_resource *res = make("pool(vmm)");
-	unsigned int i;
 
 	hetmem_free(res, get(res, 32 * MB, HOST), 0, HOST);
 	hetmem_poll(res);
 	ok(reserved(res) >= 32 * MB, "free memory stays");
 	is(hetmem_resource_set(res, "decay", "1ms"), 0, "decay");
-	for (i = 0; i < 1000 && reserved(res); i++) {
-		usleep(2000);
-		hetmem_poll(res);
-	}
-	is(reserved(res), 0, "it goes back");
+	ok(wait_until(!hetmem_poll(res) && !reserved(res)), "it goes back: %zu are left",
+	   (size_t)reserved(res));
 	hetmem_resource_destroy(res);
 }
 

@@ -363,10 +363,12 @@ static void captured(const char *spec)
 
 static pthread_t retiring;
 static bool is_retired;
+static pid_t retiring_tid;
 static unsigned int early;
 
 static void *retire(void *s)
 {
+	__atomic_store_n(&retiring_tid, gettid(), __ATOMIC_RELEASE);
 	need(!hetmem_stream_retire(pool, s), "retired: %s", hetmem_last_error());
 	__atomic_store_n(&is_retired, true, __ATOMIC_RELEASE);
 	return NULL;
@@ -374,13 +376,12 @@ static void *retire(void *s)
 
 static CUresult free_and_retire(CUdeviceptr ptr, CUstream s)
 {
-	unsigned int ms;
-
 	need(!pthread_create(&retiring, NULL, retire, s), "a thread");
-	for (ms = 0; ms < 50 && !early; ms++) {
-		usleep(1000);
-		early += __atomic_load_n(&is_retired, __ATOMIC_ACQUIRE);
-	}
+	/* It gets through, or waits. */
+	wait_until(__atomic_load_n(&is_retired, __ATOMIC_ACQUIRE) ||
+		   (__atomic_load_n(&retiring_tid, __ATOMIC_ACQUIRE) &&
+		    thread_sleeps(getpid(), retiring_tid)));
+	early += __atomic_load_n(&is_retired, __ATOMIC_ACQUIRE);
 	return real.cuMemFreeAsync(ptr, s);
 }
 
@@ -411,7 +412,7 @@ int main(void)
 	unsigned int i, ids;
 
 	setenv("HETMEM_SOFT_CHECK", "1", 1);
-	alarm(900);
+	hang_limit(true);
 	open_soft("");
 	play_reuse();
 	for (i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {

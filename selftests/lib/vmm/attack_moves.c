@@ -149,7 +149,7 @@ static void stuck(void)
 	set(a, 20 * MIB, 1, streams[0]);
 	set(b, 20 * MIB, 2, streams[1]);
 	need(!drv->cuLaunchHostFunc(streams[0], pass_gate, NULL), "work without an end");
-	alarm(900);
+	hang_limit(true);
 	is(hetmem_spill(res, a), -EBUSY, "its stream works: %s", hetmem_last_error());
 	is(get(&c, 30 * MIB, streams[0], 0), -ENOMEM, "nor for an allocation: %s",
 	   hetmem_last_error());
@@ -168,7 +168,7 @@ static void stuck(void)
 	is(hetmem_trim(res, 0, NULL), 0, "a trim");
 	sem_post(&gate);
 	drv->cuStreamSynchronize(streams[0]);
-	alarm(0);
+	hang_limit(false);
 	ok(has(b, 20 * MIB, 2, streams[1]), "contents are there");
 	hetmem_free(res, b, 0, streams[1]);
 	gone();
@@ -208,12 +208,12 @@ static void slow_function(void)
 	need(!hetmem_on_remap(res, wait_once, &waited) &&
 	     !pthread_create(&thread, NULL, spill_it, a), "a thread");
 	sem_wait(&entered[0]);
-	alarm(900);
+	hang_limit(true);
 	is(get(&c, 10 * MIB, streams[1], 0), -ENOMEM, "an allocation ends: %s",
 	   hetmem_last_error());
 	is(hetmem_spill(res, b), -EBUSY, "so does a move: %s", hetmem_last_error());
 	is(hetmem_poll(res), 0, "and a poll");
-	alarm(0);
+	hang_limit(false);
 	sem_post(&gate);
 	pthread_join(thread, NULL);
 	is(get(&c, 10 * MIB, streams[1], 0), 0, "there is room now: %s", hetmem_last_error());
@@ -286,12 +286,12 @@ static void functions_cross(void)
 		sides[k].other = both[!k];
 		need(!hetmem_on_remap(both[k], allocate_there, &sides[k]), "a function");
 	}
-	alarm(900);
+	hang_limit(true);
 	for (k = 0; k < 2; k++)
 		need(!pthread_create(&threads[k], NULL, move_here, &sides[k]), "a thread");
 	for (k = 0; k < 2; k++)
 		pthread_join(threads[k], NULL);
-	alarm(0);
+	hang_limit(false);
 	for (k = 0; k < 2; k++) {
 		hetmem_free(both[k], sides[k].block, 0, streams[k]);
 		hetmem_free(both[k], second[k], 0, streams[!k]);

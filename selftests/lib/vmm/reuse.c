@@ -384,7 +384,7 @@ static void waits(bool grows)
 					   (void **)&p), "room");
 	close_gate(a);
 	put(q, 0, a);
-	need(!pthread_create(&opener, NULL, open_gate_later, (void *)20), "a thread");
+	need(!pthread_create(&opener, NULL, open_gate_later, NULL), "a thread");
 	is(grows ? hetmem_grow(pool, p, 50 * MIB, HETMEM_STREAM_HOST) :
 	   alloc_reserve(pool, 50 * MIB, 64 * MIB, HETMEM_STREAM_HOST, (void **)&p), 0,
 	   "%s: waits for memory in use: %s", grows ? "grow" : "reserve", hetmem_last_error());
