@@ -217,7 +217,7 @@ class Torch(framework.Case):
         self.run_code("""
             sys.modules["torch"] = None
             for name in ("limit", "host", "movable"):
-                for wrong in (0, -1, 1.5, True, "", "0%", "101%", "lots", "1G,tag=x", "8 M",
+                for wrong in (0, -1, 1.5, True, "", "0%", "101%", "lots", "1G,tag=x", "8 X",
                               "1G)", "\u0661", 1 << 64, b"1"):
                     fails(ValueError, lambda: ht.spill(**{name: wrong}), name, "bytes")
             for name in ("host", "movable"):
