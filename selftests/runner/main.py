@@ -46,6 +46,7 @@ def arguments():
     parser.add_argument("-s", "--seed", help="the seed of randomized tests and of samples")
     parser.add_argument("-b", "--busy", type=int, default=0, metavar="N", help="each test twice, beside N busy processes")
     parser.add_argument("-l", "--list", action="store_true", help="prints the tests and runs none")
+    parser.add_argument("--with-parent", action="store_true", help="ends with its parent, which is make")
     parser.add_argument("--stages", default=os.environ.get("HETMEM_TEST_STAGES") or STAGES, help="another table of stages")
     parser.add_argument("--state", default=os.environ.get("HETMEM_TEST_STATE") or STATE, help="where logs are kept")
     parser.add_argument("pattern", nargs="*", help="a part of the name of a test or stage, or failed")
@@ -79,7 +80,7 @@ def choose(options, units, history):
         for folder in options.folder:
             found |= folders.choose(folder, units)
         if not found:
-            usage(f"no test belongs to {' '.join(options.folder)}")
+            usage(f"no test belongs to {' '.join(options.folder)}: name a folder such as lib/pool, kernel/track, tools/map, or auto")
         return found
     if options.pattern:
         found = set()
@@ -303,7 +304,7 @@ def main():
     print(f"{len(chosen)} tests, {slots} at a time, seed {sample}", flush=True)
     spin(options.busy)
     work = pool.Pool(slots, options.state, environment, lock)
-    work.watch()
+    work.watch(options.with_parent)
     stopped = None
     try:
         work.run(pool.ordered(chosen, history), begin + limit, report.unit)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 """Runs units, a number at a time, each under a supervisor of its own."""
 
+import collections
 import contextlib
 import json
 import os
@@ -51,17 +52,26 @@ class History:
 
 
 def ordered(units, history):
-    """What failed before comes first, then quick units, then the others, the longest first.
+    """Units that failed before come first, then quick ones, then the others, the longest first.
 
-    A unit comes before the units that wait for it.
+    The units of a lane run one at a time: each is as long as all of them. A unit comes before
+    the units that wait for it.
     """
-
-    def key(unit):
+    expected = {}
+    lanes = collections.Counter()
+    for unit in units:
         cpu = history.cpu(unit)
         if cpu is None:
             siblings = sum(1 for other in units if other.stage is unit.stage)
             cpu = unit.stage.budget / siblings
-        return (-history.failures(unit), cpu > QUICK, -cpu if cpu > QUICK else cpu)
+        expected[unit.name] = cpu
+        lanes[unit.lane] += cpu
+
+    def key(unit):
+        cpu = expected[unit.name]
+        if cpu <= QUICK:
+            return (-history.failures(unit), False, cpu, 0)
+        return (-history.failures(unit), True, -lanes[unit.lane] if unit.lane else -cpu, -cpu)
 
     keys = {unit.name: key(unit) for unit in units}
     for unit in units:
@@ -91,13 +101,15 @@ class Pool:
         if self.why is None:
             self.why = why
 
-    def watch(self):
+    def watch(self, with_parent):
         """A signal only says so: units end in order, in the loop."""
         wake, alarm = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
         self.selector.register(wake, selectors.EVENT_READ, None)
         for number in supervisor.STOPPING:
             signal.signal(number, lambda number, _: self.stop(signal.Signals(number).name))
+        if not with_parent:
+            return
         supervisor.prctl(supervisor.PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != self.parent:
             self.stop("the end of its parent")

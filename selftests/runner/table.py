@@ -159,8 +159,6 @@ def expand(stage, seed):
             units.append(unit)
         elif word.endswith(".t"):
             found = sorted(name for name in os.listdir("selftests/t") if fnmatch.fnmatch(name, word))
-            if not found:
-                raise TableError(f"stage {stage.name}: no test {word}")
             units += [script(f"selftests/t/{name}", stage) for name in found]
         else:
             raise TableError(f"stage {stage.name}: cannot read '{word}'")

@@ -93,6 +93,38 @@ exits 2 'a test that is not there' selftests/run-tests none-such
 also 'what there is' grep -q 'there are:' "$tmp/err"
 exits 2 'a folder that has no test' selftests/run-tests -f lib/none-such
 
+# The table of this tree.
+listed()
+{
+	local tier
+
+	for tier in check long nightly; do
+		env -u HETMEM_TEST_STAGES selftests/run-tests -s 5 -t $tier -l
+	done
+}
+listed >"$tmp/listed"
+empty 'every test is in one tier' sh -c "sort '$tmp/listed' | grep -v '^kernel:' | uniq -d"
+scripts() { for file in selftests/t/*.t; do basename "$file" .t; done; }
+empty 'every script is in the table' comm -13 <(sort -u "$tmp/listed") <(scripts | sort)
+programs() { find selftests/lib selftests/soft -name '*.c' ! -name 'vm_*' ! -name 'gpu_*' | sed 's|selftests/||; s|\.c$||'; }
+empty 'every program is, too' comm -13 <(sort -u "$tmp/listed") <(programs | sort)
+empty 'and with AddressSanitizer' comm -13 <(sort -u "$tmp/listed") \
+	<(programs | grep -vE '/(steps|bounded)$' | sed 's|^|asan/|' | sort)
+empty 'and with TSan' comm -13 <(sort -u "$tmp/listed") \
+	<(programs | grep -vE '/(steps|bounded|(cuda|nvml)_[^/]*)$' | sed 's|^|tsan/|' | sort)
+documented() { sed -nE 's/^\| `([a-z0-9.-]+)` \| (check|long|nightly) \| ([0-9]+) \|.*/\1 \2 \3/p' Documentation/testing.md; }
+check 'every stage is documented with its tier and budget' diff <(documented) \
+	<(awk '/^[a-z]/ { print $1, $2, $3 }' selftests/stages)
+budget() { awk -v tier="$1" '/^[a-z]/ && $2 == tier { sum += $3 } END { print sum }' selftests/stages; }
+also 'make check fits into 15 minutes of two processors' test "$(budget check)" -le 1800
+also 'make check-long into 50' test "$(budget long)" -le 6000
+folder() { env -u HETMEM_TEST_STAGES selftests/run-tests -l -f "$1"; }
+also 'a folder: its programs' test "$(folder lib/stream | grep -c '^lib/stream/')" -eq \
+	"$(programs | grep -c '^lib/stream/')"
+also 'and conformance' test "$(folder lib/stream | grep -c '^lib/conformance')" -ge 1
+also 'a folder of the module: one boot' test "$(folder kernel/track | grep -v '^kernel:')" = 'guest:kernel/track'
+also 'a folder of the command' test "$(folder tools/record | grep -x tools-record)" = tools-record
+
 # A run in the middle: a guest, a process that has left its session, one that ignores signals,
 # and a lock. The guest's archive is made anew, in a cache of this test.
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hetmem
@@ -124,7 +156,7 @@ survivors()
 		[ "$file" = /proc/$BASHPID ] || echo "${file#/proc/} $(tr '\0' ' ' <"$file/cmdline" 2>/dev/null)"
 	done 2>/dev/null
 }
-qemu_runs() { survivors | grep -q qemu-system; }
+qemu_runs() { survivors | grep qemu-system >/dev/null; }
 in_the_middle() { [ -e "$tmp/deaf-runs" ] && [ -e "$tmp/guest-runs" ] && qemu_runs; }
 # within SECONDS COMMAND...
 within()
@@ -168,7 +200,7 @@ ended()
 
 ended 'Ctrl-C' 'kill -INT -- -$group'
 also 'it says why' ran_said '^ENDED by SIGINT: '
-also 'it fails' test "$(tail -n 1 "$tmp/run")" = 'Result: FAIL'
+also 'it fails' ran_said '^Result: FAIL$'
 ended 'SIGTERM to make' 'kill $group'
 ended 'SIGKILL to make' 'kill -9 $group'
 ended 'SIGTERM to the runner' 'kill $runner'
