@@ -82,7 +82,7 @@ def child(code: str, *arguments: str, **environment: str) -> subprocess.Complete
         text=True,
         env={**os.environ, **environment},
         check=False,
-        timeout=900,
+        timeout=900,  # time: only a child that hangs takes it
     )
 
 

@@ -346,6 +346,7 @@ class Lifetime(Case):
             hc.enable("pool(managed)")
             g = cupy.empty(8, np.uint8)
             view = hn.asarray(g); view[:] = 0
+            # time: how long the device works
             def write(): time.sleep(0.05); ctypes.memset(g.data.ptr, 9, 8)
             stream = cupy.cuda.Stream(non_blocking=True)
             for ask in (lambda: hn.asarray(g, stream=stream),
@@ -619,7 +620,7 @@ class Calls(Case):
             free(alloc(1000, 0), 0)
             count = [0]
             def work():
-                while True: count[0] += 1; time.sleep(0.001)
+                while True: count[0] += 1; time.sleep(0.001)  # time: the pace of counting
             threading.Thread(target=work, daemon=True).start()
             while not count[0]: time.sleep(0.001)
             # From here on no thread runs unless this one lets it.

@@ -31,6 +31,7 @@ pypi()
 		left=$(cat "$tmp/pypi")
 		[ "$left" -gt 0 ] || return 1
 		rm -rf "$dir" && mkdir -p "$dir"
+		# time: PyPI can be slow, and is then left out
 		if ! timeout -k 5 "$left" "$tmp/pip/bin/pip" -q --python "$python" --retries 1 --timeout 30 install \
 			--only-binary :all: --target "$dir" "$@" >&2; then
 			echo 0 >"$tmp/pypi"

@@ -36,7 +36,7 @@ script skips <<'END'
 echo 'ok 1 - one # skip there is no network'; echo 1..1
 END
 script leaves <<'END'
-setsid sleep 1000 &
+setsid sleep infinity &
 until grep -q sleep /proc/$!/comm; do :; done
 echo 'ok 1 - one'; echo 1..1
 END
@@ -133,7 +133,7 @@ ln -s "$cache/kernel" "$cache/apt" "$tmp/cache/hetmem/"
 export XDG_CACHE_HOME=$tmp/cache
 script guest <<END
 echo \$\$ >'$tmp/guest-runs'
-exec selftests/vm/run -t 600 -- sleep 10000
+exec selftests/vm/run -t 600 -- sleep infinity
 END
 script deaf <<END
 exec 9>'$tmp/held'
@@ -141,7 +141,7 @@ flock 9
 setsid bash -c 'trap "" TERM INT HUP; while :; do sleep 1; done' &
 mktemp -d
 touch '$tmp/deaf-runs'
-sleep 10000
+sleep infinity
 END
 stages "guest check 5 - tap:$tmp/guest.sh tap:$tmp/deaf.sh"
 
@@ -166,7 +166,7 @@ within()
 	shift
 	until "$@"; do
 		[ $SECONDS -lt $end ] || return
-		sleep 0.2
+		sleep 0.2 # time: the pace of looks
 	done
 }
 ran_said() { grep -q -- "$1" "$tmp/run"; }

@@ -63,6 +63,50 @@ empty 'the top level is what it was' sh -c \
 empty 'no line ends in blanks' sh -c \
 	"grep -vE 'COPYING|\.gz$' '$tmp/files' | xargs grep -nE '[[:blank:]]+$'"
 
+# A test waits for a state, never for time: for what there is and how to mark what is about time,
+# see Documentation/testing.md. The runner's limits are its own.
+sleeping()
+{
+	xargs awk '
+		FNR == 1 { before = "" }
+		/(^|[^A-Za-z0-9_])(usleep|nanosleep|clock_nanosleep|u?alarm|setitimer|timer_settime|pthread_cond_timedwait|sem_timedwait|sleep_for|sleep_until|time\.sleep)\(/ ||
+		(/(^|[^A-Za-z0-9_.>"])sleep\([^)]/ && !/def sleep\(/) ||
+		/(^|[[:space:];&|({"\047`])(sleep|timeout)[[:space:]]+(-[a-z]|"?[$]|[0-9.])/ ||
+		/[(, ]timeout=/ {
+			if ($0 !~ /(\/\*|#|\/\/) *time: ./ && before !~ /(\/\*|#|\/\/) *time: ./ &&
+			    $0 !~ /(while|until) .*(do|:) (sleep|time\.sleep\()/)
+				print FILENAME ":" FNR ": " $0
+		}
+		{ before = $0 }' "$@"
+}
+tests_with_waits() { grep '^selftests/' "$tmp/files" | grep -vE '\.gz$|\.md$|^selftests/(mutants/list|t/source\.t|run-tests|runner/.*)$'; }
+unmarked() { tests_with_waits | sleeping; }
+empty 'no test waits for time without telling why' unmarked
+cat >"$tmp/sleeps" <<'END'
+	usleep(20000);
+	sleep(1);
+	for (;;) nanosleep(&nap, NULL);
+alarm(900);
+sleep 3
+(sleep 0.5; kill $pid) &
+exec timeout -k 5 "$3" x
+    time.sleep(1)
+    run(command, timeout=300)
+	/* time:*/ usleep(1);
+END
+cat >"$tmp/waits" <<'END'
+	/* time: the epoch */
+	usleep(20000);
+	is(hetmem_sleep(pool, NULL, 0), 0, "sleep");
+while [ ! -s /tmp/out ]; do sleep 0.1; done
+sleep 0.1 # time: the pace of looks
+sleep infinity &
+while not os.path.exists(path): time.sleep(0.05)
+pool.sleep("kv")
+END
+also 'each kind of them is found' test "$(echo "$tmp/sleeps" | sleeping | wc -l)" -eq 10
+empty 'and nothing else is' sleeping <<<"$tmp/waits"
+
 empty 'every test can be run' find selftests/t -name '*.t' ! -perm -111
 xargs grep -lE '^#!/bin/(ba)?sh|^# shellcheck shell=' <"$tmp/files" >"$tmp/scripts"
 check 'shellcheck' sh -c "xargs shellcheck -x -P SCRIPTDIR -e SC1091,SC2016 <'$tmp/scripts'"

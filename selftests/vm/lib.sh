@@ -53,6 +53,7 @@ need()
 			install "${missing[@]}"; } >>"$log" 2>&1 </dev/null; then
 			return
 		fi
+		# time: a mirror that is overloaded gets some
 		sleep $((try * 5))
 	done
 	tail -n 5 "$log" >&2

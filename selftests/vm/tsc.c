@@ -85,6 +85,7 @@ int main(void)
 	}
 	begin = take_look();
 	do {
+		/* time: it is what is measured */
 		nanosleep(&interval, NULL);
 		end = take_look();
 	} while (end.ns - begin.ns < INTERVAL_NS);

@@ -135,6 +135,7 @@ TEST_F(module, contended)
 			CHILD_CHECK(pages_of_kind(fd, self->p, page_size(),
 						  HETMEM_HOST) == 1);
 			close(fd);
+			/* time: holds the module for a moment */
 			usleep(200);
 		}
 		_exit(0);
@@ -142,6 +143,7 @@ TEST_F(module, contended)
 	for (i = 0; unloaded < test_rounds(16) && i < (unloaded ? 2000 : 200000); i++) {
 		ret = module_unload_once("hetmem");
 		if (ret == -EAGAIN) {
+			/* time: the pace of looks */
 			usleep(100);
 			continue;
 		}

@@ -182,6 +182,7 @@ TEST_F(quota, given_back_at_the_end)
 				break;
 			case LEAVES_IT_TO_A_CHILD:
 				if (!fork())
+					/* time: it outlives its parent */
 					usleep(20000);
 				break;
 			default:

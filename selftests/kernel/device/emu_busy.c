@@ -170,6 +170,7 @@ TEST_F(busy, killed)
 			}
 		}
 		word_wait(moves, 1);
+		/* time: the moment varies, and each is right */
 		usleep(1900 * round);
 		ms = kill_cpu_ms(pid);
 		EXPECT_LE(0, ms);

@@ -560,6 +560,7 @@ TEST_F(full, killed_while_filling)
 		}
 		turns_in_parent(&t);
 		EXPECT_TRUE(turn_wait(t.to_parent[0]));
+		/* time: the moment varies, and each is right */
 		usleep(3000 * (round % 8));
 		EXPECT_EQ(0, kill(pid, SIGKILL));
 		EXPECT_EQ(128 + SIGKILL, child_status(pid));

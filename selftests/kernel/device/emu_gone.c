@@ -90,7 +90,7 @@ TEST_F(gone, nobody_else_is_told)
 		go(&self->rig.dev[0], self->rig.size);
 	ASSERT_EQ(0, child_status(pid[0]));
 	word_wait(&word->ready, 1);
-	/* An idle CPU keeps what it used last for a while. */
+	/* time: an idle CPU keeps what it used last for a while, and nothing shows it */
 	usleep(200000);
 
 	for (i = 0; i < OTHERS; i++) {

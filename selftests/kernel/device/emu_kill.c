@@ -300,6 +300,7 @@ static const char *kill_one(struct rig *rig, struct victim *v, operation op,
 	if (read(fds[0], &c, 1) != 1)
 		return "the victim did not begin";
 	close(fds[0]);
+	/* time: the moment varies, and each is right */
 	usleep(delay_us);
 	kill(pid, SIGKILL);
 	if (child_status(pid) != 128 + SIGKILL)

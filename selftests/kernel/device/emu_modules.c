@@ -197,6 +197,7 @@ TEST_F(module, under_load)
 	for (i = 0; i < test_rounds(8) + 1; i++) {
 		struct emu e;
 
+		/* time: the moment varies, and each is right */
 		usleep(2000);
 		EXPECT_EQ(0, module_unload("hetmem_emu"));
 		EXPECT_EQ(0, module_load(&self->emu));

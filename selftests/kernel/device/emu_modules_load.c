@@ -229,6 +229,7 @@ TEST_F(module, operations_do_not_keep_it)
 			}
 		}
 		for (attempt = 0, went = 0; attempt < tries; attempt++) {
+			/* time: the moment varies, and each is right */
 			usleep(1000 * (attempt % 7));
 			if (module_unload_once("hetmem_emu"))
 				continue;
@@ -288,6 +289,7 @@ TEST_F(module, both_under_load)
 	       had_ms() - begin < (emu ? LOAD_MS : PATIENCE_MS)) {
 		ret = module_unload_once("hetmem_emu");
 		if (ret == -EAGAIN) {
+			/* time: the pace of looks */
 			usleep(100);
 			continue;
 		}

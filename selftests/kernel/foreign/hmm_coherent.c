@@ -307,6 +307,7 @@ TEST_F(coherent, killed)
 		}
 		turns_in_parent(&t);
 		EXPECT_TRUE(turn_wait(t.to_parent[0]));
+		/* time: the moment varies, and each is right */
 		usleep(900 * i);
 		EXPECT_EQ(0, kill(pid, SIGKILL));
 		EXPECT_EQ(128 + SIGKILL, child_status(pid));

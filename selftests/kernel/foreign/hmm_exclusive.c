@@ -58,6 +58,7 @@ static int take(int gpu, char *p, size_t size, uint64_t seed, size_t offset)
 		ret = gpu_call(gpu, HMM_DMIRROR_EXCLUSIVE, p, size, data, &cmd);
 		if (ret != -EBUSY && ret != -EAGAIN && ret != -ENOENT)
 			break;
+		/* time: the pace of looks */
 		usleep(1000);
 	}
 	if (!ret && mismatch_at(data, size, seed, offset) >= 0)

@@ -222,6 +222,7 @@ TEST_F(foreign, killed)
 		}
 		turns_in_parent(&t);
 		EXPECT_TRUE(turn_wait(t.to_parent[0]));
+		/* time: the moment varies, and each is right */
 		usleep(700 * i);
 		EXPECT_EQ(0, kill(pid, SIGKILL));
 		EXPECT_EQ(128 + SIGKILL, child_status(pid));

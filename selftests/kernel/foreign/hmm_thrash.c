@@ -13,7 +13,7 @@
 #define PAGES	64
 #define SIZE	(PAGES * page_size())
 
-/* The next announcement belongs to another epoch: 10 ms, in clock ticks. */
+/* time: the next announcement belongs to another epoch, of 10 ms in clock ticks */
 #define EPOCH()	usleep(40000)
 
 /* What one epoch of a progressive migration moves. */

@@ -204,6 +204,7 @@ static void steal(struct fuzzer *f)
 	hm_info(fd, &info);
 	hm_ioctl(fd, HETMEM_IOC_RESIDENCY, &residency);
 	if (one_in(&f->r, 4))
+		/* time: holds the descriptor for a random while */
 		usleep(pick(&f->r, 2000));
 	close(fd);
 }
@@ -477,6 +478,7 @@ static void run(const struct world *world)
 				start(&slots[i], world, i, generation++, &r);
 		}
 		world_operate(world, &r);
+		/* time: the pace of looks */
 		usleep(10000);
 	} while ((!over && !atomic_load(&board->wrong)) || left);
 	printf("# %u processes\n", generation);
@@ -566,6 +568,7 @@ static unsigned int report(const struct world *world)
 			break;
 		if (tries % 50 == 49)
 			take_back();
+		/* time: the pace of looks */
 		usleep(20000);
 	}
 	failures += !!n;

@@ -204,6 +204,7 @@ static void arena_protect(struct fuzzer *f, unsigned int first,
 
 	mprotect(p, size, PICK(&f->r, prots));
 	if (one_in(&f->r, 2))
+		/* time: a random while without access */
 		usleep(pick(&f->r, 500));
 	if (mprotect(p, size, PROT_READ | PROT_WRITE))
 		wrong("mprotect of an arena: %d", errno);

@@ -203,6 +203,7 @@ void leave_late(int hm)
 	run_on(0);
 	if (!fork()) {
 		run_on(1);
+		/* time: ends after the workers, whose moment it cannot know */
 		usleep(3500000);
 		mlock(inherited, INHERITED_SIZE / 4);
 		if (!emu_open(&e, 0))

@@ -573,6 +573,7 @@ TEST_F(hint, storm)
 			continue;
 		}
 		if (nr++ % 7 == 0)
+			/* time: lets some hints time out */
 			usleep(1500);
 		ret = hm_complete(self->x.fd, e.data, 0, 1);
 		EXPECT_TRUE(!ret || ret == -ENOENT);

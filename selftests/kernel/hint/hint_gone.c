@@ -85,7 +85,7 @@ static void be_executor(struct turns *t, int sock, enum way way, bool shared)
 		CHILD_CHECK(poll(&(struct pollfd){ .fd = fd, .events = POLLIN },
 				 1, FOREVER_MS) == 1);
 	}
-	/* The other hint is on its way, or there. */
+	/* time: the other hint is on its way, or there, and both are right */
 	usleep(20000);
 	switch (way) {
 	case CLOSE:

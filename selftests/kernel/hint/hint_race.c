@@ -139,8 +139,7 @@ TEST(all_at_once)
 	ASSERT_NE(MAP_FAILED, race.p);
 	for (i = 0; i < ARRAY_SIZE(work); i++)
 		ASSERT_EQ(0, pthread_create(&threads[i], NULL, work[i], &race));
-	for (i = 0; i < 30 && !race.bad; i++)
-		usleep(100000);
+	EXPECT_TRUE(EVENTUALLY(race.bad || race.ended >= test_rounds(100)));
 	race.stop = true;
 	for (i = 0; i < ARRAY_SIZE(work); i++)
 		pthread_join(threads[i], NULL);

@@ -189,6 +189,7 @@ TEST(reaped)
 		x.fd = syscall(SYS_pidfd_open, x.pid, 0);
 		ASSERT_LE(0, x.fd);
 		ASSERT_EQ(0, pthread_create(&reader, NULL, read_it, &x));
+		/* time: the moment varies, and each is right */
 		usleep(20000 + i * 3001 % 200000);
 		/* Unless it has ended, which it must not. */
 		if (waitpid(x.pid, &status, WNOHANG))

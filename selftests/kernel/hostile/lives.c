@@ -218,6 +218,7 @@ TEST(executed_meanwhile)
 			CHILD_CHECK(!hm_bind(exec_fd, FOREIGN(3), HETMEM_BIND_EXECUTOR, "0123456789abcdef"));
 			for (n = 0; n < 10; n++)
 				CHILD_CHECK(!pthread_create(&t, NULL, work, (void *)n));
+			/* time: the moment varies, and each is right */
 			usleep(i * 500);
 			execl("/bin/sh", "sh", "-c", "exit 7", NULL);
 			_exit(3);

@@ -81,7 +81,7 @@ long had_ms(void);
 		bool so_;						\
 									\
 		while (!(so_ = (cond)) && had_ms() < end_)		\
-			usleep(5000);					\
+			usleep(5000); /* time: the pace of looks */	\
 		so_;							\
 	})
 

@@ -133,6 +133,7 @@ long move_to(int fd, const void *p, size_t size, uint32_t loc,
 			already = cmd.already;
 		if (!cmd.not_moved || !(cmd.why & HETMEM_WHY_BUSY))
 			break;
+		/* time: the pace of looks */
 		usleep(1000);
 	}
 	if (total) {
@@ -237,6 +238,7 @@ int hm_refresh_all(int fd, const void *p, struct hetmem_cmd_refresh *cmd)
 		if (!cmd->dirty_blocks)
 			break;
 		ret = -EAGAIN;
+		/* time: the pace of looks */
 		usleep(10000);
 	} while (had_ms() < end);
 	cmd->walked_blocks = walked;

@@ -55,6 +55,7 @@ int to_gpu_at(int gpu, char *p, size_t size, uint64_t seed,
 		if (ret != -ENOENT)
 			break;
 		gpu_call(gpu, HMM_DMIRROR_MIGRATE_TO_SYS, p, size, data, &cmd);
+		/* time: the pace of looks */
 		usleep(1000);
 	}
 	free(data);

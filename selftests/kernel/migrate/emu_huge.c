@@ -723,6 +723,7 @@ static void *crowd_evicts(void *arg)
 	for (i = 0; !c->stop; i++) {
 		if (emu_evict(&c->dev[i & 1], 1 + i % 700, NULL))
 			c->flaw = "evicting failed";
+		/* time: the pace of evictions */
 		usleep(2000);
 	}
 	return NULL;
@@ -734,6 +735,7 @@ static void *crowd_puts_together(void *arg)
 
 	while (!c->stop) {
 		madvise(c->p, c->size, MADV_COLLAPSE);
+		/* time: the pace of collapses */
 		usleep(3000);
 	}
 	return NULL;
@@ -774,6 +776,7 @@ TEST_F(huge, crowd)
 	};
 	for (i = 0; i < ARRAY_SIZE(who); i++)
 		ASSERT_EQ(0, pthread_create(&threads[i], NULL, who[i], &crowd));
+	/* time: a race without an end of its own */
 	sleep(test_rounds(6));
 	crowd.stop = true;
 	for (i = 0; i < ARRAY_SIZE(who); i++)

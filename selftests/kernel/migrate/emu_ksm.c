@@ -112,6 +112,7 @@ TEST_F(ksm, merged)
 				break;
 			EXPECT_EQ(0, hm_migrate(self->hm, self->p, self->size,
 						ANY_HOST, &cmd));
+			/* time: the pace of looks */
 			usleep(10000);
 		}
 		EXPECT_LE(60, sharing);

@@ -386,8 +386,8 @@ TEST_F(walk, of_one_moment)
 	ASSERT_EQ(0, no_numa_balancing(c.p, c.size));
 	ASSERT_EQ(0, pthread_create(&c.thread, NULL, alternate, &c));
 	for (i = 0; i < rounds || (!one && i < rounds + 30000); i++) {
-		/* A busy host may have run no other processor during all these looks. */
 		if (i >= rounds)
+			/* time: a busy host ran no other processor during all these looks */
 			usleep(1000);
 		EXPECT_EQ(0, hm_residency(self->fd, &cmd));
 		for (j = 0, there = 0; j < cmd.filled_totals; j++) {

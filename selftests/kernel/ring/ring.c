@@ -452,6 +452,7 @@ TEST_F(ring, wakes)
 
 		ASSERT_EQ(0, pthread_create(&w.thread, NULL, wait_for_event,
 					    &w));
+		/* time: the event comes before the wait or after its begin, and both are right */
 		usleep(i < 2 ? 50000 : 1000 * i);
 		ASSERT_EQ(0, invalidate(PAGE(i)));
 		pthread_join(w.thread, NULL);

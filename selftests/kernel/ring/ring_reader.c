@@ -265,6 +265,7 @@ TEST_F(reader, reader_killed)
 		}
 		turns_in_parent(&t);
 		EXPECT_TRUE(turn_wait(t.to_parent[0]));
+		/* time: the moment varies, and each is right */
 		usleep(i * 200);
 		kill(pid, SIGKILL);
 		EXPECT_EQ(128 + SIGKILL, child_status(pid));

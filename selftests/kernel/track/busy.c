@@ -332,6 +332,7 @@ TEST_F(killed, under_load)
 		if (!pid)
 			work_on(variant->work, self->p, self->begun);
 		word_wait(self->begun, 1 + round % 3);
+		/* time: the moment varies, and each is right */
 		usleep(1700 * round);
 		ms = kill_cpu_ms(pid);
 		EXPECT_LE(0, ms);
@@ -399,6 +400,7 @@ static void *spin_on(void *arg)
 		end = now_ns() + 150 * 1000000;
 		while (!self->stop && now_ns() < end)
 			;
+		/* time: the share that the kernel leaves to others */
 		usleep(10000);
 	}
 	return NULL;
@@ -453,7 +455,7 @@ FIXTURE_TEARDOWN(held)
 		int held_ = 0;						\
 									\
 		EXPECT_TRUE(EVENTUALLY(({				\
-			usleep(7000);					\
+			usleep(7000); /* time: another moment of the hold */ \
 			before_ = read_long(MOVING);			\
 			call;						\
 			held_ += read_long(MOVING) > before_;		\

@@ -168,7 +168,7 @@ TEST_F(thrash, too_slow)
 	ASSERT_EQ(0, hm_track(HM, self->p, size));
 	for (i = 0; i < 6; i++) {
 		ASSERT_TRUE(bounce(HM, self->dev, self->p, size, 1));
-		/* A window is rounded up to the kernel's clock. */
+		/* time: more than a window, which is rounded up to the kernel's clock */
 		usleep(50000);
 	}
 	EXPECT_EQ(0, thrashed(HM, self->p));

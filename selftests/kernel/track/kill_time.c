@@ -136,6 +136,7 @@ TEST_F(kill_time, refresh)
 static int untrack(void *fd)
 {
 	while (hm_dirty(*(int *)fd, FAR) == (long)(REFRESHED / HUGE_SIZE))
+		/* time: the pace of looks */
 		usleep(1000);
 	hm_untrack(*(int *)fd, FAR, REFRESHED);
 	/* Nobody gets here, either. */
@@ -213,6 +214,7 @@ TEST_F(kill_time, untrack)
 			be_in_untrack(&t);
 		turns_in_parent(&t);
 		ASSERT_TRUE(turn_wait(t.to_parent[0]));
+		/* time: the moment varies, and each is right */
 		usleep(3000 * round);
 		cpu = killed(pid);
 		EXPECT_LE(0, cpu);

@@ -131,6 +131,7 @@ TEST_F(killed, in_the_middle)
 			call(self->k, variant->nr, variant->size, &t);
 		turns_in_parent(&t);
 		ASSERT_TRUE(turn_wait(t.to_parent[0]));
+		/* time: the moment varies, and each is right */
 		usleep(2000 * round);
 		EXPECT_EQ(0, kill(pid, SIGKILL));
 		EXPECT_EQ(128 + SIGKILL, child_status(pid));

@@ -282,6 +282,7 @@ TEST_F(refresh, closed_meanwhile)
 		ASSERT_GE(w.fd, 0);
 		ASSERT_EQ(0, hm_track(w.fd, self->p, SIZE));
 		ASSERT_EQ(0, pthread_create(&w.thread, NULL, refresh_on, &w));
+		/* time: the moment varies, and each is right */
 		usleep(i * 100);
 		EXPECT_EQ(0, close(w.fd));
 		stop = true;

@@ -97,6 +97,7 @@ static void check_clock(void)
 	struct look look;
 
 	do {
+		/* time: the pace of looks */
 		usleep(5000);
 		if (!take_look(&look))
 			leave(125);

@@ -59,6 +59,7 @@ static void sleep_ms(long ms)
 {
 	struct timespec ts = { ms / 1000, ms % 1000 * 1000000 };
 
+	/* time: the pace of looks at its clock */
 	while (nanosleep(&ts, &ts) && errno == EINTR)
 		;
 }
