@@ -308,6 +308,10 @@ $(counted_tests): $(B)/selftests/%: $(B)/obj/selftests/%.o $(counted_obj)
 	$(Q)$(CC) $(ldflags) $(counted_wraps) -Wl,--disable-new-dtags,-rpath,$(abspath $(B)) -o $@ $^ \
 		$(lib_libs) $(tool_libs)
 
+# It reads recordings as 'hetmem replay' does.
+$(B)/selftests/lib/pool/figures: $(addprefix $(B)/obj/tools/,replay/trace.o util.o)
+$(B)/obj/selftests/lib/pool/figures.o: cppflags += -Itools
+
 # Programs that 'hetmem run' runs: they know nothing of hetmem, and no compiler knows malloc().
 run-tests: $(run_tests)
 run_flags = -std=gnu11 -D_GNU_SOURCE $(warnings) $(CFLAGS) -fno-builtin -Iselftests/lib \

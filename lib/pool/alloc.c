@@ -75,17 +75,12 @@ static void raise_peak(struct pool *p, int64_t sum)
 		p->decay_high = sum;
 }
 
-/*
- * Nothing has changed on @s since it published. Without its lock: a change that
- * is missed is under way.
- */
-static bool is_published(const struct pool_stream *s)
+/* Adds what @s changed since it published. Under both locks. */
+static void publish_stream(struct pool *p, struct pool_stream *s)
 {
-	const int64_t sum = s->published;
-
-	return __atomic_load_n(&s->requested, __ATOMIC_RELAXED) == sum &&
-	       __atomic_load_n(&s->high, __ATOMIC_RELAXED) == sum &&
-	       __atomic_load_n(&s->low, __ATOMIC_RELAXED) == sum;
+	p->requested += s->requested - s->published;
+	s->published = s->requested;
+	pool_show_stream(p, s);
 }
 
 void hm_pool_sum(struct pool *p)
@@ -97,7 +92,7 @@ void hm_pool_sum(struct pool *p)
 	for (i = 0; i < p->order.nr; i++) {
 		struct pool_stream *s = stream_at(p, i);
 
-		if (is_published(s) && !hm_stream_remote(s)) {
+		if (stream_is_published(s)) {
 			low += s->published;
 			continue;
 		}
@@ -105,7 +100,7 @@ void hm_pool_sum(struct pool *p)
 		low += s->low;
 		if (s->high - s->low > most)
 			most = s->high - s->low;
-		pool_publish_stream(p, s);
+		publish_stream(p, s);
 		stream_set_counter(&s->high, s->requested);
 		stream_set_counter(&s->low, s->requested);
 		stream_unlock(s);
@@ -174,7 +169,7 @@ static void publish_and_unlock(struct pool *p, struct pool_stream *s)
 	if (hm_unlikely(p->order.seen > 1 && !p->shared))
 		share_room(p, s);
 	set_room(p, s);
-	pool_publish_stream(p, s);
+	publish_stream(p, s);
 	rise = s->high - s->requested;
 	stream_unlock(s);
 	p->sum_due |= may_be_peak(p, p->requested + rise);

@@ -175,6 +175,24 @@ static void collect_remote(struct pool *p, struct pool_stream *s,
 	__atomic_sub_fetch(&s->remote_sum, sum, __ATOMIC_RELAXED);
 }
 
+/* Their owners take blocks off the list under this lock only, and others add at its head. */
+uint64_t hm_stream_remote_requested(const struct pool *p, const struct pool_stream *s,
+				    uint64_t *nr)
+{
+	const uint64_t head = __atomic_load_n(&s->remote, __ATOMIC_ACQUIRE);
+	uint64_t bytes = 0;
+	uint32_t id;
+
+	*nr = 0;
+	for (id = head == REMOTE_CLOSED ? 0 : head; id; id = block_at(p, id)->right) {
+		const struct block *b = block_at(p, id);
+
+		bytes += block_bytes(b) - b->slack;
+		++*nr;
+	}
+	return bytes;
+}
+
 void hm_stream_collect(struct pool *p, struct pool_stream *s)
 {
 	collect_remote(p, s, s->s.retired ? REMOTE_CLOSED : s->s.serial << 32);

@@ -329,22 +329,8 @@ bool hm_pool_is_gap(struct hetmem_resource *res, uintptr_t left, uintptr_t right
 
 static int pool_stats(struct pool *p, struct hetmem_resource_stats *st)
 {
-	unsigned int i;
-
 	pthread_mutex_lock(&p->lock);
-	hm_pool_sum(p);
-	hm_pool_pause(p);
-	for (i = 0; i < p->order.nr; i++) {
-		struct pool_stream *s = stream_at(p, i);
-
-		stream_lock(s);
-		st->allocs += stream_allocs(s);
-		st->frees += s->frees;
-		stream_unlock(s);
-	}
-	st->live = st->allocs - st->frees;
-	st->requested = p->requested;
-	st->requested_peak = p->requested_peak;
+	hm_pool_count(p, st);
 	st->reserved = p->reserved;
 	st->reserved_peak = p->reserved_peak;
 	st->metadata = hm_pool_metadata(p);

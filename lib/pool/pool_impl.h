@@ -25,7 +25,7 @@
  * @turn, @to_ask: where the next search of other streams begins, and how many
  *	of them it may ask the driver about, see alloc.c
  * @reserved: bytes held; @busy: being made or given back without the lock
- * @requested: sum of what streams published; @room: sum of their @room
+ * @requested: sum of what streams published; @room: sum of their @room; @shown_peak: most that figures have shown
  * @graphs: ids of captures and private pools, or NULL; @nr_privates: of the latter
  * @decay_at: when to look next (ns); @decay_high: most requested since the last
  *	look, as hm_pool_sum() knows it
@@ -54,7 +54,6 @@ struct pool {
 	uint32_t slept_in;
 	bool host;
 	bool whole;
-	bool shared, sum_due;
 	struct hm_published_pool *published;
 	struct hm_order order;
 	/* Written by the slow path. */
@@ -75,7 +74,8 @@ struct pool {
 	uint64_t reserved_peak;
 	int64_t requested;
 	int64_t room;
-	uint64_t requested_peak;
+	uint64_t requested_peak, shown_peak;
+	bool shared, sum_due;
 	uint64_t failed;
 	uint64_t calls;
 	uint64_t decay_at;

@@ -32,7 +32,8 @@
  * @batch: cached allocations until hm_stream_end_batch(); @batches: allocations with these
  * @high, @low: most and least of @requested since hm_pool_sum()
  * @published: part of @requested that the pool's sum has
- * @shown_allocs, @shown_frees: that other processes can read
+ * @shown_requested, @shown_allocs, @shown_frees: parts that other processes can read. No
+ *	decision reads them
  * @unrecorded, @unrecorded_bytes: freed into the arenas after the last event
  * @used: @allocs and @frees at the last look for decay=
  * @pins: threads that wait, and go on with this stream afterwards
@@ -66,6 +67,7 @@ struct pool_stream {
 	uint64_t cache_map[MAP_WORDS];
 	/* Under pool->lock. */
 	int64_t published;
+	int64_t shown_requested;
 	uint64_t shown_allocs;
 	uint64_t shown_frees;
 	uint64_t unrecorded_bytes;
@@ -94,15 +96,34 @@ static inline uint64_t hm_stream_cached(const struct pool_stream *s)
 		hm_stream_remote(s);
 }
 
+/*
+ * Nothing has changed on @s since it published. Without its lock: a change that
+ * is missed is under way.
+ */
+static inline bool stream_is_published(const struct pool_stream *s)
+{
+	const int64_t sum = s->published;
+
+	return __atomic_load_n(&s->requested, __ATOMIC_RELAXED) == sum &&
+	       __atomic_load_n(&s->high, __ATOMIC_RELAXED) == sum &&
+	       __atomic_load_n(&s->low, __ATOMIC_RELAXED) == sum && !hm_stream_remote(s);
+}
+
 /* cache.c: waits for the lock of @s. */
 void hm_stream_spin(struct pool_stream *s);
 
-/* What others read of the pool, see core/publish.h. */
+/* Under the lock of @s: requested bytes of the @nr blocks that are still remote frees. */
+uint64_t hm_stream_remote_requested(const struct pool *p, const struct pool_stream *s,
+				    uint64_t *nr);
+
+/* show.c: figures. No decision of the pool reads what these functions write. */
 
 /* Writes what @s has counted if pool->lock is free. Under the lock of @s. */
 void hm_stream_end_batch(struct pool *p, struct pool_stream *s);
 /* Writes the figures that are the pool's own. Under pool->lock. */
 void hm_pool_show(struct pool *p);
+/* Fills in the counts and the requested bytes of @st. Under pool->lock, which it releases. */
+void hm_pool_count(struct pool *p, struct hetmem_resource_stats *st);
 
 /* These with pool->lock. */
 

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * What other processes read of a pool: core/publish.h. Everything is written under
- * pool->lock. The slow path writes what it changes. A stream that only hits its cache writes
- * after each HM_PUBLISH_BATCH allocations; if the lock is taken then, it tries again soon.
+ * Figures: what other processes read of a pool (core/publish.h), and its statistics. Figures
+ * never steer: no decision reads what this file writes, and asking changes nothing else. So a
+ * pool holds the same memory whether it is watched or not.
+ *
+ * Everything is written under pool->lock. The slow path writes what it changes. A stream that
+ * only hits its cache writes after each HM_PUBLISH_BATCH allocations; if the lock is taken
+ * then, it tries again soon.
  */
 #include "pool/show.h"
 #include "pool/source.h"
 
 /* Cached allocations until a stream that did not get the lock tries again. */
 #define AGAIN	64
+/* Streams that statistics look at in one hold of the lock. */
+#define COUNTED	256
 
 void hm_stream_end_batch(struct pool *p, struct pool_stream *s)
 {
@@ -19,8 +25,68 @@ void hm_stream_end_batch(struct pool *p, struct pool_stream *s)
 	s->batch += next;
 	if (!shows)
 		return;
-	pool_publish_stream(p, s);
+	pool_show_stream(p, s);
 	pthread_mutex_unlock(&p->lock);
+}
+
+static uint64_t peak(const struct pool *p)
+{
+	return p->shown_peak > p->requested_peak ? p->shown_peak : p->requested_peak;
+}
+
+/* As hm_pool_sum(), without taking remote frees or beginning anew. Returns the sum. */
+static int64_t count_requested(struct pool *p)
+{
+	int64_t sum = 0, low = 0, most = 0;
+	unsigned int i;
+
+	for (i = 0; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+		int64_t now, least;
+		uint64_t nr;
+
+		if (stream_is_published(s)) {
+			sum += s->published;
+			low += s->published;
+			continue;
+		}
+		stream_lock(s);
+		now = s->requested - hm_stream_remote_requested(p, s, &nr);
+		least = now < s->low ? now : s->low;
+		if (s->high - least > most)
+			most = s->high - least;
+		stream_unlock(s);
+		sum += now;
+		low += least;
+	}
+	low = low + most > sum ? low + most : sum;
+	if (low > 0 && (uint64_t)low > p->shown_peak)
+		p->shown_peak = low;
+	return sum;
+}
+
+void hm_pool_count(struct pool *p, struct hetmem_resource_stats *st)
+{
+	unsigned int i;
+
+	st->requested = count_requested(p);
+	st->requested_peak = peak(p);
+	hm_pool_show(p);
+	hm_pool_pause(p);
+	for (i = 0; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+		uint64_t remote;
+
+		stream_lock(s);
+		hm_stream_remote_requested(p, s, &remote);
+		st->allocs += stream_allocs(s);
+		st->frees += s->frees + remote;
+		pool_show_stream(p, s);
+		stream_unlock(s);
+		if (i % COUNTED == COUNTED - 1)
+			hm_pool_pause(p);
+	}
+	st->live = st->allocs - st->frees;
 }
 
 void hm_pool_show(struct pool *p)
@@ -31,7 +97,7 @@ void hm_pool_show(struct pool *p)
 	if (!to)
 		return;
 	hm_publish_set(&to->max, p->opt.max);
-	hm_publish_set(&to->requested_peak, p->requested_peak);
+	hm_publish_set(&to->requested_peak, peak(p));
 	hm_publish_set(&to->reserved, p->reserved);
 	hm_publish_set(&to->reserved_peak, p->reserved_peak);
 	hm_publish_set(&to->failed, p->failed);
