@@ -605,13 +605,62 @@ static int plan_add_handle(struct pool *p, struct vmm_plan *plan, uint32_t to,
 	return err;
 }
 
-/*
- * Whether to give free memory back whose handles do not fit, rather than hold
- * more than ever: what a block grows by is small, others' handles are large.
- */
-static bool is_a_peak(const struct pool *p, uint64_t bytes)
+/* Streams that a growth asks about memory that it would give back. */
+#define ASKED		8
+/* Instructions of a question, about. */
+#define ASK_WORK	1024
+
+/* Asks how far @s is. Returns the bytes that are free on it, and not known to be complete. */
+static uint64_t ask_stream(struct pool *p, struct pool_stream *s)
 {
-	return p->reserved + bytes > p->reserved_peak;
+	p->work += ASK_WORK;
+	hm_stream_ask(&p->order, &s->s);
+	return s->s.done < hm_stream_pos(&s->s) ?
+		(s->arenas[0].units + s->arenas[1].units) << UNIT_SHIFT : 0;
+}
+
+/*
+ * Asks how far @s is, and other streams with free memory: ASKED of them, each time others.
+ * A pool with one stream has recorded no event before. The host does not wait. Returns the
+ * bytes likewise.
+ */
+static uint64_t ask_streams(struct pool *p, struct pool_stream *s)
+{
+	uint64_t pending = ask_stream(p, s);
+	struct vmm *v = vmm_of(p);
+	unsigned int i, asked = 0;
+
+	for (i = 1; i < p->order.nr && asked < ASKED; i++) {
+		struct pool_stream *of;
+
+		v->ask_next = v->ask_next + 1 < p->order.nr ? v->ask_next + 1 : 1;
+		of = stream_at(p, v->ask_next);
+		if (of == s || !(of->arenas[0].units || of->arenas[1].units))
+			continue;
+		pending += ask_stream(p, of);
+		asked++;
+	}
+	return pending;
+}
+
+/*
+ * A block that grows by small steps cannot use the large handles of others that are free.
+ * Before it makes the pool larger than ever, the pool gives @bytes of these back. Memory
+ * whose work is not complete cannot be given back; a later step gives back the more.
+ */
+static void make_up_for(struct pool *p, struct pool_stream *s, uint64_t bytes)
+{
+	struct vmm *v = vmm_of(p);
+	uint64_t pending, given;
+
+	if (p->reserved + bytes <= p->reserved_peak)
+		return;
+	bytes += v->ahead;
+	pending = ask_streams(p, s);
+	given = hm_vmm_give_back(p, bytes);
+	v->ahead = bytes > given ? bytes - given : 0;
+	if (v->ahead > pending)
+		v->ahead = pending;
 }
 
 /* Handles at [@page, @page + @pages); up to @more pages if that is possible. */
@@ -627,8 +676,8 @@ static int create_handles(struct pool *p, struct vmm_plan *plan, uint32_t page,
 			handle_pages(p, plan->zone, more - done);
 		if (n > most)
 			n = most;
-		if (plan->exact && is_a_peak(p, (uint64_t)n << shift))
-			hm_vmm_give_back(p, (uint64_t)n << shift);
+		if (plan->exact)
+			make_up_for(p, plan->s, (uint64_t)n << shift);
 		err = plan_add_handle(p, plan, page + done, n);
 		if (!err) {
 			done += n;

@@ -86,8 +86,9 @@ struct mapping {
  * @first, @last, @nr_aliases: list of aliases; @nr_half: of them
  * @fronts, @nr_fronts: by zone: ring of handles that end a run, or did
  * @join_next: arena where join_handles() goes on; @collect_next, @collect_below: arena
- *	and block where hm_vmm_collect() does
+ *	and block where hm_vmm_collect() does; @ask_next: stream that is asked next
  * @more: a growth left out some of what is free
+ * @ahead: bytes that blocks grew by while free memory could not be given back for them
  * @pages: held; @small: of blocks of zone 0
  * @park: contents while the pool sleeps, or NULL; @copying: mappings stay as they are
  * @spill: of blocks that move
@@ -108,9 +109,10 @@ struct vmm {
 	uint32_t first, last, nr_aliases, nr_half;
 	uint32_t fronts[NR_ZONES];
 	uint32_t nr_fronts[NR_ZONES];
-	unsigned int join_next, collect_next;
+	unsigned int join_next, collect_next, ask_next;
 	struct block collect_below;
 	bool more;
+	uint64_t ahead;
 	uint64_t pages;
 	uint64_t small;
 	uint32_t stamp;
@@ -227,7 +229,7 @@ size_t hm_vmm_trim(struct pool *p, uint64_t keep);
 /* Gives back @bytes, if so many are free and complete. Returns the bytes. */
 size_t hm_vmm_give_back(struct pool *p, uint64_t bytes);
 
-/* grow.c: as in struct source. */
+/* grow.c, join.c: as in struct source. */
 void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order);
 bool hm_vmm_retry(struct pool *p);
 int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone, uint64_t units,

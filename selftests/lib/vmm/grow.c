@@ -185,6 +185,88 @@ static void each_call(unsigned int nr, bool room, const char *undo)
 	}
 }
 
+/* A cache: @first bytes with room, which grows by @step until it has @all. */
+static char *grow_by_steps(size_t first, size_t step, size_t all, hetmem_stream stream)
+{
+	char *p;
+	size_t n;
+
+	need(!alloc_reserve(pool, first, 2 * all, stream, (void **)&p), "a cache");
+	for (n = first + step; n <= all; n += step)
+		need(!hetmem_grow(pool, p, n, stream), "grows: %s", hetmem_last_error());
+	return p;
+}
+
+/* What other blocks had, is what a block grows into, whatever their handles' sizes. */
+static void after_others(size_t step, unsigned int nr, size_t size, CUstream of, CUstream on)
+{
+	struct hetmem_resource_stats was;
+	void *others[64];
+	unsigned int i;
+	char *p;
+
+	make_pool("vmm", NULL);
+	for (i = 0; i < nr; i++)
+		others[i] = get(size + i * MIB / 2, of);
+	for (i = 0; i < nr; i++)
+		put(others[i], 0, of);
+	was = pool_stats();
+	p = grow_by_steps(step, step, nr * size, on);
+	ok(pool_stats().reserved_peak <= was.reserved + was.reserved / 40,
+	   "%zu KiB steps after %u of %zu MiB: %zu MiB held, %zu before", step >> 10, nr,
+	   size / MIB, (size_t)pool_stats().reserved_peak / MIB, (size_t)was.reserved / MIB);
+	is(pool_stats().host_wait_ns, 0, "and nobody waits");
+	is(pool_stats().reserved, device_used(), "the driver agrees");
+	put(p, 0, on);
+	is(hetmem_resource_destroy(pool), 0, "all is freed");
+}
+
+/* While the work on what was freed goes on, it stays; later steps give the more back. */
+static void after_work(void)
+{
+	CUstream s = new_stream();
+	struct hetmem_resource_stats was;
+	size_t n, held, left;
+	char *p, *q;
+
+	make_pool("vmm", NULL);
+	/* Nothing is free, and nothing is to be given back for that later. */
+	p = grow_by_steps(2 * MIB, 2 * MIB, 128 * MIB, s);
+	q = get(256 * MIB, s);
+	close_gate(s);
+	put(q, 0, s);
+	was = pool_stats();
+	for (n = 130 * MIB; n <= 192 * MIB; n += 2 * MIB)
+		need(!hetmem_grow(pool, p, n, s), "grows: %s", hetmem_last_error());
+	held = pool_stats().reserved;
+	ok(held > was.reserved, "work goes on: memory is made");
+	is(pool_stats().host_wait_ns, 0, "and nobody waits");
+	open_gate();
+	drv->cuStreamSynchronize(s);
+	need(!hetmem_grow(pool, p, n, s), "one more step");
+	left = pool_stats().reserved;
+	ok(left <= was.reserved, "it is done: %zu MiB held, %zu before", left / MIB,
+	   (size_t)was.reserved / MIB);
+	ok(left + 16 * MIB >= was.reserved, "and no more than that went");
+	put(p, 0, s);
+	is(hetmem_resource_destroy(pool), 0, "all is freed");
+	drv->cuStreamDestroy(s);
+}
+
+static void after_activations(void)
+{
+	CUstream a = new_stream(), b = new_stream();
+
+	after_others(2 * MIB, 3, 128 * MIB, NULL, NULL);
+	after_others(2 * MIB, 1, 600 * MIB, a, a);
+	after_others(3 * MIB / 2, 10, 60 * MIB, a, a);
+	after_others(7 * MIB, 7, 150 * MIB, a, b);
+	after_others(MIB / 2, 40, 8 * MIB, HETMEM_STREAM_HOST, b);
+	after_others(16 * MIB, 5, 160 * MIB, b, HETMEM_STREAM_HOST);
+	drv->cuStreamDestroy(a);
+	drv->cuStreamDestroy(b);
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_MEMORY", "8G", 1);
@@ -193,6 +275,8 @@ int main(void)
 	beyond_the_device();
 	swallowed();
 	no_use();
+	after_activations();
+	after_work();
 	each_call(3, false, "");
 	each_call(3, true, "");
 	each_call(3, false, ",cuMemUnmap:1");
