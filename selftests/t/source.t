@@ -77,7 +77,7 @@ sleeping()
 			    $0 !~ /(while|until) .*(do|:) (sleep|time\.sleep\()/)
 				print FILENAME ":" FNR ": " $0
 		}
-		{ before = $0 }'
+		{ before = $0 }' "$@"
 }
 tests_with_waits() { grep '^selftests/' "$tmp/files" | grep -vE '\.gz$|\.md$|^selftests/(mutants/list|t/source\.t|run-tests|runner/.*)$'; }
 unmarked() { tests_with_waits | sleeping; }
@@ -156,10 +156,12 @@ empty 'every file of lib/ is in a folder that is known' sh -c \
 # checkpatch.pl comes from the kernel's sources, as the test harness does.
 linux_source 6.12 bookworm
 checkpatch=$CACHE/checkpatch/$SOURCE_VERSION
-if [ ! -e "$checkpatch/checkpatch.pl" ]; then
-	mkdir -p "$checkpatch"
-	source_tar | tar -x -C "$checkpatch" --strip-components=2 --wildcards -f - \
-		'*/scripts/checkpatch.pl' '*/scripts/spelling.txt' '*/scripts/const_structs.checkpatch'
+if [ ! -e "$checkpatch" ]; then
+	# It appears as a whole: this test may be ended while it unpacks.
+	mkdir -p "$CACHE/checkpatch" "$tmp/checkpatch"
+	source_tar | tar -x -C "$tmp/checkpatch" --strip-components=2 --wildcards -f - \
+		'*/scripts/checkpatch.pl' '*/scripts/spelling.txt' '*/scripts/const_structs.checkpatch' &&
+		cp -r "$tmp/checkpatch" "$checkpatch.$$" && mv -T "$checkpatch.$$" "$checkpatch"
 fi
 check 'checkpatch.pl is there' test -s "$checkpatch/checkpatch.pl"
 # Not asked of a tree that is not the kernel's: MAINTAINERS, Kconfig help, and headers
