@@ -42,12 +42,16 @@ def programs(units, prefix):
 
 
 def tests(units, *names):
-    """Scripts of selftests/t whose name is one of these, or goes on with - after it."""
-    return {
+    """Scripts of selftests/t whose name is one of these, or goes on with - after it.
+
+    Those of make check; the others if there is none.
+    """
+    found = {
         name
-        for name, unit in units.items()
+        for name in units
         if "/" not in name and any(name == wanted or name.startswith(wanted + "-") for wanted in names)
     }
+    return {name for name in found if units[name].stage.tier == "check"} or found
 
 
 def of_folder(folder, units):
@@ -61,7 +65,9 @@ def of_folder(folder, units):
         return programs(units, "lib/")
     if parts[0] == "lib":
         found = programs(units, folder + "/") | programs(units, folder + ".")
-        return found | programs(units, "lib/conformance") if found else set()
+        if found:
+            return found | programs(units, "lib/conformance")
+        return guest(folder, units) if os.path.isdir(f"selftests/{folder}") else set()
     if parts[0] == "kernel":
         return guest(folder, units)
     if parts[:2] == ["tools", "python"] or parts[0] == "python":
@@ -84,11 +90,11 @@ def of_folder(folder, units):
 
 
 def guest(folder, units):
-    """One boot with the programs of selftests/kernel/ for a folder of the module."""
+    """One boot with the programs that need the modules, for a folder of selftests/ or of the module."""
     wanted = folder if os.path.isdir(f"selftests/{folder}") else "kernel"
     name = f"guest:{wanted}"
     kernel = units["kernel:stock-7"]
-    unit = type(kernel)(name, kernel.stage, ["selftests/runner/guest", wanted], "program")
+    unit = type(kernel)(name, kernel.stage, ["selftests/runner/guest", wanted], "tap")
     # It builds what it needs: all of vm-tests takes a minute.
     unit.after = {kernel.name}
     units[name] = unit

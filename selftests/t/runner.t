@@ -151,7 +151,7 @@ survivors()
 	local file
 
 	for file in /proc/[0-9]*/environ; do
-		tr '\0' '\n' <"$file" 2>/dev/null | grep -qxF "HETMEM_TEST_OF_RUN=$tmp" || continue
+		tr '\0' '\n' <"$file" 2>/dev/null | grep -xF "HETMEM_TEST_OF_RUN=$tmp" >/dev/null || continue
 		file=${file%/environ}
 		[ "$file" = /proc/$BASHPID ] || echo "${file#/proc/} $(tr '\0' ' ' <"$file/cmdline" 2>/dev/null)"
 	done 2>/dev/null
