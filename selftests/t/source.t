@@ -77,7 +77,7 @@ sleeping()
 			    $0 !~ /(while|until) .*(do|:) (sleep|time\.sleep\()/)
 				print FILENAME ":" FNR ": " $0
 		}
-		{ before = $0 }' "$@"
+		{ before = $0 }'
 }
 tests_with_waits() { grep '^selftests/' "$tmp/files" | grep -vE '\.gz$|\.md$|^selftests/(mutants/list|t/source\.t|run-tests|runner/.*)$'; }
 unmarked() { tests_with_waits | sleeping; }
