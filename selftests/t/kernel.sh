@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 # shellcheck shell=bash
 #
-# Every test that needs the modules, on one kernel of the virtual machine: $kernel.
+# Every test that needs the modules, in one boot of one kernel of the virtual machine: $kernel.
 # What may be skipped there is listed in skip/$kernel. Where that takes long $part is one of
 # two halves, which can run beside each other: plain, what needs hetmem.ko alone, or devices.
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+. selftests/t/guest.sh
 
 part=${part:-}
 modules=build/modules/${kernel:?}${part:+-$part}
@@ -57,51 +58,57 @@ programs()
 	done
 }
 
-boots=0
-guest()
-{
-	local seconds=$1
-
-	shift
-	boots=$((boots + 1))
-	selftests/vm/run -k "$kernel" -B "$modules" "${parameters[@]}" "${foreign[@]}" \
-		-t "$seconds" -m 2048 -n -d "$modules:/lib/modules" \
-		-L "$top/build/log/$kernel${part:+-$part}-$boots" -f selftests/t/skip/"$kernel":/vm/skip \
-		-f build/libhetmem-soft.so:/lib/x86_64-linux-gnu/libhetmem-soft.so \
-		-f Documentation/ABI/testing/sysfs-class-misc-hetmem:/vm/abi "$@"
-}
-
-# The harness programs, one boot for all of them; ktest judges the skips.
+# The harness programs; ktest judges the skips. tables=no leaves out those that only try
+# arguments, one row of a table after the other.
 programs selftests/kernel
-skips=allowed program '' guest "${whole:-900}" "${files[@]}" -- \
-	ktest -t "${limit:-120}" -S /vm/skip "${names[@]}"
-
-# Where the time went, of that which the machine had.
-sed -n 's|^# /bin/\(.*\): \([0-9.]*\) s$|# \2 s \1|p' "$tmp/tap" | sort -rnk 2 | head -n 8
+if [ "${tables:-}" = no ]; then
+	for ((i = ${#names[@]} - 1; i >= 0; i--)); do
+		case ${names[i]##*/} in
+		arrays|commands|permission_table) unset "names[i]" "files[2 * i]" "files[2 * i + 1]" ;;
+		esac
+	done
+fi
+add_part programs ktest -t "${limit:-120}" -S /vm/skip "${names[@]}"
+options=("${files[@]}")
 
 programs selftests/lib
-if [ ${#names[@]} -gt 0 ]; then
-	skips=allowed program '' guest 900 "${files[@]}" -- \
-		ktest -p -t 300 -S /vm/skip "${names[@]}"
+libraries=${#names[@]}
+if [ "$libraries" -gt 0 ]; then
+	add_part library ktest -p -t 300 -S /vm/skip "${names[@]}"
+	options+=("${files[@]}")
 fi
 
 # The command with the kernel's help, as root and as a user.
-check 'hetmem map, hetmem doctor' guest 120 -f build/hetmem -- sh -ec '
+add_part command sh -ec '
 	hetmem map --self
 	sleep infinity &
 	hetmem map $!
 	su user -c "hetmem map --self"
 	hetmem doctor || [ $? -eq 1 ]'
 
+# Without DEVICE_PRIVATE the emulated device refuses, and says why in one line.
+[ -n "$emulated" ] || add_part refusal sh -c \
+	'insmod /lib/modules/hetmem_emu.ko; echo "status $?"; dmesg | grep "hetmem_emu"'
+
+boot -k "$kernel" -B "$modules" "${parameters[@]}" "${foreign[@]}" \
+	-t "${whole:-1800}" -m 2048 -n -d "$modules:/lib/modules" \
+	-L "$top/build/log/$kernel${part:+-$part}" -f selftests/t/skip/"$kernel":/vm/skip \
+	-f build/libhetmem-soft.so:/lib/x86_64-linux-gnu/libhetmem-soft.so -f build/hetmem \
+	-f Documentation/ABI/testing/sysfs-class-misc-hetmem:/vm/abi "${options[@]}"
+
+skips=allowed program '' part_output programs
+# Where the time went, of that which the machine had.
+sed -n 's|^# /bin/\(.*\): \([0-9.]*\) s$|# \2 s \1|p' "$tmp/tap" | sort -rnk 2 | head -n 8
+[ "$libraries" -eq 0 ] || skips=allowed program '' part_output library
+check 'hetmem map, hetmem doctor' part_output command
+no_complaint command
 if [ -z "$emulated" ]; then
-	# Without DEVICE_PRIVATE the emulated device refuses, and says why in one line.
-	guest 60 -f "$modules/hetmem_emu.ko:/vm/hetmem_emu.ko" -- sh -c \
-		'insmod /vm/hetmem_emu.ko; echo "status $?"; dmesg | grep "hetmem_emu"' \
-		>"$tmp/refusal" 2>&1
+	part_output refusal >"$tmp/refusal" 2>&1
 	also 'hetmem_emu.ko refuses' grep -q '^status [^0]' "$tmp/refusal"
 	also 'with EOPNOTSUPP' grep -q 'Operation not supported' "$tmp/refusal"
 	# busybox tries two system calls, so what is said once is there twice.
 	sed -n 's/^\[[^]]*\] hetmem_emu: //p' "$tmp/refusal" | sort -u >"$tmp/lines"
 	also 'and one line of log' test "$(wc -l <"$tmp/lines")" -eq 1
 	also 'which says why' grep -q CONFIG_DEVICE_PRIVATE "$tmp/lines"
+	no_complaint refusal
 fi

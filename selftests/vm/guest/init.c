@@ -29,10 +29,10 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "tell.h"
 #include "timer.h"
 
 #define OUTPUT_PORT	0xe8
-#define STATUS_PORT	0xe9
 #define EXIT_PORT	0xf4
 #define MAX_WORDS	4096
 
@@ -55,17 +55,10 @@ static const struct {
 /* Bytes passed on from the command's pipe: the host counts what arrives. */
 static unsigned long passed_on;
 
-static void tell(const char *text)
-{
-	for (; *text; text++)
-		outb(*text, STATUS_PORT);
-}
-
 /* From here on what happens is ours: before, it is the kernel's booting. */
 static void tell_start(void)
 {
-	if (!ioperm(STATUS_PORT, 1, 1))
-		tell("started\n");
+	tell("started\n");
 }
 
 static void leave(int status) __attribute__((noreturn));
@@ -83,8 +76,7 @@ static bool clock_is_right(const char *when)
 	snprintf(text, sizeof(text), "clock %s %lld %lld\n", when,
 		 (long long)(look.guest_us - first_look.guest_us),
 		 (long long)host_us(&first_look, &look));
-	if (!ioperm(STATUS_PORT, 1, 1))
-		tell(text);
+	tell(text);
 	return false;
 }
 
@@ -111,11 +103,10 @@ static void leave(int status)
 	char text[48];
 
 	tcdrain(STDOUT_FILENO);
-	if (!ioperm(STATUS_PORT, 1, 1) && !ioperm(EXIT_PORT, 1, 1)) {
-		snprintf(text, sizeof(text), "%d %lu\n", status, passed_on);
-		tell(text);
+	snprintf(text, sizeof(text), "%d %lu\n", status, passed_on);
+	tell(text);
+	if (!ioperm(EXIT_PORT, 1, 1))
 		outb(0, EXIT_PORT);
-	}
 	reboot(RB_AUTOBOOT);
 	for (;;)
 		pause();

@@ -32,10 +32,11 @@ static const char * const bad[] = {
 	"new suspected memory leaks", "deprecated workqueue",
 };
 
+/* What was written before `dmesg -C`, somebody has read. */
 static int open_log(void)
 {
 	kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	return kmsg < 0 ? -1 : 0;
+	return kmsg < 0 || lseek(kmsg, 0, SEEK_DATA) < 0 ? -1 : 0;
 }
 
 /* A record holds its line breaks as "\\x0a". */

@@ -8,7 +8,6 @@
  * A skipped test fails, unless it was named as one that may be skipped.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
@@ -19,14 +18,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "children.h"
 #include "clock.h"
 #include "klog.h"
+#include "tell.h"
 
 #define KMEMLEAK	"/sys/kernel/debug/kmemleak"
 #define MAX_NAMES	256
@@ -64,6 +64,17 @@ static void sleep_ms(long ms)
 		;
 }
 
+/* If the guest dies now, the host can name the test that ran. */
+static void tell_test(const char *program, const char *test)
+{
+	char text[2 * NAME_SIZE];
+
+	if (!host_clock)
+		return;
+	snprintf(text, sizeof(text), "test %s%s%s\n", program, *test ? ": " : "", test);
+	tell(text);
+}
+
 /* Prints lines as TAP diagnostics. */
 static void diagnose(const char *text)
 {
@@ -85,44 +96,6 @@ static void report(enum result r, const char *program, const char *test,
 	printf("%sok %u - %s: %s%s%s\n", r == FAIL ? "not " : "", count, program,
 	       test, r == SKIP ? " # SKIP " : *note ? " # " : "", note);
 	fflush(stdout);
-}
-
-/*
- * Kills whatever a test left behind. This process is the subreaper: what loses its
- * parent becomes its child, generation after generation. (A test of the harness has a
- * process group of its own, so that killing groups would not do.)
- */
-static void kill_children(void)
-{
-	bool any = true;
-	struct dirent *e;
-	char path[64];
-	int pid, ppid;
-	DIR *proc;
-	FILE *f;
-
-	while (any) {
-		any = false;
-		proc = opendir("/proc");
-		if (!proc)
-			die("/proc");
-		while ((e = readdir(proc))) {
-			if (e->d_name[0] < '0' || e->d_name[0] > '9')
-				continue;
-			snprintf(path, sizeof(path), "/proc/%.20s/stat", e->d_name);
-			f = fopen(path, "r");
-			if (!f)
-				continue;
-			if (fscanf(f, "%d %*[^)]) %*c %d", &pid, &ppid) == 2 &&
-			    ppid == getpid()) {
-				any = true;
-				kill(pid, SIGKILL);
-				waitpid(pid, NULL, 0);
-			}
-			fclose(f);
-		}
-		closedir(proc);
-	}
 }
 
 /*
@@ -239,6 +212,7 @@ static void run_test(char *path, const char *program, char *test)
 	const char *line;
 	enum result r;
 
+	tell_test(program, test);
 	r = result_of(run(argv, opt.limit), note, sizeof(note));
 	if (r == SKIP && !may_skip(program, test)) {
 		r = FAIL;
@@ -440,6 +414,7 @@ static void run_whole(char *path)
 
 	program = strrchr(path, '/');
 	program = program ? program + 1 : path;
+	tell_test(program, "");
 	status = run(argv, opt.limit);
 	for (line = output; *line; line = *end ? end + 1 : end) {
 		end = strchrnul(line, '\n');
@@ -499,6 +474,7 @@ static void check_leaks(char **paths)
 	bool leaked;
 	int i, n;
 
+	tell_test("kernel", "kmemleak");
 	leaked = leaks_seen();
 	report(leaked ? FAIL : PASS, "kernel", "kmemleak", "");
 	if (!leaked)
@@ -580,7 +556,7 @@ int main(int argc, char **argv)
 		usage(stderr);
 		return 2;
 	}
-	if (prctl(PR_SET_CHILD_SUBREAPER, 1))
+	if (adopt_children())
 		die("subreaper");
 	if (open_log())
 		die("/dev/kmsg");
