@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
 # hetmem record, hetmem report: processes that are busy, begin other programs and end; files
-# that are cut off, damaged and hostile. Without a module: tools-record-vm.t has one.
+# that are cut off, damaged and hostile. Without a module: vm/record.sh has one.
 . "$(dirname "$0")/tools-lib.sh"
 
 export HETMEM_DRIVER=soft NO_COLOR=1 LANG=C

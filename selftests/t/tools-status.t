@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
 # hetmem status: processes that publish, and hostile ones; text, JSON and the format of
-# Prometheus. Without a module: tools-live-vm.t has one.
+# Prometheus. Without a module: vm/live.sh has one.
 . "$(dirname "$0")/tools-lib.sh"
 
 export HETMEM_DRIVER=soft

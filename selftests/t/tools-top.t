@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
 # hetmem top on a pseudo terminal: what it draws, its keys, sizes, signals, terminals that it
-# cannot draw on, and processes that end. tools-live-vm.t has the module.
+# cannot draw on, and processes that end. vm/live.sh has the module.
 . "$(dirname "$0")/tools-lib.sh"
 
 export HETMEM_DRIVER=soft

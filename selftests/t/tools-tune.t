@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
 # hetmem tune on a tree that looks like the module's, and what list and advise say without a
-# module. tools-live-vm.t has the module itself.
+# module. vm/live.sh has the module itself.
 . "$(dirname "$0")/tools-lib.sh"
 
 root=$tmp/root

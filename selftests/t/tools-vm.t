@@ -1,103 +1,72 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
-# The command where memory moves: with both modules, on a device that is smaller than
-# the demonstration's file.
+# The command where the modules are, and a guide's driver beside them: all parts of vm/, in one
+# guest. Each part loads the modules anew, with its own parameters.
+#
+# usage: tools-vm.t [PART]...     these parts only
 . "$(dirname "$0")/tools-lib.sh"
+. selftests/t/guest.sh
 
 kernel=stock-7
-modules=build/modules/tools-vm
-mkdir -p $modules build/log
+[ $# -gt 0 ] || set -- driver map live record run hint bench
+mkdir -p build/log
 
-check 'the modules build' selftests/vm/build-modules $kernel $modules
-head -c 64M /dev/urandom >"$tmp/input"
-
-# The guide's recipe for tracefs, as printed: what comes before the demonstration that it
-# looks at, and what comes behind.
-sed -n '/^## With tracefs/,/^## With perf/s/^    # //p' Documentation/tracing.md >"$tmp/recipe"
-check 'the recipe looks at the demonstration' grep -q '^hetmem demo' "$tmp/recipe"
-sed '/^hetmem demo/,$d' "$tmp/recipe" >"$tmp/before.sh"
-sed '/^cd /p; 1,/^hetmem demo/d' "$tmp/recipe" >"$tmp/behind.sh"
-
-# begin NAME and end, around what belongs together; the status of the last command.
-cat >"$tmp/guest.sh" <<'EOS'
-try() { echo "BEGIN $1"; shift; "$@" 2>&1; echo "END $?"; }
-# in_background FILE COMMAND...: until it has written FILE.
-in_background()
+# need_executor: the program that carries out hints, from the guide.
+need_executor()
 {
-	file=$1
-	shift
-	"$@" >/dev/null 2>&1 &
-	while [ ! -s "$file" ]; do sleep 0.1; done
+	[ ! -e "$tmp/executor" ] || return
+	awk '/^```c$/ { n++; on = n == 1; next } /^```$/ { on = 0 } on' Documentation/hints.md >"$tmp/executor.c"
+	check 'a program that carries out hints' gcc -Iinclude -Iinclude/uapi -o "$tmp/executor" \
+		"$tmp/executor.c" build/libhetmem.a -lnuma -lpthread -ldl
+	files+=(-f "$tmp/executor")
 }
 
-try doctor hetmem doctor --verbose
-try self hetmem map --self
-echo 'exec 9<>/dev/hetmem; sleep infinity & echo $! >/tmp/child; wait' >/tmp/holder
-in_background /tmp/child sh /tmp/holder
-holder=$!
-try context hetmem map $holder
-try inherited hetmem map $(cat /tmp/child)
-try stranger su user -c "hetmem map $holder"
-in_background /tmp/own su user -c 'exec 9<>/dev/hetmem; echo $$ >/tmp/own; sleep infinity & wait'
-try own su user -c "hetmem map $(cat /tmp/own)"
+# need_input: a file of 64 MiB.
+need_input()
+{
+	[ ! -e "$tmp/input" ] || return
+	head -c 64M /dev/urandom >"$tmp/input"
+	files+=(-f "$tmp/input:/input")
+}
 
-try no-device hetmem demo --device 7
-try no-file hetmem demo --file /none
-try no-regular-file hetmem demo --file /dev
-try short hetmem demo --file /bin/hetmem
-try fails env HETMEM_SOFT_FAIL=cuMemsetD8Async:1 hetmem demo --file /input
-sh -e /before.sh
-try demo hetmem demo --file /input
-try trace sh /behind.sh
-
-# Somebody else changes a byte while the device reads, slowly.
-HETMEM_SOFT_DELAY=cuMemcpyAsync:300ms hetmem demo --file /input >/tmp/out 2>&1 &
-demo=$!
-while ! grep -q 'device: reads' /tmp/out; do sleep 0.1; done
-while read -r range _; do
-	start=$((0x${range%-*})) end=$((0x${range#*-}))
-	[ $((end - start)) -eq $((64 << 20)) ] && break
-done </proc/$demo/maps
-printf x | dd of=/proc/$demo/mem bs=4096 seek=$(((end >> 12) - 1)) conv=notrunc 2>/dev/null
-wait $demo
-status=$?
-try corrupted sh -c "cat /tmp/out; exit $status"
+# Each part's script begins with these.
+cat >"$tmp/prelude.sh" <<'EOS'
+rm -rf /tmp/*
+export HETMEM_DRIVER=soft
+try() { echo "BEGIN $1"; shift; "$@" 2>&1; echo "END $?"; }
+begin() { "$@" >/tmp/out & pid=$!; while [ ! -s /tmp/out ]; do sleep 0.1; done; }
+# reload NAME=VALUE...: the modules anew; parameters of hetmem_emu.ko. A module that is still used
+# fails to load again, and so does the part.
+reload()
+{
+	for module in example test_hmm hetmem_emu hetmem; do
+		! grep -q "^$module " /proc/modules || rmmod $module || exit
+	done
+	insmod /lib/modules/hetmem.ko && insmod /lib/modules/hetmem_emu.ko "$@" || exit
+}
 EOS
-selftests/vm/run -k $kernel -B $modules -p 'hetmem_emu=capacity_mb=48' -t 300 -m 1536 \
-	-e HETMEM_DRIVER=soft -f build/libhetmem-soft.so:/lib/x86_64-linux-gnu/libhetmem-soft.so \
-	-L build/log/tools-vm -f "$hetmem:/bin/hetmem" -f "$tmp/input:/input" \
-	-f "$tmp/before.sh:/before.sh" -f "$tmp/behind.sh:/behind.sh" \
-	-f "$tmp/guest.sh:/guest.sh" -- sh /guest.sh >"$tmp/all" 2>"$tmp/err" </dev/null
-check 'the guest came to its end' grep -q '^BEGIN corrupted' "$tmp/all"
-check 'and its kernel has nothing to say' sh -c \
-	'! grep -E "BUG:|WARNING:|Oops|circular locking|refcount" build/log/tools-vm'
 
-gives doctor 0 'doctor: nothing is missing' '^ok +hetmem.ko' '^ok +/dev/hetmem +usable' \
-	'^ok +memory moves'
-gives self 0 'map --self: a part is on the device' '^process .* from the kernel module' \
-	' A{32}' '^device 0 +[0-9]+ +2 MiB'
-gives context 0 'map of a process through its context' 'from the kernel module' 'busybox|/bin/'
-gives inherited 0 'not through a context that belongs to its parent' 'from pagemap'
-gives stranger 1 'map of a process of somebody else' 'not permitted to look at process'
-gives own 0 'as a user, of an own process, from pagemap' 'from pagemap'
-
-gives no-device 2 'demo: a device that is not there' 'there is no device 7, only 1'
-gives no-file 2 'demo: a file that is not there' "cannot read '/none'.*--file"
-gives no-regular-file 2 'demo: a directory' 'is not a file'
-gives short 2 'demo: a file that is too short' 'needs 64 MiB'
-for name in no-device no-file no-regular-file short; do
-	part $name
-	[ "$(wc -l <"$tmp/out")" -eq 1 ]
-	judge "demo: $name: one line"
+files=() modules=''
+for name; do
+	# shellcheck source=/dev/null
+	. "selftests/t/vm/$name.sh" || { echo "Bail out! there is no part $name"; exit 1; }
+	"prepare_$name"
+	cat "$tmp/prelude.sh" "$tmp/$name.sh" >"$tmp/$name.full"
+	files+=(-f "$tmp/$name.full:/vm/$name.sh")
+	add_part "$name" sh "/vm/$name.sh"
 done
-gives fails 1 'demo: a driver that fails' 'overwrites .*: cuMemsetD8Async: CUDA_ERROR_UNKNOWN'
-gives demo 0 'demo: a file larger than the device' '^All contents verified' \
-	'device 0: 12288 pages \(48 MiB\)' 'oversubscribed' 'evicted' '24576 pages right'
-gives trace 0 'the recipe for tracefs shows it' \
-	' hetmem_track: opener=[0-9]+ range=0x[0-9a-f]+-0x[0-9a-f]+ .*result=0$' \
-	' hetmem_migrate_begin: opener=[0-9]+ range=.* location=0x30000 nr=0 result=0$' \
-	' hetmem_migrate_end: .* moved=[1-9][0-9]* already=[0-9]+ not_moved=0 why=0x0 result=0$' \
-	'^\{ change: +4 \} hitcount: +[1-9]'
-gives corrupted 1 'demo: wrong contents are found' 'the device read something else'
+if [ -z "$modules" ]; then
+	check 'the modules build' selftests/vm/build-modules $kernel
+	modules=$(tail -n 1 "$tmp/out")
+fi
+boot -k $kernel -t 2100 -m 2048 -n -L build/log/tools-vm \
+	-f "$modules/hetmem.ko:/lib/modules/hetmem.ko" -f "$modules/hetmem_emu.ko:/lib/modules/hetmem_emu.ko" \
+	-f build/libhetmem-soft.so:/lib/x86_64-linux-gnu/libhetmem-soft.so -f "$hetmem:/bin/hetmem" "${files[@]}"
+for name; do
+	check "$name came to its end" part_output "$name"
+	cp "$tmp/out" "$tmp/all"
+	no_complaint "$name"
+	"judge_$name"
+done
 done_testing
