@@ -7,8 +7,10 @@
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 . selftests/t/guest.sh
 
-part=${part:-}
-modules=build/modules/${kernel:?}${part:+-$part}
+# tables=no leaves out the programs that only try arguments, tables=only runs nothing else.
+part=${part:-} tables=${tables:-}
+label=${kernel:?}${part:+-$part}${tables:+-tables-$tables}
+modules=build/modules/$label
 mkdir -p "$modules" build/log
 
 # The kernel's own build may take minutes: its words are worth seeing.
@@ -53,21 +55,26 @@ programs()
 		vm_*) ;;
 		*) [ "$1" != selftests/lib ] || continue ;;
 		esac
+		case $tables in
+		no) ! is_table "$name" || continue ;;
+		only) is_table "$name" || continue ;;
+		esac
 		files+=(-f "build/${source%.c}")
 		names+=("/bin/$name")
 	done
 }
 
-# The harness programs; ktest judges the skips. tables=no leaves out those that only try
-# arguments, one row of a table after the other.
+# is_table NAME: a program that only tries arguments, one row of a table after the other.
+is_table()
+{
+	case $1 in
+	arrays|commands|permission_table) return 0 ;;
+	*) return 1 ;;
+	esac
+}
+
+# The harness programs; ktest judges the skips.
 programs selftests/kernel
-if [ "${tables:-}" = no ]; then
-	for ((i = ${#names[@]} - 1; i >= 0; i--)); do
-		case ${names[i]##*/} in
-		arrays|commands|permission_table) unset "names[i]" "files[2 * i]" "files[2 * i + 1]" ;;
-		esac
-	done
-fi
 add_part programs ktest -t "${limit:-120}" -S /vm/skip "${names[@]}"
 options=("${files[@]}")
 
@@ -78,21 +85,23 @@ if [ "$libraries" -gt 0 ]; then
 	options+=("${files[@]}")
 fi
 
-# The command with the kernel's help, as root and as a user.
-add_part command sh -ec '
-	hetmem map --self
-	sleep infinity &
-	hetmem map $!
-	su user -c "hetmem map --self"
-	hetmem doctor || [ $? -eq 1 ]'
+if [ "$tables" != only ]; then
+	# The command with the kernel's help, as root and as a user.
+	add_part command sh -ec '
+		hetmem map --self
+		sleep infinity &
+		hetmem map $!
+		su user -c "hetmem map --self"
+		hetmem doctor || [ $? -eq 1 ]'
 
-# Without DEVICE_PRIVATE the emulated device refuses, and says why in one line.
-[ -n "$emulated" ] || add_part refusal sh -c \
-	'insmod /lib/modules/hetmem_emu.ko; echo "status $?"; dmesg | grep "hetmem_emu"'
+	# Without DEVICE_PRIVATE the emulated device refuses, and says why in one line.
+	[ -n "$emulated" ] || add_part refusal sh -c \
+		'insmod /lib/modules/hetmem_emu.ko; echo "status $?"; dmesg | grep "hetmem_emu"'
+fi
 
 boot -k "$kernel" -B "$modules" "${parameters[@]}" "${foreign[@]}" \
 	-t "${whole:-1800}" -m 2048 -n -d "$modules:/lib/modules" \
-	-L "$top/build/log/$kernel${part:+-$part}" -f selftests/t/skip/"$kernel":/vm/skip \
+	-L "$top/build/log/$label" -f selftests/t/skip/"$kernel":/vm/skip \
 	-f build/libhetmem-soft.so:/lib/x86_64-linux-gnu/libhetmem-soft.so -f build/hetmem \
 	-f Documentation/ABI/testing/sysfs-class-misc-hetmem:/vm/abi "${options[@]}"
 
@@ -100,9 +109,11 @@ skips=allowed program '' part_output programs
 # Where the time went, of that which the machine had.
 sed -n 's|^# /bin/\(.*\): \([0-9.]*\) s$|# \2 s \1|p' "$tmp/tap" | sort -rnk 2 | head -n 8
 [ "$libraries" -eq 0 ] || skips=allowed program '' part_output library
-check 'hetmem map, hetmem doctor' part_output command
-no_complaint command
-if [ -z "$emulated" ]; then
+if [ "$tables" != only ]; then
+	check 'hetmem map, hetmem doctor' part_output command
+	no_complaint command
+fi
+if [ -z "$emulated" ] && [ "$tables" != only ]; then
 	part_output refusal >"$tmp/refusal" 2>&1
 	also 'hetmem_emu.ko refuses' grep -q '^status [^0]' "$tmp/refusal"
 	also 'with EOPNOTSUPP' grep -q 'Operation not supported' "$tmp/refusal"
