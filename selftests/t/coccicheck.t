@@ -7,13 +7,7 @@
 
 # The scripts' reports are in Python, which spatch opens by the name that -dev has.
 need spatch:coccinelle "/usr/lib/$(uname -m)-linux-gnu/libpython3.11.so:libpython3.11-dev"
-linux_source 6.12 bookworm
-scripts=$CACHE/coccinelle/$SOURCE_VERSION
-if [ ! -e "$scripts/complete" ]; then
-	mkdir -p "$scripts"
-	source_tar | tar -x -C "$scripts" --strip-components=3 --wildcards -f - \
-		'*/scripts/coccinelle/*.cocci' && touch "$scripts/complete"
-fi
+scripts=$(kept_source 6.12 bookworm)/scripts/coccinelle
 
 # coccicheck DIR [SCRIPT]: what each script that reports, and needs no compiler for OCaml,
 # says.

@@ -154,15 +154,7 @@ empty 'every file of lib/ is in a folder that is known' sh -c \
 	". selftests/t/layers.sh; grep '^lib/.*\.[ch]\$' '$tmp/files' | sed -E 's,^lib/([a-z]+).*,\\1,' | sort -u | grep -vwE \"\$(echo \$layers soft preload | tr ' ' '|')\""
 
 # checkpatch.pl comes from the kernel's sources, as the test harness does.
-linux_source 6.12 bookworm
-checkpatch=$CACHE/checkpatch/$SOURCE_VERSION
-if [ ! -e "$checkpatch" ]; then
-	# It appears as a whole: this test may be ended while it unpacks.
-	mkdir -p "$CACHE/checkpatch" "$tmp/checkpatch"
-	source_tar | tar -x -C "$tmp/checkpatch" --strip-components=2 --wildcards -f - \
-		'*/scripts/checkpatch.pl' '*/scripts/spelling.txt' '*/scripts/const_structs.checkpatch' &&
-		cp -r "$tmp/checkpatch" "$checkpatch.$$" && mv -T "$checkpatch.$$" "$checkpatch"
-fi
+checkpatch=$(kept_source 6.12 bookworm)/scripts
 check 'checkpatch.pl is there' test -s "$checkpatch/checkpatch.pl"
 # Not asked of a tree that is not the kernel's: MAINTAINERS, Kconfig help, and headers
 # that lie elsewhere.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
 # The virtual machine itself: the clock of its limits, its test runner, the guest's own clock,
-# and how a run ends whose guest does not. And the limit of programs on the host.
+# and how a run ends whose guest does not, or that is ended. And the limit of programs on the host.
 . "$(dirname "$0")/tap.sh"
 . selftests/vm/clock.sh
 . selftests/vm/lib.sh
@@ -149,4 +149,65 @@ once_more 'a kernel that does not come up' \
 once_more 'a kernel that hangs as it boots' \
 	selftests/vm/run -k $kernel -b 6 -a rdinit=/bin/sleep -a -- -a 1000 -- true
 also 'and what is said of it' grep -q 'no first process after 6 s' "$tmp/err"
+
+# eventually COMMAND...: until it succeeds. Only a test that fails takes ten minutes.
+eventually()
+{
+	local end=$((SECONDS + 600))
+
+	until "$@"; do
+		[ $SECONDS -lt $end ] || return 1
+		# time: a look every so often, no limit
+		sleep 0.2
+	done
+}
+
+# A run that is ended leaves nothing. All its processes have this directory in their environment.
+mine=$tmp/mine
+mkdir "$mine"
+processes() { grep -lszF "TMPDIR=$mine" /proc/[0-9]*/environ; }
+machine() { pgrep -f "qemu-system.*$mine/"; }
+left() { processes | sed 's|environ$|cmdline|' | xargs -r tail -vc +1 | tr '\0' ' '; ls "$mine"; }
+nothing_left() { [ -z "$(left)" ]; }
+
+# ended NAME STATUS COMMAND...: starts it, ends it by `end`, which knows $pid, when the machine runs.
+ended()
+{
+	local name=$1 want=$2 rc=0 pid
+
+	shift 2
+	TMPDIR=$mine "$@" >"$tmp/out" 2>"$tmp/err" &
+	pid=$!
+	eventually machine >/dev/null
+	end
+	wait "$pid" 2>/dev/null || rc=$?
+	also "$name: its status" test "$rc" -eq "$want"
+	eventually nothing_left
+	empty "$name: nothing is left" left
+}
+# A command that is started in the background ignores SIGINT.
+forever=(env --default-signal=INT selftests/vm/run -k "$kernel" -- sleep infinity)
+end() { kill -9 "$pid"; }
+ended 'kill -9' 137 "${forever[@]}"
+# shellcheck disable=SC2016
+ended 'kill -9 of its parent' 137 bash -c '"$@"; :' - "${forever[@]}"
+end() { kill "$pid"; }
+ended 'kill' 130 "${forever[@]}"
+# As a terminal does for ^C: the whole group.
+end() { kill -INT -- "-$pid"; }
+ended '^C' 130 setsid "${forever[@]}"
+
+# So does one that makes something for the cache, and the next run makes it anew.
+private=$tmp/private/hetmem
+mkdir -p "$private"
+ln -s "$CACHE/kernel" "$private/"
+begun() { [ -s "$(echo "$private"/modules/*.new/log)" ]; }
+XDG_CACHE_HOME=$tmp/private selftests/vm/build-modules $kernel >/dev/null 2>&1 &
+also 'a build begins' eventually begun
+kill -9 $!
+wait $! 2>/dev/null
+check 'killed, it holds its lock no longer' flock -w 600 "$private/lock/modules-$kernel" true
+check 'the next one builds' env XDG_CACHE_HOME="$tmp/private" selftests/vm/build-modules $kernel
+also 'all of it' test -s "$(cat "$tmp/out")/hetmem.ko" -a -s "$(cat "$tmp/out")/hetmem_emu.ko"
+empty 'nothing is half made' find "$private/modules" -name '*.new'
 done_testing

@@ -14,6 +14,47 @@ FORMAT=1
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 die() { say "$*"; exit 2; }
 
+# die_with_parent ARGUMENT...: starts this script again so that the kernel kills it when its
+# parent dies: then no machine, no build and no lock outlives a test that was killed. The
+# arguments are the script's own.
+die_with_parent()
+{
+	case ${HETMEM_VM_PARENT:-} in
+	"$$:$PPID") return ;;
+	# The parent died before it could be noticed.
+	"$$:"*) exit 143 ;;
+	esac
+	command -v setpriv >/dev/null || return 0
+	HETMEM_VM_PARENT=$$:$PPID exec setpriv --pdeathsig KILL "$BASH" "$0" "$@"
+}
+
+# Programs that run for long end with the script that started them. make ends its children
+# itself when it is asked to.
+DIES=() MAKE_DIES=()
+if command -v setpriv >/dev/null; then
+	DIES=(setpriv --pdeathsig KILL)
+	MAKE_DIES=(setpriv --pdeathsig TERM)
+fi
+
+# scratch PREFIX: makes a directory PREFIX.XXXXXX and sets SCRATCH. This process holds a lock on
+# it. Directories without a lock are from processes that were killed: they are removed.
+scratch()
+{
+	local old fd
+
+	for old in "$1".??????; do
+		if [ ! -d "$old" ] || [ -L "$old" ] || [ ! -O "$old" ]; then continue; fi
+		# The owner of one that is younger may be about to lock it.
+		[ -n "$(find "$old" -maxdepth 0 -mmin +1 2>/dev/null)" ] || continue
+		exec {fd}<"$old" || continue
+		! flock -n "$fd" || rm -rf "$old"
+		exec {fd}<&-
+	done
+	SCRATCH=$(mktemp -d "$1.XXXXXX")
+	exec {fd}<"$SCRATCH"
+	flock -n "$fd"
+}
+
 # with_lock NAME: holds a lock of the cache until this process ends.
 with_lock()
 {
@@ -257,7 +298,7 @@ linux_source()
 source_tar()
 {
 	dpkg --fsys-tarfile "$SOURCE" |
-		tar -xO --wildcards -f - './usr/src/linux-source-*.tar.xz' |
+		"${DIES[@]}" tar -xO --wildcards -f - './usr/src/linux-source-*.tar.xz' |
 		xz -dc -T0
 }
 
@@ -285,7 +326,7 @@ enter()
 		DEB_BUILD_ARCH=amd64 "$@"
 	[ "$(id -u)" -eq 0 ] || ns=(unshare --map-root-user --mount)
 	if "${ns[@]}" sh -c "$mounts" 2>/dev/null; then
-		"${ns[@]}" sh -c "$mounts && exec \"\$@\"" sh "$@"
+		"${ns[@]}" "${MAKE_DIES[@]}" sh -c "$mounts && exec \"\$@\"" sh "$@"
 	elif [ "$(id -u)" -eq 0 ]; then
 		# In a chroot there is no mount namespace of one's own to be had.
 		[ -c "$root/dev/null" ] || {
@@ -295,7 +336,7 @@ enter()
 		mount -t proc proc "$root/proc" 2>/dev/null ||
 			say "no /proc can be mounted: the kernel's tools may fail"
 		local rc=0
-		"$@" || rc=$?
+		"${MAKE_DIES[@]}" "$@" || rc=$?
 		umount "$root/proc" 2>/dev/null
 		return "$rc"
 	else
@@ -304,29 +345,48 @@ enter()
 	fi
 }
 
-# What tests take from a kernel's source: raise it when the list grows.
-HARNESS_FORMAT=2
+# The files that tests take from a kernel's source. Raise KEPT_FORMAT when the list changes.
+KEPT_FORMAT=1
+KEPT=('tools/testing/selftests/kselftest*.h' lib/test_hmm.c lib/test_hmm_uapi.h
+	scripts/checkpatch.pl scripts/spelling.txt scripts/const_structs.checkpatch
+	'scripts/coccinelle/*')
 
-# keep_harness SERIES TREE: keeps what tests take from a kernel tree, prints where.
-keep_harness()
-{
-	local out=$CACHE/harness/$1@$SOURCE_VERSION-$HARNESS_FORMAT
-
-	rm -rf "$out.new"
-	mkdir -p "$out.new"
-	cp "$2/tools/testing/selftests/"kselftest*.h "$2/lib/test_hmm_uapi.h" "$out.new"
-	rm -rf "$out"
-	mv -T "$out.new" "$out"
-	echo "$out"
-}
-
-cached_harness()
+cached_source()
 {
 	local d
 
-	d=$(find "$CACHE/harness" -maxdepth 1 -name "$1@*-$HARNESS_FORMAT" 2>/dev/null |
+	d=$(find "$CACHE/source" -maxdepth 1 -name "kept-$1@*-$KEPT_FORMAT" 2>/dev/null |
 		sort -V | tail -n 1)
 	[ -n "$d" ] && echo "$d"
+}
+
+# keep_source SERIES COMMAND...: keeps these files. The command writes a tar stream of
+# SOURCE_VERSION in which they have one more directory before their names.
+keep_source()
+{
+	local out=$CACHE/source/kept-$1@$SOURCE_VERSION-$KEPT_FORMAT
+
+	shift
+	rm -rf "$out.new"
+	mkdir -p "$out.new"
+	"$@" | "${DIES[@]}" tar -x -C "$out.new" --strip-components=1 --wildcards -f - "${KEPT[@]/#/*/}"
+	rm -rf "$out"
+	mv -T "$out.new" "$out"
+}
+
+# kept_source SERIES SUITE: prints the directory that has these files, laid out as in the source.
+# The package is unpacked once, for all that tests take from it. Call it in a subshell, at whose
+# end the lock is released.
+kept_source()
+{
+	cached_source "$1" && return
+	need xz:xz-utils
+	with_lock "kept-$1"
+	cached_source "$1" && return
+	linux_source "$1" "$2"
+	say "unpacking what tests need of Linux $SOURCE_VERSION"
+	keep_source "$1" source_tar
+	cached_source "$1"
 }
 
 # The kernels. A stock kernel is "stock SERIES SUITE", an own one "own SERIES SUITE
