@@ -106,6 +106,9 @@ listed >"$tmp/listed"
 empty 'every test is in one tier' sh -c "sort '$tmp/listed' | grep -v '^kernel:' | uniq -d"
 scripts() { for file in selftests/t/*.t; do basename "$file" .t; done; }
 empty 'every script is in the table' comm -13 <(sort -u "$tmp/listed") <(scripts | sort)
+named() { grep -v '^#' selftests/stages | grep -oE '[^ ]+\.t\b' | grep -v '[*?[]' | sed 's/\.t$//'; }
+empty 'the table names none that is not there' comm -13 <(scripts | sort) <(named | sort)
+also 'it names some' test "$(named | wc -l)" -gt 10
 programs() { find selftests/lib selftests/soft -name '*.c' ! -name 'vm_*' ! -name 'gpu_*' | sed 's|selftests/||; s|\.c$||'; }
 empty 'every program is, too' comm -13 <(sort -u "$tmp/listed") <(programs | sort)
 empty 'and with AddressSanitizer' comm -13 <(sort -u "$tmp/listed") \
