@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * The table of everything that a spec can name. Who adds a resource adds a
- * row, here and in selftests/lib/conformance.h.
+ * row, here and in selftests/lib/rows.h.
  */
 #include <errno.h>
 #include <limits.h>
