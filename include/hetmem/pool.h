@@ -175,7 +175,7 @@ int hetmem_private_release(struct hetmem_resource *res, uint64_t id,
 /**
  * struct hetmem_segment - a part of a block with a handle of its own
  * @base: address of the part
- * @offset: bytes from the start of the block
+ * @offset: bytes from the start of the range that was asked about
  * @length: bytes
  */
 struct hetmem_segment {

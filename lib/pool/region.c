@@ -491,7 +491,7 @@ static int region_segments(struct region *r, struct hm_ctl_segments *arg)
 	if (!room)
 		return -ENOSPC;
 	arg->segments[0].base = (void *)arg->ptr;
-	arg->segments[0].offset = offset;
+	arg->segments[0].offset = 0;
 	arg->segments[0].length = arg->size;
 	return 0;
 }
