@@ -410,7 +410,7 @@ check-mutants:
 	$(Q)selftests/mutants/run $(M)
 
 # T=SECONDS of each SEED=N
-random_tests := $(addprefix $(B)/selftests/lib/,place/random adaptor/classes)
+random_tests := $(addprefix $(B)/selftests/lib/,model/model place/random adaptor/classes)
 check-random: all host-tests
 	$(Q)selftests/long $(if $(T),-t $(T)) $(if $(SEED),-s $(SEED)) \
 		$(foreach test,$(random_tests),'$(test) SEED')
