@@ -23,6 +23,12 @@ static bool must_fit(size_t size)
 	       !has("wait=") && nr_requested + nr_live * 4096 + size <= most / 4;
 }
 
+/* A provider without a pool serves some of the blocks. */
+static bool has_plain(void)
+{
+	return has("binning(") || has("fallback(");
+}
+
 static void enter(unsigned int slot, const struct block *new)
 {
 	struct block *b = &slots[slot];
@@ -111,12 +117,6 @@ static bool may_use(const struct block *b)
 {
 	return b->p && !asleep && b->size &&
 	       (!is_capturing(b->home) || b->capture == b->home + 1);
-}
-
-/* A provider without a pool serves some of the blocks. */
-static bool has_plain(void)
-{
-	return has("binning(") || has("fallback(");
 }
 
 static void op_free(const struct op *op)
@@ -286,6 +286,9 @@ static void op_trim(const struct op *op)
 	size_t freed = 0;
 	int err;
 
+	/* A region that a captured stream had is waited for with its context: not in a capture. */
+	if (any_capturing() && has_plain())
+		return;
 	err = LIB(hetmem_trim(res, op->x % 2 ? 0 : op->size, &freed));
 	must(!err || injected || err == -EOPNOTSUPP, "trim", "%d", err);
 }
@@ -815,10 +818,11 @@ static void op_launch(const struct op *op)
 	for (i = 0; i < MODEL_SLOTS; i++) {
 		struct block *b = &slots[i];
 
-		if (!b->p || b->capture != s + 1 || !b->at_launch)
+		if (!b->p || b->capture != s + 1)
 			continue;
+		/* A graph can write a block by an earlier block at the same place. */
 		b->value = b->at_launch;
-		b->written = b->size;
+		b->written = b->at_launch ? b->size : 0;
 		b->mask = 0;
 	}
 }
@@ -829,6 +833,10 @@ static void drop(unsigned int s)
 	unsigned int i;
 	int err;
 
+	/* Release orders later allocations after its stream alone, not after recorded uses. */
+	for (i = 0; i < MODEL_HOST; i++)
+		if (!is_capturing(i))
+			order(s, i);
 	driver_must(drv->cuStreamSynchronize(streams[s]));
 	driver_must(drv->cuGraphExecDestroy(c->exec));
 	err = LIB(hetmem_capture_release(res, streams[s], c->id));
@@ -1182,7 +1190,12 @@ static void play(int fd)
 	last_freed = NULL;
 	now = NULL;
 	start();
+	if (program.delay) {
+		snprintf(text, sizeof(text), "cuMemsetD32Async:%uus", program.delay);
+		must(!soft_rules(NULL, text), "rules", "%s", text);
+	}
 	play_all();
+	soft_rules(NULL, NULL);
 	finish(program.nr % 8 ? 0 : 2);
 	if (tap_stderr_of(close_library, fd, text, sizeof(text)) > 0)
 		broken("leak", "%s", text);

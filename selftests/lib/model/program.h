@@ -13,7 +13,8 @@
  *	0 alloc slot=3 stream=1 size=70000
  *	1 free slot=3 x=2 fail=cuEventRecord:1
  *
- * The first word is the thread. Members that are 0 are left out. Lines that begin with #
+ * The line "delay 300" makes each write of a stream take so many microseconds.
+ * The first word of an operation is the thread. Members that are 0 are left out. Lines that begin with #
  * are comments.
  */
 #ifndef HETMEM_SELFTESTS_MODEL_PROGRAM_H
@@ -101,9 +102,14 @@ struct op {
 	unsigned short fail, nth;
 };
 
+/*
+ * @delay: microseconds that each write of a stream takes, so that streams are busy. No driver
+ *	call fails then: the driver has one set of rules.
+ */
 struct program {
 	char row[160];
 	unsigned int threads;
+	unsigned int delay;
 	unsigned int nr;
 	struct op ops[MODEL_MAX_OPS];
 };
@@ -148,7 +154,7 @@ static void model_generate(struct program *p, const char *row, size_t largest,
 {
 	unsigned int total = 0, i, k, w, home;
 	unsigned int weights[MODEL_NR_KINDS];
-	bool failing;
+	bool failing, busy;
 
 	seed = from * 0x9e3779b97f4a7c15ULL + 12345;
 	for (i = 0; i < 4; i++)
@@ -158,11 +164,19 @@ static void model_generate(struct program *p, const char *row, size_t largest,
 	p->threads = threads;
 	p->nr = 20 + below(below(4) ? 120 : MODEL_MAX_OPS - 20);
 	failing = threads == 1 && !below(3);
+	/* Streams run ahead of one another, and the host waits for none of them. */
+	busy = !failing && below(3);
+	if (busy)
+		p->delay = below(2) ? 100 + below(900) : 5000;
 	/* Each program prefers operations of its own: they come close together. */
 	for (k = 0; k < MODEL_NR_KINDS; k++) {
 		w = model_kinds[k].weight * (below(5) ? 2 : below(9));
 		if (threads > 1 && !model_kinds[k].parallel)
 			w /= 4;
+		if (busy && (k == MODEL_sync || k == MODEL_verify || k == MODEL_retire ||
+			     k == MODEL_fork || k == MODEL_sleep || k == MODEL_release ||
+			     k == MODEL_drop || k == MODEL_begin || k == MODEL_spill))
+			w /= 16;
 		weights[k] = k == MODEL_alloc || k == MODEL_free ? 2 * model_kinds[k].weight : w;
 		total += weights[k];
 	}
@@ -212,6 +226,8 @@ static void model_print(FILE *f, const struct program *p)
 	fprintf(f, "row %s\n", p->row);
 	if (p->threads > 1)
 		fprintf(f, "threads %u\n", p->threads);
+	if (p->delay)
+		fprintf(f, "delay %u\n", p->delay);
 	for (i = 0; i < p->nr; i++)
 		model_print_op(f, &p->ops[i]);
 }
@@ -286,6 +302,8 @@ static bool model_read(struct program *p, const char *path)
 			continue;
 		if (sscanf(line, "threads %u", &p->threads) == 1)
 			good = p->threads && p->threads <= MODEL_THREADS;
+		else if (sscanf(line, "delay %u", &p->delay) == 1)
+			good = p->delay <= 1000000;
 		else
 			good = model_read_op(p, line);
 		if (!good)

@@ -127,7 +127,7 @@ static void fail_begin(void)
 	char rule[96];
 
 	injected = false;
-	if (!now || !now->fail || program.threads > 1)
+	if (!now || !now->fail || program.threads > 1 || program.delay)
 		return;
 	snprintf(rule, sizeof(rule), "%s:%u", calls[now->fail - 1], now->nth);
 	must(!soft_rules(rule, NULL), "rules", "%s", rule);
@@ -135,7 +135,7 @@ static void fail_begin(void)
 
 static void fail_end(void)
 {
-	if (!now || !now->fail || program.threads > 1)
+	if (!now || !now->fail || program.threads > 1 || program.delay)
 		return;
 	injected = hm->soft->made() >= now->nth;
 	soft_rules(NULL, NULL);
