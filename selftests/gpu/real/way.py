@@ -17,7 +17,12 @@ def begin(way):
     if way == "expandable":
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+    # Results must not depend on the order of sums.
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     import torch
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
     if way in ("plain", "full"):
         sys.path.insert(0, os.path.join(TOP, "tools", "python"))
