@@ -3,12 +3,15 @@
 #
 # The examples of README.md: compiled as printed, against what `make install` installs.
 . "$(dirname "$0")/tap.sh"
+. selftests/vm/lib.sh
 
-# Each block of C becomes a file; the first is the example, the second the pool.
+need pkg-config:pkg-config
+
+# Each block of C becomes a file; the first is the pool, the second the example of placement.
 awk -v to="$tmp" '
 	/^```c$/ { on = ++nr; next }
 	/^```$/ { on = 0 }
-	on { print >(to (nr == 1 ? "/example.c" : nr == 2 ? "/pool.c" : "/more.c")) }' README.md
+	on { print >(to (nr == 1 ? "/pool.c" : nr == 2 ? "/example.c" : "/more.c")) }' README.md
 pool_command=$(sed -n 's/^    \(gcc .*pool\.c.*\)/\1/p' README.md)
 pool_run=$(sed -n 's/^    \(HETMEM_RESOURCE=.*\)/\1/p' README.md)
 command=$(sed -n 's/^    \(gcc .*example\.c.*\)/\1/p' README.md)
@@ -20,6 +23,8 @@ also 'and says how to compile it' test -n "$command"
 check 'make install' make install DESTDIR="$tmp/root" PREFIX=/usr
 export CPATH=$tmp/root/usr/include LIBRARY_PATH=$tmp/root/usr/lib
 export LD_LIBRARY_PATH=$tmp/root/usr/lib
+# The compile lines ask pkg-config, which answers for the root that was installed.
+export PKG_CONFIG_PATH=$tmp/root/usr/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$tmp/root
 check 'the example compiles as printed, without a warning' \
 	sh -c "cd '$tmp' && $command -Wall -Wextra -Werror"
 also 'and how to run it without a GPU' grep -q '^    HETMEM_DRIVER=soft \./example' README.md
@@ -90,8 +95,8 @@ also 'no capture is empty' awk '/^```text/ { n = 0; on = 1; next } /^```/ { if (
 # Figures of the GPU are those of performance.md: each as it stands there, in the rows of the tables.
 figures()
 {
-	awk -F'|' '/^## / { of = $0 == "## Numbers" ? 3 : $0 ~ /^## Why this/ ? 6 : 0 }
-		of && /^\|/ { for (i = 3; i <= of; i++) print $i }' README.md | grep -oE '[0-9]+\.?[0-9]*'
+	awk -F'|' '/^## / { of = $0 == "## What you gain" ? 4 : $0 ~ /^## Why this/ ? 6 : 0 }
+		of && NF > of && /^\|/ { for (i = 3; i <= of; i++) print $i }' README.md | grep -oE '[0-9]+\.?[0-9]*'
 	sed -nE 's/^[1-5]\. //p' README.md | grep -oE '[0-9]+\.[0-9]{2,}|[0-9]+\.[0-9] ms'  | tr -d ' ms'
 }
 also 'README.md has figures of a GPU' test "$(figures | wc -l)" -ge 25
