@@ -638,6 +638,28 @@ static bool is_used_elsewhere(struct pool *p)
 	return (p->graphs && p->graphs->nr) || p->requested;
 }
 
+int hm_pool_sync(struct pool *p, bool live)
+{
+	unsigned int i;
+	int err = 0, one;
+
+	for (i = 1; i < p->order.nr; i++) {
+		struct pool_stream *s = stream_at(p, i);
+
+		if (!s->s.id)
+			continue;
+		/* What uses live memory has no position: there was no free. */
+		if (live) {
+			stream_lock(s);
+			hm_stream_next_pos(&s->s);
+			stream_unlock(s);
+		}
+		one = hm_stream_sync(&p->order, &s->s, hm_stream_pos(&s->s));
+		err = err ? err : one;
+	}
+	return err;
+}
+
 /* Waits for all of that. Releases the lock while it waits. */
 static int pool_finish(struct pool *p)
 {
