@@ -272,9 +272,8 @@ static int alloc_cached(struct hetmem_resource *res, size_t size, size_t align,
 	    hm_unlikely(__atomic_load_n(&s->graph, __ATOMIC_RELAXED)))
 		return alloc_slow(p, s, epoch, size, align, stream, ptr);
 	units = units_of(size);
-	if (hm_unlikely(__atomic_load_n(&s->owner, __ATOMIC_RELAXED) !=
-			hm_stream_keys))
-		__atomic_store_n(&s->owner, hm_stream_keys, __ATOMIC_RELAXED);
+	if (hm_unlikely(__atomic_load_n(&s->owner, __ATOMIC_RELAXED) != &hm_stream_keys))
+		__atomic_store_n(&s->owner, &hm_stream_keys, __ATOMIC_RELAXED);
 	stream_lock(s);
 	b = hm_unlikely(epoch != pool_epoch(p)) ? NULL : cache_pop(p, s, units);
 	/* A pool that sleeps gives out nothing that was cached. */
@@ -383,7 +382,7 @@ static bool cache_push_remote(struct pool *p, struct pool_stream *s,
 	uint32_t id = block_id(p, b);
 	uint64_t head, serial, sum;
 
-	if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == hm_stream_keys ||
+	if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == &hm_stream_keys ||
 	    !__atomic_load_n(&s->cache, __ATOMIC_RELAXED))
 		return false;
 	/* First what writes the line, which others write, too. */

@@ -148,7 +148,7 @@ uint64_t hm_pool_metadata(const struct pool *p)
 	for (h = p->hash; h; h = h->old)
 		bytes += sizeof(*h) + (h == p->hash ?
 				       sizeof(uint32_t) << h->bits : 4096);
-	bytes += HM_MAX_STREAMS * sizeof(void *);
+	bytes += HM_MAX_STREAMS * sizeof(void *) + (2 << HM_STREAM_HASH) * sizeof(uint16_t);
 	for (i = 0; i < p->order.nr; i++) {
 		const struct pool_stream *s = stream_at(p, i);
 

@@ -16,7 +16,7 @@
 
 /**
  * struct pool_stream - what the pool keeps of a stream
- * @owner: the thread that allocated on it last, as its hm_stream_keys
+ * @owner: the thread that allocated on it last, as the address of its hm_stream_keys
  * @graph: the capture under way on it: its memory comes from there
  * @cache: by units: list of cached blocks; NULL until the first free
  * @remote: list of BUSY blocks that other threads freed, below the serial of

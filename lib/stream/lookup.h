@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
  * From a handle to a stream. Each thread caches the ids of the handles that it
- * used last; stream.c has the rules.
+ * used last, in a table that grows with their number; stream.c has the rules.
  */
 #ifndef HETMEM_STREAM_LOOKUP_H
 #define HETMEM_STREAM_LOOKUP_H
 
 #include "stream/stream.h"
 
-/* A thread's lookup cache: what @handle was when it was last used. */
+/* An entry of a thread's lookup cache: what @handle was when it was last used. */
 struct hm_stream_key {
 	uint64_t order;
 	hetmem_stream handle;
@@ -17,11 +17,26 @@ struct hm_stream_key {
 	struct hm_stream *stream;
 };
 
-#define HM_STREAM_SETS	128
 #define HM_STREAM_WAYS	4
 
-extern __thread struct hm_stream_key
-	hm_stream_keys[HM_STREAM_SETS][HM_STREAM_WAYS];
+/**
+ * struct hm_stream_keys - a thread's lookup cache
+ * @shift: of a hash, which leaves the number of a set
+ * @evicted: entries that gave way to others since the table has this size
+ * @sets: in each the last looked up comes first
+ */
+struct hm_stream_keys {
+	unsigned int shift;
+	unsigned int evicted;
+	struct hm_stream_key sets[][HM_STREAM_WAYS];
+};
+
+/*
+ * The calling thread's. Its first table is empty, constant, and all threads' own. The
+ * address of the pointer stands for the thread.
+ */
+extern __thread struct hm_stream_keys *hm_stream_keys
+	__attribute__((tls_model("initial-exec")));
 
 /* hm_stream_get() for a handle that is not in the thread's lookup cache. */
 int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
@@ -33,8 +48,7 @@ static inline struct hm_stream_key *hm_stream_set(const struct hm_order *o,
 {
 	uint64_t h = (uintptr_t)handle + o->serial;
 
-	return hm_stream_keys[h * 0x9e3779b97f4a7c15ULL >> 32 &
-			      (HM_STREAM_SETS - 1)];
+	return hm_stream_keys->sets[h * 0x9e3779b97f4a7c15ULL >> hm_stream_keys->shift];
 }
 
 static inline bool hm_stream_is(const struct hm_stream_key *key,

@@ -32,7 +32,13 @@
 
 #include "stream/lookup.h"
 
-__thread struct hm_stream_key hm_stream_keys[HM_STREAM_SETS][HM_STREAM_WAYS];
+/* One set, no entry: its shift leaves one bit of a hash, so that there are two. */
+static const struct {
+	struct hm_stream_keys head;
+	struct hm_stream_key sets[2][HM_STREAM_WAYS];
+} no_keys = { .head.shift = 63 };
+
+__thread struct hm_stream_keys *hm_stream_keys = (struct hm_stream_keys *)&no_keys.head;
 
 static int order_error(const struct hm_order *o, const char *call,
 		       CUresult res)
@@ -93,16 +99,18 @@ int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
 	}
 	o->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
 	o->streams = calloc(HM_MAX_STREAMS, sizeof(*o->streams));
+	o->by_id = calloc(2 << HM_STREAM_HASH, sizeof(*o->by_id));
+	o->by_handle = o->by_id ? o->by_id + (1 << HM_STREAM_HASH) : NULL;
 	if (o->streams)
 		o->streams[0] = stream_new(o);
-	if (!o->streams || !o->streams[0]) {
+	o->nr = o->streams && o->streams[0];
+	if (!o->nr || !o->by_id) {
 		hm_order_destroy(o, false);
 		return hm_error(-ENOMEM, "pool: no host memory");
 	}
 	o->streams[0]->handle = HETMEM_STREAM_HOST;
 	o->streams[0]->id = UINT64_MAX;
 	o->streams[0]->done = UINT64_MAX;
-	o->nr = 1;
 	o->lock = lock;
 	return 0;
 }
@@ -139,7 +147,9 @@ void hm_order_destroy(struct hm_order *o, bool forget)
 		free(s);
 	}
 	free(o->streams);
+	free(o->by_id);
 	o->streams = NULL;
+	o->by_id = NULL;
 }
 
 int hm_stream_enter(struct hm_order *o, const struct hm_stream *s,
@@ -613,16 +623,6 @@ int hm_stream_sync(struct hm_order *o, struct hm_stream *s, uint64_t pos)
 	return 0;
 }
 
-void hm_stream_recycle(struct hm_order *o, struct hm_stream *s)
-{
-	destroy_events(o, s);
-	if (s->waited)
-		memset(s->waited, 0, s->nr_waited * sizeof(*s->waited));
-	s->done = hm_stream_pos(s);
-	s->recorded = s->done;
-	__atomic_store_n(&s->id, 0, __ATOMIC_RELEASE);
-}
-
 /* Who is who: handles, ids, and what each thread remembers of them. */
 
 /*
@@ -696,24 +696,92 @@ static int identify(struct hm_order *o, hetmem_stream handle, uint64_t *id,
 	return err;
 }
 
-/* With the lock. */
-static struct hm_stream *find_by_id(const struct hm_order *o,
-				    hetmem_stream handle, uint64_t id)
+/*
+ * Streams in use by id and by handle, except unnamed ones. Each list has the streams of
+ * one hash.
+ */
+
+static uint16_t *id_list(const struct hm_order *o, uint64_t id)
 {
-	unsigned int i;
+	return &o->by_id[id * 0x9e3779b97f4a7c15ULL >> (64 - HM_STREAM_HASH)];
+}
 
-	for (i = 1; i < o->nr; i++) {
-		struct hm_stream *s = o->streams[i];
+static uint16_t *handle_list(const struct hm_order *o, hetmem_stream handle)
+{
+	return &o->by_handle[(uintptr_t)handle * 0x9e3779b97f4a7c15ULL >>
+			     (64 - HM_STREAM_HASH)];
+}
 
-		if (s->id == id && !s->retired)
-			return s;
-		/* The handle is used again: that one was destroyed. */
-		if (s->id && s->handle == handle && !s->retired &&
-		    !hm_stream_special(handle)) {
+static void list_stream(struct hm_order *o, struct hm_stream *s)
+{
+	uint16_t *by_id = id_list(o, s->id), *by_handle = handle_list(o, s->handle);
+
+	s->next_id = *by_id;
+	*by_id = s->index;
+	s->next_handle = *by_handle;
+	*by_handle = s->index;
+}
+
+static void unlist_stream(struct hm_order *o, struct hm_stream *s)
+{
+	uint16_t *link;
+
+	for (link = id_list(o, s->id); *link; link = &o->streams[*link]->next_id) {
+		if (*link == s->index) {
+			*link = s->next_id;
+			break;
+		}
+	}
+	for (link = handle_list(o, s->handle); *link; link = &o->streams[*link]->next_handle) {
+		if (*link == s->index) {
+			*link = s->next_handle;
+			break;
+		}
+	}
+}
+
+void hm_stream_recycle(struct hm_order *o, struct hm_stream *s)
+{
+	destroy_events(o, s);
+	if (s->waited)
+		memset(s->waited, 0, s->nr_waited * sizeof(*s->waited));
+	s->done = hm_stream_pos(s);
+	s->recorded = s->done;
+	if (!s->unnamed)
+		unlist_stream(o, s);
+	o->nr_unused++;
+	__atomic_store_n(&s->id, 0, __ATOMIC_RELEASE);
+}
+
+/* With the lock. The handle of an unknown id is used again: its old streams were destroyed. */
+static void lose_streams(struct hm_order *o, hetmem_stream handle)
+{
+	uint16_t *link = handle_list(o, handle);
+
+	while (*link) {
+		struct hm_stream *s = o->streams[*link];
+
+		if (s->handle == handle && !s->retired && !hm_stream_special(handle)) {
 			s->retired = true;
 			s->lost = true;
 		}
+		/* Nobody looks for retired streams by handle. */
+		if (s->retired)
+			*link = s->next_handle;
+		else
+			link = &s->next_handle;
 	}
+}
+
+/* With the lock. */
+static struct hm_stream *find_by_id(struct hm_order *o, hetmem_stream handle, uint64_t id)
+{
+	unsigned int i;
+
+	for (i = *id_list(o, id); i; i = o->streams[i]->next_id)
+		if (o->streams[i]->id == id && !o->streams[i]->retired)
+			return o->streams[i];
+	lose_streams(o, handle);
 	return NULL;
 }
 
@@ -749,10 +817,12 @@ static int find_slot(struct hm_order *o, struct hm_stream **slot)
 {
 	unsigned int i;
 
-	for (i = 1; i < o->nr; i++) {
+	for (i = 1; o->nr_unused && i < o->nr; i++) {
 		*slot = o->streams[i];
-		if (!(*slot)->id)
+		if (!(*slot)->id) {
+			o->nr_unused--;
 			return 0;
+		}
 	}
 	if (o->nr == HM_MAX_STREAMS)
 		return hm_error(-EMFILE, "more than %d streams: hetmem_stream_retire() before cuStreamDestroy",
@@ -769,7 +839,7 @@ static int find_slot(struct hm_order *o, struct hm_stream **slot)
 static int add_stream(struct hm_order *o, hetmem_stream handle, uint64_t id,
 		      CUcontext ctx, bool unnamed, struct hm_stream **stream)
 {
-	struct hm_stream *s;
+	struct hm_stream *s = NULL;
 	int err = find_slot(o, &s);
 
 	if (err)
@@ -783,6 +853,8 @@ static int add_stream(struct hm_order *o, hetmem_stream handle, uint64_t id,
 	s->synced = false;
 	s->serial = ++o->next_serial;
 	__atomic_store_n(&s->id, id, __ATOMIC_RELEASE);
+	if (!unnamed)
+		list_stream(o, s);
 	__atomic_store_n(&o->seen, o->seen + 1, __ATOMIC_RELAXED);
 	*stream = s;
 	return 0;
@@ -810,16 +882,83 @@ int hm_stream_unnamed(struct hm_order *o, hetmem_stream handle,
 	return err;
 }
 
-/* For this thread; of the same set what was looked up longest ago goes. */
-static void remember(const struct hm_order *o, const struct hm_stream_key *key)
+/* Sets of a thread's first table, and of its largest, which has 320 KiB: bits. */
+#define FIRST_SETS	4
+#define MOST_SETS	11
+/* A table grows when this part of its sets gave up an entry. */
+#define EVICTED_SHARE	8
+
+static pthread_key_t keys_key;
+static pthread_once_t keys_once = PTHREAD_ONCE_INIT;
+
+/* At the end of a thread. Destructors of others may still free memory. */
+static void forget_keys(void *keys)
 {
-	struct hm_stream_key *set = hm_stream_set(o, key->handle);
+	hm_stream_keys = (struct hm_stream_keys *)&no_keys.head;
+	free(keys);
+}
+
+static void make_key(void)
+{
+	pthread_key_create(&keys_key, forget_keys);
+}
+
+static void keep_key(struct hm_stream_keys *keys, const struct hm_stream_key *key)
+{
+	uint64_t h = (uintptr_t)key->handle + key->order;
+	struct hm_stream_key *set = keys->sets[h * 0x9e3779b97f4a7c15ULL >> keys->shift];
 	int i = 0;
 
-	while (i < HM_STREAM_WAYS - 1 && !hm_stream_is(&set[i], o, key->handle))
+	while (i < HM_STREAM_WAYS - 1 && set[i].order &&
+	       (set[i].handle != key->handle || set[i].order != key->order))
 		i++;
+	if (set[i].order && (set[i].handle != key->handle || set[i].order != key->order))
+		keys->evicted++;
 	memmove(set + 1, set, i * sizeof(*set));
 	set[0] = *key;
+}
+
+/* A table of @bits with the entries of the thread's, in its place. It may fail. */
+static void grow_keys(unsigned int bits)
+{
+	struct hm_stream_keys *old = hm_stream_keys, *keys;
+	const size_t sets = (size_t)1 << bits;
+	size_t i;
+
+	pthread_once(&keys_once, make_key);
+	keys = calloc(1, sizeof(*keys) + sets * sizeof(*keys->sets));
+	if (!keys)
+		return;
+	keys->shift = 64 - bits;
+	/* The last looked up comes last, and is first in its set then. */
+	for (i = old == &no_keys.head ? 0 : (size_t)HM_STREAM_WAYS << (64 - old->shift); i--;) {
+		const struct hm_stream_key *key =
+			&old->sets[i / HM_STREAM_WAYS][i % HM_STREAM_WAYS];
+
+		if (key->order)
+			keep_key(keys, key);
+	}
+	keys->evicted = 0;
+	if (pthread_setspecific(keys_key, keys)) {
+		free(keys);
+		return;
+	}
+	hm_stream_keys = keys;
+	if (old != &no_keys.head)
+		free(old);
+}
+
+static void remember(const struct hm_stream_key *key)
+{
+	struct hm_stream_keys *keys = hm_stream_keys;
+	const unsigned int bits = 64 - keys->shift;
+
+	if (keys == &no_keys.head)
+		grow_keys(FIRST_SETS);
+	else if (bits < MOST_SETS && keys->evicted * EVICTED_SHARE >> bits)
+		grow_keys(bits + 1);
+	if (hm_stream_keys != &no_keys.head)
+		keep_key(hm_stream_keys, key);
 }
 
 int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
@@ -860,7 +999,7 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 	/* What it means may change with the current context, unasked. */
 	if (o->retired && !o->ctx && hm_stream_special(handle))
 		return 0;
-	remember(o, &(struct hm_stream_key){
+	remember(&(struct hm_stream_key){
 		.order = o->serial, .handle = handle, .id = id,
 		.epoch = epoch, .stream = s,
 	});

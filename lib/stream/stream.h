@@ -10,6 +10,8 @@
 #include "driver/hetmem.h"
 
 #define HM_MAX_STREAMS	4096
+/* Lists of an order's hash of streams: bits. */
+#define HM_STREAM_HASH	10
 
 struct hm_point {
 	CUevent event;
@@ -34,6 +36,7 @@ struct hm_point {
  * @unnamed: see hm_stream_unnamed()
  * @captured: between begin and end of a capture
  * @calls: under way without the lock, with @handle: until they end it is not retired
+ * @next_id, @next_handle: in the order's lists by id and by handle: indices
  * @waited: by index of another stream: this one is ordered after that position
  */
 struct hm_stream {
@@ -58,6 +61,8 @@ struct hm_stream {
 	unsigned int room;
 	CUevent *spare;
 	unsigned int nr_spare;
+	uint16_t next_id;
+	uint16_t next_handle;
 	uint64_t *waited;
 	unsigned int nr_waited;
 };
@@ -76,6 +81,7 @@ struct hm_stream {
  * @seen: streams ever seen, without the host
  * @nr: of @streams, unused slots included
  * @calls, @wait_ns: calls of the driver; time that the host waited
+ * @by_id, @by_handle: lists of streams by hash; @nr_unused: slots not in use
  * @waiting: threads in hm_order_wait_lock()
  */
 struct hm_order {
@@ -96,6 +102,9 @@ struct hm_order {
 	uint64_t next_serial __attribute__((aligned(64)));
 	uint64_t calls;
 	uint64_t wait_ns;
+	uint16_t *by_id;
+	uint16_t *by_handle;
+	unsigned int nr_unused;
 	unsigned int waiting;
 };
 
