@@ -80,7 +80,7 @@ static void publish_stream(struct pool *p, struct pool_stream *s)
 {
 	p->requested += s->requested - s->published;
 	s->published = s->requested;
-	pool_show_stream(p, s);
+	pool_show_stream(p, s, 0, 0);
 }
 
 void hm_pool_sum(struct pool *p)

@@ -25,7 +25,7 @@ void hm_stream_end_batch(struct pool *p, struct pool_stream *s)
 	s->batch += next;
 	if (!shows)
 		return;
-	pool_show_stream(p, s);
+	pool_show_stream(p, s, 0, 0);
 	pthread_mutex_unlock(&p->lock);
 }
 
@@ -75,13 +75,13 @@ void hm_pool_count(struct pool *p, struct hetmem_resource_stats *st)
 	hm_pool_pause(p);
 	for (i = 0; i < p->order.nr; i++) {
 		struct pool_stream *s = stream_at(p, i);
-		uint64_t remote;
+		uint64_t bytes, frees;
 
 		stream_lock(s);
-		hm_stream_remote_requested(p, s, &remote);
+		bytes = hm_stream_remote_requested(p, s, &frees);
 		st->allocs += stream_allocs(s);
-		st->frees += s->frees + remote;
-		pool_show_stream(p, s);
+		st->frees += s->frees + frees;
+		pool_show_stream(p, s, bytes, frees);
 		stream_unlock(s);
 		if (i % COUNTED == COUNTED - 1)
 			hm_pool_pause(p);

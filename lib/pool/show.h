@@ -5,21 +5,31 @@
 
 #include "pool/pool_impl.h"
 
-/* Writes what @s changed since it was shown. Under both locks. */
-static inline void pool_show_stream(struct pool *p, struct pool_stream *s)
+/*
+ * Writes what @s changed since it was shown. @remote_bytes and @remote_frees are the remote
+ * frees that @s has not taken yet, as far as the caller looked. Under both locks.
+ *
+ * Counters never go back. A caller that looked at no remote frees leaves the frees that an
+ * earlier caller counted.
+ */
+static inline void pool_show_stream(struct pool *p, struct pool_stream *s, uint64_t remote_bytes,
+				    uint64_t remote_frees)
 {
 	struct hm_published_pool *to = p->published;
-	uint64_t allocs;
+	const int64_t requested = s->requested - remote_bytes;
+	uint64_t allocs, frees = s->frees + remote_frees;
 
 	if (!to)
 		return;
 	allocs = stream_allocs(s);
-	hm_publish_set(&to->requested, to->requested + s->requested - s->shown_requested);
+	if (frees < s->shown_frees)
+		frees = s->shown_frees;
+	hm_publish_set(&to->requested, to->requested + requested - s->shown_requested);
 	hm_publish_set(&to->allocs, to->allocs + allocs - s->shown_allocs);
-	hm_publish_set(&to->frees, to->frees + s->frees - s->shown_frees);
-	s->shown_requested = s->requested;
+	hm_publish_set(&to->frees, to->frees + frees - s->shown_frees);
+	s->shown_requested = requested;
 	s->shown_allocs = allocs;
-	s->shown_frees = s->frees;
+	s->shown_frees = frees;
 }
 
 #endif /* HETMEM_POOL_SHOW_H */

@@ -157,6 +157,45 @@ static void test_large_is_exact(void)
 	hetmem_resource_destroy(res);
 }
 
+static void *frees_all(void *arg)
+{
+	void **p = arg;
+
+	for (; *p; p++)
+		hetmem_free(res, *p, 0, HOST);
+	return NULL;
+}
+
+/* Another thread frees what this one's stream has cached: the owner takes it later. */
+static void test_remote(void)
+{
+	uint64_t frees = 0;
+	pthread_t thread;
+	void *p[101];
+	int i, round, back = 0, differ = 0;
+
+	create("pool(host)");
+	for (round = 0; round < 20; round++) {
+		for (i = 0; i < 100; i++)
+			need(!hetmem_alloc(res, 1000 + round, 0, HOST, &p[i]), "memory");
+		p[100] = NULL;
+		need(!pthread_create(&thread, NULL, frees_all, p), "thread");
+		pthread_join(thread, NULL);
+		differ += !agrees();
+		/* Long enough for the stream to publish by itself. */
+		for (i = 0; i < 3 * HM_PUBLISH_BATCH; i++) {
+			need(!hetmem_alloc(res, 5000, 0, HOST, &p[0]), "memory");
+			hetmem_free(res, p[0], 0, HOST);
+		}
+		back += !read_page() || page.pools[0].frees < frees;
+		frees = page.pools[0].frees;
+		differ += !agrees();
+	}
+	is(differ, 0, "another thread's frees are counted alike");
+	is(back, 0, "and counters never go back");
+	hetmem_resource_destroy(res);
+}
+
 static void test_cached_lag(void)
 {
 	uint64_t worst = 0, i;
@@ -547,6 +586,7 @@ int main(void)
 	test_figures("pool(vmm)");
 	test_figures("pool(host)");
 	test_large_is_exact();
+	test_remote();
 	test_cached_lag();
 	test_spill();
 	test_fork();
