@@ -40,8 +40,6 @@
 #define EXCESS_SHARED	100
 /* What all streams together keep cached before memory is made: bytes. */
 #define CACHE_KEPT	((uint64_t)2 << 20)
-/* Each stream keeps so much of that longer than the rest. */
-#define SMALL_KEPT	((uint64_t)256 << 10)
 /* Or this part of what is requested, if that is more. */
 #define CACHE_SHARE	100
 /* While threads wait for the lock: so many times what is requested. */
@@ -768,7 +766,8 @@ static struct block *take_cached(struct pool *p, struct pool_stream *s,
 	for_each_turn(p, i, index) {
 		struct pool_stream *of = stream_at(p, index);
 
-		if (of == s || hm_stream_cached(of) < units << UNIT_SHIFT)
+		if (of == s || hm_stream_cached(of) < units << UNIT_SHIFT ||
+		    hm_stream_cached(of) <= hm_stream_budget(p, of))
 			continue;
 		if (searched++ == SEARCHED)
 			break;
@@ -793,8 +792,11 @@ static struct block *take_cached(struct pool *p, struct pool_stream *s,
 static bool cut_cache(struct pool *p, struct pool_stream *of, uint64_t left,
 		      uint64_t keep, uint64_t *total)
 {
+	const uint64_t budget = hm_stream_budget(p, of);
 	uint64_t bytes = hm_stream_cached(of);
 
+	if (left < budget)
+		left = budget;
 	if (*total <= keep || bytes <= left)
 		return false;
 	bytes -= left;
@@ -818,6 +820,7 @@ static struct block *cut_others(struct pool *p, struct pool_stream *s,
 	for_each_turn(p, i, index) {
 		if (*total <= keep)
 			break;
+		hm_pool_step(p, 3 * STREAM_WORK);
 		if (stream_at(p, index) == s ||
 		    !cut_cache(p, stream_at(p, index), left, keep, total) ||
 		    ++cut % CUT || p->asleep)
@@ -842,7 +845,9 @@ static struct block *cut_caches(struct pool *p, struct pool_stream *s,
 {
 	uint64_t keep = p->requested > 0 ? p->requested / CACHE_SHARE : 0;
 	struct block *b = NULL;
+	bool shared = false;
 	uint64_t total = 0;
+	int64_t high;
 	unsigned int i;
 
 	/* With empty caches all of them would miss, and wait for each other. */
@@ -850,15 +855,24 @@ static struct block *cut_caches(struct pool *p, struct pool_stream *s,
 		keep = p->requested * (uint64_t)CACHE_CONTENDED;
 	if (keep < CACHE_KEPT)
 		keep = CACHE_KEPT;
-	for (i = 0; i < p->order.nr; i++)
-		total += hm_stream_cached(stream_at(p, i));
-	p->work += i * STREAM_WORK;
+	p->cuts++;
+	for (i = 0; i < p->order.nr; i++) {
+		struct pool_stream *of = stream_at(p, i);
+
+		total += hm_stream_cached(of);
+		shared |= of != s && hm_stream_budget(p, of);
+		hm_pool_step(p, 3 * STREAM_WORK);
+	}
 	if (s->s.index)
 		cut_cache(p, stream_at(p, 0), 0, keep, &total);
 	if (p->order.nr > FEW_STREAMS)
 		b = cut_others(p, s, units, SMALL_KEPT, keep, &total);
 	if (!b)
 		b = cut_others(p, s, units, 0, keep, &total);
+	/* Other threads keep theirs: so does this one. */
+	high = __atomic_load_n(&s->high, __ATOMIC_RELAXED);
+	if (shared && high > 0 && (uint64_t)high > keep)
+		keep = high;
 	if (!b && total > keep)
 		hm_stream_flush(p, s, keep);
 	return b;
@@ -917,16 +931,36 @@ static bool is_in_pieces(const struct pool *p, const struct pool_stream *s)
 	return free > PIECES_BYTES && free > p->reserved / PIECES_SHARE;
 }
 
+/*
+ * A stream that frees and allocates in turn, and takes memory of others each time, lost what it
+ * freed to others. After so many times it gets memory of its own.
+ */
+#define STEALS		4
+
 /* Before memory for small blocks is made. May release the lock. */
 static struct block *find_for_small(struct pool *p, struct pool_stream *s,
 				    uint64_t units, bool order)
 {
-	struct block *b = take_cached(p, s, units);
+	const uint64_t frees = __atomic_load_n(&s->frees, __ATOMIC_RELAXED);
+	const uint64_t allocs = stream_allocs(s);
+	struct block *b;
 
+	if (allocs != s->stolen_at + 1 || frees == s->stolen_frees)
+		s->steals = 0;
+	if (s->steals == STEALS) {
+		s->steals = 0;
+		return NULL;
+	}
+	b = take_cached(p, s, units);
 	if (!b)
 		b = take_found(p, cut_caches(p, s, units));
 	if (!b)
 		b = find_free(p, s, 0, units, order);
+	if (b && b->stream && b->stream != s->s.index) {
+		s->steals++;
+		s->stolen_at = allocs;
+		s->stolen_frees = frees;
+	}
 	if (!b && units >= LARGER && is_in_pieces(p, s))
 		b = find_free(p, s, 1, units, order);
 	return b;
@@ -1192,7 +1226,7 @@ void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
 	hm_stream_lock(p, s);
 	s->excess += block_excess(b);
 	stream_add_requested(s, size);
-	s->batches++;
+	__atomic_store_n(&s->batches, s->batches + 1, __ATOMIC_RELAXED);
 	publish_and_unlock(p, s);
 	block_set_state(b, BLOCK_LIVE);
 }

@@ -291,7 +291,8 @@ static int alloc_cached(struct hetmem_resource *res, size_t size, size_t align,
 	__atomic_store_n(&b->pos, s->s.serial, __ATOMIC_RELAXED);
 	b->left = 0;
 	stream_add_requested(s, size);
-	if (hm_unlikely(--s->batch < 0))
+	__atomic_store_n(&s->batch, s->batch - 1, __ATOMIC_RELAXED);
+	if (hm_unlikely(s->batch < 0))
 		hm_stream_end_batch(p, s);
 	*ptr = (void *)(uintptr_t)b->addr;
 	block_set_state(b, BLOCK_LIVE);
@@ -551,6 +552,25 @@ static uint32_t cache_detach(struct pool *p, struct pool_stream *s,
 	*more = s->cached > keep;
 	stream_unlock(s);
 	return list;
+}
+
+/* A stream that allocated nothing during so many cuts is idle. */
+#define IDLE_CUTS	64
+
+uint64_t hm_stream_budget(struct pool *p, struct pool_stream *s)
+{
+	const void *owner = __atomic_load_n(&s->owner, __ATOMIC_RELAXED);
+	const uint64_t allocs = stream_allocs(s);
+	int64_t high;
+
+	if (allocs != s->cut_allocs) {
+		s->cut_allocs = allocs;
+		s->cut_at = p->cuts;
+	}
+	if (!owner || owner == &hm_stream_keys || p->cuts - s->cut_at >= IDLE_CUTS)
+		return 0;
+	high = __atomic_load_n(&s->high, __ATOMIC_RELAXED);
+	return high > (int64_t)SMALL_KEPT ? (uint64_t)high : SMALL_KEPT;
 }
 
 struct block *hm_stream_uncache(struct pool *p, struct pool_stream *s,

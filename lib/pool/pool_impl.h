@@ -22,10 +22,10 @@
  * @nr_pending: PENDING blocks with uses on further streams; @pending: arenas of
  *	those that may be reused; @dropped, @last_dropped, @nr_dropped: list of
  *	PENDING ones without uses
- * @turn, @to_ask: where the next search of other streams begins, and how many
+ * @turn, @to_ask, @cuts: where the next search of other streams begins, and how many
  *	of them it may ask the driver about, see alloc.c
  * @reserved: bytes held; @busy: being made or given back without the lock
- * @requested: sum of what streams published; @room: sum of their @room; @shown_peak: most that figures have shown
+ * @requested: sum of what streams published; @room: sum of their @room; @shown_peak: of figures
  * @graphs: ids of captures and private pools, or NULL; @nr_privates: of the latter
  * @decay_at: when to look next (ns); @decay_high: most requested since the last
  *	look, as hm_pool_sum() knows it
@@ -67,8 +67,8 @@ struct pool {
 	uint32_t nr_pending;
 	uint32_t dropped, last_dropped, nr_dropped;
 	struct arena pending[NR_ZONES];
-	unsigned int turn;
-	unsigned int to_ask;
+	unsigned int turn, to_ask;
+	uint64_t cuts;
 	uint64_t reserved;
 	uint64_t busy;
 	uint64_t reserved_peak;

@@ -10,6 +10,8 @@
 #include "pool/arena.h"
 #include "stream/lookup.h"
 
+/* Each stream keeps so much of its cache longer than the rest. */
+#define SMALL_KEPT	((uint64_t)256 << 10)
 #define REMOTE_CLOSED	UINT64_MAX
 /* A remote free counts so much in @remote_sum, and its units. */
 #define REMOTE_ONE	((uint64_t)1 << 32)
@@ -35,6 +37,9 @@
  * @shown_requested, @shown_allocs, @shown_frees: parts that other processes can read. No
  *	decision reads them
  * @unrecorded, @unrecorded_bytes: freed into the arenas after the last event
+ * @cut_allocs, @cut_at: its allocations, and @cuts of the pool, when these were seen to change
+ * @steals: misses in a row that took memory of other streams; @stolen_at, @stolen_frees:
+ *	allocations and frees at the last
  * @used: @allocs and @frees at the last look for decay=
  * @pins: threads that wait, and go on with this stream afterwards
  * @first_use, @last_use: list of uses of PENDING blocks, in order
@@ -72,6 +77,11 @@ struct pool_stream {
 	uint64_t shown_frees;
 	uint64_t unrecorded_bytes;
 	unsigned int unrecorded;
+	uint64_t cut_allocs;
+	uint64_t cut_at;
+	uint64_t stolen_at;
+	uint64_t stolen_frees;
+	unsigned int steals;
 	uint64_t used;
 	unsigned int pins;
 	uint32_t first_use;
@@ -141,6 +151,12 @@ bool hm_stream_flush_piece(struct pool *p, struct pool_stream *s,
 /* Likewise, all of them. Releases the lock between pieces. */
 void hm_stream_flush(struct pool *p, struct pool_stream *s, uint64_t keep);
 /*
+ * Bytes that a cut leaves to the cache of @s. If another thread allocates on @s, an empty
+ * cache makes that thread wait for the lock. So the cache keeps as much as was requested at
+ * once. Idle streams, and streams of the calling thread, keep nothing.
+ */
+uint64_t hm_stream_budget(struct pool *p, struct pool_stream *s);
+/*
  * Takes a block of @units to @last out of the cache of @s, if it was freed at @known
  * or before: BUSY, or NULL.
  */
@@ -197,7 +213,8 @@ static inline void stream_sub_requested(struct pool_stream *s, uint64_t bytes)
 
 static inline uint64_t stream_allocs(const struct pool_stream *s)
 {
-	return s->batches - s->batch;
+	return __atomic_load_n(&s->batches, __ATOMIC_RELAXED) -
+		__atomic_load_n(&s->batch, __ATOMIC_RELAXED);
 }
 
 static inline void stream_set_cached(struct pool_stream *s, uint64_t bytes)

@@ -21,8 +21,8 @@ void hm_stream_end_batch(struct pool *p, struct pool_stream *s)
 	const bool shows = p->published && !pthread_mutex_trylock(&p->lock);
 	const int32_t next = p->published && !shows ? AGAIN : HM_PUBLISH_BATCH;
 
-	s->batches += next;
-	s->batch += next;
+	__atomic_store_n(&s->batches, s->batches + next, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->batch, s->batch + next, __ATOMIC_RELAXED);
 	if (!shows)
 		return;
 	pool_show_stream(p, s, 0, 0);

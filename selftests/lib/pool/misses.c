@@ -4,6 +4,7 @@
  * held where one stream after the other could use what those before it left.
  */
 #include <dlfcn.h>
+#include <semaphore.h>
 
 #include "pool_gate.h"
 
@@ -152,6 +153,105 @@ static void left_by_others(const char *provider)
 	is(hetmem_resource_destroy(pool), 0, "%s: all is freed", provider);
 }
 
+/* One block on each stream in turn: each finds its own again, however many there are. */
+static void in_turn(unsigned int streams, size_t size)
+{
+	const unsigned int first = 16 * streams;
+	CUstream *s = calloc(streams, sizeof(*s));
+	unsigned int i;
+
+	need(s, "memory");
+	nr_locks = 0;
+	make_pool("vmm", NULL);
+	for (i = 0; i < streams; i++)
+		s[i] = new_stream();
+	for (i = 0; i < 2 * first; i++) {
+		counting = i >= first;
+		put(get(size, s[i % streams]), size, s[i % streams]);
+	}
+	counting = false;
+	is(nr_locks, 0, "%u streams in turn, %zu bytes: no pair takes the lock", streams, size);
+	ok(pool_stats().reserved_peak <= streams * size + 8 * MIB,
+	   "and not much more is held than one block each");
+	for (i = 0; i < streams; i++)
+		drv->cuStreamDestroy(s[i]);
+	is(hetmem_resource_destroy(pool), 0, "%u streams in turn: all is freed", streams);
+	free(s);
+}
+
+#define THREADS	16
+#define ROUNDS	3000
+
+/* What a thread allocates the next one frees, on the stream of the first, LIVE rounds later. */
+static struct {
+	sem_t turn;
+	CUstream stream;
+	void *p[LIVE];
+	size_t size[LIVE];
+} hands[THREADS];
+
+static CUcontext hands_context;
+
+static void hand(unsigned int me, unsigned int round)
+{
+	const unsigned int from = (me + THREADS - 1) % THREADS;
+	const unsigned int oldest = (round + 1) % LIVE, slot = round % LIVE;
+
+	if (hands[from].p[oldest])
+		put(hands[from].p[oldest], hands[from].size[oldest], hands[from].stream);
+	hands[from].p[oldest] = NULL;
+	hands[me].size[slot] = draw_size();
+	hands[me].p[slot] = get(hands[me].size[slot], hands[me].stream);
+}
+
+static void *hand_over(void *arg)
+{
+	const unsigned int me = (uintptr_t)arg;
+	unsigned int round;
+
+	need(!drv->cuCtxSetCurrent(hands_context), "the context is current");
+	for (round = 0; round < ROUNDS; round++) {
+		sem_wait(&hands[me].turn);
+		counting = round >= ROUNDS / 2;
+		hand(me, round);
+		counting = false;
+		sem_post(&hands[(me + 1) % THREADS].turn);
+	}
+	return NULL;
+}
+
+static void handed_over(void)
+{
+	pthread_t thread[THREADS];
+	unsigned int i, j;
+
+	seed = 7;
+	nr_locks = 0;
+	need(!drv->cuCtxGetCurrent(&hands_context), "the context");
+	make_pool("vmm", NULL);
+	for (i = 0; i < THREADS; i++) {
+		hands[i].stream = new_stream();
+		sem_init(&hands[i].turn, 0, i == 0);
+	}
+	for (i = 0; i < THREADS; i++)
+		need(!pthread_create(&thread[i], NULL, hand_over, (void *)(uintptr_t)i),
+		     "a thread");
+	for (i = 0; i < THREADS; i++)
+		pthread_join(thread[i], NULL);
+	printf("# handed over: the lock is taken %u times in %u pairs, %.2f held\n", nr_locks,
+	       THREADS * ROUNDS / 2, ratio());
+	ok(nr_locks < THREADS * ROUNDS / 2 / 3,
+	   "what another thread frees: two of three pairs do without the lock");
+	ok(ratio() < 3.5, "and no more is held than that takes");
+	for (i = 0; i < THREADS; i++) {
+		for (j = 0; j < LIVE; j++)
+			if (hands[i].p[j])
+				put(hands[i].p[j], hands[i].size[j], hands[i].stream);
+		drv->cuStreamDestroy(hands[i].stream);
+	}
+	is(hetmem_resource_destroy(pool), 0, "handed over: all is freed");
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_MEMORY", "2G", 1);
@@ -162,6 +262,12 @@ int main(void)
 	pairs("vmm", 16, 2);
 	pairs("device", 1, 20);
 	change_of_sizes("vmm");
+	in_turn(1, 4096);
+	in_turn(32, 128 << 10);
+	in_turn(600, 4096);
+	in_turn(1000, 4096);
+	in_turn(300, 100 << 10);
+	handed_over();
 	left_by_others("vmm");
 	is(device_used(), 0, "nothing is left");
 	close_soft();
