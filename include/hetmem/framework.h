@@ -42,9 +42,10 @@ void hetmem_torch_reset(void);
 
 /*
  * The filter of CUDA graphs and torch.cuda.use_mem_pool(). At each allocation
- * PyTorch decides by it whether the memory comes from a pool. Returns other than 0
- * if allocations on @stream do. Several allocating threads may call it at the same
- * time. The filter must not use this library.
+ * PyTorch decides by it whether the memory comes from a pool. Returns a positive number
+ * if allocations on @stream do, 0 if not. A negative errno fails the allocation with
+ * this error; a free ignores it. Several allocating threads may call the filter at the
+ * same time. The filter must not use this library, and no C++ exception may leave it.
  */
 typedef int (*hetmem_torch_filter)(void *data, hetmem_stream stream);
 

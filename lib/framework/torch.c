@@ -125,20 +125,28 @@ static struct torch_use *uses;
 static unsigned int nr_uses;
 static uint64_t last_id = FIRST_ID;
 
-/* The private pool for an allocation, or 0. */
-static uint64_t pool_for(int device, hetmem_stream stream)
+/*
+ * Sets *@id to the private pool for an allocation, or to 0. Returns 0, or the error of
+ * the filter that failed.
+ */
+static int pool_for(int device, hetmem_stream stream, uint64_t *id)
 {
 	const struct torch_filter *f;
-	uint64_t id = 0;
+	int wants = 0;
 
+	*id = 0;
 	if (!__atomic_load_n(&nr_filters, __ATOMIC_ACQUIRE))
 		return 0;
 	pthread_rwlock_rdlock(&pools_lock);
-	for (f = filters; f && !id; f = f->next)
-		if (f->pool->device == device && f->fn(f->data, stream))
-			id = f->pool->id;
+	for (f = filters; f && !wants; f = f->next) {
+		if (f->pool->device != device)
+			continue;
+		wants = f->fn(f->data, stream);
+		if (wants > 0)
+			*id = f->pool->id;
+	}
 	pthread_rwlock_unlock(&pools_lock);
-	return id;
+	return wants < 0 ? wants : 0;
 }
 
 /* With the lock, as what follows. One that was released is none. */
@@ -407,8 +415,10 @@ static int alloc(struct hetmem_resource *res, size_t size, int device,
 		.bytes = size,
 		.stream = stream,
 	};
+	int err = pool_for(device, stream, &params.private_pool);
 
-	params.private_pool = pool_for(device, stream);
+	if (err)
+		return hm_error(err, "torch: a pool's filter failed");
 	if (params.private_pool)
 		return hetmem_alloc_with(res, &params, ptr);
 	return hetmem_alloc(res, size, 0, stream, ptr);
@@ -447,12 +457,16 @@ void hetmem_torch_free(void *ptr, size_t size, int device,
 	struct hetmem_resource *res;
 	struct hm_context saved;
 	int err = -ENODEV;
+	uint64_t id;
 
 	if (!ptr || free_later(ptr))
 		return;
 	res = hetmem_torch_resource(device);
-	/* PyTorch frees on the stream of the allocation. Nobody asks a captured one. */
-	if (pool_for(device, stream))
+	/*
+	 * PyTorch frees on the stream of the allocation. A stream that is captured, or whose
+	 * filter failed, must not be asked for its id.
+	 */
+	if (pool_for(device, stream, &id) || id)
 		stream = HETMEM_STREAM_UNKNOWN;
 	if (res && !enter(res, device, &saved)) {
 		err = hetmem_free(res, ptr, size, stream);

@@ -410,6 +410,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 	return result(CU(cuStreamEndCapture)(stream, graph));
 }
 
+/* Set by tests. */
+int fail_capture_info;
+
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
 				     unsigned long long *id, cudaGraph_t *graph,
 				     const cudaGraphNode_t **dependencies,
@@ -418,6 +421,9 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCapture
 	(void)dependencies;
 	(void)edges;
 	(void)nr;
+	/* CUDA refuses the legacy stream while a blocking stream is captured. */
+	if (!stream && fail_capture_info)
+		return cudaErrorStreamCaptureImplicit;
 	if (id)
 		*id = 1;
 	if (graph)

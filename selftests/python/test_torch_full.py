@@ -471,6 +471,38 @@ class Full(tap.Case):
             assert torch.equal(torch.arange(9.).cuda().cpu(), torch.arange(9.))
             """)
 
+    THROWS = """
+        import faulthandler
+        faulthandler.dump_traceback_later(300, exit=True)  # time: only a hang takes it
+        fail = ctypes.c_int.in_dll(ctypes.CDLL("libcudart.so.13"), "fail_capture_info")
+        held = [empty(size) for size in (1000, 3 * MIB, 7 * MIB)]
+        for turn, size in enumerate((1000, 5 * MIB, 70_000)):
+            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+            torch.cuda.synchronize()
+            with torch.cuda.stream(stream):
+                graph.capture_begin()
+                x = empty(size)
+                fail.value = 1
+                with torch.cuda.stream(torch.cuda.default_stream()):
+                    error = fails(RuntimeError, lambda: empty(size))
+                    assert not isinstance(error, torch.OutOfMemoryError), error
+                    # A free goes on.
+                    held.pop()
+                fail.value = 0
+                y = empty(size)
+                graph.capture_end()
+            assert x.data_ptr() != y.data_ptr()
+            del x, y, graph
+        assert torch.cuda.memory_allocated() == 0
+        z = torch.arange(9.).cuda()
+        assert torch.equal(z.cpu(), torch.arange(9.))
+        """
+
+    def test_filter_throws(self):
+        """An exception of PyTorch's filter goes to the program, as natively."""
+        self.run_before(self.THROWS)
+        self.run_code(self.THROWS)
+
     def test_graph_trees(self):
         """What torch.compile(mode="reduce-overhead") calls."""
         self.run_code("""

@@ -21,9 +21,11 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -124,14 +126,54 @@ struct filter {
 /* The pool of the calling thread's last allocation. */
 thread_local MempoolId_t chosen_pool;
 
+/*
+ * The first exception of a callback that the library called on this thread. The library is
+ * C, and an exception that passes its frames leaves its locks held. So callbacks keep the
+ * exception here and return an error; the caller of the library calls rethrow(). A plain
+ * pointer costs allocations one load, and outlives the thread's destructors.
+ */
+thread_local std::exception_ptr *kept;
+
+/* Returns the value of @fn, or -ECANCELED if it throws. */
+template <class F> int keep_exception(F fn) noexcept
+{
+	try {
+		return fn();
+	} catch (...) {
+		/* Without host memory the error has no exception, and fail() makes one. */
+		if (!kept)
+			kept = new (std::nothrow) std::exception_ptr(std::current_exception());
+		return -ECANCELED;
+	}
+}
+
+void drop_exception()
+{
+	if (C10_UNLIKELY(kept != nullptr))
+		delete std::exchange(kept, nullptr);
+}
+
+void rethrow()
+{
+	std::exception_ptr thrown;
+
+	if (C10_LIKELY(!kept))
+		return;
+	thrown = *kept;
+	drop_exception();
+	std::rethrow_exception(thrown);
+}
+
 int ask(void *data, hetmem_stream stream)
 {
 	const filter *f = static_cast<filter *>(data);
 
-	if (!f->wants(static_cast<cudaStream_t>(stream)))
-		return 0;
-	chosen_pool = f->pool;
-	return 1;
+	return keep_exception([&] {
+		if (!f->wants(static_cast<cudaStream_t>(stream)))
+			return 0;
+		chosen_pool = f->pool;
+		return 1;
+	});
 }
 
 struct checkpoint : base::AllocatorState {
@@ -278,6 +320,8 @@ private:
 	traceback gather(RecordContext least);
 	void insert(void *ptr, const live_block &block);
 	bool remove(void *ptr, live_block *block);
+	void report_removed(void *ptr, const live_block &block);
+	void forget(void *ptr);
 	void record(TraceEntry::Action action, DeviceIndex device, std::size_t address,
 		    std::size_t size, cudaStream_t stream, MempoolId_t pool,
 		    traceback context);
@@ -329,6 +373,8 @@ void delete_block(void *ptr)
 			std::fprintf(stderr, "hetmem: free: %p is not allocated\n", ptr);
 	} catch (const std::exception &e) {
 		std::fprintf(stderr, "hetmem: free: %s\n", e.what());
+	} catch (...) {
+		std::fprintf(stderr, "hetmem: free: unknown exception\n");
 	}
 }
 
@@ -450,13 +496,13 @@ void allocator::insert(void *ptr, const live_block &block)
 		device_state &s = state(block.device);
 
 		s.used = true;
+		blocks.insert_or_assign(ptr, block);
 		count(s.stats, block.size, true);
 		/* After a reset, new memory is made where more is allocated than before. */
 		sample = s.reset_reserved &&
 			 s.stats.allocated_bytes[0].current > s.sampled_peak;
 		if (sample)
 			s.sampled_peak = s.stats.allocated_bytes[0].current;
-		blocks.insert_or_assign(ptr, block);
 	}
 	if (sample) {
 		struct hetmem_resource_stats stats = {};
@@ -488,18 +534,23 @@ bool allocator::remove(void *ptr, live_block *block)
 		blocks.erase(found);
 		count(state(block->device).stats, block->size, false);
 	}
+	return true;
+}
+
+/* Notifies the trace, the trackers and the profiler. These can throw. */
+void allocator::report_removed(void *ptr, const live_block &block)
+{
 	if (recording || tracked) {
 		traceback context = gather(RecordContext::ALL);
 
 		/* When the streams are done with it is not known here. */
 		for (auto action : { TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED })
-			record(action, block->device, reinterpret_cast<std::size_t>(ptr),
-			       block->size, block->stream, block->pool,
-			       context ? context : block->context);
+			record(action, block.device, reinterpret_cast<std::size_t>(ptr),
+			       block.size, block.stream, block.pool,
+			       context ? context : block.context);
 	}
 	if (c10::memoryProfilingEnabled())
-		report(ptr, -static_cast<std::int64_t>(block->size), block->device);
-	return true;
+		report(ptr, -static_cast<std::int64_t>(block.size), block.device);
 }
 
 /* For torch.profiler(profile_memory=True). */
@@ -583,6 +634,27 @@ bool allocator::release_uncached(void *ptr)
 	return true;
 }
 
+/* A filter that throws is ignored: the library then frees on an unknown stream. */
+void give_back(void *ptr, std::size_t size, DeviceIndex device, cudaStream_t stream)
+{
+	hetmem_torch_free(ptr, size, device, stream);
+	drop_exception();
+}
+
+/* Takes @ptr out of the table, without any callback. */
+void allocator::forget(void *ptr)
+{
+	live_block block;
+	std::lock_guard<std::mutex> guard(lock);
+	auto found = blocks.find(ptr);
+
+	if (found == blocks.end())
+		return;
+	block = std::move(found->second);
+	blocks.erase(found);
+	count(state(block.device).stats, block.size, false);
+}
+
 void *allocator::get(std::size_t size, DeviceIndex device, cudaStream_t stream)
 {
 	const traceback context = gather(RecordContext::STATE);
@@ -595,6 +667,7 @@ void *allocator::get(std::size_t size, DeviceIndex device, cudaStream_t stream)
 	if (C10_UNLIKELY(!enabled))
 		return get_uncached(size, device, stream);
 	chosen_pool = { 0, 0 };
+	drop_exception();
 	err = hetmem_torch_try_alloc(size, device, stream, &ptr);
 	if (C10_UNLIKELY(err == -ENOMEM)) {
 		const std::string reason = hetmem_last_error();
@@ -605,15 +678,26 @@ void *allocator::get(std::size_t size, DeviceIndex device, cudaStream_t stream)
 			state(device).stats.num_alloc_retries++;
 		}
 		if (!free_for_others() ||
-		    hetmem_torch_try_alloc(size, device, stream, &ptr))
+		    hetmem_torch_try_alloc(size, device, stream, &ptr)) {
+			rethrow();
 			out_of_memory(size, device, stream, context, reason);
+		}
 	} else if (err) {
+		rethrow();
 		fail("alloc");
 	}
-	insert(ptr, { size, device, stream, chosen_pool, context, nullptr });
-	if (const auto *interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter))
-		(*interpreter)->trace_gpu_memory_allocation(
-			c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+	try {
+		insert(ptr, { size, device, stream, chosen_pool, context, nullptr });
+		if (const auto *interpreter = c10::impl::GPUTrace::get_trace();
+		    C10_UNLIKELY(interpreter))
+			(*interpreter)->trace_gpu_memory_allocation(
+				c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+	} catch (...) {
+		/* A tracker or a traceback threw. The caller never gets the block. */
+		forget(ptr);
+		give_back(ptr, size, device, stream);
+		throw;
+	}
 	return ptr;
 }
 
@@ -695,10 +779,17 @@ bool allocator::release(void *ptr)
 
 	if (!remove(ptr, &block))
 		return release_uncached(ptr);
-	if (const auto *interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter))
-		(*interpreter)->trace_gpu_memory_deallocation(
-			c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
-	hetmem_torch_free(ptr, block.size, block.device, block.stream);
+	try {
+		report_removed(ptr, block);
+		if (const auto *interpreter = c10::impl::GPUTrace::get_trace();
+		    C10_UNLIKELY(interpreter))
+			(*interpreter)->trace_gpu_memory_deallocation(
+				c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+	} catch (...) {
+		give_back(ptr, block.size, block.device, block.stream);
+		throw;
+	}
+	give_back(ptr, block.size, block.device, block.stream);
 	return true;
 }
 
@@ -720,9 +811,11 @@ int add_range(void *data, const struct hetmem_walk_segment *segment)
 {
 	const auto base = reinterpret_cast<std::size_t>(segment->base);
 
-	static_cast<std::vector<held_range> *>(data)->push_back(
-		{ base, base + segment->bytes, nullptr });
-	return 0;
+	return keep_exception([&] {
+		static_cast<std::vector<held_range> *>(data)->push_back(
+			{ base, base + segment->bytes, nullptr });
+		return 0;
+	});
 }
 
 int add_stream(void *data, const struct hetmem_walk_segment *,
@@ -743,8 +836,10 @@ std::vector<held_range> allocator::held(DeviceIndex device)
 	walk.block = add_stream;
 	walk.data = &ranges;
 	/* A resource without a pool holds nothing. */
+	drop_exception();
 	if (hetmem_walk(resource(device), &walk))
 		ranges.clear();
+	rethrow();
 	std::sort(ranges.begin(), ranges.end(), [](const held_range &a, const held_range &b) {
 		return a.address < b.address;
 	});
@@ -992,9 +1087,8 @@ struct picture {
 	DeviceIndex device;
 };
 
-int add_segment(void *data, const struct hetmem_walk_segment *from)
+void add_segment(picture *p, const struct hetmem_walk_segment *from)
 {
-	picture *p = static_cast<picture *>(data);
 	SegmentInfo segment;
 
 	segment.device = p->device;
@@ -1005,13 +1099,10 @@ int add_segment(void *data, const struct hetmem_walk_segment *from)
 	segment.owner_private_pool_id = { from->private_pool, 0 };
 	p->segments.push_back(std::move(segment));
 	p->addresses.emplace_back();
-	return 0;
 }
 
-int add_block(void *data, const struct hetmem_walk_segment *,
-	      const struct hetmem_walk_block *from)
+void add_block(picture *p, const struct hetmem_walk_block *from)
 {
-	picture *p = static_cast<picture *>(data);
 	SegmentInfo &segment = p->segments.back();
 	BlockInfo block;
 
@@ -1026,7 +1117,23 @@ int add_block(void *data, const struct hetmem_walk_segment *,
 	segment.active_size += block.active ? from->bytes : 0;
 	segment.blocks.push_back(std::move(block));
 	p->addresses.back().push_back(from->ptr);
-	return 0;
+}
+
+int picture_segment(void *data, const struct hetmem_walk_segment *from)
+{
+	return keep_exception([&] {
+		add_segment(static_cast<picture *>(data), from);
+		return 0;
+	});
+}
+
+int picture_block(void *data, const struct hetmem_walk_segment *,
+		  const struct hetmem_walk_block *from)
+{
+	return keep_exception([&] {
+		add_block(static_cast<picture *>(data), from);
+		return 0;
+	});
 }
 
 base::SnapshotInfo allocator::snapshot(MempoolId_t pool, bool include_traces)
@@ -1054,13 +1161,15 @@ base::SnapshotInfo allocator::snapshot(MempoolId_t pool, bool include_traces)
 		}
 		walk.size = sizeof(walk);
 		walk.private_pool = all || !used ? 0 : private_pool(device, pool);
-		walk.segment = add_segment;
-		walk.block = add_block;
+		walk.segment = picture_segment;
+		walk.block = picture_block;
 		walk.data = &made;
 		made.device = device;
 		if (!used || (!all && !walk.private_pool))
 			continue;
+		drop_exception();
 		err = hetmem_walk(resource(device), &walk);
+		rethrow();
 		if (err != -EOPNOTSUPP)
 			check(err, "snapshot");
 		std::lock_guard<std::mutex> guard(lock);
@@ -1335,7 +1444,10 @@ std::shared_ptr<base::AllocatorState> allocator::getCheckpointState(DeviceIndex 
 
 void add_restored(void *data, const struct hetmem_restored *block)
 {
-	static_cast<std::vector<hetmem_restored> *>(data)->push_back(*block);
+	keep_exception([&] {
+		static_cast<std::vector<hetmem_restored> *>(data)->push_back(*block);
+		return 0;
+	});
 }
 
 base::CheckpointDelta allocator::setCheckpointPoolState(
@@ -1346,23 +1458,30 @@ base::CheckpointDelta allocator::setCheckpointPoolState(
 	base::CheckpointDelta delta;
 
 	TORCH_CHECK(saved, "hetmem: the checkpoint is another allocator's");
+	drop_exception();
 	check(hetmem_private_restore(resource(device), saved->saved, add_restored, &restored),
 	      "restore");
+	rethrow();
 	for (const hetmem_restored &block : restored) {
 		cudaStream_t stream = torch_stream(block.stream);
 		live_block old;
 
-		if (block.kind == HETMEM_RESTORED_FREED)
-			remove(block.ptr, &old);
-		if (block.kind == HETMEM_RESTORED_ALLOCATED)
-			insert(block.ptr, { block.bytes, device, stream, saved->pool,
-					    gather(RecordContext::STATE), nullptr });
+		/* The table has all blocks before a tracker's exception leaves. */
+		keep_exception([&] {
+			if (block.kind == HETMEM_RESTORED_FREED && remove(block.ptr, &old))
+				report_removed(block.ptr, old);
+			if (block.kind == HETMEM_RESTORED_ALLOCATED)
+				insert(block.ptr, { block.bytes, device, stream, saved->pool,
+						    gather(RecordContext::STATE), nullptr });
+			return 0;
+		});
 		if (block.kind != HETMEM_RESTORED_ALLOCATED)
 			delta.ptrs_freed.push_back(block.ptr);
 		if (block.kind != HETMEM_RESTORED_FREED)
 			delta.dataptrs_allocd.emplace_back(block.ptr, block.ptr, &delete_block,
 							   c10::Device(c10::kCUDA, device));
 	}
+	rethrow();
 	return delta;
 }
 

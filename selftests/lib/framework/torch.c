@@ -280,6 +280,32 @@ static void *churn(void *arg)
 	return NULL;
 }
 
+static int refuse_all(void *data, hetmem_stream stream)
+{
+	(void)stream;
+	return *(int *)data;
+}
+
+/* The filter's error is the allocation's, and no lock stays held after it. */
+static void test_filter_fails(void)
+{
+	int err = -ECANCELED;
+	void *before, *ptr = NULL;
+
+	is(hetmem_torch_try_alloc(1000, 0, a, &before), 0, "an allocation");
+	is(hetmem_torch_begin_pool(0, 7, 1, refuse_all, &err), 0, "begin");
+	is(hetmem_torch_try_alloc(1000, 0, a, &ptr), -ECANCELED, "the filter's error");
+	ok(!ptr, "and no block");
+	hetmem_torch_free(before, 1000, 0, a);
+	is(live(0), 0, "a free goes on");
+	err = 1;
+	is(hetmem_torch_try_alloc(1000, 0, a, &ptr), 0, "an allocation after it");
+	hetmem_torch_free(ptr, 1000, 0, a);
+	ok(hetmem_torch_end_pool(0, 7, 1) == &err, "end takes the lock");
+	hetmem_torch_release_pool(0, 7, 1);
+	is(hetmem_torch_pool_refs(0, 7, 1), 0, "released");
+}
+
 /* No filter is called when its end has returned: its data is gone. */
 static void test_pool_threads(void)
 {
@@ -407,6 +433,7 @@ int main(void)
 	test_hooks();
 	test_two_devices();
 	test_pool();
+	test_filter_fails();
 	test_pool_threads();
 	test_retain();
 	test_try_alloc();
