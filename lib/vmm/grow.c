@@ -425,6 +425,21 @@ static int plan_make(struct pool *p, struct vmm_plan *best)
 /* Of more, what is made is rounded up to this part of the pool. */
 #define GROWTH_SHARE	512
 
+/*
+ * A small block that stays strands its whole handle. Under max= that memory is missing, so
+ * from LIMIT_PERCENT of max= on a new handle is at most 1/LIMIT_HANDLES of it, and growth is
+ * not rounded up.
+ */
+#define LIMIT_PERCENT	70
+#define LIMIT_HANDLES	600
+
+static bool is_near_limit(const struct pool *p, uint32_t want)
+{
+	const uint64_t bytes = p->reserved + ((uint64_t)want << vmm_of(p)->shift);
+
+	return p->opt.max && bytes > p->opt.max / 100 * LIMIT_PERCENT;
+}
+
 static uint32_t power_below(uint64_t n)
 {
 	return n ? 1U << (31 - __builtin_clz(n > UINT32_MAX ? UINT32_MAX :
@@ -454,7 +469,7 @@ static uint32_t handle_pages(const struct pool *p, unsigned int zone,
 			     uint32_t want)
 {
 	const struct vmm *v = vmm_of(p);
-	uint32_t most, early;
+	uint32_t most, early, limit;
 
 	most = power_below((v->pages + want) / handle_share(p));
 	early = power_below(want / (p->opt.prefer_time ? TIME_BLOCK_SHARE :
@@ -465,6 +480,9 @@ static uint32_t handle_pages(const struct pool *p, unsigned int zone,
 		most = early;
 	if (!zone && v->small >= v->pages / SMALL_SHARE)
 		most = power_below((v->pages + want) / SMALL_HANDLE_SHARE);
+	limit = power_below((p->opt.max >> v->shift) / LIMIT_HANDLES);
+	if (is_near_limit(p, want) && most > limit)
+		most = limit;
 	/* Not every hole is of whole ones: blocks that grow end anywhere. */
 	if (p->opt.handle)
 		most = p->opt.handle >> v->shift;
@@ -480,7 +498,9 @@ static uint32_t round_growth(const struct pool *p, uint32_t want)
 	const struct vmm *v = vmm_of(p);
 	uint32_t unit = power_below(v->pages / handle_share(p));
 
-	if (want > WHOLE_HANDLES * unit)
+	if (is_near_limit(p, want))
+		unit = 1;
+	else if (want > WHOLE_HANDLES * unit)
 		unit = at_least_one(power_below(v->pages / GROWTH_SHARE));
 	if (p->opt.handle)
 		unit = p->opt.handle >> v->shift;

@@ -115,6 +115,37 @@ static void at_random(const char *spec)
 	is(hetmem_resource_destroy(res), 0, "%s: destroyed", spec);
 }
 
+/* Most bytes of a handle in a block of @size at @p. */
+static size_t largest_handle(struct hetmem_resource *res, const void *p, size_t size)
+{
+	struct hetmem_segment segments[512];
+	ssize_t i, nr = hetmem_segments(res, p, size, segments, 512);
+	size_t most = 0;
+
+	need(nr > 0, "segments: %s", hetmem_last_error());
+	for (i = 0; i < nr; i++)
+		if (segments[i].length > most)
+			most = segments[i].length;
+	return most;
+}
+
+/* Far from max= handles are large; from 70% of it on they are a 600th of it, or 2 MiB. */
+static void near_the_limit(const char *spec, size_t max)
+{
+	struct hetmem_resource *res = make(spec);
+	void *far, *near;
+
+	need(!hetmem_alloc(res, max / 2, 0, HOST, &far), "half of it");
+	need(!hetmem_alloc(res, max / 4, 0, HOST, &near), "a quarter");
+	ok(largest_handle(res, far, max / 2) > 2 * MIB, "%s: half of it has large handles",
+	   spec);
+	ok(largest_handle(res, near, max / 4) <= (max / 600 > 2 * MIB ? max / 600 : 2 * MIB),
+	   "%s: what is near the limit has small ones", spec);
+	hetmem_free(res, near, 0, HOST);
+	hetmem_free(res, far, 0, HOST);
+	hetmem_resource_destroy(res);
+}
+
 int main(void)
 {
 	size_t i;
@@ -126,6 +157,7 @@ int main(void)
 		beside(small[i]);
 		at_random(large[i]);
 	}
+	near_the_limit("pool(vmm,max=240M)", 240 * MIB);
 	is(device_used(), 0, "nothing is left");
 	close_soft();
 	return tap_end();
