@@ -73,17 +73,16 @@ is_table()
 	esac
 }
 
-# The harness programs; ktest judges the skips.
-programs selftests/kernel
-add_part programs ktest -t "${limit:-120}" -S /vm/skip "${names[@]}"
-options=("${files[@]}")
-
+# The library's programs come first: those of selftests/kernel/device load the modules again, and
+# the devices have other numbers after that. ktest judges the skips.
 programs selftests/lib
 libraries=${#names[@]}
-if [ "$libraries" -gt 0 ]; then
-	add_part library ktest -p -t 300 -S /vm/skip "${names[@]}"
-	options+=("${files[@]}")
-fi
+[ "$libraries" -eq 0 ] || add_part library ktest -p -t 300 -S /vm/skip "${names[@]}"
+options=("${files[@]}")
+
+programs selftests/kernel
+add_part programs ktest -t "${limit:-120}" -S /vm/skip "${names[@]}"
+options+=("${files[@]}")
 
 if [ "$tables" != only ]; then
 	# The command with the kernel's help, as root and as a user.
