@@ -33,10 +33,8 @@ static void enter(unsigned int slot, const struct block *new)
 {
 	struct block *b = &slots[slot];
 	const size_t align = new->align > HETMEM_ALIGNMENT ? new->align : HETMEM_ALIGNMENT;
-	pthread_mutex_t lock = b->lock;
 
 	*b = *new;
-	b->lock = lock;
 	must(b->p && (uintptr_t)b->p % align == 0, "alignment", "%p, not %zu", b->p, align);
 	must(!has("align=4K") || (uintptr_t)b->p % 4096 == 0, "alignment", "%p of align=4K",
 	     b->p);
@@ -346,7 +344,8 @@ static int walk_block(void *data, const struct hetmem_walk_segment *segment,
 	     "%p is not in its segment", block->ptr);
 	must((block->state == HETMEM_BLOCK_LIVE) == (block->requested != 0), "walk",
 	     "%p: %zu bytes requested, state %d", block->ptr, block->requested, block->state);
-	if (block->state != HETMEM_BLOCK_LIVE)
+	/* With threads the slots change under this. */
+	if (block->state != HETMEM_BLOCK_LIVE || program.threads > 1)
 		return 0;
 	for (i = 0; i < MODEL_SLOTS; i++) {
 		const uintptr_t at = (uintptr_t)slots[i].p;
@@ -354,7 +353,7 @@ static int walk_block(void *data, const struct hetmem_walk_segment *segment,
 		if (!at || at < p || at >= p + block->bytes)
 			continue;
 		w->seen[i]++;
-		must(has("guard(") || has("fixed(") || has("align(") || program.threads > 1 ||
+		must(has("guard(") || has("fixed(") || has("align(") ||
 		     (at == p && block->requested == bytes_of(slots[i].size)), "walk",
 		     "slot %u: %p has %zu bytes requested, not %zu", i, block->ptr,
 		     block->requested, slots[i].size);
@@ -1022,7 +1021,7 @@ static void parallel_step(const struct op *op, unsigned int nr)
 		return;
 	}
 	pthread_rwlock_rdlock(&world);
-	pthread_mutex_lock(&slots[op->slot].lock);
+	pthread_mutex_lock(&slot_locks[op->slot]);
 	mask = streams_of(op);
 	for (i = 0; i < MODEL_ALL; i++)
 		if (mask & 1U << i && i != MODEL_HOST)
@@ -1031,7 +1030,7 @@ static void parallel_step(const struct op *op, unsigned int nr)
 	for (i = 0; i < MODEL_ALL; i++)
 		if (mask & 1U << i && i != MODEL_HOST)
 			pthread_mutex_unlock(&stream_locks[i]);
-	pthread_mutex_unlock(&slots[op->slot].lock);
+	pthread_mutex_unlock(&slot_locks[op->slot]);
 	pthread_rwlock_unlock(&world);
 }
 
@@ -1089,7 +1088,7 @@ static void start(void)
 	streams[MODEL_LEGACY] = HETMEM_STREAM_LEGACY;
 	driver_must(drv->cuStreamCreate(&aux, CU_STREAM_NON_BLOCKING));
 	for (i = 0; i < MODEL_SLOTS; i++)
-		pthread_mutex_init(&slots[i].lock, NULL);
+		pthread_mutex_init(&slot_locks[i], NULL);
 	for (i = 0; i < MODEL_ALL; i++)
 		pthread_mutex_init(&stream_locks[i], NULL);
 	limit = limit_of(program.row);

@@ -30,7 +30,6 @@
  * @id: private pool, or 0
  */
 struct block {
-	pthread_mutex_t lock;
 	unsigned char *p;
 	size_t size, align, written;
 	unsigned int home, mask;
@@ -71,6 +70,8 @@ static struct { uintptr_t start, end; } ranges[MODEL_SLOTS];
 static pthread_mutex_t places = PTHREAD_MUTEX_INITIALIZER;
 static pthread_rwlock_t world = PTHREAD_RWLOCK_INITIALIZER;
 static CUstream streams[MODEL_ALL];
+/* Not in struct block, which is written as a whole while others wait for its lock. */
+static pthread_mutex_t slot_locks[MODEL_SLOTS];
 static pthread_mutex_t stream_locks[MODEL_ALL];
 static struct capture captures[MODEL_STREAMS];
 static unsigned int retained[MODEL_PRIVATE + 1];
