@@ -181,12 +181,15 @@ def enable(spec: str | None = None, mode: str = "auto") -> str:
     return _mode
 
 
+_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?([Ee]\+?[0-9]+)?[ \t]*[A-Za-z]*%?")
+
+
 def _size(name: str, parameter: str, given: Size) -> str:
     """@given as the spec has it: bytes, a size like "16G", or a percentage."""
     text = str(given)
     good = isinstance(given, (int, str)) and not isinstance(given, bool)
     # Nothing but one value gets into the spec.
-    good = good and re.fullmatch(r"[0-9]+(\.[0-9]+)?([Ee]\+?[0-9]+)?[ \t]*[A-Za-z]*%?", text) is not None
+    good = good and _SIZE.fullmatch(text) is not None
     if good:
         try:
             _process.check_spec(f"pool(vmm,{parameter}={text})")
