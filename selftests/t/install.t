@@ -40,7 +40,8 @@ check 'a rule goes where the user may write' as_user make install PREFIX="$home/
 also 'and a unit, which names the command' grep -qx "ExecStart=$home/y/bin/hetmem tune --restore" "$home/y/units/hetmem-tune.service"
 also 'and is not left out' sh -c "[ -s '$home/y/rules/60-hetmem.rules' ] && ! grep -q udev '$tmp/out'"
 check 'make uninstall' as_user make uninstall PREFIX="$home/y" UDEVDIR="$home/y/rules" UNITDIR="$home/y/units"
-empty 'leaves nothing' find "$home/y" ! -type d
+files_in() { [ ! -e "$1" ] || find "$1" ! -type d; }
+empty 'leaves nothing' files_in "$home/y"
 
 cat >"$tmp/program.c" <<'END'
 #include <hetmem.h>
@@ -115,11 +116,12 @@ check 'builds programs' cmake --build "$tmp/cmake/build"
 check 'which run' env HETMEM_DRIVER=soft "$tmp/cmake/build/program"
 mv "$home/moved/lib/libhetmem.so.0" "$tmp/"
 exits 1 'CMake: a library that is gone' configure "$home/moved"
-also 'is named' grep -q 'libhetmem.so.0 is missing' "$tmp/err"
+# CMake wraps its lines.
+also 'is named' sh -c "tr -s '[:space:]' ' ' <'$tmp/err' | grep -q 'libhetmem.so.0 is missing'"
 mv "$tmp/libhetmem.so.0" "$home/moved/lib/"
 mv "$home/moved" "$x"
 
 check 'make uninstall' as_user make uninstall PREFIX="$x"
-empty 'leaves nothing' find "$x" ! -type d
+empty 'leaves nothing' files_in "$x"
 also 'no folder of its own' test ! -e "$x/include/hetmem" -a ! -e "$x/lib/cmake/hetmem"
 done_testing
