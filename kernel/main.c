@@ -29,6 +29,8 @@
 #define CMD_RANGE	BIT(4)
 /* The struct goes back after an error too. */
 #define CMD_PARTIAL	BIT(5)
+/* Has no answer: the struct does not go back and may be read-only. */
+#define CMD_SILENT	BIT(6)
 
 /**
  * struct hetmem_command - a row of the table of commands
@@ -72,8 +74,8 @@ struct hetmem_head {
 
 static const struct hetmem_command hetmem_commands[] = {
 	COMMAND(INFO, info, 80, CMD_QUERY, RESERVED(info)),
-	COMMAND(TRACK, track, 24, CMD_RANGE),
-	COMMAND(UNTRACK, untrack, 24, CMD_RANGE),
+	COMMAND(TRACK, track, 24, CMD_RANGE | CMD_SILENT),
+	COMMAND(UNTRACK, untrack, 24, CMD_RANGE | CMD_SILENT),
 	COMMAND(RESIDENCY, residency, 88, CMD_QUERY | CMD_RANGE | CMD_PARTIAL, RESERVED(residency)),
 	COMMAND(MIGRATE, migrate, 104, CMD_MM | CMD_RANGE | CMD_PARTIAL,
 		.known = HETMEM_MIGRATE_PIN),
@@ -82,11 +84,11 @@ static const struct hetmem_command hetmem_commands[] = {
 		.known = HETMEM_STATS_CONTEXT),
 	COMMAND(RING, ring, 32, 0, RESERVED(ring)),
 	COMMAND(REFRESH, refresh, 48, CMD_MM | CMD_ADDR | CMD_PARTIAL),
-	COMMAND(ALLOW, allow, 16, 0, RESERVED(allow)),
-	COMMAND(BIND_DEVICE, bind_device, 32, 0, RESERVED(bind_device),
+	COMMAND(ALLOW, allow, 16, CMD_SILENT, RESERVED(allow)),
+	COMMAND(BIND_DEVICE, bind_device, 32, CMD_SILENT, RESERVED(bind_device),
 		.known = HETMEM_BIND_EXECUTOR),
 	COMMAND(HINT, hint, 72, CMD_ASK | CMD_RANGE, RESERVED(hint)),
-	COMMAND(COMPLETE, complete, 32, 0, RESERVED(complete)),
+	COMMAND(COMPLETE, complete, 32, CMD_SILENT, RESERVED(complete)),
 	COMMAND(LIST, list, 24, 0),
 };
 
@@ -162,6 +164,8 @@ static long hetmem_ioctl(struct file *file, unsigned int nr, unsigned long arg)
 	ret = command->run(ctx, cmd);
 	if (command->flags & CMD_MM)
 		mmput(mm);
+	if (command->flags & CMD_SILENT)
+		return ret;
 	if (ret && (ret == -EFAULT || !(command->flags & CMD_PARTIAL)))
 		return ret;
 	if (hetmem_copy_out(uarg, usize, cmd, command->size))

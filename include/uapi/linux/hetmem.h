@@ -55,6 +55,8 @@
  *    every error of their own except -EFAULT. They do not write it after an error
  *    of the list above.
  *  - -EFAULT, if the command was carried out and its answer cannot be written.
+ * TRACK, UNTRACK, ALLOW, BIND_DEVICE and COMPLETE have no answer. Their struct is
+ * only read, so it can be in read-only memory.
  *
  * A command can wait
  *  - for mmap_lock, killably; open() waits for it for writing;
