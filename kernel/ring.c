@@ -17,6 +17,7 @@
  */
 #include <linux/fs.h>
 #include <linux/log2.h>
+#include <linux/personality.h>
 #include <linux/poll.h>
 #include <linux/ktime.h>
 #include <linux/vmalloc.h>
@@ -220,7 +221,10 @@ int hetmem_ring_mmap(struct file *file, struct vm_area_struct *vma)
 		return -EPERM;
 	if (!ring)
 		return -ENXIO;
-	if (!(vma->vm_flags & VM_SHARED) || (vma->vm_flags & VM_EXEC))
+	if (!(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+	/* mmap() adds PROT_EXEC itself in a process with READ_IMPLIES_EXEC. */
+	if ((vma->vm_flags & VM_EXEC) && !(current->personality & READ_IMPLIES_EXEC))
 		return -EINVAL;
 	if (vma->vm_pgoff || vma_pages(vma) != ring->nr_pages)
 		return -EINVAL;
@@ -229,7 +233,9 @@ int hetmem_ring_mmap(struct file *file, struct vm_area_struct *vma)
 	 * refuse MADV_DOFORK.
 	 */
 	vm_flags_set(vma, VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
-	vm_flags_clear(vma, VM_MAYEXEC);
+	vm_flags_clear(vma, VM_EXEC | VM_MAYEXEC);
+	/* The pages are inserted with it. */
+	vma->vm_page_prot = vm_get_page_prot(vma->vm_flags);
 	for (i = 0; i < ring->nr_pages && !ret; i++) {
 		page = vmalloc_to_page((void *)ring->header + (i << PAGE_SHIFT));
 		ret = vm_insert_page(vma, vma->vm_start + (i << PAGE_SHIFT), page);

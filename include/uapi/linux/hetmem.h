@@ -682,8 +682,9 @@ struct hetmem_ring_header {
  * while there is something to read, and POLLERR while there is no ring. A reader
  * that is too slow loses the newest events; the header's @dropped counts them.
  *
- * mmap() needs MAP_SHARED, no PROT_EXEC, offset 0 and exactly @map_size. A child
- * does not inherit the mapping. Errors of mmap():
+ * mmap() needs MAP_SHARED, no PROT_EXEC, offset 0 and exactly @map_size. A process
+ * with the personality READ_IMPLIES_EXEC can map the ring; the mapping is not
+ * executable there either. A child does not inherit the mapping. Errors of mmap():
  *	-ENXIO		there is no ring
  *	-EPERM		the context belongs to another address space
  *	-EINVAL		another flag, protection, offset or size

@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sys/personality.h>
 
 #define PAGES	64
 #define SIZE	(PAGES * page_size())
@@ -187,6 +188,53 @@ TEST_F(ring, mmap_rules)
 	EXPECT_EQ(MAP_FAILED, mmap(NULL, size, rw, MAP_SHARED, ro, 0));
 	EXPECT_EQ(EACCES, errno);
 	close(ro);
+}
+
+/* The permissions that /proc/self/maps shows for the mapping at @p; "" if there is none. */
+static void permissions_at(const void *p, char perms[5])
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	unsigned long start;
+	char line[512], got[5];
+
+	*perms = 0;
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "%lx-%*x %4s", &start, got) == 2 && start == (uintptr_t)p)
+			memcpy(perms, got, sizeof(got));
+	if (f)
+		fclose(f);
+}
+
+/* There each mapping for reading is made executable. The ring is not. */
+TEST_F(ring, read_implies_exec)
+{
+	const int old = personality(0xffffffff), rw = PROT_READ | PROT_WRITE;
+	size_t size;
+	char perms[5];
+	int fd = hm_open();
+	char *map;
+
+	ASSERT_LE(0, old);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, ring_make(fd, 256, ALL_EVENTS, &size));
+	ASSERT_EQ(MAP_FAILED, mmap(NULL, size, rw | PROT_EXEC, MAP_SHARED, fd, 0));
+	EXPECT_EQ(EINVAL, errno);
+	ASSERT_EQ(old, personality(old | READ_IMPLIES_EXEC));
+	map = mmap(NULL, size, rw, MAP_SHARED, fd, 0);
+	ASSERT_NE(MAP_FAILED, map);
+	permissions_at(map, perms);
+	EXPECT_STREQ("rw-s", perms);
+	EXPECT_EQ(256, ((struct hetmem_ring_header *)map)->nr_entries);
+	EXPECT_EQ(0, mprotect(map, size, PROT_READ));
+	permissions_at(map, perms);
+	EXPECT_STREQ("r--s", perms);
+	EXPECT_EQ(-1, mprotect(map, size, PROT_READ | PROT_EXEC));
+	EXPECT_EQ(EACCES, errno);
+	EXPECT_EQ(0, munmap(map, size));
+	map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+	EXPECT_EQ(MAP_FAILED, map);
+	personality(old);
+	close(fd);
 }
 
 /* The mapping keeps the context alive. */
