@@ -31,6 +31,8 @@
 #define CMD_PARTIAL	BIT(5)
 /* Has no answer: the struct does not go back and may be read-only. */
 #define CMD_SILENT	BIT(6)
+/* Changes nothing, so a file that is open for reading will do. */
+#define CMD_READ	BIT(7)
 
 /**
  * struct hetmem_command - a row of the table of commands
@@ -73,23 +75,24 @@ struct hetmem_head {
 #define RESERVED(_name) .reserved = offsetof(struct hetmem_cmd_##_name, reserved)
 
 static const struct hetmem_command hetmem_commands[] = {
-	COMMAND(INFO, info, 80, CMD_QUERY, RESERVED(info)),
+	COMMAND(INFO, info, 80, CMD_QUERY | CMD_READ, RESERVED(info)),
 	COMMAND(TRACK, track, 24, CMD_RANGE | CMD_SILENT),
 	COMMAND(UNTRACK, untrack, 24, CMD_RANGE | CMD_SILENT),
-	COMMAND(RESIDENCY, residency, 88, CMD_QUERY | CMD_RANGE | CMD_PARTIAL, RESERVED(residency)),
+	COMMAND(RESIDENCY, residency, 88, CMD_QUERY | CMD_RANGE | CMD_PARTIAL | CMD_READ,
+		RESERVED(residency)),
 	COMMAND(MIGRATE, migrate, 104, CMD_MM | CMD_RANGE | CMD_PARTIAL,
 		.known = HETMEM_MIGRATE_PIN),
 	COMMAND(UNPIN, unpin, 32, CMD_RANGE),
-	COMMAND(STATS, stats, 144, CMD_QUERY | CMD_ADDR, RESERVED(stats),
+	COMMAND(STATS, stats, 144, CMD_QUERY | CMD_ADDR | CMD_READ, RESERVED(stats),
 		.known = HETMEM_STATS_CONTEXT),
 	COMMAND(RING, ring, 32, 0, RESERVED(ring)),
-	COMMAND(REFRESH, refresh, 48, CMD_MM | CMD_ADDR | CMD_PARTIAL),
+	COMMAND(REFRESH, refresh, 48, CMD_MM | CMD_ADDR | CMD_PARTIAL | CMD_READ),
 	COMMAND(ALLOW, allow, 16, CMD_SILENT, RESERVED(allow)),
 	COMMAND(BIND_DEVICE, bind_device, 32, CMD_SILENT, RESERVED(bind_device),
 		.known = HETMEM_BIND_EXECUTOR),
 	COMMAND(HINT, hint, 72, CMD_ASK | CMD_RANGE, RESERVED(hint)),
 	COMMAND(COMPLETE, complete, 32, CMD_SILENT, RESERVED(complete)),
-	COMMAND(LIST, list, 24, 0),
+	COMMAND(LIST, list, 24, CMD_READ),
 };
 
 /* -EINVAL and -ERANGE as the uapi header promises them to all commands. */
@@ -144,6 +147,8 @@ static long hetmem_ioctl(struct file *file, unsigned int nr, unsigned long arg)
 
 	if (!hetmem_permitted(ctx, command))
 		return -EPERM;
+	if (!(command->flags & CMD_READ) && !(file->f_mode & FMODE_WRITE))
+		return -EBADF;
 	if (get_user(usize, (u32 __user *)uarg))
 		return -EFAULT;
 	if (usize < command->size)

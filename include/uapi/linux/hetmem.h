@@ -43,6 +43,8 @@
  *			HINT, if the owner allowed HETMEM_ALLOW_HINTS or the
  *			caller has CAP_SYS_NICE. Capabilities count in the
  *			initial user namespace.
+ *	-EBADF		the file is not open for writing. INFO, RESIDENCY, STATS,
+ *			REFRESH and LIST do not need that
  *	-ESRCH		the address space of the context is gone (RESIDENCY)
  *	-EDQUOT		the user of the context has used up caps/user_kb of
  *			kernel memory, or all users together caps/total_kb (sysfs)

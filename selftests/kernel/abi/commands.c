@@ -379,13 +379,64 @@ TEST_F(basic, open_close_many)
 		EXPECT_EQ(0, close(fds[i]));
 }
 
+/* Each command on a file that is open as @access says, in a context of its own. */
+static void call_all(struct __test_metadata *_metadata, char *p, int access)
+{
+	const bool writes = access != O_RDONLY;
+	struct hetmem_cmd_info info;
+	union any_command c;
+	int fd, id, want;
+
+	for (id = 0; id < CMD_NR; id++) {
+		const struct command *command = &commands[id];
+
+		fd = open(DEV_HETMEM, access | O_CLOEXEC);
+		ASSERT_LE(0, fd);
+		command_valid(id, &c, p, HALF);
+		/* Nothing is tracked, which only a writer could change. */
+		want = id == CMD_STATS || id == CMD_REFRESH || (writes && id == CMD_UNTRACK) ?
+			-ENOENT : command->right;
+		if (!writes && !command->looks)
+			want = -EBADF;
+		EXPECT_EQ(want, command_call(fd, id, &c)) {
+			TH_LOG("%s", command->name);
+		}
+		ASSERT_EQ(0, hm_info(fd, &info));
+		EXPECT_EQ(writes && id == CMD_TRACK, info.nr_ranges);
+		close(fd);
+	}
+}
+
 TEST_F(basic, open_read_only)
 {
-	struct hetmem_cmd_info info;
-	int fd = open(DEV_HETMEM, O_RDONLY | O_CLOEXEC);
+	call_all(_metadata, self->p, O_RDONLY);
+	EXPECT_EQ(0, vm_pin());
+}
 
-	ASSERT_GE(fd, 0);
-	EXPECT_EQ(0, hm_info(fd, &info));
+TEST_F(basic, open_write_only)
+{
+	call_all(_metadata, self->p, O_WRONLY);
+}
+
+/* Who may not use a context is not told how its file was opened. */
+TEST_F(basic, read_only_stranger)
+{
+	int fd = open(DEV_HETMEM, O_RDONLY | O_CLOEXEC), id;
+	union any_command c;
+	pid_t pid;
+
+	ASSERT_LE(0, fd);
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		for (id = 0; id < CMD_NR; id++) {
+			command_valid(id, &c, self->p, HALF);
+			if (!commands[id].stranger)
+				CHILD_CHECK(command_call(fd, id, &c) == -EPERM);
+		}
+		_exit(0);
+	}
+	EXPECT_EQ(0, child_status(pid));
 	close(fd);
 }
 

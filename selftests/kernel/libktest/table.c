@@ -10,7 +10,7 @@
 const struct command commands[CMD_NR] = {
 	[CMD_INFO] = {
 		COMMAND(INFO, info), COMMAND_RESERVED(info),
-		.answers = true, .stranger = true,
+		.answers = true, .looks = true, .stranger = true,
 	},
 	[CMD_TRACK] = {
 		COMMAND(TRACK, track), .range = true, .start = true,
@@ -21,7 +21,7 @@ const struct command commands[CMD_NR] = {
 	[CMD_RESIDENCY] = {
 		COMMAND(RESIDENCY, residency), COMMAND_RESERVED(residency),
 		.range = true, .start = true, .answers = true,
-		.stranger = true,
+		.looks = true, .stranger = true,
 	},
 	[CMD_MIGRATE] = {
 		COMMAND(MIGRATE, migrate), .range = true, .start = true,
@@ -33,14 +33,15 @@ const struct command commands[CMD_NR] = {
 	},
 	[CMD_STATS] = {
 		COMMAND(STATS, stats), COMMAND_RESERVED(stats),
-		.start = true, .answers = true, .stranger = true,
-		.known_flags = HETMEM_STATS_CONTEXT,
+		.start = true, .answers = true, .looks = true,
+		.stranger = true, .known_flags = HETMEM_STATS_CONTEXT,
 	},
 	[CMD_RING] = {
 		COMMAND(RING, ring), COMMAND_RESERVED(ring), .answers = true,
 	},
 	[CMD_REFRESH] = {
 		COMMAND(REFRESH, refresh), .start = true, .answers = true,
+		.looks = true,
 	},
 	[CMD_ALLOW] = {
 		COMMAND(ALLOW, allow), COMMAND_RESERVED(allow),
@@ -61,7 +62,7 @@ const struct command commands[CMD_NR] = {
 		.right = -ENOENT,
 	},
 	[CMD_LIST] = {
-		COMMAND(LIST, list), .answers = true,
+		COMMAND(LIST, list), .answers = true, .looks = true,
 	},
 };
 

@@ -22,6 +22,7 @@ struct command {
 	bool range;		/* start and end come in */
 	bool start;		/* start comes in */
 	bool answers;		/* something comes back */
+	bool looks;		/* works on a file that is open for reading */
 	bool stranger;		/* CAP_SYS_PTRACE, or for HINT CAP_SYS_NICE, do */
 	int right;		/* what command_valid()'s call returns */
 	size_t reserved;	/* offset of a reserved member, or 0 */
