@@ -21,7 +21,7 @@ with() { "$hetmem" run --report "$report" "$@"; }
 # What is wrong.
 wrong 'no command' 'which command' run
 wrong 'only options' 'which command' run --min 1M --
-for size in 0 1 63K 2T x '' -1 1MB 99999999999999999999; do
+for size in 0 1 63K 2T x '' -1 1MX 99999999999999999999; do
 	wrong "--min '$size'" "is not a size from 64K to 1T" run "--min=$size" true
 done
 for policy in '' x local= local=0 prefer bind prefer= bind= 'prefer=x' 'bind=0-' 'bind=,' 'bind=1-0' \
