@@ -150,11 +150,10 @@ static int parse_pid(struct job *job, const char *text)
 /* The PID is an argument, or that of --pid. */
 static int parse_process(struct job *job, int argc, char **argv)
 {
-	if (optind < argc && job->pid)
-		return usage_error(job->sub, "one PID at a time, '%s' is too many", argv[optind]);
-	if (optind + 1 < argc)
-		return usage_error(job->sub, "one PID at a time, '%s' is too many",
-				   argv[optind + 1]);
+	const int more = optind + !job->pid;
+
+	if (more < argc)
+		return usage_error(job->sub, "one PID at a time, '%s' is too many", argv[more]);
 	if (optind < argc)
 		return parse_pid(job, argv[optind]);
 	if (!job->pid)
