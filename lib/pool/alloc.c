@@ -428,11 +428,10 @@ static void settle_dropped(struct pool *p)
 #define USE_WORK	64
 
 /*
- * A BUSY block that is freed: where its uses on further streams end. Releases the
- * lock between pieces: a use that ends meanwhile stays in the list, and is of no
- * stream then.
+ * Notes where the uses on further streams end. A use that ends while the lock is
+ * released stays in the list, and is of no stream then.
  */
-static void free_used(struct pool *p, struct block *b)
+void hm_block_free_used(struct pool *p, struct block *b)
 {
 	const uint32_t block = block_id(p, b);
 	uint32_t *link = &b->left, id;
@@ -1335,7 +1334,7 @@ static void let_go(struct pool *p, struct pool_stream *s, struct graph *to,
 	if (b->flags & BLOCK_GRAPH)
 		hm_graph_free(p, s, to, b);
 	else if (b->flags & (BLOCK_USED | BLOCK_DROPPED))
-		free_used(p, b);
+		hm_block_free_used(p, b);
 	else
 		hm_block_release(p, b);
 }

@@ -480,6 +480,19 @@ out:
 	return err;
 }
 
+/* Restored contents are written by nobody before: no use of @list of parked blocks matters. */
+static void drop_uses(struct pool *p, uint32_t list)
+{
+	struct block *b;
+
+	for (; list; list = b->right) {
+		b = block_at(p, list);
+		hm_uses_put(p, b->left);
+		b->left = 0;
+		__atomic_store_n(&b->flags, b->flags & ~BLOCK_USED, __ATOMIC_RELEASE);
+	}
+}
+
 /* As many pieces as are left are fewer than there were, so that there is room. */
 static void free_blocks(struct pool *p, struct graph_id *of, struct restore *r)
 {
@@ -500,8 +513,10 @@ static void free_blocks(struct pool *p, struct graph_id *of, struct restore *r)
 	r->all.nr = 0;
 	add_all(p, &r->all, of, false, true);
 	/* Parked ones are in the hands of the restore until its end. */
-	for (g = of->parts; g; g = g->next)
+	for (g = of->parts; g; g = g->next) {
+		drop_uses(p, g->parked);
 		g->parked = 0;
+	}
 	pthread_mutex_unlock(&p->lock);
 	qsort(r->all.piece, r->all.nr, sizeof(*r->all.piece), by_address);
 	pthread_mutex_lock(&p->lock);

@@ -213,11 +213,10 @@ void hm_graph_free(struct pool *p, struct pool_stream *s, struct graph *to,
 			hm_block_release(p, b);
 		return;
 	}
-	/* Within a graph nothing tells when another stream, or process, is done. */
-	if (b->flags & BLOCK_USED)
-		hm_uses_put(p, b->left);
-	b->left = 0;
-	__atomic_store_n(&b->flags, b->flags & ~BLOCK_USED, __ATOMIC_RELEASE);
+	/*
+	 * Within a graph nothing tells when another stream, or process, is done. The block
+	 * keeps its uses: whoever reuses it after the release is ordered behind them.
+	 */
 	list_push(p, &g->parked, b);
 }
 
@@ -295,7 +294,10 @@ static void graph_give_up(struct pool *p, struct pool_stream *s, uint64_t pos,
 			 __ATOMIC_RELEASE);
 	b->stream = s->s.index;
 	b->pos = pos;
-	hm_block_end_uses(p, b);
+	if (b->flags & BLOCK_USED)
+		hm_block_free_used(p, b);
+	else
+		hm_block_end_uses(p, b);
 }
 
 /* Any BUSY block of @g that is not live, or NULL. */

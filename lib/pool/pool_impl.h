@@ -164,16 +164,16 @@ void hm_pool_record_all(struct pool *p);
 /* Whether an event that is recorded will complete freed memory. */
 bool hm_pool_awaits(struct pool *p);
 /*
- * Waits on the host for everything that was freed and, with @live, for all
- * work on the streams. Goes on after an error and returns the first. Releases
- * the lock meanwhile.
+ * Waits on the host for everything that was freed and, with @live, for all work on the
+ * streams, without the lock. Goes on after an error and returns the first.
  */
 int hm_pool_sync(struct pool *p, bool live);
 /* Records a use of a live block, to be waited for when it is freed. */
 int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s);
 /* The uses of a block, which nobody waits for any more, are gone. */
 void hm_uses_put(struct pool *p, uint32_t list);
-/* A BUSY block without uses: exported memory is not reused, but given back. */
+/* Frees a BUSY block, with uses or without; exported memory is given back. Releases the lock. */
+void hm_block_free_used(struct pool *p, struct block *b);
 void hm_block_end_uses(struct pool *p, struct block *b);
 /* Counts @nr blocks that went to the arenas of @s; enough of them get an event. */
 void hm_pool_record(struct pool *p, struct pool_stream *s, unsigned int nr,
