@@ -579,6 +579,9 @@ int hm_stream_sync_lost(struct hm_order *o, struct hm_stream *s)
 	CUcontext ctx = s->ctx;
 	int err;
 
+	/* Synchronizing a context makes its captures invalid. */
+	if (o->nr_captured)
+		return hm_error(-EBUSY, "a stream is being captured, and work of a stream that was destroyed cannot be waited for");
 	o->calls++;
 	pthread_mutex_unlock(o->lock);
 	err = sync_context(o, ctx);
