@@ -132,7 +132,7 @@ static unsigned long long stream_id(const struct log *l, hetmem_stream stream)
 	if (stream == HETMEM_STREAM_HOST || stream == HETMEM_STREAM_UNKNOWN ||
 	    !d->cuStreamGetId)
 		return (uintptr_t)stream;
-	if (hm_capture_active(l->resource.hm, stream))
+	if (hm_capture_ask(l->resource.hm, stream))
 		return ids[slot].stream == stream ? ids[slot].id :
 			(uintptr_t)stream;
 	if (d->cuStreamGetId(stream, &id))

@@ -174,16 +174,30 @@ void hm_capture_mode(struct hetmem *hm, CUstreamCaptureMode mode)
 		hm->driver.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-bool hm_capture_active(struct hetmem *hm, hetmem_stream stream)
+int hm_capture_ask(struct hetmem *hm, hetmem_stream stream)
 {
 	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
 	CUresult res = CUDA_SUCCESS;
 
 	if (hm->driver.cuStreamIsCapturing)
 		res = hm->driver.cuStreamIsCapturing(stream, &status);
-	/* Or the legacy stream, which would wait for one that is captured. */
-	return res == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
-	       (!res && status != CU_STREAM_CAPTURE_STATUS_NONE);
+	/* The legacy stream would wait for one that is captured. */
+	if (res == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+		return 1;
+	/* Without a current context the thread has no special stream. */
+	if (res == CUDA_ERROR_INVALID_CONTEXT && hm_stream_special(stream))
+		return 0;
+	if (res == CUDA_ERROR_INVALID_HANDLE)
+		return hm_error(-EINVAL, "stream %p is none: %s", stream,
+				hm_cuda_name(&hm->driver, res));
+	if (res)
+		return hm_driver_error(&hm->driver, "cuStreamIsCapturing", res);
+	return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool hm_capture_active(struct hetmem *hm, hetmem_stream stream)
+{
+	return hm_capture_ask(hm, stream) > 0;
 }
 
 const char *hm_cuda_name(const struct hm_driver *driver, CUresult res)

@@ -204,6 +204,8 @@ void hm_current_leave(const struct hm_driver *d, CUcontext ctx,
 CUstreamCaptureMode hm_capture_relaxed(struct hetmem *hm);
 void hm_capture_mode(struct hetmem *hm, CUstreamCaptureMode mode);
 bool hm_capture_active(struct hetmem *hm, hetmem_stream stream);
+/* 1: @stream is captured, or waits for one that is; 0: it is not; an errno: nobody knows. */
+int hm_capture_ask(struct hetmem *hm, hetmem_stream stream);
 
 /* Handles of a stream of the current context, or of the calling thread there. */
 static inline bool hm_stream_special(hetmem_stream stream)

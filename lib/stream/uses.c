@@ -21,17 +21,17 @@ static bool is_forked(const struct hm_order *o)
 	return o->hm->generation != hm_generation();
 }
 
-/* Whether @handle must not be asked for its id. */
-static bool is_captured(const struct hm_order *o, hetmem_stream handle)
+/* 1: @handle must not be asked for its id; an errno: nobody knows. */
+static int is_captured(const struct hm_order *o, hetmem_stream handle)
 {
 	const struct hm_driver *d = &o->hm->driver;
 	CUcontext before = o->ctx;
-	bool captured;
+	int captured;
 
 	if (o->ctx && hm_stream_special(handle) &&
 	    hm_current_enter(d, o->ctx, &before))
-		return false;
-	captured = hm_capture_active(o->hm, handle);
+		return 0;
+	captured = hm_capture_ask(o->hm, handle);
 	hm_current_leave(d, o->ctx, before);
 	return captured;
 }
@@ -57,14 +57,18 @@ int hm_order_enter(struct hm_order *o, hetmem_stream handle, bool captured,
 {
 	unsigned int tries;
 	uint64_t epoch;
-	int err;
+	int err = 0;
 
 	if (handle == HETMEM_STREAM_UNKNOWN || is_forked(o)) {
 		pthread_mutex_lock(o->lock);
 		*s = handle == HETMEM_STREAM_UNKNOWN ? NULL : hm_stream_host(o);
 		return 0;
 	}
-	if (handle != HETMEM_STREAM_HOST && is_captured(o, handle))
+	if (handle != HETMEM_STREAM_HOST)
+		err = is_captured(o, handle);
+	if (err < 0)
+		return err;
+	if (err)
 		return captured ? hm_stream_unnamed(o, handle, s) :
 			hm_error(-EBUSY, "stream %p is being captured, or waits for one that is",
 				 handle);
