@@ -163,7 +163,9 @@ int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
  * Frees @ptr, a pointer that hetmem_alloc() returned. @size is the requested
  * size, or 0 if unknown. NULL does nothing. After an error nothing has
  * changed. Errors:
- * -EINVAL: @ptr is not allocated here, or @size is wrong.
+ * -EINVAL: @ptr is not allocated here, or @size is wrong;
+ * -EBUSY: memory of a provider without a pool, or of fixed(): a stream that uses the
+ *	memory is being captured.
  */
 int hetmem_free(struct hetmem_resource *res, void *ptr, size_t size,
 		hetmem_stream stream);

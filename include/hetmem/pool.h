@@ -198,7 +198,7 @@ ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
  * memory is not remapped and not given back, even after a free. For transports
  * that register memory and cache the registration. Errors:
  * -EINVAL: @ptr is in no live block;
- * -EBUSY: the pool is asleep;
+ * -EBUSY: the pool is asleep, or the block is spilled or on its way;
  * -EOPNOTSUPP.
  */
 int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
@@ -243,6 +243,9 @@ int hetmem_wake(struct hetmem_resource *res, const char *tag);
  * after @stream. Several captures may share an @id if their graphs are launched one after
  * the other, in the order of the captures. Memory freed on one captured stream is not
  * reused on another stream before all captures have ended.
+ *
+ * Below binning() and fallback() this holds for the memory of pools. A provider without a
+ * pool takes its memory back at the free: free it after the graphs are destroyed.
  *
  * Call begin before the driver's capture begins, for every stream that takes
  * part. The stream must not be destroyed before end. Errors:
