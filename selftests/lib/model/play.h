@@ -20,7 +20,7 @@ static bool must_fit(size_t size)
 	const size_t most = limit && limit < MODEL_MEMORY ? limit : MODEL_MEMORY;
 
 	return program.threads == 1 && !held_back && !asleep && !row.largest &&
-	       !has("wait=") && nr_requested + nr_live * 4096 + size <= most / 4;
+	       !has("wait=") && nr_requested + nr_kept_back + nr_live * 4096 + size <= most / 4;
 }
 
 /* A provider without a pool serves some of the blocks. */
@@ -41,6 +41,7 @@ static void enter(unsigned int slot, const struct block *new)
 	place_add(slot);
 	__atomic_add_fetch(&nr_live, 1, __ATOMIC_RELAXED);
 	__atomic_add_fetch(&nr_requested, bytes_of(b->size), __ATOMIC_RELAXED);
+	__atomic_add_fetch(&nr_kept_back, b->reserve, __ATOMIC_RELAXED);
 	__atomic_add_fetch(&nr_allocs, 1, __ATOMIC_RELAXED);
 }
 
@@ -52,6 +53,7 @@ static void leave(unsigned int slot)
 	__atomic_store_n(&last_freed, b->p, __ATOMIC_RELAXED);
 	__atomic_sub_fetch(&nr_live, 1, __ATOMIC_RELAXED);
 	__atomic_sub_fetch(&nr_requested, bytes_of(b->size), __ATOMIC_RELAXED);
+	__atomic_sub_fetch(&nr_kept_back, b->reserve, __ATOMIC_RELAXED);
 	__atomic_add_fetch(&nr_frees, 1, __ATOMIC_RELAXED);
 	b->p = NULL;
 }
@@ -85,6 +87,7 @@ static void op_alloc(const struct op *op)
 		params.reserve = 0;
 	if (params.reserve && params.align > 65536)
 		params.align = new.align = 0;
+	new.reserve = params.reserve;
 	new.movable = params.flags & HETMEM_ALLOC_MOVABLE;
 	new.keep = params.flags & HETMEM_ALLOC_KEEP;
 	if (is_capturing(op->stream))
@@ -144,8 +147,8 @@ static void op_free(const struct op *op)
 	place_drop(op->slot);
 	copy = *b;
 	err = LIB(hetmem_free(res, b->p, size, stream));
-	if (err == -EBUSY && is_capturing(b->home) && has_plain()) {
-		/* A region of a provider cannot be freed in a capture. */
+	if (err == -EBUSY && any_capturing() && has_plain()) {
+		/* A region of a provider, which a captured stream uses, cannot be freed. */
 		place_add(op->slot);
 		return;
 	}
@@ -284,9 +287,6 @@ static void op_trim(const struct op *op)
 	size_t freed = 0;
 	int err;
 
-	/* A region that a captured stream had is waited for with its context: not in a capture. */
-	if (any_capturing() && has_plain())
-		return;
 	err = LIB(hetmem_trim(res, op->x % 2 ? 0 : op->size, &freed));
 	must(!err || injected || err == -EOPNOTSUPP, "trim", "%d", err);
 }
@@ -761,11 +761,7 @@ static void op_begin(const struct op *op)
 	unsigned int i;
 	int err;
 
-	/*
-	 * Not with threads: some call of another thread makes the capture invalid, now and then.
-	 * Whether the model or the library is wrong there is not known yet.
-	 */
-	if (on_cpu() || c->state != NO_CAPTURE || asleep || has("fixed(") || program.threads > 1)
+	if (on_cpu() || c->state != NO_CAPTURE || asleep || has("fixed("))
 		return;
 	/* Later work is not ordered after a stream that is captured. */
 	driver_must(drv->cuStreamSynchronize(streams[s]));
@@ -812,7 +808,8 @@ static void op_launch(const struct op *op)
 	const unsigned int s = op->stream;
 	unsigned int i;
 
-	if (s >= MODEL_STREAMS || captures[s].state != CAPTURED || asleep)
+	/* A provider without a pool takes memory back that the graph may still write. */
+	if (s >= MODEL_STREAMS || captures[s].state != CAPTURED || asleep || has_plain())
 		return;
 	for (i = 0; i < MODEL_SLOTS; i++)
 		if (slots[i].p && slots[i].capture == s + 1)
@@ -836,10 +833,6 @@ static void drop(unsigned int s)
 	unsigned int i;
 	int err;
 
-	/* Release orders later allocations after its stream alone, not after recorded uses. */
-	for (i = 0; i < MODEL_HOST; i++)
-		if (!is_capturing(i))
-			order(s, i);
 	driver_must(drv->cuStreamSynchronize(streams[s]));
 	driver_must(drv->cuGraphExecDestroy(c->exec));
 	err = LIB(hetmem_capture_release(res, streams[s], c->id));
@@ -948,7 +941,8 @@ static void op_comm(const struct op *op)
 		return;
 	settle(b);
 	err = LIB(hetmem_pin_comm(res, b->p));
-	must(!err || injected || err == -EOPNOTSUPP || (err == -EBUSY && asleep), "errno",
+	must(!err || injected || err == -EOPNOTSUPP ||
+	     (err == -EBUSY && (asleep || b->movable || has("movable="))), "errno",
 	     "comm: %d", err);
 	if (!err)
 		b->comm = pinned = held_back = true;
@@ -1189,7 +1183,7 @@ static void play(int fd)
 	memset(retained, 0, sizeof(retained));
 	memset(checkpoints, 0, sizeof(checkpoints));
 	asleep = held_back = pinned = false;
-	nr_live = nr_requested = nr_allocs = nr_frees = 0;
+	nr_live = nr_requested = nr_kept_back = nr_allocs = nr_frees = 0;
 	last_freed = NULL;
 	now = NULL;
 	start();

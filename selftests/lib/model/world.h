@@ -28,10 +28,11 @@
  * @at_launch: pattern that a launch of capture @capture - 1 writes, 0: none
  * @orphan: the stream of its allocation is gone
  * @id: private pool, or 0
+ * @reserve: bytes that it was made to grow to, 0: its size
  */
 struct block {
 	unsigned char *p;
-	size_t size, align, written;
+	size_t size, align, written, reserve;
 	unsigned int home, mask;
 	uint32_t value, at_launch;
 	unsigned int capture, id;
@@ -86,6 +87,8 @@ static size_t limit;
 static bool limits_requested;
 static bool pinned;
 static uint64_t nr_live, nr_requested, nr_allocs, nr_frees;
+/* Bytes that live blocks were made to grow to. */
+static uint64_t nr_kept_back;
 static void *last_freed;
 static uint32_t next_value = 1;
 
