@@ -9,7 +9,7 @@
 #include "util.h"
 
 const struct command subcommands[] = {
-	{ "doctor", cmd_doctor, "what this machine can do, and why not more" },
+	{ "doctor", cmd_doctor, "what works on this machine, and what is missing" },
 	{ "run", cmd_run, "an unmodified program with its large memory in huge pages" },
 	{ "map", cmd_map, "where the pages of a process are, as a picture" },
 	{ "status", cmd_status, "what moves, what thrashes, pools: once, also for scripts" },

@@ -19,6 +19,7 @@
 
 const struct options_of options_table[] = {
 	{ "doctor", NULL, {
+		VALUE("require", 'r', "pools|device|pytorch|cupy|managed|sleep|unified|hmm|moves|module|all"),
 		FLAG("json", 'j'),
 		{ .name = "verbose", .letter = 'v', .typed = true },
 		/* For tests: trees that look like other machines. */

@@ -69,14 +69,21 @@ system()
 	put /etc/security/limits.conf ''
 }
 
-# says NAME STATUS PATTERN...: the exit status, and a line that matches each.
+# complains STATUS: the last run ended so, and stderr has a line for status 1 alone.
+complains()
+{
+	[ "$status" -eq "$1" ] && [ "$(wc -l <"$tmp/err")" -eq "$1" ] &&
+		{ [ "$1" -eq 0 ] || grep -q 'required, and does not work: ' "$tmp/err"; }
+}
+
+# says NAME STATUS PATTERN...: the exit status of --require all, and a line that matches each.
 says()
 {
 	local name=$1 want=$2 pattern good=0
 
 	shift 2
-	run doctor --verbose --sysroot "$root"
-	[ "$status" -eq "$want" ] && [ ! -s "$tmp/err" ] || good=1
+	run doctor --verbose --require all --sysroot "$root"
+	complains "$want" || good=1
 	for pattern; do
 		grep -Eq -- "$pattern" "$tmp/out" || good=1
 	done
@@ -182,12 +189,12 @@ says 'without headers' 1 "^missing +hetmem.ko .*'apt-get install linux-headers-$
 system
 says 'with headers, in the source' 1 "^missing +hetmem.ko .*'make module' and 'insmod build/hetmem.ko' as root"
 cp "$hetmem" "$tmp/hetmem"
-(cd "$tmp" && "$tmp/hetmem" doctor --verbose --sysroot "$root") >"$tmp/out" 2>"$tmp/err" </dev/null
+(cd "$tmp" && "$tmp/hetmem" doctor --verbose --require all --sysroot "$root") >"$tmp/out" 2>"$tmp/err" </dev/null
 status=$?
 [ $status -eq 1 ] && grep -Eq "^missing +hetmem.ko .*from hetmem's source" "$tmp/out" &&
 	! grep -Eq "make demo|insmod" "$tmp/out"
 judge 'outside of the source neither make demo nor a path below it'
-(cd "$tmp" && "$top/build/hetmem" doctor --verbose --sysroot "$root") >"$tmp/out" 2>"$tmp/err" </dev/null
+(cd "$tmp" && "$top/build/hetmem" doctor --verbose --require all --sysroot "$root") >"$tmp/out" 2>"$tmp/err" </dev/null
 status=$?
 [ $status -eq 1 ] && grep -Fq "'make -C $top module' and 'insmod $top/build/hetmem.ko'" "$tmp/out"
 judge 'the command of a source tree names it, from elsewhere'
@@ -233,12 +240,12 @@ chmod 600 "$root/dev/hetmem"
 if [ "$(id -u)" -eq 0 ]; then
 	says 'root may use any node' 0 '^ok +/dev/hetmem +usable \(mode 0600'
 	cp "$hetmem" "$tmp/hetmem"
-	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor --verbose \
+	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor --verbose --require all \
 		--sysroot "$root" >"$tmp/out" 2>"$tmp/err" </dev/null
 	status=$?
 else
 	chmod 000 "$root/dev/hetmem"
-	run doctor --verbose --sysroot "$root"
+	run doctor --verbose --require all --sysroot "$root"
 fi
 [ $status -eq 1 ] && grep -Eq \
 	'^missing +/dev/hetmem +not for this user: mode 0.00, owner .*KERNEL=="hetmem", MODE="0666".*udevadm' \
@@ -246,11 +253,11 @@ fi
 judge 'permissions, and the udev rule to write'
 rm -r "$root/etc/udev"
 if [ "$(id -u)" -eq 0 ]; then
-	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor --verbose \
+	setpriv --reuid 65534 --regid 65534 --clear-groups "$tmp/hetmem" doctor --verbose --require all \
 		--sysroot "$root" >"$tmp/out" 2>"$tmp/err" </dev/null
 	status=$?
 else
-	run doctor --verbose --sysroot "$root"
+	run doctor --verbose --require all --sysroot "$root"
 fi
 [ $status -eq 1 ] && grep -q "chmod 666 /dev/hetmem" "$tmp/out" && ! grep -q udev "$tmp/out"
 judge 'without udev: chmod'
@@ -275,23 +282,28 @@ config DEVICE_PRIVATE=n HMM_MIRROR=n
 rm -r "$root/sys/module/hetmem" "$root/dev/hetmem"
 put /proc/self/limits 'Max locked memory         8388608              8388608              bytes'
 run doctor --verbose --sysroot "$root"
-words() { tr -s ' ' '\n' | sed 's/;$//' | grep -vFx ... | LC_ALL=C sort -u; }
+words() { tr -s ' ' '\n' | sed '/^$/d' | sed 's/;$//' | grep -vFx ... | LC_ALL=C sort -u; }
 words <"$tmp/out" >"$tmp/words"
 for columns in 80 100 200; do
 	COLUMNS=$columns run doctor --sysroot "$root"
 	sed '/^and [0-9]/,$d' "$tmp/out" >"$tmp/lines"
-	[ "$status" -eq 1 ] && [ "$(wc -L <"$tmp/out")" -le $columns ] && [ "$(wc -l <"$tmp/lines")" -eq 6 ] &&
-		head -1 "$tmp/out" | grep -q '^missing memory moves ' && ! grep -Eq '^ok|page size|hugetlb|swap' "$tmp/out" &&
+	[ "$status" -eq 0 ] && [ "$(wc -L <"$tmp/out")" -le $columns ] && [ ! -s "$tmp/err" ] &&
+		[ "$(head -1 "$tmp/out")" = 'Works here:' ] && grep -q '^  ok *PyTorch ' "$tmp/lines" &&
+		[ "$(grep -c '^  missing ' "$tmp/lines")" -eq 5 ] && ! grep -Eq 'page size|hugetlb|swap' "$tmp/out" &&
 		grep -Eq "^and 1[0-9] more are as expected; 'hetmem doctor --verbose' lists all$" "$tmp/out"
-	judge "$columns columns: the verdict, what is missing, and the rest in one line"
-	words <"$tmp/lines" | LC_ALL=C comm -23 - "$tmp/words" >"$tmp/broken"
+	judge "$columns columns: what works, what is missing, and the rest in one line"
+	grep -E '^  (missing|note)' "$tmp/lines" | words | LC_ALL=C comm -23 - "$tmp/words" >"$tmp/broken"
 	[ ! -s "$tmp/broken" ]
 	judge "$columns columns: no word is broken"
 done
+[ "$(sed -n '/^Missing, for programs whose malloc/,/^$/p' "$tmp/out" | grep -c '^  missing *\(CONFIG_\|memory moves\)')" -eq 3 ] &&
+	[ "$(sed -n '/^Missing, for hints/,/^$/p' "$tmp/out" | grep -c '^  missing *\(hetmem.ko\|/dev/hetmem\)')" -eq 2 ] &&
+	[ "$(grep -c '^Missing, for' "$tmp/out")" -eq 2 ]
+judge 'what is missing is below those whom it concerns, once'
 [ "$(grep -c 'boot a kernel with' "$tmp/out")" -eq 1 ] && sed -n '/^What to do:$/,$p' "$tmp/out" | grep -q '^  - '
 judge 'advice, each once'
 LC_ALL=C NO_COLOR=1 run doctor --sysroot "$root"
-[ "$status" -eq 1 ] && ! LC_ALL=C grep -q '[^[:print:]]' "$tmp/out"
+[ "$status" -eq 0 ] && ! LC_ALL=C grep -q '[^[:print:]]' "$tmp/out"
 judge 'LC_ALL=C, NO_COLOR: plain ASCII'
 if command -v script >/dev/null; then
 	TERM=xterm script -qec "stty cols 100; '$hetmem' doctor --verbose --sysroot '$root'" /dev/null </dev/null 2>/dev/null |
@@ -302,8 +314,63 @@ if command -v script >/dev/null; then
 fi
 machine
 run doctor --sysroot "$root"
-[ "$status" -eq 0 ] && head -1 "$tmp/out" | grep -q '^ok  *memory moves ' && ! grep -q 'What to do' "$tmp/out"
-judge 'nothing missing: the verdict, and nothing to do'
+[ "$status" -eq 0 ] && [ "$(grep -c '^  ok ' "$tmp/out")" -eq 10 ] &&
+	! grep -Eq 'What to do|Missing|Does not work' "$tmp/out"
+judge 'nothing missing: all uses, and nothing to do'
+
+# Scripts ask for uses; only these make the status 1.
+# asks NAME STATUS WORDS PATTERN: with --require WORDS; stderr matches PATTERN.
+asks()
+{
+	run doctor --require "$3" --sysroot "$root"
+	complains "$2" && grep -Eq "$4" "$tmp/err" && grep -q '^Works here:$' "$tmp/out"
+	judge "$1"
+}
+
+every=pools,device,pytorch,cupy,managed,sleep,unified,hmm,moves,module
+run doctor --require $every,all --sysroot "$root"
+complains 0
+judge 'a machine that has all: every word, and all'
+config DEVICE_PRIVATE=n
+asks 'no HMM' 1 hmm '^hetmem doctor: required, and does not work: hmm: .*HMM$'
+asks 'one of several' 1 pools,module,hmm ' hmm: '
+run doctor --require pytorch,cupy,managed,sleep,device --sysroot "$root"
+complains 0
+judge 'PyTorch, CuPy, managed memory and sleep need no HMM'
+run doctor --require pytorch --require moves --require unified --sysroot "$root"
+[ "$status" -eq 1 ] && [ "$(wc -l <"$tmp/err")" -eq 2 ] && grep -q ' moves: ' "$tmp/err" && grep -q ' unified: ' "$tmp/err"
+judge '--require several times: a line for each that does not work'
+rm -r "$root/sys/module/hetmem"
+asks 'no module' 1 module ' module: hetmem.ko is not loaded$'
+rm -r "$root/sys/module/nvidia_uvm"
+asks 'no nvidia_uvm' 1 managed ' managed: nvidia_uvm is not loaded$'
+asks 'the driver is there' 1 device,pytorch ' pytorch: nvidia_uvm is not loaded$'
+rm -r "$root/proc/driver"
+asks 'no GPU' 1 device ' device: no NVIDIA GPU here$'
+run doctor --require pools --sysroot "$root"
+complains 0 && grep -q '^  ok *pools *of host memory' "$tmp/out" &&
+	[ "$(grep -c 'device memory, PyTorch, CuPy, managed memory, sleep, unified' "$tmp/out")" -eq 1 ]
+judge 'no GPU: pools of host memory work; uses with one reason are one line'
+for word in hmmm HMM '' 'hmm,' ',hmm' 'hmm pools' al allx; do
+	wrong "--require '$word'" "'[^']*' is not one of pools, device, pytorch, .*module, all" doctor --require "$word"
+done
+wrong 'control characters of a word are escaped' "'h.x1b.31m' is not one of" doctor --require $'h\e[31m'
+run doctor --require hmm,pools --json --sysroot "$root"
+complains 1
+judge '--require with --json: the object, and the line'
+cp "$tmp/out" "$tmp/json"
+cat >"$tmp/check.pl" <<'EOP'
+use JSON::PP;
+local $/;
+my $doctor = decode_json(<>);
+my %use = map { $_->{use} => $_ } @{$doctor->{uses}};
+die unless @{$doctor->{uses}} == 10 && $doctor->{uses}[0]{use} eq 'pools';
+die unless $use{pools}{works} && $use{pools}{required} && !$use{hmm}{works} && $use{hmm}{required};
+die unless !$use{sleep}{required} && $use{hmm}{name} eq 'HMM' && $use{hmm}{why};
+my %check = map { $_->{name} => $_ } @{$doctor->{checks}};
+die unless $check{CONFIG_DEVICE_PRIVATE}{matters_for} =~ /malloc/ && !defined $check{kernel}{matters_for};
+EOP
+check '--json: the uses, and for whom it matters' perl "$tmp/check.pl" "$tmp/json"
 
 # What is in the files of others does not reach the terminal.
 machine
@@ -323,7 +390,7 @@ for file in proc/self/limits proc/swaps proc/driver/nvidia/version dev/hetmem \
 done
 head -c 300000 /dev/urandom >"$root/proc/config.gz"
 run doctor --verbose --sysroot "$root"
-[ "$status" -eq 1 ] && [ "$(wc -l <"$tmp/out")" -ge 12 ]
+[ "$status" -eq 0 ] && [ "$(wc -l <"$tmp/out")" -ge 12 ]
 judge 'directories and rubbish in the place of files: no crash'
 
 # Machines that the soft driver plays: the verdict, the evidence, what contradicts.
@@ -337,7 +404,7 @@ plays()
 	export HETMEM_SOFT_MACHINE=$2
 	shift 2
 	run doctor --verbose
-	[ "$status" -le 1 ] && [ ! -s "$tmp/err" ] || good=1
+	[ "$status" -eq 0 ] && [ ! -s "$tmp/err" ] || good=1
 	for pattern; do
 		grep -Eq -- "$pattern" "$tmp/out" || good=1
 	done
@@ -382,8 +449,15 @@ unset HETMEM_DRIVER HETMEM_SOFT_MACHINE
 check 'the example of an error names no group' sh -c "! strings '$hetmem' build/libhetmem.so* | grep 'join its group'"
 
 run doctor
-[ "$status" -le 1 ] && grep -Eq '^(ok|missing) +memory moves' "$tmp/out" && [ ! -s "$tmp/err" ]
-judge 'this machine'
-grep -q '^ok  *memory moves' "$tmp/out" || [ "$status" -eq 1 ]
-judge 'exit 0 means that memory moves'
+[ "$status" -eq 0 ] && head -1 "$tmp/out" | grep -Eq '^(Works here:|Nothing works here.)$' && [ ! -s "$tmp/err" ]
+judge 'this machine: what works comes first, and status 0'
+HETMEM_DRIVER=soft run doctor --require pools,device,pytorch,cupy,managed,sleep
+complains 0
+judge 'the soft driver plays a device for all frameworks'
+HETMEM_DRIVER=soft HETMEM_SOFT_MACHINE=hmm run doctor --require hmm,unified,moves
+complains 0
+judge 'and HMM'
+HETMEM_DRIVER=soft HETMEM_SOFT_MACHINE=cdmm run doctor --require unified,hmm
+complains 1 && grep -q ' hmm: ' "$tmp/err"
+judge 'on CDMM no HMM'
 done_testing

@@ -284,13 +284,17 @@ bool doctor_devices(struct doctor *doctor)
 	bool moves;
 	int ret;
 
-	if (!doctor->live)
-		return verdict_from_files(doctor);
+	if (!doctor->live) {
+		moves = verdict_from_files(doctor);
+		doctor_uses(doctor, NULL, moves);
+		return moves;
+	}
 	check_cuda(doctor);
 	ret = hetmem_open(&hm, NULL);
 	if (ret) {
 		doctor_report(doctor, CHECK_MISSING, "memory moves", NULL,
 			      "no: %s", hetmem_last_error());
+		doctor_uses(doctor, NULL, false);
 		return false;
 	}
 	doctor_report(doctor, CHECK_OK, "driver in use", NULL, "%s",
@@ -304,6 +308,7 @@ bool doctor_devices(struct doctor *doctor)
 		      moves ? NULL : doctor->demo, "%s%s",
 		      moves ? "" : "no: ",
 		      ret ? hetmem_last_error() : feature.reason);
+	doctor_uses(doctor, hm, moves);
 	hetmem_close(hm);
 	return moves;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
-/* hetmem doctor: what this machine can do, why not more, what to do. */
+/* hetmem doctor: what works on this machine, what is missing, what to do. */
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -67,6 +67,17 @@ static void print_table(const struct doctor *doctor)
 	struct table *table = table_new(columns, ARRAY_SIZE(columns));
 	size_t i;
 
+	for (i = 0; i < USE_NR; i++) {
+		const bool works = doctor->uses[i].works;
+		char *text = xasprintf("%s%s; %s", works ? "" : "no ", doctor_use_gives(i),
+				       doctor->uses[i].why);
+		char *name = xasprintf("use: %s", doctor_use_name(i));
+		const char *cells[] = { works ? "ok" : "note", name, text };
+
+		table_row(table, cells);
+		free(name);
+		free(text);
+	}
 	for (i = 0; i < doctor->nr; i++) {
 		const struct check *check = &doctor->checks[i];
 		char *text = check->todo ?
@@ -82,36 +93,102 @@ static void print_table(const struct doctor *doctor)
 	table_print(table);
 }
 
-/* The verdict first, which was found last. */
-static const struct check *in_order(const struct doctor *doctor, enum check_state state, size_t i)
+/* One line, cut between words: the rest is in --verbose. */
+static void print_line(const char *state, const char *name, const char *why, int name_width,
+		       int width)
 {
-	const struct check *check = &doctor->checks[i ? i - 1 : doctor->nr - 1];
+	int indent = 11 + name_width, room = width > indent + 20 ? width - indent : 20;
+	char *shown = xescape(why), *escaped = xescape(name);
+	size_t len = strlen(shown);
 
-	if (!i)
-		return state == CHECK_MISSING ? check : NULL;
-	return i < doctor->nr && check->shown && check->state == state ? check : NULL;
+	if (len > (size_t)room)
+		len = words_that_fit(shown, room - 4);
+	printf("  %-7s %-*s %.*s%s\n", state, name_width, escaped, (int)len, shown,
+	       shown[len] ? " ..." : "");
+	free(escaped);
+	free(shown);
 }
 
-/* One line, cut between words: the rest is in --verbose. The @verdict has as many as it needs. */
-static void print_line(const struct check *check, bool verdict, int name_width, int width)
+static void print_uses(const struct doctor *doctor, int name_width, int width)
 {
-	const char *state = state_names[check->state];
-	int indent = 9 + name_width, room = width > indent + 20 ? width - indent : 20;
-	char *why = xescape(check->why), *name = xescape(check->name);
-	size_t len = strlen(why);
+	bool any = false;
+	size_t i;
 
-	if (verdict) {
-		printf("%-7s %-*s ", state, name_width, name);
-		print_words(why, indent, width);
-		goto out;
+	for (i = 0; i < USE_NR; i++) {
+		char *text;
+
+		if (!doctor->uses[i].works)
+			continue;
+		if (!any)
+			puts("Works here:");
+		any = true;
+		text = i == USE_POOLS ? xasprintf("%s, %s", doctor->uses[i].why, doctor_use_gives(i)) :
+			xstrdup(doctor_use_gives(i));
+		print_line("ok", doctor_use_name(i), text, name_width, width);
+		free(text);
 	}
-	if (len > (size_t)room)
-		len = words_that_fit(why, room - 4);
-	printf("%-7s %-*s %.*s%s\n", state, name_width, name, (int)len, why,
-	       why[len] ? " ..." : "");
-out:
-	free(name);
-	free(why);
+	if (!any)
+		puts("Nothing works here.");
+}
+
+/* The uses that do not work, with the same reason in one line. */
+static void print_useless(const struct doctor *doctor, int width)
+{
+	char *names, *longer;
+	bool any = false;
+	size_t i, j;
+
+	for (i = 0; i < USE_NR; i++) {
+		const char *why = doctor->uses[i].why;
+
+		for (j = 0; j < i; j++)
+			if (!doctor->uses[j].works && !strcmp(doctor->uses[j].why, why))
+				break;
+		if (doctor->uses[i].works || j < i)
+			continue;
+		names = xstrdup(doctor_use_name(i));
+		for (j = i + 1; j < USE_NR; j++) {
+			if (doctor->uses[j].works || strcmp(doctor->uses[j].why, why))
+				continue;
+			longer = xasprintf("%s, %s", names, doctor_use_name(j));
+			free(names);
+			names = longer;
+		}
+		if (!any)
+			puts("\nDoes not work here:");
+		any = true;
+		longer = xasprintf("%s: %s", names, why);
+		free(names);
+		names = xescape(longer);
+		fputs("  - ", stdout);
+		print_words(names, 4, width);
+		free(names);
+		free(longer);
+	}
+}
+
+/* What is missing, under a heading for those whom it concerns, in the order of the checks. */
+static void print_missing(const struct doctor *doctor, int name_width, int width)
+{
+	size_t i, j;
+
+	for (i = 0; i < doctor->nr; i++) {
+		const char *whom = doctor_whom(doctor->checks[i].name);
+
+		for (j = 0; j < i; j++)
+			if (doctor->checks[j].state == CHECK_MISSING &&
+			    !strcmp(doctor_whom(doctor->checks[j].name), whom))
+				break;
+		if (doctor->checks[i].state != CHECK_MISSING || j < i)
+			continue;
+		printf("\nMissing, for %s:\n", whom);
+		for (j = i; j < doctor->nr; j++) {
+			const struct check *check = &doctor->checks[j];
+
+			if (check->state == CHECK_MISSING && !strcmp(doctor_whom(check->name), whom))
+				print_line("missing", check->name, check->why, name_width, width);
+		}
+	}
 }
 
 /* The advice of what is shown, each once. */
@@ -142,28 +219,40 @@ static void print_advice(const struct doctor *doctor, int width)
 	}
 }
 
-/* What matters, a line each, for people. */
+/* What matters, a line each, for people: what works, what does not, whom it concerns. */
 static void print_short(const struct doctor *doctor)
 {
-	static const enum check_state order[] = { CHECK_MISSING, CHECK_OK, CHECK_NOTE };
+	static const enum check_state order[] = { CHECK_OK, CHECK_NOTE };
 	const int width = terminal_width();
-	int name_width = 0;
+	int name_width = 0, len;
+	bool any = false;
 	size_t i, s, shown = 0;
 
 	for (i = 0; i < doctor->nr; i++) {
-		const int len = strlen(doctor->checks[i].name);
-
-		if ((doctor->checks[i].shown || i == doctor->nr - 1) && len > name_width)
+		len = strlen(doctor->checks[i].name);
+		shown += doctor->checks[i].shown;
+		if (doctor->checks[i].shown && len > name_width)
 			name_width = len;
 	}
+	for (i = 0; i < USE_NR; i++) {
+		len = strlen(doctor_use_name(i));
+		if (len > name_width)
+			name_width = len;
+	}
+	print_uses(doctor, name_width, width);
+	print_useless(doctor, width);
+	print_missing(doctor, name_width, width);
 	for (s = 0; s < ARRAY_SIZE(order); s++) {
-		for (i = 0; i <= doctor->nr; i++) {
-			const struct check *check = in_order(doctor, order[s], i);
+		for (i = 0; i < doctor->nr; i++) {
+			const struct check *check = &doctor->checks[i];
 
-			if (!check)
+			if (!check->shown || check->state != order[s])
 				continue;
-			print_line(check, !i, name_width, width);
-			shown++;
+			if (!any)
+				puts("\nGood to know:");
+			any = true;
+			print_line(state_names[check->state], check->name, check->why, name_width,
+				   width);
 		}
 	}
 	if (doctor->nr > shown)
@@ -193,8 +282,11 @@ static void print_json(const struct doctor *doctor, int missing, bool moves)
 		add_string(object, "state", state_names[check->state]);
 		add_string(object, "why", check->why);
 		add_string(object, "todo", check->todo);
+		add_string(object, "matters_for", check->state == CHECK_MISSING ?
+			   doctor_whom(check->name) : NULL);
 		json_object_array_add(checks, object);
 	}
+	json_object_object_add(all, "uses", doctor_uses_json(doctor));
 	json_object_object_add(all, "checks", checks);
 	json_object_object_add(all, "devices", doctor->devices ?
 			       json_object_get(doctor->devices) :
@@ -217,16 +309,18 @@ static void print_json(const struct doctor *doctor, int missing, bool moves)
 
 static int help(void)
 {
-	puts("Usage: hetmem doctor [--verbose] [--json]\n"
-	     "Reports what this machine can do with memory that CPUs and GPUs share.\n"
-	     "The first line is the verdict. A line has one of these:\n\n"
+	puts("Usage: hetmem doctor [--require USE,...] [--verbose] [--json]\n"
+	     "Reports what works on this machine, what is missing, and for whom it matters.\n"
+	     "A line has one of these:\n\n"
 	     "  ok       it is there\n"
 	     "  missing  it is not; why, and what to do about it\n"
 	     "  note     good to know; does not count\n\n"
+	     "  --require USE  fails unless USE works: pools, device, pytorch, cupy, managed,\n"
+	     "                 sleep, unified, hmm, moves, module, or all (nothing is missing)\n"
 	     "  --verbose      everything that was looked at, with evidence and advice\n"
 	     "  --json         the same for programs\n\n"
-	     "Exit status: 0 nothing is missing and memory can move to a device and back,\n"
-	     "1 something is missing, 2 cannot do what was typed.");
+	     "Exit status: 0 every required use works, 1 one of them does not,\n"
+	     "2 cannot do what was typed.");
 	return EXIT_OK;
 }
 
@@ -239,7 +333,7 @@ int cmd_doctor(int argc, char **argv)
 		.device_private = -1,
 	};
 	bool json = false, verbose = false, moves;
-	int missing = 0, c;
+	int missing = 0, status, c;
 	struct stat st;
 	size_t i;
 
@@ -257,6 +351,11 @@ int cmd_doctor(int argc, char **argv)
 						   optarg);
 			doctor.root = optarg;
 			doctor.live = false;
+			break;
+		case 'r':
+			c = doctor_require(&doctor, optarg);
+			if (c)
+				return c;
 			break;
 		case 'h':
 			return help();
@@ -288,6 +387,10 @@ int cmd_doctor(int argc, char **argv)
 	else
 		print_short(&doctor);
 	doctor_advice_end(&doctor);
+	fflush(stdout);
+	status = doctor_judge(&doctor, missing);
+	for (i = 0; i < USE_NR; i++)
+		free(doctor.uses[i].why);
 	for (i = 0; i < doctor.nr; i++) {
 		free(doctor.checks[i].name);
 		free(doctor.checks[i].why);
@@ -298,5 +401,5 @@ int cmd_doctor(int argc, char **argv)
 	json_object_put(doctor.devices);
 #endif
 	free(doctor.release);
-	return missing || !moves ? EXIT_FAILED : EXIT_OK;
+	return status;
 }

@@ -29,12 +29,32 @@ struct check {
 	bool shown;
 };
 
+/* In the order of the report. */
+enum doctor_use {
+	USE_POOLS,
+	USE_DEVICE,
+	USE_PYTORCH,
+	USE_CUPY,
+	USE_MANAGED,
+	USE_SLEEP,
+	USE_UNIFIED,
+	USE_HMM,
+	USE_MOVES,
+	USE_MODULE,
+	USE_NR
+};
+
 /* What later checks need to know of earlier ones; -1 is "cannot be told". */
 struct doctor {
 	const char *root;	/* prefix of every file that is read */
 	bool live;		/* this very machine: may be asked, not read */
 	struct check *checks;
 	size_t nr;
+	struct {
+		char *why;
+		bool works, required;
+	} uses[USE_NR];
+	bool require_all;	/* nothing may be missing */
 	struct json_object *devices;	/* for --json; NULL: there are none */
 	char *release;
 	char *tree;		/* hetmem's source, "": here; NULL: there is none */
@@ -77,6 +97,23 @@ void doctor_kernel(struct doctor *doctor);	/* release, configuration */
 void doctor_module(struct doctor *doctor);	/* ours, and its node */
 void doctor_nvidia(struct doctor *doctor);
 void doctor_memory(struct doctor *doctor);	/* pages, nodes, limits */
+
+/* uses.c: what a reader comes for. */
+struct hetmem;
+
+const char *doctor_use_name(enum doctor_use use);
+/* What the reader gains by it. */
+const char *doctor_use_gives(enum doctor_use use);
+void doctor_use(struct doctor *doctor, enum doctor_use use, bool works, const char *why);
+/* Judges all uses. @hm NULL: from files, or the library's last error. */
+void doctor_uses(struct doctor *doctor, struct hetmem *hm, bool moves);
+/* Users whom the lack of the check @name concerns. */
+const char *doctor_whom(const char *name);
+/* Reads the words of --require. Returns 0 or the status of a wrong command line. */
+int doctor_require(struct doctor *doctor, const char *typed);
+/* Complains about each required use that does not work. Returns the exit status. */
+int doctor_judge(const struct doctor *doctor, int missing);
+struct json_object *doctor_uses_json(const struct doctor *doctor);
 
 /* Devices as the library sees them, and the verdict: can memory move? */
 bool doctor_devices(struct doctor *doctor);
