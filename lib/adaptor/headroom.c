@@ -7,11 +7,13 @@
  * leave the same usable, see hm_headroom_fit().
  *
  * A gate in R's providers does the counting (provider/gate.h). hetmem_memory_info() takes
- * some 100 us, so its answer serves for a while. Memory of R that nobody touched yet still
+ * some 100 us, so its answer serves for a while; for a device, until memory is made: then
+ * the gate asks whether others have taken some meanwhile. Memory of R that nobody touched yet still
  * counts as usable on the host: mincore(2) finds it, and look() subtracts it.
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -117,6 +119,22 @@ static int64_t usable(const struct headroom *h, struct hetmem_memory_info *info)
 	    info->usable == HETMEM_MEMORY_UNKNOWN)
 		return INT64_MAX / 4;
 	return clamp(info->usable);
+}
+
+/* For the gate, after it let memory through. */
+static int64_t left(struct hm_gate *gate)
+{
+	struct headroom *h = (struct headroom *)((char *)gate - offsetof(struct headroom, gate));
+	struct hetmem_memory_info info;
+	int64_t bytes = usable(h, &info);
+
+	/* Exactly the reserve is left, or less. */
+	if (!bytes) {
+		bytes = clamp(info.figures[info.least].bytes) - clamp(info.reserve);
+		if (info.least == HETMEM_MEMORY_DRIVER && info.figures[HETMEM_MEMORY_CACHE].counts)
+			bytes += clamp(info.figures[HETMEM_MEMORY_CACHE].bytes);
+	}
+	return bytes - clamp(h->bytes);
 }
 
 /* Tells the gate how much R may make. */
@@ -254,6 +272,7 @@ static int headroom_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	case HM_CTL_ALLOC_WITH:
 		r.size = ((struct hm_ctl_alloc *)arg)->size;
 		return request(h, &r);
+	case HM_CTL_MOVE:
 	case HM_CTL_WAKE:
 	case HM_CTL_RESTORE:
 		return request(h, &r);
@@ -336,6 +355,8 @@ int hm_headroom_create(struct hetmem_resource *upstream, uint64_t bytes,
 		return -ENOMEM;
 	find_where(upstream, &h->where);
 	h->bytes = bytes;
+	if (h->where >= 0)
+		h->gate.usable = left;
 	h->keep.device = upstream->device;
 	h->keep.bytes = on_device;
 	if (h->keep.device >= 0)

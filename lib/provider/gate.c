@@ -139,6 +139,27 @@ void hm_gate_entered(const struct hm_provider *p, uint64_t bytes, int err)
 		add(err ? &gate->left : &gate->made, bytes);
 }
 
+int hm_gate_verify(const struct hm_provider *p)
+{
+	struct hm_gate *gate;
+	int64_t made, usable;
+	int err = 0;
+
+	for (gate = p->gate; gate; gate = gate->outer) {
+		if (!gate->usable)
+			continue;
+		made = get(&gate->made);
+		usable = gate->usable(gate);
+		hm_gate_open_to(gate, made, usable);
+		if (usable >= 0)
+			continue;
+		tell_refused(gate);
+		err = hm_error(-ENOMEM, "%s: headroom: %lld bytes more than is usable were made",
+			       p->ops->name, -(long long)usable);
+	}
+	return err;
+}
+
 void hm_gate_leave(const struct hm_provider *p, uint64_t bytes)
 {
 	struct hm_gate *gate;

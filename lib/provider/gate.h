@@ -5,7 +5,9 @@
  * nothing, and the bound is exact.
  *
  * The owner of the gate tells it how much is usable, see hm_gate_open_to(). Until it does
- * so again, the gate lets the providers hold that much more than they held then.
+ * so again, the gate lets the providers hold that much more than they held then. Others may
+ * take memory meanwhile: so a gate with usable() asks again once memory was made. What left
+ * too little usable is given back at once, and refused.
  *
  * There is no lock. Four counters only grow: @asked before memory is made, @made after
  * that, @leaving before it is given back, @left after that. So @asked - @left is at least
@@ -25,12 +27,15 @@ struct hm_provider;
  * @limit: bound of @asked - @left
  * @asked, @made, @leaving, @left: bytes
  * @granule: the largest granularity of the providers: they make multiples of it
+ * @usable: bytes that are usable, negative: too much was made; any thread, with any lock.
+ *	NULL: nobody asks
  */
 struct hm_gate {
 	struct hm_gate *outer;
 	int64_t limit;
 	int64_t asked, made, leaving, left;
 	size_t granule;
+	int64_t (*usable)(struct hm_gate *gate);
 };
 
 /* HM_CTL_GATE: the memory of a resource passes @gate, or, not @attach, no longer does. */
@@ -79,6 +84,12 @@ uint64_t hm_gate_room(const struct hm_gate *gate);
  */
 int hm_gate_enter(const struct hm_provider *p, uint64_t bytes);
 void hm_gate_entered(const struct hm_provider *p, uint64_t bytes, int err);
+
+/*
+ * After hm_gate_entered() without an error: -ENOMEM if a gate finds that too little is
+ * usable, and the caller gives the memory back.
+ */
+int hm_gate_verify(const struct hm_provider *p);
 
 /* Around the giving back of @bytes by @p, of which @kept are held after all. */
 void hm_gate_leave(const struct hm_provider *p, uint64_t bytes);

@@ -47,7 +47,10 @@ int hm_provider_alloc_region(struct hm_provider *self, size_t size, hetmem_strea
 		return err;
 	err = self->ops->alloc(self, size, stream, ptr);
 	hm_gate_entered(self, size, err);
-	return err;
+	if (err)
+		return err;
+	err = hm_gate_verify(self);
+	return err && !hm_provider_free_region(self, *ptr, size, stream) ? err : 0;
 }
 
 int hm_provider_free_region(struct hm_provider *self, void *ptr, size_t size,
@@ -73,7 +76,10 @@ int hm_provider_create_handle(struct hm_provider *self, size_t size, bool rdma,
 		return err;
 	err = self->ops->create(self, size, rdma, handle);
 	hm_gate_entered(self, size, err);
-	return err;
+	if (err)
+		return err;
+	err = hm_gate_verify(self);
+	return err && !hm_provider_release_handle(self, *handle, size) ? err : 0;
 }
 
 int hm_provider_release_handle(struct hm_provider *self, uint64_t handle, size_t size)
