@@ -211,8 +211,8 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  * Sleep synchronizes with all work of all devices. Then it gives back the memory of all
  * pools whose tag= is @tag (NULL: of all pools), including allocated memory. Addresses are
  * kept. During sleep an allocation returns -EBUSY, and an access faults. Wake gives the
- * addresses memory again. After -ENOMEM only some addresses have memory: call wake again.
- * Pinned and exported memory stays, with its contents.
+ * addresses memory again. After an error the pools are asleep as before and hold nothing:
+ * call wake again. Pinned and exported memory stays, with its contents.
  *
  * With HETMEM_SLEEP_KEEP, sleep copies the contents of allocated memory to page-locked host
  * memory before it gives device memory back. Wake copies them back. The host memory has
@@ -229,8 +229,8 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  *	that stream, its capture is invalid now. With HETMEM_SLEEP_KEEP also: the pool is
  *	asleep without its contents;
  * -EINVAL: unknown flags;
- * -ENOMEM: wake: no device memory; sleep: no room for the contents, and the text has the
- *	number of bytes that fit;
+ * -ENOMEM: wake: too little device memory, and the text has the missing bytes; sleep: no
+ *	room for the contents, and the text has the number of bytes that fit;
  * -EIO.
  */
 int hetmem_sleep(struct hetmem_resource *res, const char *tag, unsigned int flags);

@@ -289,6 +289,37 @@ static int restore_all(struct hm_several *s, struct hm_ctl_restore *arg)
 	return err;
 }
 
+/* All of them make their memory, and are awake; or none. The last error stays. */
+static int wake_all(struct hm_several *s, struct hm_ctl_sleep *arg)
+{
+	const enum hm_wake_step step = arg->step;
+	char text[256];
+	int i, j, err = 0, result = -EOPNOTSUPP;
+
+	if (step == HM_WAKE_ALL)
+		arg->step = HM_WAKE_MAKE;
+	for (i = 0; i < s->nr; i++) {
+		err = s->upstreams[i]->ops->ctl(s->upstreams[i], HM_CTL_WAKE, arg);
+		if (err && err != -EOPNOTSUPP)
+			break;
+		result = err ? result : 0;
+	}
+	if (i < s->nr && arg->step == HM_WAKE_MAKE) {
+		snprintf(text, sizeof(text), "%s", hetmem_last_error());
+		arg->step = HM_WAKE_CANCEL;
+		for (j = 0; j < i; j++)
+			s->upstreams[j]->ops->ctl(s->upstreams[j], HM_CTL_WAKE, arg);
+		result = hm_error(err, "%s", text);
+	} else if (i < s->nr) {
+		result = err;
+	} else if (!result && step == HM_WAKE_ALL) {
+		arg->step = HM_WAKE_FINISH;
+		result = wake_all(s, arg);
+	}
+	arg->step = step;
+	return result;
+}
+
 /* All of them, whatever one says: what it did is not to be done again. */
 static int release_all(struct hm_several *s, enum hm_ctl op, void *arg)
 {
@@ -381,6 +412,8 @@ int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return set_all(s, arg);
 	case HM_CTL_RESTORE:
 		return restore_all(s, arg);
+	case HM_CTL_WAKE:
+		return wake_all(s, arg);
 	case HM_CTL_ALLOC_WITH:
 		return alloc_with_first(s, arg);
 	case HM_CTL_CAPTURE_RELEASE:

@@ -18,6 +18,17 @@ struct hm_ctl_walk {
 };
 
 /*
+ * A wake of several pools is all or nothing: all of them make their memory, then all of
+ * them load contents and are awake, or those that made memory give it back.
+ */
+enum hm_wake_step {
+	HM_WAKE_ALL,		/* both */
+	HM_WAKE_MAKE,
+	HM_WAKE_FINISH,
+	HM_WAKE_CANCEL,
+};
+
+/*
  * @tag: of pools, NULL: all; @keep: a sleep keeps the contents. @call: number of the call
  * of hetmem_sleep(), never 0; @undo: a wake wakes only what that call put to sleep.
  */
@@ -25,6 +36,7 @@ struct hm_ctl_sleep {
 	const char *tag;
 	bool keep;
 	bool undo;
+	enum hm_wake_step step;
 	uint32_t call;
 };
 

@@ -47,6 +47,7 @@
  * look up again. So a free before the end of a stream is covered by its last
  * event, and no later free is taken for covered.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -736,18 +737,40 @@ static int pool_go_to_sleep(struct pool *p, const struct hm_ctl_sleep *arg)
 	return put_to_sleep(p);
 }
 
-/* With both locks. Releases pool->lock while it copies. */
-static int pool_wake_up(struct pool *p)
+/* The text of @err stays. */
+static int wake_failed(struct pool *p, int err)
+{
+	char text[256];
+
+	snprintf(text, sizeof(text), "%s", hetmem_last_error());
+	p->source->sleep(p);
+	p->waking = false;
+	tell(p, HETMEM_REMAP_WAKE, true, err);
+	return hm_error(err, "%s", text);
+}
+
+/*
+ * With both locks. Releases pool->lock while it copies. After an error the pool is asleep
+ * as before, and has no memory. Observers see one wake, whatever its steps are.
+ */
+static int pool_wake_up(struct pool *p, enum hm_wake_step step)
 {
 	int err;
 
-	tell(p, HETMEM_REMAP_WAKE, false, 0);
+	if (step == HM_WAKE_CANCEL)
+		return p->waking ? wake_failed(p, -ECANCELED) : 0;
+	if (!p->waking)
+		tell(p, HETMEM_REMAP_WAKE, false, 0);
+	p->waking = true;
 	err = p->source->wake(p);
+	if (!err && step == HM_WAKE_MAKE)
+		return 0;
 	if (!err && p->saved)
 		err = p->source->load(p);
-	tell(p, HETMEM_REMAP_WAKE, true, err);
 	if (err)
-		return err;
+		return wake_failed(p, err);
+	p->waking = false;
+	tell(p, HETMEM_REMAP_WAKE, true, 0);
 	p->saved = false;
 	pool_awake(p);
 	return 0;
@@ -845,10 +868,10 @@ static int pool_sleep_or_wake(struct pool *p, const struct hm_ctl_sleep *arg, bo
 	if (!wake)
 		err = pool_go_to_sleep(p, arg);
 	else if (p->asleep && (!arg->undo || p->slept_in == arg->call))
-		err = pool_wake_up(p);
+		err = pool_wake_up(p, arg->step);
 	hm_pool_unlock_moves(p);
 	/* A max that was lowered while the pool slept concerns free memory only. */
-	if (wake && !err)
+	if (wake && !err && !p->asleep)
 		pool_shrink(p);
 	return err;
 }

@@ -32,9 +32,9 @@
  * @nr_lost: streams that were lost, and not synchronized since
  * @settle_next: arena where hm_pool_settle() goes on; @nr_settled: arenas before
  *	it in which it found no more to do
- * @asleep: memory is released, addresses stay; @saved: and so are contents; @slept_in: by
- *	which call of hetmem_sleep(). @sleep_lock: held by a sleep, a wake and a move, taken
- *	before @lock; @mover: hm_thread() of its holder, or 0
+ * @asleep: memory is released, addresses stay; @saved: and so are contents; @waking:
+ *	see enum hm_wake_step; @slept_in: by which call of hetmem_sleep(). @sleep_lock:
+ *	held by a sleep, a wake and a move, taken before @lock; @mover: its hm_thread(), or 0
  * @host: works in a forked child; only then @fork is registered
  * @whole: blocks own their handles
  * @shared: streams share @room; @sum_due: hm_pool_sum() may raise the peak; @published: or NULL
@@ -50,7 +50,7 @@ struct pool {
 	struct hash *hash;
 	uint32_t nr_privates;
 	uint64_t cache_max;
-	bool asleep, saved;
+	bool asleep, saved, waking;
 	uint32_t slept_in;
 	bool host;
 	bool whole;

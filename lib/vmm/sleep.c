@@ -3,6 +3,8 @@
  * The VMM pool: memory that stays (pin), and memory that goes while addresses
  * stay (sleep, wake).
  */
+#include <stdio.h>
+
 #include "vmm/spill.h"
 
 int hm_vmm_pin(struct pool *p, struct block *b)
@@ -26,24 +28,39 @@ int hm_vmm_pin(struct pool *p, struct block *b)
 	return 0;
 }
 
-static int put_to_sleep(struct pool *p, struct handle *h)
+/* The addresses of @h have no memory from now on, wholly or in part. */
+static int unmap(struct pool *p, struct handle *h)
 {
-	const struct hm_provider_ops *ops = p->provider->ops;
 	struct vmm *v = vmm_of(p);
-	uint64_t addr = page_addr(v, mapping_at(v, h->mapping)->page);
+	struct mapping *m = mapping_at(v, h->mapping);
 	int err;
 
-	p->calls += 2;
-	err = ops->unmap(p->provider, addr, bytes_of(p, h->pages));
+	p->calls++;
+	err = p->provider->ops->unmap(p->provider, page_addr(v, m->page), bytes_of(p, h->pages));
 	if (err)
 		return err;
+	m->half = false;
 	h->flags |= HANDLE_ASLEEP;
+	return 0;
+}
+
+/* Gives back the memory of @h, which is awake, or asleep and stuck. */
+static int put_to_sleep(struct pool *p, struct handle *h)
+{
+	int err = 0;
+
+	if (!(h->flags & HANDLE_ASLEEP) || mapping_at(vmm_of(p), h->mapping)->half)
+		err = unmap(p, h);
+	if (err)
+		return err;
+	p->calls++;
 	err = hm_provider_release_handle(p->provider, h->handle, bytes_of(p, h->pages));
 	if (err) {
 		/* Wake maps what is still there. */
 		h->flags |= HANDLE_STUCK;
 		return err;
 	}
+	h->flags &= ~HANDLE_STUCK;
 	hm_pool_unhold(p, bytes_of(p, h->pages));
 	return 0;
 }
@@ -65,8 +82,8 @@ int hm_vmm_sleep(struct pool *p)
 		struct handle *h = handle_at(v, id);
 
 		if (!h->mapping || h->maps != 1 || !h->pages ||
-		    h->flags & (HANDLE_PINNED | HANDLE_ASLEEP | HANDLE_RESERVED |
-				HANDLE_HOST | HANDLE_TORN))
+		    h->flags & (HANDLE_PINNED | HANDLE_RESERVED | HANDLE_HOST | HANDLE_TORN) ||
+		    (h->flags & (HANDLE_ASLEEP | HANDLE_STUCK)) == HANDLE_ASLEEP)
 			continue;
 		one = put_to_sleep(p, h);
 		err = err ? err : one;
@@ -74,35 +91,38 @@ int hm_vmm_sleep(struct pool *p)
 	return err;
 }
 
+static bool lacks_memory(const struct handle *h)
+{
+	return h->mapping && (h->flags & (HANDLE_ASLEEP | HANDLE_STUCK)) == HANDLE_ASLEEP;
+}
+
+static int make_memory(struct pool *p, struct handle *h)
+{
+	int err;
+
+	/* Whatever max= is now: live memory is not refused. */
+	p->calls++;
+	err = hm_provider_create_handle(p->provider, bytes_of(p, h->pages), true, &h->handle);
+	if (err)
+		return err;
+	h->flags |= HANDLE_STUCK;
+	hm_pool_hold(p, bytes_of(p, h->pages));
+	return 0;
+}
+
+/* Maps @h, which has memory. */
 static int wake_up(struct pool *p, struct handle *h)
 {
-	const struct hm_provider_ops *ops = p->provider->ops;
 	struct vmm *v = vmm_of(p);
 	struct mapping *m = mapping_at(v, h->mapping);
-	uint64_t addr = page_addr(v, m->page);
-	int err = 0;
+	int err = m->half ? unmap(p, h) : 0;
 
-	if (m->half) {
-		p->calls++;
-		err = ops->unmap(p->provider, addr, bytes_of(p, h->pages));
-		if (err)
-			return err;
-		m->half = false;
-	}
-	if (!(h->flags & HANDLE_STUCK)) {
-		/* Whatever max= is now: live memory is not refused. */
-		p->calls++;
-		err = hm_provider_create_handle(p->provider, bytes_of(p, h->pages), true,
-						&h->handle);
-		if (err)
-			return err;
-		hm_pool_hold(p, bytes_of(p, h->pages));
-	}
+	if (err)
+		return err;
 	p->calls += 2;
-	err = ops->map(p->provider, addr, bytes_of(p, h->pages), h->handle);
+	err = p->provider->ops->map(p->provider, page_addr(v, m->page), bytes_of(p, h->pages),
+				    h->handle);
 	if (err) {
-		/* Memory without addresses until the next try. */
-		h->flags |= HANDLE_STUCK;
 		m->half = err == -EUCLEAN;
 		return m->half ? -EIO : err;
 	}
@@ -187,20 +207,42 @@ static void merge_all(struct pool *p)
 	}
 }
 
+/* The text names the bytes that are missing, before they are given back. */
+static int no_memory(uint64_t need, uint64_t made, int err)
+{
+	char reason[160];
+
+	snprintf(reason, sizeof(reason), "%s", hetmem_last_error());
+	return hm_error(err, "wake: %llu bytes are needed, %llu of them could be made, %llu are missing: %s",
+			(unsigned long long)need, (unsigned long long)made,
+			(unsigned long long)(need - made), reason);
+}
+
+/* Memory for all comes before anything is mapped. After an error the caller sleeps again. */
 int hm_vmm_wake(struct pool *p)
 {
 	struct vmm *v = vmm_of(p);
-	int err = 0, one;
+	uint64_t need = 0, made = 0;
+	int err = 0;
 	uint32_t id;
 
 	merge_all(p);
-	for (id = 1; id < v->handles.nr; id++) {
+	for (id = 1; id < v->handles.nr; id++)
+		if (lacks_memory(handle_at(v, id)))
+			need += bytes_of(p, handle_at(v, id)->pages);
+	for (id = 1; id < v->handles.nr && !err; id++) {
+		if (!lacks_memory(handle_at(v, id)))
+			continue;
+		err = make_memory(p, handle_at(v, id));
+		if (err)
+			return err == -ENOMEM ? no_memory(need, made, err) : err;
+		made += bytes_of(p, handle_at(v, id)->pages);
+	}
+	for (id = 1; id < v->handles.nr && !err; id++) {
 		struct handle *h = handle_at(v, id);
 
-		if (!h->mapping || !(h->flags & HANDLE_ASLEEP))
-			continue;
-		one = wake_up(p, h);
-		err = err ? err : one;
+		if (h->mapping && h->flags & HANDLE_ASLEEP)
+			err = wake_up(p, h);
 	}
 	return err;
 }
