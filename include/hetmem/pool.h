@@ -216,7 +216,8 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  *
  * With HETMEM_SLEEP_KEEP, sleep copies the contents of allocated memory to page-locked host
  * memory before it gives device memory back. Wake copies them back. The host memory has
- * exactly the size of the contents, rounded up to 2 MiB; max_host= of the pool bounds it.
+ * exactly the size of the contents, rounded up to 2 MiB; max_host= of the pool bounds it, and
+ * what the host can spare: hetmem_memory_info() of the host.
  * After the wake the pool keeps park= bytes of it for the next sleep (default: a quarter of
  * the host's available memory). Each hetmem_poll() gives back 64 MiB of the rest;
  * hetmem_trim() gives back all. A forked child does not have this host memory. If a sleep

@@ -265,6 +265,13 @@ int hetmem_memory_info(struct hetmem *hm, int device,
 	return 0;
 }
 
+uint64_t hm_host_usable(struct hetmem *hm)
+{
+	struct hetmem_memory_info info = { .size = sizeof(info) };
+
+	return hetmem_memory_info(hm, -1, &info) ? HETMEM_MEMORY_UNKNOWN : info.usable;
+}
+
 void hm_keep_add(struct hetmem *hm, struct hm_keep *keep)
 {
 	pthread_mutex_lock(&hm->lock);

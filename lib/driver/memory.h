@@ -35,6 +35,9 @@ void hm_keep_remove(struct hetmem *hm, struct hm_keep *keep);
  */
 uint64_t hm_headroom_fit(struct hetmem *hm, int device);
 
+/* Bytes that the host can spare, less the reserve; HETMEM_MEMORY_UNKNOWN: nobody tells. */
+uint64_t hm_host_usable(struct hetmem *hm);
+
 /* Reads HETMEM_RESERVE. -EINVAL, with a text: it is wrong. */
 int hm_read_reserve(struct hm_reserve *reserve);
 

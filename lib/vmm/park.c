@@ -176,15 +176,6 @@ static uint64_t round_up(uint64_t bytes)
 	return (bytes + PIECE_UNIT - 1) & ~(PIECE_UNIT - 1);
 }
 
-/* What the host and the cgroup have, or HETMEM_MEMORY_UNKNOWN, which is the largest. */
-static uint64_t host_available(const struct pool *p)
-{
-	struct hm_host_memory host;
-
-	hm_host_memory(p->res.hm->root, &host);
-	return host.available < host.cgroup ? host.available : host.cgroup;
-}
-
 static int no_room(const struct hm_park *park, uint64_t most, const char *reason)
 {
 	return hm_error(-ENOMEM, "sleep: %llu bytes of contents do not fit: at most %llu (%s)",
@@ -196,12 +187,12 @@ static int no_room(const struct hm_park *park, uint64_t most, const char *reason
 static int has_room(const struct pool *p, const struct hm_park *park)
 {
 	uint64_t most = p->opt.max_host ? p->opt.max_host : UINT64_MAX;
-	const uint64_t available = host_available(p);
+	const uint64_t available = hm_host_usable(p->res.hm);
 	const char *reason = "max_host=";
 
 	if (available != HETMEM_MEMORY_UNKNOWN && available + park->held < most) {
 		most = available + park->held;
-		reason = "the host has no more";
+		reason = "what the host has left, less its reserve";
 	}
 	return round_up(park->bytes) <= most ? 0 : no_room(park, most, reason);
 }
@@ -385,7 +376,7 @@ static uint64_t to_keep(const struct pool *p)
 
 	if (p->opt.park_given)
 		return p->opt.park;
-	available = host_available(p);
+	available = hm_host_usable(p->res.hm);
 	return available == HETMEM_MEMORY_UNKNOWN ? 0 : available / KEEP_SHARE;
 }
 

@@ -202,6 +202,16 @@ static int too_much_host(const struct pool *p, uint64_t bytes)
 			(unsigned long long)p->opt.spill);
 }
 
+/* Whether the host can spare @bytes. Without the lock. */
+static int host_room(const struct pool *p, uint64_t bytes)
+{
+	const uint64_t usable = hm_host_usable(p->res.hm);
+
+	return bytes <= usable ? 0 :
+		hm_error(-ENOMEM, "spill: %llu bytes do not fit on the host: at most %llu (what it has left, less its reserve)",
+			 (unsigned long long)bytes, (unsigned long long)usable);
+}
+
 /* A new part is counted before it is made: other threads see it. */
 static int part_add(struct pool *p, uint32_t pages, uint32_t *id)
 {
@@ -216,7 +226,10 @@ static int part_add(struct pool *p, uint32_t pages, uint32_t *id)
 	sp->host_bytes += bytes_of(p, pages);
 	p->calls += 4;
 	pthread_mutex_unlock(&p->lock);
-	err = part_make(p, &part, &made);
+	made = false;
+	err = host_room(p, bytes_of(p, pages));
+	if (!err)
+		err = part_make(p, &part, &made);
 	gone = err && (!made || !part_unmake(p, &part));
 	pthread_mutex_lock(&p->lock);
 	if (err) {
@@ -261,8 +274,8 @@ static int make_min_host(struct pool *p)
 	const uint64_t part = p->opt.handle ? p->opt.handle : PART_BYTES;
 	const uint32_t pages = part >> vmm_of(p)->shift;
 	struct hm_spill *sp = spill_of(p);
+	int err = p->opt.min_host ? host_room(p, p->opt.min_host) : 0;
 	uint32_t id;
-	int err = 0;
 
 	pthread_mutex_lock(&p->lock);
 	while (!err && sp->host_bytes < p->opt.min_host) {
