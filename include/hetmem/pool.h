@@ -299,8 +299,8 @@ int hetmem_import_close(struct hetmem *hm, void *ptr);
  *
  * A lower max takes no live memory away. The pool gives free memory back until at
  * most max is held, and waits for work on that memory, up to twice wait=. A
- * pool over vmm() has addresses for 16 times its first max and twice its spill: set
- * reserve= to raise max further. A higher min keeps memory, but allocates none. Errors:
+ * pool over vmm() has addresses for 16 times its first max and twice its spill, less in a
+ * process that has few left: set reserve= to raise max further. A higher min keeps memory, but allocates none. Errors:
  * -EINVAL: no such parameter, or a bad value; the text has the valid ones;
  * -EOPNOTSUPP: the parameter cannot change, or no resource of @res has it;
  * -EOWNERDEAD.

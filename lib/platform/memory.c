@@ -122,6 +122,17 @@ uint64_t hm_node_free(const char *root, int node)
 	return bytes;
 }
 
+uint64_t hm_addresses_used(void)
+{
+	char *text = read_all("/proc/self/statm");
+	uint64_t pages = 0;
+
+	if (text)
+		sscanf(text, "%" SCNu64, &pages);
+	free(text);
+	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 /* Replaces octal escapes of the kernel (\040) by their characters, in place. */
 static void unescape(char *text)
 {

@@ -137,6 +137,9 @@ struct hm_host_memory {
 /* @root: before the path of each file, "" except in tests. */
 void hm_host_memory(const char *root, struct hm_host_memory *m);
 
+/* Addresses that the process has mapped or reserved, in bytes; 0: nobody tells. */
+uint64_t hm_addresses_used(void);
+
 /* Free memory of a node and clean pages of files there, or unknown. */
 uint64_t hm_node_free(const char *root, int node);
 

@@ -909,6 +909,11 @@ static int pool_set(struct pool *p, struct hm_ctl_set *set)
 	err = set->change(set, "pool", p->provider->total, &opt);
 	if (!err)
 		err = check_options(&opt, p->provider);
+	if (!err && p->source->addresses && opt.max > p->opt.max &&
+	    opt.max > p->source->addresses(p))
+		err = hm_error(-EINVAL, "pool: max=%llu is more than its %llu bytes of addresses: make it with reserve=",
+			       (unsigned long long)opt.max,
+			       (unsigned long long)p->source->addresses(p));
 	if (!err && !set->try) {
 		p->opt.max = opt.max;
 		p->opt.min = opt.min;

@@ -55,6 +55,7 @@
  * @end_moves: ends moves that are under way; -EIO: some still are. With both locks;
  *	releases pool->lock.
  * @move, @observe: as HM_CTL_MOVE, HM_CTL_OBSERVE. Without a lock.
+ * @addresses: bytes of addresses that memory can be mapped at, NULL: any number
  * @tell: calls observers before a sleep or a wake (@after: after it, with @err). With both
  *	locks; releases pool->lock.
  * @moved: adds the figures of moves.
@@ -98,6 +99,7 @@ struct source {
 	int (*move)(struct pool *p, struct hm_ctl_move *arg);
 	int (*observe)(struct pool *p, const struct hm_ctl_observe *arg);
 	void (*tell)(struct pool *p, enum hetmem_remap_cause cause, bool after, int err);
+	uint64_t (*addresses)(const struct pool *p);
 	void (*moved)(const struct pool *p, struct hetmem_resource_stats *st);
 };
 

@@ -316,8 +316,9 @@ static int plan_addresses(struct pool *p, enum vmm_place place, uint32_t want,
 		return hm_pool_asleep();
 	if (hm_vmm_find_hole(v, place, want, page))
 		return 0;
-	return hm_error(-ENOMEM, "pool: no %llu bytes of addresses in one piece, reserve= says how many there are",
-			(unsigned long long)want << v->shift);
+	return hm_error(-ENOMEM, "pool: no %llu bytes of addresses in one piece, of %llu that reserve= can raise",
+			(unsigned long long)want << v->shift,
+			(unsigned long long)v->nr << v->shift);
 }
 
 /* The free handles; without those whose addresses are not to change. */

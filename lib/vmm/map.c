@@ -7,7 +7,9 @@
  */
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
+#include "platform/platform.h"
 #include "vmm/park.h"
 #include "vmm/spill.h"
 #include "vmm/vmm.h"
@@ -685,6 +687,15 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 /* Addresses to reserve, in multiples of the memory and of spill=; halved if refused. */
 #define RESERVE_FACTOR	16
 #define SPILL_FACTOR	2
+/*
+ * A pool takes a share of the addresses that the process has left: so a process has room
+ * for 1,000 pools on a large device, and below a RLIMIT_AS for the rest of itself. The
+ * kernel gives x86 programs 2^47 bytes of addresses.
+ */
+#define ADDRESSES	((uint64_t)1 << 47)
+#define RESERVE_SHARE	128
+#define LIMIT_SHARE	4
+#define RESERVE_LEAST	64	/* units */
 #define MAX_MAPPINGS	(1U << 22)
 
 static void vmm_edge(struct pool *p, const struct block *b)
@@ -1072,6 +1083,11 @@ static void vmm_moved(const struct pool *p, struct hetmem_resource_stats *st)
 	st->spilled_peak = sp->spilled_peak;
 }
 
+static uint64_t vmm_addresses(const struct pool *p)
+{
+	return (uint64_t)vmm_of(p)->nr << vmm_of(p)->shift;
+}
+
 static uint64_t vmm_parked(const struct pool *p)
 {
 	return hm_park_held(vmm_of(p)->park);
@@ -1095,21 +1111,36 @@ static void vmm_destroy(struct pool *p, bool forget)
 	p->memory = NULL;
 }
 
-/* As many addresses as are wanted, or fewer: all memory once at least. */
+/* Most addresses that one pool takes, if it is not told how many. */
+static uint64_t share_of_addresses(void)
+{
+	const uint64_t used = hm_addresses_used();
+	struct rlimit limit;
+	uint64_t all = ADDRESSES;
+
+	if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur < all)
+		all = limit.rlim_cur;
+	all = used < all ? all - used : 0;
+	return all / (limit.rlim_cur < ADDRESSES ? LIMIT_SHARE : RESERVE_SHARE);
+}
+
+/* As many addresses as are wanted, or fewer: see above. */
 static int reserve_addresses(struct pool *p, struct vmm *v)
 {
 	const size_t size = p->provider->granularity;
+	const uint64_t least = p->opt.reserve ? p->opt.reserve : RESERVE_LEAST * size;
 	uint64_t total = p->opt.max ? p->opt.max : p->provider->total;
-	uint64_t bytes = p->opt.reserve, least = p->opt.reserve;
+	uint64_t bytes = p->opt.reserve, share;
 	uintptr_t base;
 	int err;
 
 	if (!bytes) {
-		least = total ? total : size;
-		bytes = least * RESERVE_FACTOR + p->opt.spill * SPILL_FACTOR;
-		least += p->opt.spill;
-		if (bytes < 64 * size)
-			bytes = 64 * size;
+		bytes = total * RESERVE_FACTOR + p->opt.spill * SPILL_FACTOR;
+		share = share_of_addresses();
+		if (bytes > share)
+			bytes = share;
+		if (bytes < least)
+			bytes = least;
 	}
 	for (;; bytes /= 2) {
 		bytes = (bytes + size - 1) & ~(uint64_t)(size - 1);
@@ -1181,6 +1212,7 @@ static const struct source vmm_source = {
 	.load = vmm_load,
 	.idle = vmm_idle,
 	.parked = vmm_parked,
+	.addresses = vmm_addresses,
 	.export = hm_vmm_export,
 	.drop = hm_vmm_drop,
 	.declare = hm_movable_declare,
