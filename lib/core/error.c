@@ -8,7 +8,7 @@
 
 #include "core/core.h"
 
-static __thread char last_error[512];
+static __thread char last_error[1024];
 
 int hm_error(int err, const char *fmt, ...)
 {

@@ -1151,7 +1151,7 @@ int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
 		err = attempt(p, s, arg);
 	if (err != -ENOMEM || p->opt.wait_ms == HM_POOL_NO_WAIT)
 		return err;
-	deadline = hm_now() + hm_pool_most_wait(p);
+	deadline = hm_now() + hm_pool_most_wait_on(p, s);
 	do {
 		wait = wait_for_change(p, deadline, waited);
 		if (p->asleep)
@@ -1192,21 +1192,6 @@ struct block *hm_pool_find(struct pool *p, struct pool_stream *s,
 
 	*err = hm_pool_attempt(p, s, units << UNIT_SHIFT, find_attempt, &w, waited);
 	return *err ? NULL : w.block;
-}
-
-int hm_pool_explain(struct pool *p, const char *what, size_t size, int err,
-		    uint64_t waited, const struct hm_stream *on)
-{
-	char reason[256], wait[80] = "";
-
-	snprintf(reason, sizeof(reason), "%s", hetmem_last_error());
-	if (on)
-		snprintf(wait, sizeof(wait), ", waited %llu ms, at last for memory in use on stream %llu",
-			 (unsigned long long)waited / 1000000,
-			 (unsigned long long)on->id);
-	return hm_error(err, "%s %zu bytes: %s; %llu bytes held, %lld live%s",
-			what, size, reason, (unsigned long long)p->reserved,
-			(long long)p->requested, wait);
 }
 
 void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
@@ -1308,7 +1293,7 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 	if (!b) {
 		p->failed++;
 		hm_pool_show(p);
-		return hm_pool_explain(p, "alloc of", size, err,
+		return hm_pool_explain(p, s, "alloc of", size, err,
 				       p->order.wait_ns - wait_ns, waited);
 	}
 	*ptr = (void *)(uintptr_t)b->addr;

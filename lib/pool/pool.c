@@ -379,7 +379,7 @@ static int pool_attempt(struct pool *p, struct pool_stream *s,
 	s->pins--;
 	if (err != -ENOMEM)
 		return err;
-	return hm_pool_explain(p, what, size, err, p->order.wait_ns - wait_ns,
+	return hm_pool_explain(p, s, what, size, err, p->order.wait_ns - wait_ns,
 			       waited);
 }
 
@@ -1253,8 +1253,6 @@ int hm_pool_create_over(struct hm_provider *provider,
 	p->provider = provider;
 	p->source = source;
 	p->opt = *options;
-	if (!p->opt.wait_ms)
-		p->opt.wait_ms = HM_POOL_WAIT_MS;
 	if (p->opt.spill && !p->opt.handle)
 		p->opt.handle = spill_handle(p);
 	p->host = provider->caps & HM_PROVIDER_FORK;

@@ -21,7 +21,9 @@
  *	power of two; 0: grows with the pool
  * @reserve: bytes of addresses to reserve, 0: enough. Mappable providers only
  * @wait_ms: most milliseconds that one allocation waits for memory in use
- *	before it is -ENOMEM; 0: HM_POOL_WAIT_MS, HM_POOL_NO_WAIT: none
+ *	before it is -ENOMEM; 0: HM_POOL_WAIT_MS, on the host's own stream
+ *	HM_POOL_HOST_WAIT_MS, for a program that synchronized would wait there as
+ *	long as the work takes; HM_POOL_NO_WAIT: none
  * @decay_ms: gives back what was not used that long, when called anyway;
  *	0: only when asked to
  * @cache: most bytes of free blocks that a stream keeps for itself, 0: chosen
@@ -67,6 +69,7 @@ struct hm_pool_options {
 };
 
 #define HM_POOL_WAIT_MS		1000
+#define HM_POOL_HOST_WAIT_MS	30000
 /*
  * The handle size with spill=. While memory is copied to the host, a change of mappings takes
  * 1 ms on an H200, whatever the size of the handle. A copy of 32 MiB takes 0.6 ms. Training at

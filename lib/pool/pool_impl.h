@@ -213,8 +213,8 @@ int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
  * Adds to the error's text what the pool holds, and that it waited for @on, if
  * that is not NULL. Returns @err.
  */
-int hm_pool_explain(struct pool *p, const char *what, size_t size, int err,
-		    uint64_t waited_ns, const struct hm_stream *on);
+int hm_pool_explain(struct pool *p, const struct pool_stream *s, const char *what, size_t size,
+		    int err, uint64_t waited_ns, const struct hm_stream *on);
 /*
  * Returns a BUSY block that @s may use, or NULL and *@err. May release the
  * lock. *@waited: the stream that was waited for last, if any.

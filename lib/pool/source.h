@@ -103,10 +103,24 @@ struct source {
 	void (*moved)(const struct pool *p, struct hetmem_resource_stats *st);
 };
 
-/* wait=, in ns. */
+/* wait=, or the default of @ms, in ns. */
+static inline uint64_t hm_pool_wait_or(const struct pool *p, unsigned int ms)
+{
+	if (p->opt.wait_ms == HM_POOL_NO_WAIT)
+		return 0;
+	return (p->opt.wait_ms ? p->opt.wait_ms : ms) * 1000000ULL;
+}
+
 static inline uint64_t hm_pool_most_wait(const struct pool *p)
 {
-	return p->opt.wait_ms == HM_POOL_NO_WAIT ? 0 : p->opt.wait_ms * 1000000ULL;
+	return hm_pool_wait_or(p, HM_POOL_WAIT_MS);
+}
+
+/* Of an allocation on @s. Captures and private pools ask on the host's stream, too. */
+static inline uint64_t hm_pool_most_wait_on(const struct pool *p, const struct pool_stream *s)
+{
+	return hm_pool_wait_or(p, s->s.index || p->order.nr_captured || p->nr_privates ?
+			       HM_POOL_WAIT_MS : HM_POOL_HOST_WAIT_MS);
 }
 
 /* Whether @s is behind all that was done with the FREE block @b. */

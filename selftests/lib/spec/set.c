@@ -185,7 +185,7 @@ static void test_stack(void)
 	is(opt_of(res)->max, 32 * MB, "by its kind");
 	is(hetmem_resource_set(res, "times", "0"), 0, "retry's");
 	is(hetmem_resource_set(res, "wait", "1ms"), 0, "retry has a wait, too");
-	is(opt_of(res)->wait_ms, HM_POOL_WAIT_MS, "the pool's is what it was");
+	is(opt_of(res)->wait_ms, 0, "the pool's is what it was");
 	hetmem_resource_destroy(res);
 	res = make("limit(pool(host),max=1M)");
 	refused(res, "max", "50%", -EINVAL, "no total");
