@@ -16,6 +16,7 @@ MODLOADDIR ?= /usr/lib/modules-load.d
 DKMSDIR	?= /usr/src
 BASHDIR	?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR	?= $(PREFIX)/share/zsh/site-functions
+FISHDIR	?= $(PREFIX)/share/fish/vendor_completions.d
 PYTHONDIR ?= $(PREFIX)/lib/python3/dist-packages
 DESTDIR	?=
 KDIR	?= /lib/modules/$(shell uname -r)/build
@@ -73,7 +74,7 @@ kernel_tests := $(kernel_src:selftests/%.c=$(B)/selftests/%)
 fuzzer	 := $(B)/selftests/kernel/fuzz/fuzz
 cmakedir = $(LIBDIR)/cmake/hetmem
 dirs	 = $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(LIBDIR)/hetmem $(cmakedir) $(INCDIR)/hetmem \
-		$(INCDIR)/linux $(BINDIR) $(BASHDIR) $(ZSHDIR))
+		$(INCDIR)/linux $(BINDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR))
 
 ifeq ($(V),1)
 Q	=
@@ -484,7 +485,8 @@ install: all man
 		to=$(DESTDIR)$(MANDIR)/man$${page##*.}; \
 		$(INSTALL) -d $$to && cp -Pf $$page $$to/ && { [ -h $$page ] || chmod 644 $$to/$${page##*/}; } || exit; \
 		done
-	$(Q)for shell in bash:$(BASHDIR)/hetmem zsh:$(ZSHDIR)/_hetmem; do \
+	$(Q)for shell in bash:$(BASHDIR)/hetmem zsh:$(ZSHDIR)/_hetmem \
+		fish:$(FISHDIR)/hetmem.fish; do \
 		$(B)/hetmem completion $${shell%%:*} >"$(DESTDIR)$${shell#*:}" || exit; done
 	$(Q)$(fill) lib/hetmem.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/hetmem.pc
 	$(Q)$(fill) lib/hetmem-config.cmake.in >$(DESTDIR)$(cmakedir)/hetmem-config.cmake
@@ -505,6 +507,7 @@ install: all man
 # What may be empty after uninstall, the innermost first. A prefix of the system stays.
 emptied	 = $(LIBDIR)/hetmem $(LIBDIR)/pkgconfig $(cmakedir) $(LIBDIR)/cmake $(INCDIR)/hetmem \
 	$(INCDIR)/linux $(BASHDIR) $(dir $(BASHDIR)) $(ZSHDIR) $(dir $(ZSHDIR)) \
+	$(FISHDIR) $(dir $(FISHDIR)) \
 	$(foreach n,1 3 4 7,$(MANDIR)/man$(n)) $(MANDIR) \
 	$(if $(filter-out /usr /usr/local,$(PREFIX)),$(LIBDIR) $(BINDIR) $(INCDIR) \
 		$(PREFIX)/share $(PREFIX))
@@ -515,7 +518,7 @@ uninstall:
 		$(LIBDIR)/hetmem/libhetmem-preload.so $(LIBDIR)/libhetmem.a \
 		$(LIBDIR)/pkgconfig/hetmem.pc $(INCDIR)/hetmem.h \
 		$(cmakedir)/hetmem-config.cmake $(cmakedir)/hetmem-config-version.cmake \
-		$(BASHDIR)/hetmem $(ZSHDIR)/_hetmem \
+		$(BASHDIR)/hetmem $(ZSHDIR)/_hetmem $(FISHDIR)/hetmem.fish \
 		$(patsubst include/%,$(INCDIR)/%,$(wildcard include/hetmem/*.h*)) \
 		$(patsubst include/uapi/%,$(INCDIR)/%,$(wildcard include/uapi/linux/*.h)) \
 		$(BINDIR)/hetmem \

@@ -244,14 +244,101 @@ static void zsh(void)
 	     "fi");
 }
 
+static void fish_text(const char *text)
+{
+	const char *c;
+
+	putchar('\'');
+	for (c = text; *c; c++) {
+		if (*c == '\'' || *c == '\\')
+			putchar('\\');
+		putchar(*c);
+	}
+	putchar('\'');
+}
+
+static void fish_kind(const char *value, bool option)
+{
+	static const char *const actions[] = {
+		[KIND_NONE] = "", [KIND_FILE] = " -F",
+		[KIND_DIRECTORY] = " -a '(__fish_complete_directories)'",
+		[KIND_PID] = " -a '(__fish_complete_pids)'",
+		[KIND_COMMAND] = " -a '(__fish_complete_command)'",
+	};
+	const enum kind kind = kind_of(value);
+
+	if (option)
+		fputs(kind == KIND_FILE ? " -r" : " -x", stdout);
+	if (kind == KIND_WORDS) {
+		fputs(" -a '", stdout);
+		print_values(value);
+		putchar('\'');
+	} else {
+		fputs(actions[kind], stdout);
+	}
+}
+
+static void fish_commands(const char *condition, const struct command *commands, size_t nr)
+{
+	size_t i;
+
+	for (i = 0; i < nr; i++) {
+		printf("complete -c hetmem -n '%s' -a %s -d ", condition, commands[i].name);
+		fish_text(commands[i].help);
+		putchar('\n');
+	}
+}
+
+static void fish(void)
+{
+	const struct option_row *row;
+	const struct options_of *of;
+
+	puts("# fish completion of hetmem, made by: hetmem completion fish\n"
+	     "function __hetmem_command\n"
+	     "\tset -l words (commandline -opc)\n"
+	     "\tset -e words[1]\n"
+	     "\tif test \"$words[1]\" = bench; and test (count $words) -gt 1\n"
+	     "\t\ttest \"$argv\" = \"bench $words[2]\"\n"
+	     "\telse\n"
+	     "\t\ttest \"$argv\" = \"$words[1]\"\n"
+	     "\tend\n"
+	     "end\n"
+	     "complete -c hetmem -f\n"
+	     "complete -c hetmem -l help\n"
+	     "complete -c hetmem -n '__hetmem_command' -l version");
+	fish_commands("__hetmem_command", subcommands, nr_subcommands);
+	fish_commands("__hetmem_command bench", benches, nr_benches);
+	for (of = options_table; of->command; of++) {
+		for (row = of->rows; row->name; row++) {
+			if (row->hidden)
+				continue;
+			printf("complete -c hetmem -n '__hetmem_command %s' -l %s", of->command,
+			       row->name);
+			if (row->typed)
+				printf(" -s %c", row->letter);
+			if (row->value)
+				fish_kind(row->value, true);
+			putchar('\n');
+		}
+		if (of->argument) {
+			printf("complete -c hetmem -n '__hetmem_command %s'", of->command);
+			fish_kind(of->argument, false);
+			putchar('\n');
+		}
+	}
+}
+
 static int help(void)
 {
-	puts("Usage: hetmem completion bash|zsh\n"
+	puts("Usage: hetmem completion bash|zsh|fish\n"
 	     "Prints what the shell needs to complete commands, options and their values.\n\n"
 	     "'make install' and the packages install it. Without them add to ~/.bashrc\n\n"
 	     "  eval \"$(hetmem completion bash)\"\n\n"
 	     "or to ~/.zshrc, after compinit\n\n"
-	     "  eval \"$(hetmem completion zsh)\"");
+	     "  eval \"$(hetmem completion zsh)\"\n\n"
+	     "or to ~/.config/fish/config.fish\n\n"
+	     "  hetmem completion fish | source");
 	return EXIT_OK;
 }
 
@@ -267,12 +354,14 @@ int cmd_completion(int argc, char **argv)
 		return usage_error("completion", "one shell at a time, '%s' is too many",
 				   argv[optind + 1]);
 	if (optind == argc)
-		return usage_error("completion", "which shell? Give bash or zsh");
+		return usage_error("completion", "which shell? Give bash, zsh or fish");
 	if (!strcmp(argv[optind], "bash"))
 		bash();
 	else if (!strcmp(argv[optind], "zsh"))
 		zsh();
+	else if (!strcmp(argv[optind], "fish"))
+		fish();
 	else
-		return usage_error("completion", "'%s' is not bash or zsh", argv[optind]);
+		return usage_error("completion", "'%s' is not bash, zsh or fish", argv[optind]);
 	return EXIT_OK;
 }

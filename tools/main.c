@@ -25,7 +25,7 @@ const struct command subcommands[] = {
 	{ "bench", cmd_bench, "what it costs, beside its peers" },
 	{ "spec", cmd_spec, "what a spec of a memory resource names" },
 	{ "replay", cmd_replay, "recorded allocations through any resource" },
-	{ "completion", cmd_completion, "options for the Tab key of bash or zsh" },
+	{ "completion", cmd_completion, "options for the Tab key of bash, zsh or fish" },
 };
 const size_t nr_subcommands = ARRAY_SIZE(subcommands);
 

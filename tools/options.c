@@ -110,7 +110,7 @@ const struct options_of options_table[] = {
 		VALUE("plot", 'p', "FILE.svg"),
 		VALUE("curve", 'c', "FILE.svg"),
 	} },
-	{ "completion", "bash|zsh", { { .name = NULL } } },
+	{ "completion", "bash|zsh|fish", { { .name = NULL } } },
 	{ "bench kernel", "residency|track|busy|device|events", {
 		VALUE("size", 's', "MIB"),
 		FLAG("quick", 'q'),

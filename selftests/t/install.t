@@ -33,7 +33,7 @@ find /lib/udev/rules.d /usr/lib/udev/rules.d 2>/dev/null | sort >"$tmp/after"
 also 'the system has what it had' diff "$tmp/before" "$tmp/after"
 for file in bin/hetmem lib/libhetmem.so.0 lib/libhetmem.a lib/cmake/hetmem/hetmem-config.cmake \
 	    include/hetmem.h share/man/man1/hetmem.1 share/zsh/site-functions/_hetmem \
-	    share/bash-completion/completions/hetmem; do
+	    share/bash-completion/completions/hetmem share/fish/vendor_completions.d/hetmem.fish; do
 	also "$file" test -s "$x/$file"
 done
 check 'a rule goes where the user may write' as_user make install PREFIX="$home/y" UDEVDIR="$home/y/rules" UNITDIR="$home/y/units"

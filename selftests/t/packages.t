@@ -37,7 +37,8 @@ mapfile -t tool_pages < <(cd build/man && printf 'usr/share/man/man%s.gz\n' *.[1
 check 'the command, its man pages and its completion' diff <(files hetmem-tools) \
 	<(list usr/bin/hetmem lib/systemd/system/hetmem-tune.service "$lib/libhetmem-soft.so" "$lib/hetmem/libhetmem-preload.so" \
 		"${tool_pages[@]}" \
-		usr/share/bash-completion/completions/hetmem usr/share/zsh/vendor-completions/_hetmem)
+		usr/share/bash-completion/completions/hetmem \
+		usr/share/fish/vendor_completions.d/hetmem.fish usr/share/zsh/vendor-completions/_hetmem)
 files libhetmem-dev >"$tmp/dev"
 for file in usr/include/hetmem.h usr/include/hetmem/pool.h usr/include/linux/hetmem.h \
 	    usr/share/man/man3/hetmem_{alloc,free}.3.gz usr/share/man/man4/hetmem.4.gz \

@@ -1,17 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
-# The Tab key: both shells complete each command, each option that its help lists, and values.
+# The Tab key: all shells complete each command, each option that its help lists, and values.
 
 . "$(dirname "$0")/tools-lib.sh"
 . selftests/vm/lib.sh
-need zsh:zsh shellcheck:shellcheck
+need zsh:zsh fish:fish shellcheck:shellcheck
 
-wrong 'completion: no shell' 'bash or zsh' completion
-wrong 'completion: another shell' "'fish' is not bash or zsh" completion fish
+wrong 'completion: no shell' 'bash, zsh or fish' completion
+wrong 'completion: another shell' "'tcsh' is not bash, zsh or fish" completion tcsh
 wrong 'completion: two shells' "'zsh' is too many" completion bash zsh
 check 'completion bash' sh -c "'$hetmem' completion bash >'$tmp/bash'"
 check 'completion zsh' sh -c "'$hetmem' completion zsh >'$tmp/zsh'"
+check 'completion fish' sh -c "'$hetmem' completion fish >'$tmp/fish'"
+check 'fish can read its own' fish --no-execute "$tmp/fish"
 check 'shellcheck has nothing to say' shellcheck -s bash "$tmp/bash"
 check 'zsh can read its own' zsh -n "$tmp/zsh"
 
@@ -50,6 +52,12 @@ completed()
 	if [ "$1" = zsh ]; then
 		awk -v line="? $2" '$0 == line { on = 1; next } on && $0 == "." { exit } on' \
 			"$tmp/zsh-completed" | grep . | sed 's/=$//' | sort -u
+		return
+	fi
+	if [ "$1" = fish ]; then
+		# shellcheck disable=SC2016
+		HOME=$tmp fish --no-config -c 'source $argv[1]; complete -C $argv[2]' "$tmp/fish" "$2" |
+			cut -f1 | sed 's/^--[a-z-]*=//; s/=$//' | grep . | sort -u
 		return
 	fi
 	bash --norc -c '. "$1"; compopt() { :; }
@@ -101,11 +109,20 @@ options()
 		grep -oE -- "(^|[ [])--[a-z][a-z-]*" | tr -d ' [' | sort -u
 }
 
-for shell in bash zsh; do
-	# shellcheck disable=SC2086
-	finds $shell 'hetmem ' $commands --help --version
-	# shellcheck disable=SC2086
-	finds $shell 'hetmem bench ' $benches --help
+for shell in bash zsh fish; do
+	# fish lists options behind a dash alone.
+	if [ $shell = fish ]; then
+		# shellcheck disable=SC2086
+		finds fish 'hetmem ' $commands
+		finds fish 'hetmem --' --help --version
+		# shellcheck disable=SC2086
+		finds fish 'hetmem bench ' $benches
+	else
+		# shellcheck disable=SC2086
+		finds $shell 'hetmem ' $commands --help --version
+		# shellcheck disable=SC2086
+		finds $shell 'hetmem bench ' $benches --help
+	fi
 	for name in $commands; do
 		[ "$name" = bench ] || check "$shell: options of $name" \
 			diff <(options "$name") <(completed $shell "hetmem $name --")
@@ -123,7 +140,7 @@ for shell in bash zsh; do
 	finds $shell 'hetmem bench kernel ' residency track busy device events
 	finds $shell 'hetmem spec ma' managed
 	finds $shell 'hetmem run --policy ' bind interleave local prefer
-	finds $shell 'hetmem completion ' bash zsh
+	finds $shell 'hetmem completion ' bash zsh fish
 	completed $shell 'hetmem run printen' >"$tmp/out"
 	also "$shell: a command" grep -qx printenv "$tmp/out"
 	completed $shell "hetmem replay $tmp/fil" >"$tmp/out"
