@@ -27,7 +27,7 @@ spdx()
 		*) want='LGPL-2.1-or-later OR MIT' ;;
 		esac
 		line=$(head -n 2 "$file" | grep -o 'SPDX-License-Identifier: .*' |
-			sed 's/^[^:]*: //; s/ *\*\/$//; s/ *-->$//; s/[[:space:]]*$//')
+			sed 's/^[^:]*: //; s/ *\*\/$//; s/",$//; s/ *-->$//; s/[[:space:]]*$//')
 		[ "$line" = "$want" ] || echo "$file: '$line', not '$want'"
 	done <"$tmp/files"
 }

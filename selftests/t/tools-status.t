@@ -128,6 +128,43 @@ exposes()
 	judge "$name"
 }
 
+# The dashboard asks for metrics and labels that exist, for rates of counters alone, and shows
+# each figure of a pool.
+cat >"$tmp/dashboard.py" <<'EOS'
+import json, re, sys
+
+source = open('tools/live/prometheus.c').read()
+kinds = {}
+for name, kind in re.findall(r'(?:begin|print_total|POOLS|TRACKED)\("(\w+)",\s*"(\w+)"', source):
+    kinds['hetmem_' + name] = kind
+for name in re.findall(r'DEVICES\("(\w+)"', source):
+    kinds['hetmem_' + name] = 'gauge'
+assert len(kinds) > 30, kinds
+labels = set(re.findall(r'[{,](\w+)=\\"', source)) | set(re.findall(r'print_label\("(\w+)"', source))
+dashboard = json.load(open(sys.argv[1]))
+assert len({panel['id'] for panel in dashboard['panels']}) == len(dashboard['panels']) > 8
+used = set()
+for panel in dashboard['panels']:
+    for target in panel['targets']:
+        names = re.findall(r'hetmem_\w+', target['expr'])
+        assert names, target
+        for name in names:
+            assert name in kinds, name
+            rate = re.search(r'(rate|increase)\(' + name + r'\{', target['expr'])
+            assert bool(rate) == (kinds[name] == 'counter'), target
+        used.update(names)
+        for label in re.findall(r'\{\{(\w+)\}\}', target['legendFormat']):
+            assert label in labels, label
+for variable in dashboard['templating']['list']:
+    for name in re.findall(r'hetmem_\w+', str(variable['query'])):
+        assert name in kinds, name
+left = {name for name in kinds if name.startswith('hetmem_pool_')} - used
+assert not left, left
+EOS
+check 'the dashboard for Grafana asks for what exists' python3 "$tmp/dashboard.py" tools/live/grafana.json
+sed 's/hetmem_pool_live_blocks/hetmem_pool_life_blocks/' tools/live/grafana.json >"$tmp/wrong.json"
+check 'and a wrong name is seen' sh -c "! python3 '$tmp/dashboard.py' '$tmp/wrong.json'"
+
 labels="pid=\"$good\",uid=\"$(id -u)\",name=\"good one\""
 exposes 'the format of Prometheus' \
 	"hetmem_pool_requested_bytes{$labels,pool=\"1\",device=\"0\",provider=\"device\",tag=\"model\"} 3145728" \
