@@ -19,7 +19,7 @@
 #include "platform/nvml.h"
 
 /* Both sides must have been built with the same. */
-#define HM_SOFT_VERSION		3
+#define HM_SOFT_VERSION		4
 #define HM_SOFT_SYMBOL		"hetmem_soft"
 
 /**
@@ -57,8 +57,8 @@ struct hm_soft_range {
  *	mapped when it runs fails the context with CUDA_ERROR_ILLEGAL_ADDRESS;
  *	memory that it must not use aborts at once in check mode. The rules know
  *	it as cuLaunchKernel.
- * @alloc, @free, @forget, @move_begin, @move_end: hm_check_alloc() and so on, in
- *	check mode
+ * @alloc, @free, @forget, @move_begin, @move_end, @parks: hm_check_alloc() and so on,
+ *	in check mode
  */
 struct hm_soft {
 	unsigned int version;
@@ -80,6 +80,7 @@ struct hm_soft {
 	void (*move_begin)(const void *ptr, size_t size, hetmem_stream stream,
 			   hetmem_stream copies, bool frozen);
 	void (*move_end)(const void *ptr, size_t size);
+	void (*parks)(hetmem_stream copies, bool on);
 };
 
 /*
@@ -159,6 +160,17 @@ static inline void hm_check_move_end(struct hetmem *hm, const void *ptr,
 {
 	if (hm_unlikely(hm->check))
 		hm->check->move_end(ptr, size);
+}
+
+/*
+ * From @on to off, work of @copies saves or restores the contents of memory that nobody is
+ * given meanwhile. Blocks may be freed meanwhile: @copies may use freed memory. The host
+ * waits for @copies before the memory is given to anybody.
+ */
+static inline void hm_check_parks(struct hetmem *hm, hetmem_stream copies, bool on)
+{
+	if (hm_unlikely(hm->check))
+		hm->check->parks(copies, on);
 }
 
 #endif /* HETMEM_DRIVER_CHECK_H */

@@ -460,11 +460,12 @@ static void check_moves(const char *problem, const struct piece *p,
 			       u, &move->since, NULL);
 }
 
-void hm_check_work(const struct soft_actor *a, const char *what)
+void hm_check_work(struct soft_actor *a, const char *what)
 {
 	struct use u = { .index = a->index, .what = what ? what : "work" };
 	const struct soft_move *move;
 
+	a->worked = clock_at(&a->clock, a->index);
 	for (move = hm_soft_world->moves; move; move = move->next)
 		if (move->frozen && move->stream == a->index &&
 		    move->thread != hm_thread())
@@ -492,7 +493,7 @@ static void use_piece(struct soft_actor *a, const struct piece *p,
 			report("memory is copied by a move that is not ordered behind its last use",
 			       p, seg->range.start, size, u, before,
 			       &a->clock);
-		if (seg->state == FREE && !copying)
+		if (seg->state == FREE && !copying && !a->parks)
 			report("memory is used after it was freed", p,
 			       seg->range.start, size, u, &seg->since, NULL);
 		if (seg->state == ALLOCATED &&
@@ -705,6 +706,9 @@ void hm_check_free_memory(const void *ptr, size_t size, hetmem_stream stream)
 
 	if (!begin(stream, &s, &clock, &u))
 		return;
+	/* An event that the stream was given after its last work is no use. */
+	if (s && u.index && u.at > s->actor.worked)
+		u.at = s->actor.worked;
 	for (; addr < end; addr += p.size) {
 		move = move_at(addr);
 		next_piece(addr, move && move->end < end ? move->end : end, &p);
@@ -743,6 +747,19 @@ void hm_check_forget_memory(const void *ptr, size_t size)
 			       clock);
 		free_segment(p.root, seg);
 	}
+	hm_soft_unlock();
+}
+
+void hm_check_set_parks(hetmem_stream copies, bool on)
+{
+	struct use u = { 0 };
+	struct soft_clock *clock;
+	struct CUstream_st *s;
+
+	if (!begin(copies, &s, &clock, &u))
+		return;
+	if (s)
+		s->actor.parks = on;
 	hm_soft_unlock();
 }
 

@@ -24,9 +24,13 @@ struct soft_clock {
  * struct soft_actor - for check mode: a stream, or one branch of a graph
  * @index: in clocks; 0: none yet
  * @clock: what its next work is ordered after
+ * @worked: number of its last work that does something: events do nothing
+ * @parks: it may use freed memory, see hm_check_parks()
  */
 struct soft_actor {
 	unsigned int index;
+	uint64_t worked;
+	bool parks;
 	struct soft_clock clock;
 };
 

@@ -254,6 +254,7 @@ EXPORT const struct hm_soft hetmem_soft = {
 	.forget = hm_check_forget_memory,
 	.move_begin = hm_check_begin_move,
 	.move_end = hm_check_end_move,
+	.parks = hm_check_set_parks,
 };
 
 /* The Driver API, by the names that libcuda.so.1 has it under. */

@@ -175,6 +175,7 @@ void hm_check_forget_memory(const void *ptr, size_t size);
 void hm_check_begin_move(const void *ptr, size_t size, hetmem_stream stream,
 			 hetmem_stream copies, bool frozen);
 void hm_check_end_move(const void *ptr, size_t size);
+void hm_check_set_parks(hetmem_stream copies, bool on);
 
 /*
  * With the lock; without check mode all do nothing. In order: an actor begins;
@@ -185,7 +186,7 @@ void hm_check_end_move(const void *ptr, size_t size);
 void hm_check_actor(struct soft_actor *a, unsigned long long id,
 		    unsigned int branch);
 void hm_check_submit(struct soft_actor *a);
-void hm_check_work(const struct soft_actor *a, const char *what);
+void hm_check_work(struct soft_actor *a, const char *what);
 void hm_check_join(struct soft_clock *c, const struct soft_clock *with);
 void hm_check_host(const struct soft_clock *clock);
 void hm_check_use(struct soft_actor *a, uintptr_t addr, size_t size,

@@ -2,6 +2,7 @@
 /* Parked contents: see park.h. */
 #include <stdlib.h>
 
+#include "driver/check.h"
 #include "platform/platform.h"
 #include "provider/regions.h"
 #include "vmm/park.h"
@@ -334,7 +335,9 @@ static int transfer(struct pool *p, struct hm_park *park, bool save)
 		return err;
 	err = make_stream(park, d);
 	if (!err) {
+		hm_check_parks(p->res.hm, park->stream, true);
 		err = copy_spans(p, park, save);
+		hm_check_parks(p->res.hm, park->stream, false);
 		res = hm_retry_once(d->cuStreamSynchronize(park->stream));
 		if (res && !err)
 			err = hm_driver_error(d, "cuStreamSynchronize", res);
