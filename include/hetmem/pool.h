@@ -219,7 +219,7 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  * exactly the size of the contents, rounded up to 2 MiB; max_host= of the pool bounds it, and
  * what the host can spare: hetmem_memory_info() of the host.
  * After the wake the pool keeps park= bytes of it for the next sleep (default: a quarter of
- * the host's available memory). Each hetmem_poll() gives back 64 MiB of the rest;
+ * the host's available memory); with park=release the wake gives all of it back. Each hetmem_poll() gives back 64 MiB of the rest;
  * hetmem_trim() gives back all. A forked child does not have this host memory. If a sleep
  * fails before device memory is given back, nothing has changed. A second sleep is no
  * error, and keeps the parked contents.

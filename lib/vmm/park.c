@@ -392,6 +392,9 @@ int hm_park_load(struct pool *p, struct hm_park *park)
 	err = transfer(p, park, false);
 	if (!err)
 		park->keep = to_keep(p);
+	/* park=release: the host has its memory back when the wake returns. */
+	while (!err && p->opt.park_given && !park->keep && park->nr_pieces && !drop_piece(park))
+		;
 	pthread_mutex_lock(&p->lock);
 	vmm_of(p)->copying = false;
 	park->is_used = err;
