@@ -20,6 +20,7 @@
 
 #include "driver/check.h"
 #include "adaptor/adaptor.h"
+#include "core/snapshot.h"
 #include "stream/uses.h"
 
 /**
@@ -44,6 +45,7 @@ struct fixed {
 	struct buffer *first;
 	struct buffer **last;
 	struct hetmem_resource_stats stats;
+	bool asleep;
 };
 
 static unsigned char *address(const struct fixed *f, const struct buffer *b)
@@ -155,7 +157,8 @@ static int fixed_alloc(struct hetmem_resource *self, size_t size,
 	err = hm_order_enter(&f->order, stream, true, &s);
 	if (err)
 		goto out;
-	err = take(f, size, align, s, ptr);
+	err = f->asleep ? hm_error(-EBUSY, "fixed: the pool below is asleep: hetmem_wake()") :
+		take(f, size, align, s, ptr);
 	if (err) {
 		f->stats.failed++;
 	} else {
@@ -301,6 +304,23 @@ static int fixed_retire(struct fixed *f, const struct hm_ctl_stream *arg)
 	return err || below == -EOPNOTSUPP ? err : below;
 }
 
+/* Its buffers have no memory while a pool below sleeps. */
+static int sleep_or_wake(struct fixed *f, enum hm_ctl op, struct hm_ctl_sleep *arg)
+{
+	const unsigned int others = arg->asleep;
+	int err;
+
+	/* Before memory goes, and after it is there. */
+	hm_lock(&f->lock);
+	f->asleep |= op == HM_CTL_SLEEP;
+	hm_unlock(&f->lock);
+	err = hm_ctl_upstream(&f->resource, op, arg);
+	hm_lock(&f->lock);
+	f->asleep = arg->asleep > others;
+	hm_unlock(&f->lock);
+	return err;
+}
+
 static int fixed_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct fixed *f = (struct fixed *)self;
@@ -310,6 +330,9 @@ static int fixed_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return fixed_retire(f, arg);
 	case HM_CTL_STATS:
 		return fixed_stats(f, arg);
+	case HM_CTL_SLEEP:
+	case HM_CTL_WAKE:
+		return sleep_or_wake(f, op, arg);
 	case HM_CTL_OWNS:
 		return fixed_owns(f, arg);
 	case HM_CTL_RECORD:

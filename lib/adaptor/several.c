@@ -314,6 +314,7 @@ static int wake_all(struct hm_several *s, struct hm_ctl_sleep *arg)
 		result = err;
 	} else if (!result && step == HM_WAKE_ALL) {
 		arg->step = HM_WAKE_FINISH;
+		arg->asleep = 0;
 		result = wake_all(s, arg);
 	}
 	arg->step = step;

@@ -31,6 +31,7 @@ enum hm_wake_step {
 /*
  * @tag: of pools, NULL: all; @keep: a sleep keeps the contents. @call: number of the call
  * of hetmem_sleep(), never 0; @undo: a wake wakes only what that call put to sleep.
+ * @asleep: adds the pools that sleep afterwards, whatever the result is.
  */
 struct hm_ctl_sleep {
 	const char *tag;
@@ -38,6 +39,7 @@ struct hm_ctl_sleep {
 	bool undo;
 	enum hm_wake_step step;
 	uint32_t call;
+	unsigned int asleep;
 };
 
 struct hm_ctl_history {

@@ -853,15 +853,19 @@ static void pool_shrink(struct pool *p)
 	}
 }
 
-static int pool_sleep_or_wake(struct pool *p, const struct hm_ctl_sleep *arg, bool wake)
+static int pool_sleep_or_wake(struct pool *p, struct hm_ctl_sleep *arg, bool wake)
 {
 	const char *tag = arg->tag;
 	int err = 0;
 
 	if (!p->source->sleep)
 		return -EOPNOTSUPP;
-	if (tag && strcmp(tag, p->opt.tag))
+	if (tag && strcmp(tag, p->opt.tag)) {
+		pthread_mutex_lock(&p->lock);
+		arg->asleep += p->asleep;
+		pthread_mutex_unlock(&p->lock);
 		return 0;
+	}
 	err = hm_pool_lock_moves(p);
 	if (err)
 		return err;
@@ -869,6 +873,7 @@ static int pool_sleep_or_wake(struct pool *p, const struct hm_ctl_sleep *arg, bo
 		err = pool_go_to_sleep(p, arg);
 	else if (p->asleep && (!arg->undo || p->slept_in == arg->call))
 		err = pool_wake_up(p, arg->step);
+	arg->asleep += p->asleep;
 	hm_pool_unlock_moves(p);
 	/* A max that was lowered while the pool slept concerns free memory only. */
 	if (wake && !err && !p->asleep)
