@@ -511,11 +511,7 @@ static void op_sleep(const struct op *op)
 	unsigned int i;
 	int err;
 
-	/*
-	 * fixed() reports its free buffers to check mode as free, and a sleep that keeps
-	 * contents copies them with the rest: check mode takes that for a wrong use.
-	 */
-	if (any_capturing() || !is_vmm() || has("fixed("))
+	if (any_capturing() || !is_vmm())
 		return;
 	for (i = 0; i < MODEL_SLOTS; i++)
 		if (slots[i].p && !asleep)
