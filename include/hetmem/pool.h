@@ -238,6 +238,15 @@ int hetmem_sleep(struct hetmem_resource *res, const char *tag, unsigned int flag
 int hetmem_wake(struct hetmem_resource *res, const char *tag);
 
 /*
+ * hetmem_wake() that waits up to @wait_ms for room: after -ENOMEM it tries again until then.
+ * The last attempt begins at the deadline or later. Between two attempts the pools are
+ * asleep and hold no device memory, so others can use it. Observers of hetmem_on_remap() see
+ * each attempt.
+ * Errors: as hetmem_wake(); -ENOMEM has the text of the last attempt.
+ */
+int hetmem_wake_within(struct hetmem_resource *res, const char *tag, unsigned int wait_ms);
+
+/*
  * Memory of captured graphs. Allocations on @stream between begin and end belong to
  * the graphs @id. Graphs can be launched many times, so only captures with @id reuse
  * that memory after a free. Release ends this: all allocations can reuse the memory

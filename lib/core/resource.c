@@ -450,6 +450,42 @@ int hetmem_wake(struct hetmem_resource *res, const char *tag)
 	return hm_resource_ctl(res, "wake", HM_CTL_WAKE, &arg);
 }
 
+/*
+ * The pause after the failed attempt @attempt, which took @cost. An attempt holds memory
+ * while it runs, so the pause is at least as long. Random, so that two waiting callers do
+ * not keep taking the memory from each other.
+ */
+static uint64_t wake_pause(unsigned int attempt, uint64_t cost)
+{
+	uint64_t pause = 1000000ULL << (attempt < 5 ? attempt : 5);
+
+	pause = pause < cost ? cost : pause;
+	return pause + (hm_now() * 0x9e3779b97f4a7c15ULL >> 24) % pause;
+}
+
+int hetmem_wake_within(struct hetmem_resource *res, const char *tag, unsigned int wait_ms)
+{
+	const uint64_t deadline = hm_now() + wait_ms * 1000000ULL;
+	uint64_t began, ended, pause;
+	unsigned int attempt;
+	int err;
+
+	for (attempt = 0;; attempt++) {
+		began = hm_now();
+		err = hetmem_wake(res, tag);
+		/* After a pause that ends at the deadline comes one last attempt. */
+		if (err != -ENOMEM || began >= deadline)
+			return err;
+		ended = hm_now();
+		pause = wake_pause(attempt, ended - began);
+		if (ended >= deadline)
+			pause = 0;
+		else if (pause > deadline - ended)
+			pause = deadline - ended;
+		nanosleep(&(struct timespec){ pause / 1000000000, pause % 1000000000 }, NULL);
+	}
+}
+
 static int move(struct hetmem_resource *res, const char *what, enum hm_move how, void *ptr,
 		bool begin)
 {
