@@ -11,6 +11,7 @@ import pickle
 import re
 import tempfile
 import threading
+import time
 import weakref
 
 import hetmem
@@ -397,6 +398,34 @@ class Resources(tap.Case):
         block.free()
         pool.sleep(keep=False)
         pool.wake()
+
+    def test_wake_waits(self):
+        self.silent("""
+            import threading, time, hetmem
+            MIB = 1 << 20
+            pool = hetmem.resource("pool(vmm)")
+            other = hetmem.resource("pool(vmm)")
+            block = pool.alloc(40 * MIB)
+            pool.sleep()
+            taken = other.alloc(30 * MIB)
+            began = time.monotonic()
+            try: pool.wake(wait=0.6)
+            except hetmem.OutOfMemoryError: pass
+            else: raise AssertionError("woke without room")
+            assert time.monotonic() - began >= 0.6
+            assert (pool.stats().reserved, pool.stats().parked) == (0, 40 * MIB)
+            for wait in -1, float("nan"):
+                try: pool.wake(wait=wait)
+                except ValueError: pass
+                else: raise AssertionError(wait)
+            thread = threading.Thread(target=lambda: pool.wake(wait=float("inf")))
+            thread.start()
+            taken.free()
+            other.close()
+            thread.join()
+            assert pool.stats().reserved == 40 * MIB
+            block.free()
+        """, HETMEM_SOFT_MEMORY="64M")
 
     def test_spill(self):
         pool = hetmem.resource("pool(vmm,spill=64M,launcher=single)")

@@ -218,6 +218,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_trim": (INT, P, SIZE, P),
     "hetmem_sleep": (INT, P, TEXT, UINT),
     "hetmem_wake": (INT, P, TEXT),
+    "hetmem_wake_within": (INT, P, TEXT, UINT),
     "hetmem_spill": (INT, P, P),
     "hetmem_fetch": (INT, P, P),
     "hetmem_spill_async": (INT, P, P),

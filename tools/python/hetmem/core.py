@@ -13,15 +13,17 @@ import ctypes
 import dataclasses
 import enum
 import errno
+import math
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any, Callable, Union
 
 from . import _abi, _library
-from ._library import HetmemError, check, integer, text, word
+from ._library import HetmemError, OutOfMemoryError, check, integer, text, word
 
 StreamLike = Union[int, Any]
 
@@ -530,9 +532,25 @@ class Resource(_Single):
             _abi.SLEEP_KEEP if keep else _abi.SLEEP_DISCARD,
         )
 
-    def wake(self, tag: str | None = None) -> None:
-        """Gives the addresses memory again."""
-        self._call("hetmem_wake", None if tag is None else text(tag))
+    def wake(self, tag: str | None = None, wait: float = 0) -> None:
+        """Gives the addresses memory again. Waits up to @wait seconds for room.
+
+        While it waits, the pools hold no device memory.
+        """
+        if not wait >= 0:
+            raise ValueError(f"wait={wait!r}: give seconds, 0 or more")
+        name = None if tag is None else text(tag)
+        deadline = time.monotonic() + wait
+        while True:
+            left = max(deadline - time.monotonic(), 0)
+            # Python handles signals between calls, such as Ctrl-C.
+            part = min(left, 0.5)
+            try:
+                self._call("hetmem_wake_within", name, math.ceil(part * 1000))
+                return
+            except OutOfMemoryError:
+                if part == left:
+                    raise
 
     def spill(self, ptr: int, wait: bool = True) -> None:
         """Block.spill() of an address."""

@@ -517,9 +517,10 @@ class Pool:
         self._torch.cuda.synchronize(self.device)
         self.resource.sleep(keep=keep)
 
-    def wake(self) -> None:
-        """Gives the tensors of the pool memory again, at their addresses."""
-        self.resource.wake()
+    def wake(self, wait: float = 0) -> None:
+        """Gives the tensors of the pool memory again, at their addresses. Waits up
+        to @wait seconds for room."""
+        self.resource.wake(wait=wait)
 
 
 _pools: list[Pool] = []
@@ -603,13 +604,13 @@ def sleep(tag: str | None = None, keep: bool = True) -> None:
             resource(device).sleep(tag, keep)
 
 
-def wake(tag: str | None = None) -> None:
-    """Wakes what sleep() put to sleep."""
+def wake(tag: str | None = None, wait: float = 0) -> None:
+    """Wakes what sleep() put to sleep. Each pool waits up to @wait seconds for room."""
     for member in _tagged(tag):
-        member.wake()
+        member.wake(wait)
     if _mode is not None:
         for device in range(_torch().cuda.device_count()):
-            resource(device).wake(tag)
+            resource(device).wake(tag, wait)
 
 
 def main(arguments: list[str] | None = None) -> None:
