@@ -398,6 +398,12 @@ class Command(tap.Case):
         self.assertEqual(result.stderr.count("\n"), 1)
         self.assertIn("no resource 'vm'", result.stderr)
 
+    def test_missing_script(self):
+        result = self.run_script("", "missing.py", "-x")
+        self.assertEqual((result.stdout, result.returncode), ("", 1))
+        self.assertEqual(
+            result.stderr, "python -m hetmem.torch: missing.py: No such file or directory\n")
+
     def test_help(self):
         result = self.run_script("", "--help")
         self.assertIn("usage: python -m hetmem.torch", result.stdout)

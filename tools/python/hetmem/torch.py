@@ -630,6 +630,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("script")
     parser.add_argument("argument", nargs=argparse.REMAINDER)
     given = parser.parse_args(arguments)
+    if not given.module and not os.path.isdir(given.script):
+        # Before anything is enabled: a script's own errors keep their traceback.
+        try:
+            open(given.script, "rb").close()
+        except OSError as error:
+            sys.exit(f"python -m hetmem.torch: {given.script}: {error.strerror}")
     try:
         enable(given.spec, given.mode)
     except (HetmemError, ImportError) as error:
