@@ -22,12 +22,15 @@ struct hm_stream_key {
 /**
  * struct hm_stream_keys - a thread's lookup cache
  * @shift: of a hash, which leaves the number of a set
- * @evicted: entries that gave way to others since the table has this size
+ * @evicted: entries that gave way to others since the table was made
+ * @factor: of the hash; @factors: how many the thread has tried
  * @sets: in each the last looked up comes first
  */
 struct hm_stream_keys {
 	unsigned int shift;
 	unsigned int evicted;
+	uint64_t factor;
+	unsigned int factors;
 	struct hm_stream_key sets[][HM_STREAM_WAYS];
 };
 
@@ -42,13 +45,11 @@ extern __thread struct hm_stream_keys *hm_stream_keys
 int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 		     struct hm_stream **stream);
 
-/* The thread's set for @handle, the last looked up first. */
-static inline struct hm_stream_key *hm_stream_set(const struct hm_order *o,
-						  hetmem_stream handle)
+/* The set of @handle for the order @serial, the last looked up first. */
+static inline struct hm_stream_key *hm_stream_set_of(struct hm_stream_keys *keys, uint64_t serial,
+						     hetmem_stream handle)
 {
-	uint64_t h = (uintptr_t)handle + o->serial;
-
-	return hm_stream_keys->sets[h * 0x9e3779b97f4a7c15ULL >> hm_stream_keys->shift];
+	return keys->sets[((uintptr_t)handle + serial) * keys->factor >> keys->shift];
 }
 
 static inline bool hm_stream_is(const struct hm_stream_key *key,
@@ -67,9 +68,11 @@ static inline bool hm_stream_is(const struct hm_stream_key *key,
 static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
 				struct hm_stream **stream)
 {
-	const struct hm_stream_key *key = hm_stream_set(o, handle);
+	const struct hm_stream_key *key = hm_stream_set_of(hm_stream_keys, o->serial, handle);
 	const struct hm_stream_key *last = key + HM_STREAM_WAYS - 1;
+	struct hm_stream *found;
 	unsigned long long id;
+	uint64_t known;
 
 	while (!hm_stream_is(key, o, handle) && key < last)
 		key++;
@@ -77,12 +80,15 @@ static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
 			key->epoch != __atomic_load_n(&o->epoch,
 						      __ATOMIC_ACQUIRE)))
 		return hm_stream_lookup(o, handle, stream);
+	/* The driver may call back, and a lookup may replace the table. */
+	found = key->stream;
+	known = key->id;
 	if (!o->retired &&
 	    hm_unlikely(!o->hm->driver.cuStreamGetId ||
 			o->hm->driver.cuStreamGetId(handle, &id) ||
-			id != key->id))
+			id != known))
 		return hm_stream_lookup(o, handle, stream);
-	*stream = key->stream;
+	*stream = found;
 	return 0;
 }
 

@@ -890,6 +890,14 @@ int hm_stream_unnamed(struct hm_order *o, hetmem_stream handle,
 #define MOST_SETS	11
 /* A table grows when this part of its sets gave up an entry. */
 #define EVICTED_SHARE	8
+/*
+ * Handles are often as far from one another as an allocator's chunks. The golden ratio puts
+ * most of them into different sets, but not those of some distances (448 and 576 bytes): then
+ * the largest table tries another factor.
+ */
+#define FIRST_FACTOR	0x9e3779b97f4a7c15ULL
+#define NEXT_FACTOR	0xd1342543de82ef95ULL
+#define MOST_FACTORS	16
 
 static pthread_key_t keys_key;
 static pthread_once_t keys_once = PTHREAD_ONCE_INIT;
@@ -908,8 +916,7 @@ static void make_key(void)
 
 static void keep_key(struct hm_stream_keys *keys, const struct hm_stream_key *key)
 {
-	uint64_t h = (uintptr_t)key->handle + key->order;
-	struct hm_stream_key *set = keys->sets[h * 0x9e3779b97f4a7c15ULL >> keys->shift];
+	struct hm_stream_key *set = hm_stream_set_of(keys, key->order, key->handle);
 	int i = 0;
 
 	while (i < HM_STREAM_WAYS - 1 && set[i].order &&
@@ -921,7 +928,10 @@ static void keep_key(struct hm_stream_keys *keys, const struct hm_stream_key *ke
 	set[0] = *key;
 }
 
-/* A table of @bits with the entries of the thread's, in its place. It may fail. */
+/*
+ * A table of @bits with the entries of the thread's, in its place. With as many bits as
+ * before it has another factor. It may fail.
+ */
 static void grow_keys(unsigned int bits)
 {
 	struct hm_stream_keys *old = hm_stream_keys, *keys;
@@ -933,6 +943,12 @@ static void grow_keys(unsigned int bits)
 	if (!keys)
 		return;
 	keys->shift = 64 - bits;
+	keys->factor = old == &no_keys.head ? FIRST_FACTOR : old->factor;
+	keys->factors = old->factors;
+	if (keys->shift == old->shift) {
+		keys->factor *= NEXT_FACTOR;
+		keys->factors++;
+	}
 	/* The last looked up comes last, and is first in its set then. */
 	for (i = old == &no_keys.head ? 0 : (size_t)HM_STREAM_WAYS << (64 - old->shift); i--;) {
 		const struct hm_stream_key *key =
@@ -958,8 +974,9 @@ static void remember(const struct hm_stream_key *key)
 
 	if (keys == &no_keys.head)
 		grow_keys(FIRST_SETS);
-	else if (bits < MOST_SETS && keys->evicted * EVICTED_SHARE >> bits)
-		grow_keys(bits + 1);
+	else if (keys->evicted * EVICTED_SHARE >> bits &&
+		 (bits < MOST_SETS || keys->factors < MOST_FACTORS))
+		grow_keys(bits < MOST_SETS ? bits + 1 : bits);
 	if (hm_stream_keys != &no_keys.head)
 		keep_key(hm_stream_keys, key);
 }
