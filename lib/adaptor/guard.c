@@ -111,7 +111,8 @@ static int add_block(struct guard *g, struct known_block *known)
 
 	hm_lock(&g->lock);
 	err = hm_range_insert(&g->blocks, &known->range);
-	g->nr += !err;
+	if (!err)
+		__atomic_add_fetch(&g->nr, 1, __ATOMIC_RELAXED);
 	hm_unlock(&g->lock);
 	return err ? hm_error(-ENOMEM, "guard: no host memory to know a block by") : 0;
 }
@@ -134,7 +135,7 @@ static struct known_block *take_block(struct guard *g, const void *ptr,
 		known = NULL;
 	if (known) {
 		hm_range_erase(&g->blocks, &known->range);
-		g->nr--;
+		__atomic_sub_fetch(&g->nr, 1, __ATOMIC_RELAXED);
 	}
 	hm_unlock(&g->lock);
 	if (known)
