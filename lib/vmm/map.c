@@ -690,10 +690,12 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 /*
  * A pool takes a share of the addresses that the process has left: so a process has room
  * for 1,000 pools on a large device, and below a RLIMIT_AS for the rest of itself. The
- * kernel gives x86 programs 2^47 bytes of addresses.
+ * kernel gives x86 programs 2^47 bytes of addresses. Where others have reserved most of
+ * them, as sanitizers do, a pool takes ENOUGH and sees what is there.
  */
 #define ADDRESSES	((uint64_t)1 << 47)
 #define RESERVE_SHARE	128
+#define ENOUGH		(ADDRESSES / 1024)
 #define LIMIT_SHARE	4
 #define RESERVE_LEAST	64	/* units */
 #define MAX_MAPPINGS	(1U << 22)
@@ -1115,13 +1117,15 @@ static void vmm_destroy(struct pool *p, bool forget)
 static uint64_t share_of_addresses(void)
 {
 	const uint64_t used = hm_addresses_used();
+	uint64_t all = ADDRESSES, left;
 	struct rlimit limit;
-	uint64_t all = ADDRESSES;
 
 	if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur < all)
 		all = limit.rlim_cur;
-	all = used < all ? all - used : 0;
-	return all / (limit.rlim_cur < ADDRESSES ? LIMIT_SHARE : RESERVE_SHARE);
+	left = used < all ? all - used : 0;
+	if (all < ADDRESSES)
+		return left / LIMIT_SHARE;
+	return left / RESERVE_SHARE > ENOUGH ? left / RESERVE_SHARE : ENOUGH;
 }
 
 /* As many addresses as are wanted, or fewer: see above. */
