@@ -28,6 +28,11 @@ int hm_vmm_pin(struct pool *p, struct block *b)
 	return 0;
 }
 
+static bool lacks_memory(const struct handle *h)
+{
+	return h->mapping && (h->flags & (HANDLE_ASLEEP | HANDLE_STUCK)) == HANDLE_ASLEEP;
+}
+
 /* The addresses of @h have no memory from now on, wholly or in part. */
 static int unmap(struct pool *p, struct handle *h)
 {
@@ -83,17 +88,12 @@ int hm_vmm_sleep(struct pool *p)
 
 		if (!h->mapping || h->maps != 1 || !h->pages ||
 		    h->flags & (HANDLE_PINNED | HANDLE_RESERVED | HANDLE_HOST | HANDLE_TORN) ||
-		    (h->flags & (HANDLE_ASLEEP | HANDLE_STUCK)) == HANDLE_ASLEEP)
+		    lacks_memory(h))
 			continue;
 		one = put_to_sleep(p, h);
 		err = err ? err : one;
 	}
 	return err;
-}
-
-static bool lacks_memory(const struct handle *h)
-{
-	return h->mapping && (h->flags & (HANDLE_ASLEEP | HANDLE_STUCK)) == HANDLE_ASLEEP;
 }
 
 static int make_memory(struct pool *p, struct handle *h)
@@ -208,12 +208,12 @@ static void merge_all(struct pool *p)
 }
 
 /* The text names the bytes that are missing, before they are given back. */
-static int no_memory(uint64_t need, uint64_t made, int err)
+static int no_memory(uint64_t need, uint64_t made)
 {
 	char reason[160];
 
 	snprintf(reason, sizeof(reason), "%s", hetmem_last_error());
-	return hm_error(err, "wake: %llu bytes are needed, %llu of them could be made, %llu are missing: %s",
+	return hm_error(-ENOMEM, "wake: %llu bytes are needed, %llu of them could be made, %llu are missing: %s",
 			(unsigned long long)need, (unsigned long long)made,
 			(unsigned long long)(need - made), reason);
 }
@@ -230,12 +230,12 @@ int hm_vmm_wake(struct pool *p)
 	for (id = 1; id < v->handles.nr; id++)
 		if (lacks_memory(handle_at(v, id)))
 			need += bytes_of(p, handle_at(v, id)->pages);
-	for (id = 1; id < v->handles.nr && !err; id++) {
+	for (id = 1; id < v->handles.nr; id++) {
 		if (!lacks_memory(handle_at(v, id)))
 			continue;
 		err = make_memory(p, handle_at(v, id));
 		if (err)
-			return err == -ENOMEM ? no_memory(need, made, err) : err;
+			return err == -ENOMEM ? no_memory(need, made) : err;
 		made += bytes_of(p, handle_at(v, id)->pages);
 	}
 	for (id = 1; id < v->handles.nr && !err; id++) {
