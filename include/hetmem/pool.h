@@ -219,8 +219,8 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  * exactly the size of the contents, rounded up to 2 MiB; max_host= of the pool bounds it, and
  * what the host can spare: hetmem_memory_info() of the host.
  * After the wake the pool keeps park= bytes of it for the next sleep (default: a quarter of
- * the host's available memory); with park=release the wake gives all of it back. Each hetmem_poll() gives back 64 MiB of the rest;
- * hetmem_trim() gives back all. A forked child does not have this host memory. If a sleep
+ * the host's available memory); with park=release the wake gives all of it back. Each
+ * hetmem_poll() gives back 64 MiB of the rest; hetmem_trim() gives back all. A forked child does not have this host memory. If a sleep
  * fails before device memory is given back, nothing has changed. A second sleep is no
  * error, and keeps the parked contents.
  *
@@ -309,7 +309,8 @@ int hetmem_import_close(struct hetmem *hm, void *ptr);
  * A lower max takes no live memory away. The pool gives free memory back until at
  * most max is held, and waits for work on that memory, up to twice wait=. A
  * pool over vmm() has addresses for 16 times its first max and twice its spill, less in a
- * process that has few left: set reserve= to raise max further. A higher min keeps memory, but allocates none. Errors:
+ * process that has few left: set reserve= to raise max further. A higher min keeps memory,
+ * but allocates none. Errors:
  * -EINVAL: no such parameter, or a bad value; the text has the valid ones;
  * -EOPNOTSUPP: the parameter cannot change, or no resource of @res has it;
  * -EOWNERDEAD.

@@ -8,8 +8,8 @@
  *
  * A gate in R's providers does the counting (provider/gate.h). hetmem_memory_info() takes
  * some 100 us, so its answer serves for a while; for a device, until memory is made: then
- * the gate asks whether others have taken some meanwhile. Memory of R that nobody touched yet still
- * counts as usable on the host: mincore(2) finds it, and look() subtracts it.
+ * the gate asks whether others have taken some meanwhile. Memory of R that nobody touched yet
+ * still counts as usable on the host: mincore(2) finds it, and look() subtracts it.
  */
 #include <errno.h>
 #include <inttypes.h>
