@@ -103,10 +103,62 @@ class Torch(framework.Case):
 
     def test_twice(self):
         self.run_code("""
-            ht.enable()
-            error = fails(hetmem.HetmemError, ht.enable, "enabled already", "plain")
-            assert error.errno == errno.EALREADY
+            spec = "pool(vmm,max=64M)"
+            assert ht.enable(spec) == "plain"
+            torch.cuda.initialized = True
+            # The same once more, also as the environment has it.
+            for again in ((spec,), (), (None, "auto"), (spec, "plain")):
+                assert ht.enable(*again) == "plain" == ht.enabled()
+            for other in (("pool(vmm)",), (spec, "full"), ("device-pool", "plain")):
+                error = fails(hetmem.HetmemError, lambda: ht.enable(*other),
+                              "enabled already", "plain", spec)
+                assert error.errno == errno.EALREADY
+            os.environ["HETMEM_RESOURCE"] = "device-pool"
+            fails(hetmem.HetmemError, ht.enable, "enabled already")
             """)
+
+    def test_autoload(self):
+        """What PyTorch calls at the end of its import."""
+        call = """
+            import hetmem_autoload
+            hetmem_autoload.enable()
+            """
+        self.silent("import os, sys; before = set(sys.modules)" + call.replace(" " * 12, "") +
+                    'assert set(sys.modules) - before == {"hetmem_autoload"}')
+        self.run_code(call + """
+            assert ht.enabled() is None and torch.cuda.allocator is None
+            """, HETMEM_TORCH="")
+        for mode in ("plain", "auto"):
+            self.run_code(call + f"""
+            assert ht.enabled() == "plain" == ht.enable(), ht.enabled()
+            assert ht.reason().startswith({mode!r} == "plain" and "enable(" or "no full mode")
+            assert ht.resource().spec == "pool(vmm,max=64M)"
+            error = fails(hetmem.HetmemError, lambda: ht.enable("pool(vmm)"), "HETMEM_RESOURCE")
+            assert error.errno == errno.EALREADY
+            """, HETMEM_TORCH=mode, HETMEM_RESOURCE="pool(vmm,max=64M)")
+
+    def test_autoload_fails(self):
+        """A warning, and PyTorch has its own allocator."""
+        for mode, spec, text in (("fast", "pool(vmm)", "full, plain, auto"),
+                                 ("Full", "pool(vmm)", "is no mode"),
+                                 ("full", "pool(vmm)", "no full mode"),
+                                 ("plain", "pool(vm)", "no resource 'vm'")):
+            code = f"""
+            import contextlib, hetmem_autoload, io
+            for action in ("always", "error"):
+                with warnings.catch_warnings(record=True) as caught, \\
+                        contextlib.redirect_stderr(io.StringIO()) as written:
+                    warnings.simplefilter(action)
+                    hetmem_autoload.enable()
+                said = str(caught[0].message) if caught else written.getvalue()
+                assert bool(caught) == (action == "always"), said
+                for part in ("HETMEM_TORCH={mode}", {text!r}, "its own allocator"):
+                    assert part in said, said
+                assert said.count("\\n") == (action == "error"), said
+            assert ht.enabled() is None and torch.cuda.allocator is None
+            assert os.environ["HETMEM_RESOURCE"] == {spec!r}
+            """
+            self.run_code(code, HETMEM_TORCH=mode, HETMEM_RESOURCE=spec)
 
     def test_late(self):
         self.run_code("""
@@ -391,6 +443,19 @@ class Command(tap.Case):
             """, "--spec", "pool(vmm,max=64M)", "SCRIPT", "--spec", "x", "-v")
         self.assertEqual((result.stdout, result.stderr, result.returncode),
                          ("7 ['--spec', 'x', '-v'] 1 pool(vmm,max=64M)\n", "", 3))
+
+    def test_children(self):
+        """They have the mode and the spec of the options, whatever the environment had."""
+        os.environ["HETMEM_TORCH"] = "full"
+        self.addCleanup(os.environ.pop, "HETMEM_TORCH")
+        result = self.run_script(
+            """
+            import os, subprocess, sys
+            code = "import os, torch, hetmem_autoload; hetmem_autoload.enable(); " \\
+                "import hetmem.torch as ht; print(ht.enabled(), ht.resource().spec)"
+            subprocess.run([sys.executable, "-c", code], check=True)
+            """, "--spec", "pool(vmm,max=64M)", "SCRIPT")
+        self.assertEqual((result.stdout, result.stderr), ("plain pool(vmm,max=64M)\n", ""))
 
     def test_wrong_spec(self):
         result = self.run_script("print('ran')", "--spec", "pool(vm)", "SCRIPT")

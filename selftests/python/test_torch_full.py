@@ -654,6 +654,97 @@ class Full(tap.Case):
                 fails(RuntimeError, x.untyped_storage()._share_cuda_, "export=fd")
             """)
 
+    def test_import_enables(self):
+        """HETMEM_TORCH in the environment."""
+        for mode, backend in (("full", "hetmem"), ("auto", "hetmem"), ("plain", "pluggable"),
+                              ("", "native")):
+            self.run_before(f"""
+                assert torch.cuda.memory.get_allocator_backend() == {backend!r}
+                assert not torch.cuda.is_initialized()
+                x = torch.arange(1000.).cuda()
+                assert torch.equal(x.cpu(), torch.arange(1000.))
+                if {bool(mode)}: assert ht.enable() and ht.resource().spec == SPEC
+                """, HETMEM_TORCH=mode, HETMEM_RESOURCE="pool(vmm,max=200M)")
+        # Nothing breaks the import.
+        for mode, spec in (("fast", "device-pool"), ("full", "pool(vm)")):
+            result = tap.child(
+                START + "assert torch.cuda.memory.get_allocator_backend() == 'native'\n"
+                "assert ht.enabled() is None; torch.empty(10, device='cuda')",
+                **full_environment(), HETMEM_TORCH=mode, HETMEM_RESOURCE=spec)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn(f"RuntimeWarning: HETMEM_TORCH={mode}", result.stderr)
+
+    SPAWN = """
+        import sys, torch, torch.multiprocessing as mp
+        def child(sent, answers):
+            tensor = sent.get()
+            answers.put((torch.cuda.memory.get_allocator_backend(), tensor.cpu().sum().item()))
+            del tensor
+            sent.get()
+        if __name__ == "__main__":
+            context = mp.get_context("spawn")
+            sent, answers = context.Queue(), context.Queue()
+            process = context.Process(target=child, args=(sent, answers))
+            process.start()
+            tensor = torch.ones(70_000).cuda()
+            sent.put(tensor)
+            print(*answers.get())
+            sent.put(None)
+            process.join()
+            sys.exit(process.exitcode)
+        """
+
+    WORKER = """
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        tensor = torch.ones(1000).cuda().cpu()
+        dist.all_reduce(tensor)
+        with open(f"{os.environ['OUT']}.{dist.get_rank()}", "w") as file:
+            print(torch.cuda.memory.get_allocator_backend(), tensor.sum().item(), file=file)
+        dist.destroy_process_group()
+        """
+
+    def run_script(self, script, *command, **environment):
+        """The output of @command with the path of @script as its last argument."""
+        with tempfile.TemporaryDirectory() as folder:
+            given = full_environment()
+            # The stand-ins lack what PyTorch never calls here, also in children.
+            for name, text in (("script.py", tap.textwrap.dedent(script)), (
+                    "sitecustomize.py", "import os, sys; sys.setdlopenflags(os.RTLD_LAZY)\n")):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            given["PYTHONPATH"] = os.pathsep.join([folder, given["PYTHONPATH"]])
+            out = os.path.join(folder, "out")
+            result = subprocess.run(
+                [sys.executable, *command, os.path.join(folder, "script.py")],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
+                env={**os.environ, **given, "OUT": out, **environment},
+                timeout=900)  # time: only a child that hangs takes it
+            self.assertEqual(result.returncode, 0, result.stderr)
+            written = []
+            for name in sorted(os.listdir(folder)):
+                if name.startswith("out."):
+                    with open(os.path.join(folder, name), encoding="utf-8") as file:
+                        written.append(file.read())
+            return result.stdout + "".join(written)
+
+    def test_spawned_children(self):
+        """They have hetmem, and take tensors of their parent."""
+        spec = "pool(vmm(export=fd),max=64M)"
+        self.assertEqual(
+            self.run_script(self.SPAWN, "-m", "hetmem.torch", "--spec", spec, "--mode", "full"),
+            "hetmem 70000.0\n")
+        self.assertEqual(
+            self.run_script(self.SPAWN, HETMEM_TORCH="full", HETMEM_RESOURCE=spec),
+            "hetmem 70000.0\n")
+
+    def test_torchrun(self):
+        self.assertEqual(
+            self.run_script(self.WORKER, "-m", "torch.distributed.run", "--standalone",
+                            "--nproc-per-node", "2", HETMEM_TORCH="full", OMP_NUM_THREADS="1",
+                            HETMEM_RESOURCE="pool(vmm,max=64M)"),
+            "hetmem 2000.0\n" * 2)
+
     def test_threads(self):
         self.run_code("""
             def work():
@@ -680,8 +771,12 @@ class Full(tap.Case):
             assert error.errno == errno.EBUSY and ht.enabled() is None
             """)
         self.run_code("""
-            error = fails(hetmem.HetmemError, ht.enable, "enabled already, in mode full")
+            error = fails(hetmem.HetmemError, lambda: ht.enable("pool(vmm)"),
+                          "enabled already, in mode full")
             assert error.errno == errno.EALREADY
+            x = empty(10)
+            assert ht.enable() == "full" == ht.enable(SPEC, mode="full")
+            del x
             assert ht.resource().stats().live == 0
             """)
 

@@ -48,8 +48,8 @@ for file in usr/include/hetmem.h usr/include/hetmem/pool.h usr/include/linux/het
 done
 check 'the Python package, but not the library and the command' diff \
 	<(files python3-hetmem | sed 's|^usr/lib/python3/dist-packages/||' | grep -v '^hetmem/torch_full/') \
-	<({ (cd tools/python && printf '%s\n' hetmem/*.py hetmem/py.typed); list hetmem/lib/libhetmem-{cupy,torch}.so \
-		"hetmem-$version.dist-info/METADATA"; } | sort)
+	<({ (cd tools/python && printf '%s\n' *_autoload.py hetmem/*.py hetmem/py.typed); list hetmem/lib/libhetmem-{cupy,torch}.so \
+		"hetmem-$version.dist-info/"{METADATA,entry_points.txt}; } | sort)
 also 'with what full mode compiles' sh -c "dpkg-deb -c '$(deb python3-hetmem)' | grep -q 'hetmem/torch_full/torch_full\.cc'"
 files hetmem-dkms >"$tmp/dkms"
 for file in lib/udev/rules.d/60-hetmem.rules usr/lib/modules-load.d/hetmem.conf \

@@ -81,7 +81,7 @@ if dir=$(pypi lint ruff==0.17.6 mypy==2.4.1 numpy); then
 	check 'ruff' "$dir/bin/ruff" check --no-cache --config tools/python/pyproject.toml tools/python Documentation/man
 	check 'ruff format' "$dir/bin/ruff" format --no-cache --check tools/python Documentation/man
 	check 'mypy --strict' env PYTHONPATH="$dir" "$python" -m mypy --config-file tools/python/pyproject.toml \
-		--cache-dir "$tmp/mypy" --strict tools/python/hetmem tools/python/backend.py Documentation/man/*.py
+		--cache-dir "$tmp/mypy" --strict tools/python/hetmem tools/python/hetmem_autoload.py tools/python/backend.py Documentation/man/*.py
 	unset MYPYPATH
 else
 	skip 'ruff and mypy' 'PyPI has no answer'

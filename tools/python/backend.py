@@ -53,6 +53,10 @@ Classifier: Programming Language :: Python :: 3
 Classifier: Typing :: Typed
 """
 
+COMMANDS = "[console_scripts]\nhetmem = hetmem.__main__:main\n"
+# PyTorch reads this group at its import.
+AUTOLOAD = "[torch.backends]\nhetmem = hetmem_autoload:enable\n"
+
 
 def version() -> str:
     """The version in the Makefile."""
@@ -206,10 +210,7 @@ class Wheel:
             "Wheel-Version: 1.0\nGenerator: hetmem\nRoot-Is-Purelib: false\n"
             f"Tag: py3-none-{self.tag}\n".encode(),
         )
-        self.add(
-            f"{self.info}/entry_points.txt",
-            b"[console_scripts]\nhetmem = hetmem.__main__:main\n",
-        )
+        self.add(f"{self.info}/entry_points.txt", (COMMANDS + AUTOLOAD).encode())
         self.record.append(f"{self.info}/RECORD,,\n")
         self.zip.writestr(
             zipfile.ZipInfo(f"{self.info}/RECORD", (1980, 1, 1, 0, 0, 0)),
@@ -244,6 +245,7 @@ def modules() -> dict[str, bytes]:
         for path in sorted((HERE / "hetmem").rglob("*"))
         if path.suffix in (".py", ".typed")
     }
+    files["hetmem_autoload.py"] = (HERE / "hetmem_autoload.py").read_bytes()
     for name, content in sorted(sources().items()):
         files[f"hetmem/torch_full/{name}"] = content
     return files
@@ -256,6 +258,7 @@ def install_system(folder: str, parts: list[str]) -> None:
     )
     info = f"hetmem-{version()}.dist-info"
     files[f"{info}/METADATA"] = METADATA.format(version=version()).encode()
+    files[f"{info}/entry_points.txt"] = AUTOLOAD.encode()
     for name, content in files.items():
         path = Path(folder) / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -51,6 +51,19 @@ def host_memory() -> int:
     return 0 if info.usable == _abi.MEMORY_UNKNOWN else int(info.usable)
 
 
+def _given(spec: str | None) -> str:
+    return spec or os.environ.get("HETMEM_RESOURCE") or "device-pool"
+
+
+def chosen() -> str | None:
+    return _chosen
+
+
+def is_chosen(spec: str | None) -> bool:
+    """Whether the process has this spec. None is what choosing() takes it for."""
+    return _given(spec) == _chosen
+
+
 @contextlib.contextmanager
 def choosing(spec: str | None) -> Iterator[str]:
     """Makes @spec the one of the process, None: the one of the environment.
@@ -58,7 +71,7 @@ def choosing(spec: str | None) -> Iterator[str]:
     If the block fails, everything is as before.
     """
     global _chosen
-    given = spec or os.environ.get("HETMEM_RESOURCE") or "device-pool"
+    given = _given(spec)
     check_spec(given)
     with _lock:
         before, variable = _chosen, os.environ.get("HETMEM_RESOURCE")

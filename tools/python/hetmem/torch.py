@@ -105,10 +105,18 @@ def _torch() -> Any:
     return torch
 
 
+def _is_alike(spec: str | None, mode: str) -> bool:
+    """Whether enable() was called with these before, or `import torch` called it."""
+    return _mode is not None and mode in ("auto", _mode) and _process.is_chosen(spec)
+
+
 def _refuse_late(torch: Any) -> None:
     if _mode is not None:
         raise HetmemError(
-            errno.EALREADY, f"hetmem.torch is enabled already, in mode {_mode}"
+            errno.EALREADY,
+            f"hetmem.torch is enabled already, in mode {_mode} with the spec "
+            f"{_process.chosen()}: a process has one. Remove this call, or choose by "
+            "HETMEM_TORCH and HETMEM_RESOURCE",
         )
     if torch.cuda.is_initialized():
         raise HetmemError(
@@ -160,6 +168,10 @@ def enable(spec: str | None = None, mode: str = "auto") -> str:
     else "device-pool". Where it says no device, each device has its own resource.
     @mode: "full", "plain", or "auto": full, and plain where full cannot be had.
 
+    A second call with the same spec and mode changes nothing. Processes that this one
+    starts have PyTorch's own allocator, unless they call enable() or HETMEM_TORCH of
+    the environment is the mode: then `import torch` enables hetmem in them.
+
     The first call in full mode compiles a part of the package for the installed
     PyTorch, which takes up to a minute, and keeps it in ~/.cache/hetmem.
     """
@@ -168,6 +180,8 @@ def enable(spec: str | None = None, mode: str = "auto") -> str:
         raise ValueError(f"no mode {mode!r}: there are auto, plain and full")
     torch = _torch()
     with _lock:
+        if _is_alike(spec, mode):
+            return str(_mode)
         _refuse_late(torch)
         with _process.choosing(spec):
             _mode, _reason = _enable_some(torch, mode)
@@ -636,8 +650,11 @@ def main(arguments: list[str] | None = None) -> None:
             open(given.script, "rb").close()
         except OSError as error:
             sys.exit(f"python -m hetmem.torch: {given.script}: {error.strerror}")
+    # The import of torch would enable what the environment says, not the options.
+    os.environ.pop("HETMEM_TORCH", None)
     try:
-        enable(given.spec, given.mode)
+        # Children of the script import torch with this mode and with HETMEM_RESOURCE.
+        os.environ["HETMEM_TORCH"] = enable(given.spec, given.mode)
     except (HetmemError, ImportError) as error:
         text = getattr(error, "strerror", None) or error
         sys.exit(f"python -m hetmem.torch: {text}")
