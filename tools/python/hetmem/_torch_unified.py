@@ -82,7 +82,7 @@ def _torch() -> Any:
 
 
 def unified_resource(device: int = 0) -> Resource:
-    """The resource of the unified tensors that are made on @device, for statistics.
+    """Returns the resource of the unified tensors that are made on @device.
 
     Tensors that are made on the CPU are of PyTorch's current device.
     """
@@ -220,7 +220,7 @@ def _unified(torch: Any, tensor: Any) -> _Home:
 
 
 def is_unified(tensor: Any) -> bool:
-    """Can cpu(), cuda() and move() change the device of @tensor without a copy?"""
+    """Returns whether cpu(), cuda() and move() can take @tensor."""
     torch = _torch()
     try:
         _strided(torch, tensor)
@@ -337,7 +337,8 @@ def _seen(torch: Any, tensor: Any, device: Any, home: _Home) -> Any:
 
 
 def to_unified(tensor: Any) -> Any:
-    """@tensor in unified memory, on its device: itself, if it is there; else a copy.
+    """Returns @tensor in unified memory, on its device: itself if it is there, else a
+    copy.
 
     Autograd records the copy. For a parameter: p.data = to_unified(p.data).
     """
@@ -351,7 +352,7 @@ def to_unified(tensor: Any) -> Any:
 
 
 def cpu(tensor: Any, non_blocking: bool = False) -> Any:
-    """The memory of a unified tensor as a tensor of the CPU. Nothing is copied.
+    """Returns the memory of a unified tensor as a tensor of the CPU, without a copy.
 
     Waits until the work so far on the current stream of the tensor's device is
     complete. With @non_blocking it does not: synchronize that stream before the CPU
@@ -365,7 +366,7 @@ def cpu(tensor: Any, non_blocking: bool = False) -> Any:
 
 
 def cuda(tensor: Any, device: Any = "cuda") -> Any:
-    """The memory of a unified tensor as a tensor of @device. Nothing is copied.
+    """Returns the memory of a unified tensor as a tensor of @device, without a copy.
 
     Use it on the stream that is current at the call. Call record_stream() for others.
     """
@@ -552,17 +553,17 @@ def _explicit(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def empty(*size: Any, unified: bool = True, **options: Any) -> Any:
-    """torch.empty() in unified memory. Options are those of torch.empty()."""
+    """Makes a tensor as torch.empty() does, in unified memory, with its options."""
     return _explicit("empty", size, {**options, "unified": unified})
 
 
 def zeros(*size: Any, unified: bool = True, **options: Any) -> Any:
-    """torch.zeros() in unified memory."""
+    """Makes a tensor of zeros, in unified memory, as torch.zeros() does."""
     return _explicit("zeros", size, {**options, "unified": unified})
 
 
 def full(size: Any, fill_value: Any, *, unified: bool = True, **options: Any) -> Any:
-    """torch.full() in unified memory."""
+    """Makes a tensor of one value, in unified memory, as torch.full() does."""
     return _explicit("full", (size, fill_value), {**options, "unified": unified})
 
 

@@ -126,7 +126,7 @@ def _itemsize(typestr: str) -> int:
 
 
 def extent(thing: Any) -> tuple[int, int]:
-    """The address of @thing, and the bytes to its end."""
+    """Returns the address of @thing, and the bytes to its end."""
     if hasattr(thing, "data_ptr") and hasattr(thing, "element_size"):
         itemsize = thing.element_size()
         strides = [stride * itemsize for stride in thing.stride()]
@@ -344,7 +344,7 @@ def _new_axes() -> Any:
 
 
 def colour(run: Run) -> str:
-    """The colour of a run in pictures."""
+    """Returns the colour of a run in pictures."""
     choice = _COLOURS[run.kind]
     return choice[run.index % len(choice)]
 
@@ -370,7 +370,7 @@ def _size(size: int) -> str:
 def residency(
     thing: Any, size: int | None = None, library: Library | None = None
 ) -> Residency:
-    """Where the memory of @thing is, or the @size bytes at the address @thing.
+    """Finds where the memory of @thing is, or the @size bytes at the address @thing.
 
     @library: the one whose devices are meant; None: the default one.
     """

@@ -48,7 +48,7 @@ class _Builtins(pickle.Unpickler):
 
 
 def load(file: BinaryIO) -> Any:
-    """The contents of a snapshot. Runs nothing that is in the file."""
+    """Returns the contents of a snapshot. Runs nothing that is in the file."""
     try:
         return _Builtins(file).load()
     except BadSnapshot:
@@ -70,6 +70,7 @@ class Event:
     stream: int
 
     def line(self) -> str:
+        """Returns the text of the line."""
         return f"0,{self.time},{self.action},{self.ptr:#x},{self.size},{self.stream}"
 
 
@@ -158,7 +159,7 @@ def _choose(traces: list[Any], device: int | None) -> int:
 
 
 def convert(snapshot: Any, device: int | None = None) -> list[Event]:
-    """The events of a snapshot as lines of the CSV.
+    """Returns the events of a snapshot as lines of the CSV.
 
     A free is one when the program requests it. @device: an ordinal; None: the only
     device that has events.
@@ -196,7 +197,10 @@ def _bound_memory(size: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """python -m hetmem.trace [-o CSV] [--device N] SNAPSHOT"""
+    """Writes the recording of a snapshot, see convert().
+
+    python -m hetmem.trace [-o CSV] [--device N] SNAPSHOT
+    """
     parser = argparse.ArgumentParser(
         prog="python -m hetmem.trace",
         description="Converts a memory snapshot of PyTorch for hetmem replay.",
