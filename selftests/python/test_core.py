@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 """Libraries, resources and blocks over the soft driver."""
 
+import ast
 import contextlib
 import copy
 import errno
@@ -459,6 +460,107 @@ class Resources(tap.Case):
         block.grow(32 * MIB)
         self.assertEqual((block.size, block.resource.stats().requested),
                          (32 * MIB, 32 * MIB))
+
+
+class Reports(tap.Case):
+    """What a program can ask, and what it is told."""
+
+    def test_memory_info(self):
+        with hetmem.Library("soft") as library:
+            info = library.memory_info(0, reserve=0)
+            # Another test can have left memory to the collector.
+            free = info.figures["driver"].bytes
+            self.assertEqual((info.total, info.usable, info.reserve), (256 * MIB, free, 0))
+            self.assertGreater(free, 128 * MIB)
+            self.assertEqual(info.least, "driver")
+            self.assertEqual(set(info.figures), {"driver", "module", "node", "host", "cgroup", "cache"})
+            self.assertTrue(info.figures["driver"].counts)
+            self.assertIsNone(info.figures["module"].bytes)
+            self.assertTrue(info.figures["module"].source)
+            self.assertEqual(library.memory_info(0, reserve=5 * MIB).usable, free - 5 * MIB)
+            with library.resource("pool(vmm)") as pool, pool.alloc(10 * MIB):
+                held = pool.stats().reserved
+                self.assertEqual(library.memory_info(0, 0).usable, free - held)
+            with self.assertRaises(hetmem.HetmemError) as caught:
+                library.memory_info(7)
+            self.assertEqual(caught.exception.errno, errno.ENODEV)
+            with self.assertRaises(ValueError):
+                library.memory_info(0, reserve=-1)
+        host = hetmem.memory_info(-1)
+        self.assertGreater(host.usable, 0)
+        self.assertLess(host.usable, host.total)
+        self.assertIn(host.least, ("host", "cgroup"))
+
+    def test_doctor(self):
+        with environment(HETMEM_DRIVER="soft"):
+            found = hetmem.doctor()
+            self.assertEqual(set(found), {"uses", "checks", "devices", "missing", "memory_moves"})
+            works = {use["use"]: use["works"] for use in found["uses"]}
+            self.assertTrue(works["pytorch"])
+            self.assertEqual(hetmem.doctor("pytorch")["uses"][2]["required"], True)
+            hetmem.doctor(["pools", "sleep"])
+            with self.assertRaises(hetmem.HetmemError) as caught:
+                hetmem.doctor(["pools", "hmm"])
+            self.assertEqual(caught.exception.errno, errno.EOPNOTSUPP)
+            self.assertIn("hmm: ", caught.exception.strerror)
+            for bad in ("nonsense", ["pools", "x y"]):
+                with self.assertRaises(ValueError) as caught:
+                    hetmem.doctor(bad)
+                self.assertIn("is not one of pools", str(caught.exception))
+
+    def test_logging(self):
+        with self.assertLogs("hetmem", "DEBUG") as logs:
+            with hetmem.resource("pool(vmm,max=16M,tag=kv)") as pool:
+                block = pool.alloc(MIB)
+                pool.sleep("kv")
+                pool.wake("kv")
+                with self.assertRaises(hetmem.OutOfMemoryError):
+                    pool.alloc(64 * MIB)
+                block.free()
+        told = [(record.levelname, record.getMessage()) for record in logs.records]
+        spec = "pool(vmm,max=16M,tag=kv)"
+        self.assertEqual(told[0], ("DEBUG", f"made {spec}"))
+        self.assertRegex(told[1][1], re.escape(f"{spec} sleeps, tag kv: ") + r"[0-9.]+ ms$")
+        self.assertRegex(told[2][1], re.escape(f"{spec} is awake, tag kv: ") + r"[0-9.]+ ms$")
+        self.assertEqual([level for level, _ in told[1:]], ["INFO", "INFO", "DEBUG", "WARNING", "DEBUG"])
+        self.assertIn("ENOMEM", told[3][1])
+        self.assertIn(f"{spec}: no memory for {64 * MIB} bytes: ", told[4][1])
+        self.assertEqual(told[5][1], f"closed {spec}: 0 blocks were live")
+
+    def test_logging_is_silent(self):
+        self.silent("""
+            import hetmem
+            try: hetmem.resource("pool(vmm)").alloc(1 << 40)
+            except hetmem.OutOfMemoryError: pass
+        """)
+
+    def test_help(self):
+        """Each public function, class and method says what it does, by itself."""
+        count, wrong = 0, []
+        folder = os.path.dirname(hetmem.__file__)
+        for name in sorted(os.listdir(folder)):
+            # These modules have public functions of others.
+            shown = ("__init__.py", "__main__.py", "_doctor.py", "_torch_unified.py", "_unify.py")
+            if not name.endswith(".py") or name.startswith("_") and name not in shown:
+                continue
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                tree = ast.parse(file.read())
+            for owner in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))):
+                if getattr(owner, "name", "").startswith("_"):
+                    continue
+                for node in owner.body:
+                    if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"):
+                        continue
+                    count += 1
+                    text = ast.get_docstring(node) or ""
+                    first = text.split("\n\n")[0]
+                    if len(first.split()) < 4 or not re.search(r"[.\])]$", first) or re.search(r"[a-z]\(\) of ", first):
+                        if owner is tree:
+                            wrong.append(f"{name}: {node.name}: {first!r}")
+                        elif not first:
+                            wrong.append(f"{name}: {owner.name}.{node.name}")
+        self.assertEqual(wrong, [])
+        self.assertGreater(count, 100)
 
 
 class Ends(tap.Case):

@@ -55,6 +55,28 @@ class Torch(framework.Case):
             assert ht.enable() == "plain" and "2.11 or later" in ht.reason(), ht.reason()
             """)
 
+    def test_stats_and_log(self):
+        self.run_code("""
+            import io, logging
+            out = io.StringIO()
+            logging.basicConfig(stream=out, format="%(levelname)s %(message)s")
+            fails(hetmem.HetmemError, ht.stats, "enable()")
+            assert ht.enable() == "plain"
+            tensor = torch.empty(MIB)
+            stats = ht.stats()
+            assert stats == ht.resource().stats() and stats.requested == MIB, stats
+            line = f"WARNING PyTorch allocates from hetmem, in plain mode: {ht.reason()}\\n"
+            assert out.getvalue() == line, out.getvalue()
+            """)
+        self.run_code("""
+            import io, logging
+            out = io.StringIO()
+            logging.basicConfig(stream=out, format="%(levelname)s %(message)s", level=logging.INFO)
+            ht.enable(mode="plain")
+            line = "INFO PyTorch allocates from hetmem, in plain mode\\n"
+            assert out.getvalue() == line, out.getvalue()
+            """)
+
     def test_spec(self):
         self.run_code("""
             ht.enable("stats(pool(vmm,max=64M))")

@@ -11,6 +11,7 @@ first call that needs it.
     hetmem.trace    memory snapshots of PyTorch as recordings for hetmem replay
 """
 
+from ._doctor import doctor
 from ._library import HetmemError, OutOfMemoryError
 from ._unify import Unified, unify
 from .core import (
@@ -22,6 +23,8 @@ from .core import (
     Device,
     Feature,
     Library,
+    MemoryFigure,
+    MemoryInfo,
     Remap,
     Resource,
     Stats,
@@ -29,6 +32,7 @@ from .core import (
     current,
     default,
     log,
+    memory_info,
     resource,
     use,
 )
@@ -46,6 +50,8 @@ __all__ = [
     "Feature",
     "HetmemError",
     "Library",
+    "MemoryFigure",
+    "MemoryInfo",
     "OutOfMemoryError",
     "Remap",
     "Residency",
@@ -55,7 +61,9 @@ __all__ = [
     "Unified",
     "current",
     "default",
+    "doctor",
     "log",
+    "memory_info",
     "residency",
     "resource",
     "unify",

@@ -30,6 +30,7 @@ SLEEP_DISCARD = 0
 SLEEP_KEEP = 1
 MEMORY_UNKNOWN = 2**64 - 1
 MEMORY_NR = 6
+RESERVE_NONE = 2**64 - 1
 NONBLOCKING = 1 << 0
 NODE_ANY = 0xFFFF
 
@@ -234,6 +235,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_move": (INT, P, P, SIZE, U32, P, UINT, P),
     "hetmem_residency": (SSIZE, P, P, SIZE, P, P, SIZE, P),
     "hetmem_memory_info": (INT, P, INT, P),
+    "hetmem_memory_figure_name": (TEXT, INT),
     "hetmem_location_name": (TEXT, P, U32, TEXT, SIZE),
     "hetmem_why_names": (TEXT, U32, TEXT, SIZE),
     "hetmem_torch_resource": (P, INT),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _abi
+from ._log import LOGGER
 
 NAME = "libhetmem.so.0"
 # What PyTorch loads.
@@ -148,6 +149,7 @@ def error(code: int) -> HetmemError:
     """The exception for @code, a negative errno that a call just returned."""
     said = library().hetmem_last_error().decode(errors="replace")
     number = -code
+    LOGGER.debug("%s: %s", errno.errorcode.get(number, number), said)
     if number == errno.ENOMEM:
         return OutOfMemoryError(number, said)
     return HetmemError(number, said)

@@ -26,6 +26,7 @@ from typing import Any
 
 from . import _library
 from ._library import HetmemError
+from ._log import LOGGER, timed
 
 _SOURCE = "torch_full.cc"
 _COMPILE_S = 600
@@ -189,7 +190,9 @@ def _compiled(torch: Any, again: bool) -> str:
         if failed.exists() and not again:
             raise _refuse(failed.read_text(encoding="utf-8"))
         try:
-            _compile([*_compiler(), *flags], target)
+            LOGGER.info("compiling full mode for PyTorch %s", torch.__version__)
+            with timed("compiled %s", target):
+                _compile([*_compiler(), *flags], target)
         except HetmemError as error:
             text = str(error.strerror).split(": ", 1)[1]
             failed.write_text(text, encoding="utf-8")

@@ -24,6 +24,7 @@ from typing import Any, Callable, Union
 
 from . import _abi, _library
 from ._library import HetmemError, OutOfMemoryError, check, integer, text, word
+from ._log import LOGGER, timed
 
 StreamLike = Union[int, Any]
 
@@ -45,7 +46,8 @@ def _handle_of(value: int) -> int:
 
 
 def stream_handle(stream: StreamLike) -> int:
-    """The handle of a number, or of a stream of PyTorch, CuPy, Numba or cuda.core."""
+    """Returns the handle of a number, or of a stream of PyTorch, CuPy, Numba or
+    cuda.core."""
     if isinstance(stream, int):
         return _handle_of(stream)
     protocol = getattr(stream, "__cuda_stream__", None)
@@ -93,6 +95,8 @@ class Counter:
 
 @dataclasses.dataclass(frozen=True)
 class Counters:
+    """Bytes and blocks that went through a stats()."""
+
     bytes: Counter
     blocks: Counter
 
@@ -122,7 +126,37 @@ class Device:
 
 
 @dataclasses.dataclass(frozen=True)
+class MemoryFigure:
+    """Free memory as one source reports it. @bytes is None if it is not known.
+
+    @counts: does MemoryInfo.usable depend on it? @source: the call or file, or the
+    reason why the figure is not known.
+    """
+
+    bytes: int | None
+    counts: bool
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryInfo:
+    """Free memory of a device or of the host, in bytes.
+
+    @usable: the least figure that counts, less @reserve; None: none is known.
+    @least: the name of that figure; None: none is known.
+    """
+
+    total: int
+    usable: int | None
+    reserve: int
+    least: str | None
+    figures: dict[str, MemoryFigure]
+
+
+@dataclasses.dataclass(frozen=True)
 class Feature:
+    """Something that a machine has or lacks, and the reason."""
+
     name: str
     available: bool
     reason: str
@@ -211,10 +245,12 @@ class Counting:
 
     @property
     def bytes(self) -> Counter:
+        """The bytes of read()."""
         return self.read().bytes
 
     @property
     def blocks(self) -> Counter:
+        """The blocks of read()."""
         return self.read().blocks
 
     def _end(self) -> None:
@@ -377,6 +413,7 @@ class Resource(_Single):
 
     @property
     def closed(self) -> bool:
+        """Whether the resource, or its library, was closed."""
         if self._owner is not None and self._owner.closed:
             return True
         return self._res is None or self._handle.hm is None
@@ -406,6 +443,7 @@ class Resource(_Single):
             self._unset()
             self._handle.made.pop(res, None)
             left = self._call("hetmem_resource_destroy")
+            LOGGER.debug("closed %s: %d blocks were live", self.spec, left)
         self._res = None
         return left
 
@@ -467,7 +505,13 @@ class Resource(_Single):
             placement=_abi.PLACEMENTS.index(placement),
             priority=integer(priority),
         )
-        self._call("hetmem_alloc_with", ctypes.byref(params), ctypes.byref(ptr))
+        try:
+            self._call("hetmem_alloc_with", ctypes.byref(params), ctypes.byref(ptr))
+        except OutOfMemoryError as error:
+            LOGGER.warning(
+                "%s: no memory for %d bytes: %s", self.spec, size, error.strerror
+            )
+            raise
         return ptr.value or 0
 
     def deallocate(
@@ -486,6 +530,7 @@ class Resource(_Single):
         return Block(self, self.allocate(size, stream, **options), size)
 
     def stats(self) -> Stats:
+        """Returns the statistics of the resource: struct hetmem_resource_stats."""
         raw = _abi.ResourceStats(size=ctypes.sizeof(_abi.ResourceStats))
         self._call("hetmem_resource_stats", ctypes.byref(raw))
         return Stats(*(getattr(raw, f.name) for f in dataclasses.fields(Stats)))
@@ -526,11 +571,12 @@ class Resource(_Single):
 
         With @keep the contents wait in host memory. Addresses stay.
         """
-        self._call(
-            "hetmem_sleep",
-            None if tag is None else text(tag),
-            _abi.SLEEP_KEEP if keep else _abi.SLEEP_DISCARD,
-        )
+        with timed("%s sleeps, tag %s", self.spec, tag):
+            self._call(
+                "hetmem_sleep",
+                None if tag is None else text(tag),
+                _abi.SLEEP_KEEP if keep else _abi.SLEEP_DISCARD,
+            )
 
     def wake(self, tag: str | None = None, wait: float = 0) -> None:
         """Gives the addresses memory again. Waits up to @wait seconds for room.
@@ -540,7 +586,10 @@ class Resource(_Single):
         if not wait >= 0:
             raise ValueError(f"wait={wait!r}: give seconds, 0 or more")
         name = None if tag is None else text(tag)
-        deadline = time.monotonic() + wait
+        with timed("%s is awake, tag %s", self.spec, tag):
+            self._wake(name, time.monotonic() + wait)
+
+    def _wake(self, name: bytes | None, deadline: float) -> None:
         while True:
             left = max(deadline - time.monotonic(), 0)
             # Python handles signals between calls, such as Ctrl-C.
@@ -698,9 +747,11 @@ class Library(_Single):
 
     @property
     def device_count(self) -> int:
+        """The number of devices of the driver in use."""
         return check(self._lib.hetmem_device_count(self.pointer))
 
     def device(self, ordinal: int) -> Device:
+        """Returns the properties of the device @ordinal."""
         raw = _abi.DeviceProps(size=ctypes.sizeof(_abi.DeviceProps))
         check(
             self._lib.hetmem_device_props(
@@ -716,6 +767,45 @@ class Library(_Single):
             total=raw.total,
             granularity=raw.granularity,
             module_id=raw.module_id,
+        )
+
+    def memory_info(self, device: int = 0, reserve: int | None = None) -> MemoryInfo:
+        """Reports how much memory @device has left; -1: the host.
+
+        @reserve: bytes to keep unused, which usable does not contain. None:
+        HETMEM_RESERVE of the environment, else 1/32 of the total.
+        The first call on a device creates its primary context.
+        """
+        info = _abi.MemoryInfo(
+            size=ctypes.sizeof(_abi.MemoryInfo),
+            reserve=0 if reserve is None else word(reserve) or _abi.RESERVE_NONE,
+        )
+        check(
+            self._lib.hetmem_memory_info(
+                self.pointer, integer(device), ctypes.byref(info)
+            )
+        )
+
+        def known(value: int) -> int | None:
+            return None if value == _abi.MEMORY_UNKNOWN else int(value)
+
+        names = [
+            self._lib.hetmem_memory_figure_name(i).decode()
+            for i in range(_abi.MEMORY_NR)
+        ]
+        return MemoryInfo(
+            total=int(info.total),
+            usable=known(info.usable),
+            reserve=int(info.reserve),
+            least=names[info.least] if info.least >= 0 else None,
+            figures={
+                name: MemoryFigure(
+                    known(figure.bytes),
+                    bool(figure.counts),
+                    figure.source.decode(errors="replace"),
+                )
+                for name, figure in zip(names, info.figures)
+            },
         )
 
     def features(self) -> list[Feature]:
@@ -734,6 +824,7 @@ class Library(_Single):
         given = None if spec is None else text(spec)
         check(self._lib.hetmem_resource_create(self.pointer, given, ctypes.byref(res)))
         name = spec or os.environ.get("HETMEM_RESOURCE") or "device-pool"
+        LOGGER.debug("made %s", name)
         return Resource(self._handle, res.value or 0, name, owned=True)
 
     def explain(self, spec: str | None = None) -> str:
@@ -768,7 +859,7 @@ _default_lock = threading.Lock()
 
 
 def default() -> Library:
-    """The library of the functions without one, opened by the first call."""
+    """Returns the library that module-level functions use. The first call opens it."""
     global _default
     with _default_lock:
         if _default is None:
@@ -791,18 +882,25 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def resource(spec: str | None = None) -> Resource:
-    """Library.resource() of the default library."""
+    """Makes the resource that @spec describes; None: HETMEM_RESOURCE of the
+    environment, else "device-pool". The default library makes it, see default()."""
     return default().resource(spec)
 
 
 def current(device: int = 0) -> Resource:
-    """Library.current() of the default library."""
+    """Returns the current resource of @device (-1: of the host), see use()."""
     return default().current(device)
+
+
+def memory_info(device: int = 0, reserve: int | None = None) -> MemoryInfo:
+    """Reports how much memory @device has left; -1: the host. The least of several
+    figures, less a reserve, is usable. See Library.memory_info()."""
+    return default().memory_info(device, reserve)
 
 
 @contextlib.contextmanager
 def use(spec: str, device: int = 0) -> Iterator[Resource]:
-    """Library.use() of the default library."""
+    """Makes @spec the current resource of @device (-1: of the host) in the block."""
     with default().use(spec, device) as made:
         yield made
 
@@ -814,8 +912,9 @@ def log(
     device: int = 0,
     full: bool = False,
 ) -> Iterator[Resource]:
-    """use() of @spec with a log in @file, which `hetmem replay` reads.
+    """Logs the allocations of the block to @file, which `hetmem replay` reads.
 
+    @spec is the current resource of @device in the block, see use().
     @full: with orders of streams, see Resource.log_edge().
     """
     name = os.fspath(file)

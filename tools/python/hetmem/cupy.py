@@ -23,6 +23,7 @@ from typing import Any, Callable
 
 from . import _abi, _library, _process, _share
 from ._library import HetmemError
+from ._log import LOGGER
 from .core import Resource, Stream, StreamLike, stream_handle
 
 _lock = threading.Lock()
@@ -153,10 +154,11 @@ def enable(spec: str | None = None) -> None:
         with _process.choosing(spec):
             cuda.set_allocator(_make().malloc)
         _before = before
+    LOGGER.info("CuPy allocates from hetmem")
 
 
 def disable() -> None:
-    """New arrays get memory of the allocator that there was before."""
+    """Gives new arrays the allocator that CuPy had before enable()."""
     global _before
     with _lock:
         if _before is not None:
@@ -165,12 +167,13 @@ def disable() -> None:
 
 
 def enabled() -> bool:
+    """Returns whether enable() made hetmem the allocator of CuPy."""
     return _before is not None
 
 
 @contextlib.contextmanager
 def using(spec: str | None = None) -> Iterator[None]:
-    """New arrays of the calling thread are of hetmem until the end of the block."""
+    """Allocates new arrays of the calling thread from hetmem in the block."""
     cuda, _ = _memory()
     with _lock, _process.choosing(spec):
         allocator = _make()
@@ -179,7 +182,7 @@ def using(spec: str | None = None) -> Iterator[None]:
 
 
 def resource(device: int = 0) -> Resource:
-    """The resource behind CuPy on @device."""
+    """Returns the resource behind CuPy on @device."""
     if _allocator is None:
         raise HetmemError(errno.EINVAL, "call hetmem.cupy.enable() before")
     return _process.resource(device)
@@ -202,7 +205,8 @@ def asarray(
     stream: StreamLike | None = None,
     prefetch: bool = False,
 ) -> Any:
-    """@array as an array of CuPy, of the same memory if the current device can use it.
+    """Returns @array as an array of CuPy. It has the same memory if the current device
+    can use that, else a copy.
 
     @array: of NumPy, or whatever numpy.asarray() takes. One of CuPy is returned.
     @copy: None: copies if that is needed; False: raises ValueError instead, with the
@@ -220,5 +224,5 @@ def asarray(
 
 
 def why_copy(array: Any) -> str:
-    """Why asarray() has to copy @array; "": it does not."""
+    """Returns why asarray() has to copy @array; "": it does not."""
     return _share.why_to_cupy(array)

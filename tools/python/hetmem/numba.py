@@ -26,6 +26,7 @@ from typing import Any, Callable
 
 from . import _library, _process
 from ._library import HetmemError, OutOfMemoryError
+from ._log import LOGGER
 from .core import Resource, Stream
 
 _cuda: Any = importlib.import_module("numba.cuda")
@@ -55,12 +56,14 @@ class MemoryManager(_cuda.GetIpcHandleMixin, _cuda.HostOnlyCUDAMemoryManager):  
 
     @property
     def interface_version(self) -> int:
+        """The version of Numba's interface for memory managers."""
         return 1
 
     def _resource(self) -> Resource:
         return _process.resource(int(self.context.device.id))
 
     def memalloc(self, size: int) -> Any:
+        """Allocates device memory. Numba calls it."""
         resource = self._resource()
         try:
             address = resource.allocate(max(size, 1), Stream.HOST)
@@ -83,6 +86,7 @@ class MemoryManager(_cuda.GetIpcHandleMixin, _cuda.HostOnlyCUDAMemoryManager):  
         return _cuda.MemoryInfo(free=min(free, info.total), total=info.total)
 
     def get_ipc_handle(self, memory: Any) -> Any:
+        """Returns a handle for other processes. Numba calls it."""
         try:
             return super().get_ipc_handle(memory)
         except _driver.CudaAPIError as error:
@@ -146,15 +150,17 @@ def enable(spec: str | None = None) -> None:
         )
     with _process.choosing(spec):
         _cuda.set_memory_manager(MemoryManager)
+    LOGGER.info("Numba allocates from hetmem")
 
 
 def enabled() -> bool:
+    """Returns whether enable() made hetmem the memory manager of Numba."""
     current = getattr(_driver, "_memory_manager", None)
     return current is not None and issubclass(current, MemoryManager)
 
 
 def resource(device: int = 0) -> Resource:
-    """The resource behind Numba on @device."""
+    """Returns the resource behind Numba on @device."""
     _library.library()
     if not enabled():
         raise HetmemError(errno.EINVAL, "call hetmem.numba.enable() before")

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 from . import _abi, _library, _share, _threads
+from ._log import LOGGER
 from .core import Resource, StreamLike, default
 
 # Arrays of fewer bytes are NumPy's.
@@ -170,6 +171,7 @@ def enable(
             )
         capsule, made = _make(resource, least)
         _set(capsule)
+        LOGGER.info("arrays of NumPy of %d bytes or more are of %s", least, made.spec)
         if not threads:
             return made
         _for_threads = capsule
@@ -197,7 +199,7 @@ def disable() -> None:
 
 
 def enabled() -> bool:
-    """Does the calling thread allocate from hetmem?"""
+    """Returns whether the calling thread allocates from hetmem."""
     api = _numpy()
     return api.handler(api.get()) in _handlers
 
@@ -206,7 +208,7 @@ def enabled() -> bool:
 def using(
     resource: Resource | str | None = None, *, least: int = LEAST
 ) -> Iterator[Resource]:
-    """enable() for the calling thread, until the end of the block."""
+    """Allocates new arrays of the calling thread from a resource in the block."""
     with _lock:
         capsule, made = _make(resource, least)
     before = _set(capsule)
@@ -223,7 +225,8 @@ def asarray(
     stream: StreamLike | None = None,
     prefetch: bool = False,
 ) -> Any:
-    """@array as an array of NumPy, of the same memory if the CPU can use it.
+    """Returns @array as an array of NumPy. It has the same memory if the CPU can use
+    that, else a copy.
 
     @array: of CuPy, or whatever else is on a device; others as of numpy.asarray().
     @copy: None: copies if that is needed; False: raises ValueError instead, with the
@@ -238,5 +241,5 @@ def asarray(
 
 
 def why_copy(array: Any) -> str:
-    """Why asarray() has to copy @array; "": it does not."""
+    """Returns why asarray() has to copy @array; "": it does not."""
     return _share.why_to_numpy(array)

@@ -42,6 +42,7 @@ from typing import Any, Union
 
 from . import _abi, _library, _process, _torch_full
 from ._library import HetmemError
+from ._log import LOGGER
 from ._torch_unified import (
     cpu,
     cuda,
@@ -55,7 +56,7 @@ from ._torch_unified import (
     unified_resource,
     zeros,
 )
-from .core import Resource, default
+from .core import Resource, Stats, default
 
 __all__ = [
     "Pool",
@@ -79,6 +80,7 @@ __all__ = [
     "snapshot",
     "snapshot_at_oom",
     "spill",
+    "stats",
     "to_unified",
     "unified",
     "unified_resource",
@@ -185,6 +187,10 @@ def enable(spec: str | None = None, mode: str = "auto") -> str:
         _refuse_late(torch)
         with _process.choosing(spec):
             _mode, _reason = _enable_some(torch, mode)
+    if _mode == "plain" and mode == "auto":
+        LOGGER.warning("PyTorch allocates from hetmem, in plain mode: %s", _reason)
+    else:
+        LOGGER.info("PyTorch allocates from hetmem, in %s mode", _mode)
     if _mode == "plain" and torch.backends.cudnn.benchmark:
         warnings.warn(
             "hetmem.torch: plain mode cannot do torch.backends.cudnn.benchmark: "
@@ -351,20 +357,26 @@ def spill(
 
 
 def enabled() -> str | None:
-    """The mode; None: PyTorch has its own allocator."""
+    """Returns the mode of enable(); None: PyTorch has its own allocator."""
     return _mode
 
 
 def reason() -> str | None:
-    """Why the mode is plain; None: it is not."""
+    """Returns why the mode is plain; None: it is not."""
     return _reason
 
 
 def resource(device: int = 0) -> Resource:
-    """The resource behind PyTorch on @device, after enable()."""
+    """Returns the resource behind PyTorch on @device, after enable()."""
     if _mode is None:
         raise HetmemError(errno.EINVAL, "call hetmem.torch.enable() before")
     return _process.resource(device)
+
+
+def stats(device: int = 0) -> Stats:
+    """Returns the statistics of resource(), in both modes: bytes that are requested,
+    held, parked and spilled, and counts."""
+    return resource(device).stats()
 
 
 def _block(tensor: Any) -> tuple[Resource, int]:
@@ -567,7 +579,7 @@ def _with_tag(spec: str, tag: str | None, device: int) -> str:
 def pool(
     spec: str = "device-pool", tag: str | None = None, device: int | None = None
 ) -> Pool:
-    """A pool for a part of a program, such as its weights or its KV cache.
+    """Makes a pool for a part of a program, such as its weights or its KV cache.
 
         weights = hetmem.torch.pool(tag="weights")
         with weights.use():
@@ -628,7 +640,10 @@ def wake(tag: str | None = None, wait: float = 0) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """python -m hetmem.torch [--spec SPEC] [--mode MODE] SCRIPT [ARGUMENT...]"""
+    """Runs a script of PyTorch with memory of hetmem.
+
+    python -m hetmem.torch [--spec SPEC] [--mode MODE] SCRIPT [ARGUMENT...]
+    """
     parser = argparse.ArgumentParser(
         prog="python -m hetmem.torch",
         description="Runs a script of PyTorch, unchanged, with memory of hetmem.",
