@@ -54,6 +54,7 @@ const struct options_of options_table[] = {
 	} },
 	{ "record", "COMMAND", {
 		{ .name = "output", .letter = 'o', .value = "FILE", .typed = true },
+		VALUE("chrome", 'C', "FILE"),
 		FLAG("force", 'f'),
 		VALUE("interval", 'i', "MS"),
 		VALUE("for", 's', "SECONDS"),
@@ -61,6 +62,7 @@ const struct options_of options_table[] = {
 	} },
 	{ "report", "FILE", {
 		VALUE("svg", 's', "FILE.svg"),
+		VALUE("chrome", 'C', "FILE"),
 		FLAG("json", 'j'),
 		VALUE("color", 'c', "auto|always|never"),
 		HIDDEN("colour", 'c', "auto|always|never"),

@@ -366,6 +366,33 @@ judge '--max bounds the file'
 run report --json "$tmp/bounded"
 ask 'which is complete' '$all->{complete}'
 
+# The trace of a recording, at its end.
+run record -o "$tmp/t1" --chrome "$tmp/t1.json" --interval 5 -- "$tmp/busy" <(echo; echo)
+[ $status -eq 3 ] && [ ! -s "$tmp/err" ] && [ "$(stat -c %a "$tmp/t1.json")" = 600 ]
+judge 'a trace beside the recording; the exit status is that of the command'
+run report --chrome "$tmp/t2.json" "$tmp/t1"
+also 'it is that of report' cmp "$tmp/t1.json" "$tmp/t2.json"
+cp "$tmp/t1" "$tmp/b"
+run record -o "$tmp/t3" --chrome "$tmp/t1.json" -- true
+one_line 2 "t1.json' exists: --force replaces it; name another file with --chrome" && [ ! -e "$tmp/t3" ] &&
+	cmp -s "$tmp/t1.json" "$tmp/t2.json"
+judge 'it replaces no file, and then nothing is recorded'
+run record --force -o "$tmp/t1" --chrome "$tmp/t1" -- true
+one_line 2 'being recorded to; name another file with --chrome' && cmp -s "$tmp/t1" "$tmp/b"
+judge 'the recording and its trace are two files'
+run record -o "$tmp/t3" --chrome "$tmp/link" --force -- true
+one_line 2 'symbolic link' && [ ! -e "$tmp/t3" ] && [ "$(cat "$tmp/precious")" = precious ]
+judge 'a symbolic link is not followed'
+run record --force -o "$tmp/t1" --chrome "$tmp/t1.json" -- /none
+[ $status -eq 127 ] && cmp -s "$tmp/t1.json" "$tmp/t2.json"
+judge 'an old trace stays if the command cannot run'
+run record --force -o "$tmp/t1" --chrome "$tmp/t1.json" --interval 5 -- "$tmp/busy" <(echo)
+[ $status -eq 3 ] && ! cmp -s "$tmp/t1.json" "$tmp/t2.json"
+judge 'else --force replaces it'
+run record --for 1 -o "$tmp/t4" --chrome /dev/full --force -- true
+one_line 2 'is no regular file; name another file with --chrome'
+judge 'a device is no place for a trace'
+
 # A process that could not be looked at has not ended.
 few()
 {
@@ -414,6 +441,7 @@ wrong 'PID 0' "'0' is not a PID" record 0
 wrong 'a file that is none' 'give -o FILE' record -o - 1
 wrong 'an empty name' 'give -o FILE' record -o '' 1
 wrong '-o without a value' 'needs a value' record -o
+wrong 'a trace that is no file' 'give --chrome FILE' record --chrome - 1
 for what in '--interval 0' '--interval x' '--interval 3600001' '--for 0' '--for -1' '--max 1' '--max 2G' '--max x'; do
 	# shellcheck disable=SC2086
 	wrong "record $what" 'is not a (time|size)' record $what 1
@@ -648,6 +676,62 @@ make counted "$tmp/m"
 run report --json "$tmp/m"
 ask 'moves that the module counted' "$sum"' $t->{source} eq "module" &&
 	sum($t->{to_device_bytes}) == 10 << 20 && sum($t->{to_host_bytes}) == 8 << 20'
+# chrome.py FILE [EXPRESSION]: a trace is what the format of trace events allows, and EXPRESSION
+# holds; counters(NAME) are its values with their times, events(NAME) all of that name.
+cat >"$tmp/chrome.py" <<'EOS'
+import json, sys
+trace = json.load(open(sys.argv[1]))
+all = trace['traceEvents']
+must = {'M': {'args'}, 'C': {'ts', 'args'}, 'X': {'ts', 'dur', 'tid'}, 'i': {'ts', 's', 'tid'},
+        'b': {'ts', 'cat', 'id', 'tid'}, 'e': {'ts', 'cat', 'id', 'tid'}}
+for event in all:
+    assert {'name', 'ph', 'pid'} | must[event['ph']] <= set(event), event
+    assert event.get('ts', 0) >= 0 and event.get('s', 'p') in ('g', 'p', 't'), event
+    if event['ph'] == 'C':
+        assert event['args'].values() and min(event['args'].values()) >= 0, event
+def events(name):
+    return [event for event in all if event['name'] == name]
+def counters(name):
+    return [(event['ts'] / 1e6, event['args']) for event in events(name)]
+assert eval(sys.argv[2] if len(sys.argv) > 2 else 'True'), (sys.argv[2], trace)
+EOS
+# chrome NAME EXPRESSION: of the trace $tmp/m.json.
+chrome() { check "$1" python3 "$tmp/chrome.py" "$tmp/m.json" "$2"; }
+run report --chrome "$tmp/m.json" "$tmp/m"
+[ $status -eq 0 ] && grep -q '^1\. ' "$tmp/out" && [ ! -s "$tmp/err" ]
+judge 'a Chrome trace, beside the text'
+chrome 'bytes at each location' 'counters("memory")[:3] == [
+	(0, {"host node 0": 10 << 20, "device 0": 6 << 20}), (1, {"host node 0": 8 << 20, "device 0": 8 << 20}),
+	(2, {"host node 0": 10 << 20, "device 0": 6 << 20})] and len(counters("memory")) == 10'
+chrome 'what moved' 'counters("moved")[-1] == (9, {"to device": 10 << 20, "to host": 8 << 20, "other node": 0})'
+chrome 'a slice for each look' 'len(events("look at the module")) == 10 and events("look at the module")[3]["dur"] == 1'
+chrome 'events of the module' 'events("MIGRATE")[0]["ts"] == 3e6 and events("MIGRATE")[0]["args"] == {
+	"start": "0x7f0000000000", "end": "0x7f0000200000", "location": "device 0", "result": 0,
+	"moved_pages": 0, "unmoved_pages": 512, "why": "file"} and events("thrash")[0]["args"]["times"] == 8'
+chrome 'names and the end' '[e["name"] for e in all if e["ph"] == "i" and e["s"] == "p"] == [
+	"recorded: bouncer", "the process ended"] and trace["otherData"]["name"] == "bouncer"'
+cat >"$tmp/hints.py" <<'EOS'
+import sys
+sys.argv[1:1] = ['nodes', '/dev/null']
+exec(open(sys.argv.pop()).read())
+f = File(sys.argv[-1])
+f.process(0, b'first')
+f.sample(0, [cell(0, HOST)])
+f.event(1 * S, 3, BASE, BASE + BLOCK, DEVICE, nr=7)
+f.event(2 * S, 4, BASE, BASE + BLOCK, DEVICE, nr=7)
+f.process(3 * S, b'second', 2)
+f.sample(3 * S, [cell(0, HOST)], source=2)
+EOS
+check 'a recording with a hint, another program and no end' python3 "$tmp/hints.py" "$tmp/m" "$tmp/make.py"
+run report --chrome "$tmp/m.json" "$tmp/m"
+chrome 'a hint has a begin and an end' '[(e["ph"], e["ts"], e["id"]) for e in events("hint")] == [
+	("b", 1e6, "0x7"), ("e", 2e6, "0x7")]'
+chrome 'another program begins without memory' 'len(events("runs second")) == 1 and [
+	list(args.values())[0] for _, args in counters("memory")] == [2 << 20, 0, 2 << 20]'
+wrong 'a trace over the recording' 'is the recording; name another file with --chrome' report --chrome "$tmp/m" "$tmp/m"
+run report --chrome /dev/full "$tmp/m"
+[ $status -eq 1 ] && grep -q "cannot write '/dev/full'" "$tmp/err"
+judge 'a trace on a disk that is full'
 make nodes "$tmp/m"
 run report --json "$tmp/m"
 ask 'moves between nodes; unknown frames are skipped' "$sum"' $all->{complete} && sum($t->{other_node_bytes}) == 6 << 20 &&
@@ -655,11 +739,12 @@ ask 'moves between nodes; unknown frames are skipped' "$sum"' $all->{complete} &
 
 for how in wide scattered sames times execs events locations; do
 	make $how "$tmp/m"
-	(ulimit -v 1000000; limited 60 "$hetmem" report --svg "$tmp/m.svg" "$tmp/m") >"$tmp/out" 2>"$tmp/err" </dev/null
+	(ulimit -v 1000000; limited 60 "$hetmem" report --svg "$tmp/m.svg" --chrome "$tmp/m.json" "$tmp/m") >"$tmp/out" 2>"$tmp/err" </dev/null
 	status=$?
 	[ $status -eq 0 ] && [ "$(wc -c <"$tmp/out")" -lt 20000 ] && ! LC_ALL=C grep -q '[^[:print:]]' "$tmp/out" &&
 		python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' "$tmp/m.svg"
 	judge "a hostile file: $how"
+	check 'as a Chrome trace, too' python3 "$tmp/chrome.py" "$tmp/m.json"
 	run report --json "$tmp/m"
 	ask "as JSON, too" '$all->{pid} == 4711'
 done
@@ -674,8 +759,9 @@ done
 make damage "$tmp/bounded" "$tmp/d" "${SEED:-1}"
 bad=
 for file in "$tmp"/d.*; do
-	(ulimit -v 1000000; limited 60 "$hetmem" report --svg "$tmp/m.svg" "$file") >"$tmp/out" 2>"$tmp/err" </dev/null
+	(ulimit -v 1000000; limited 60 "$hetmem" report --svg "$tmp/m.svg" --chrome "$tmp/m.json" "$file") >"$tmp/out" 2>"$tmp/err" </dev/null
 	status=$?
+	[ $status -ne 0 ] || python3 "$tmp/chrome.py" "$tmp/m.json" || bad="$bad ${file##*.}(trace)"
 	if [ $status -eq 2 ]; then
 		one_line 2 'hetmem report: ' || bad="$bad ${file##*.}"
 	elif [ $status -ne 0 ] || [ -s "$tmp/err" ]; then

@@ -16,7 +16,8 @@
 
 static int cannot(const struct record_file *file, const char *what)
 {
-	return complain(EXIT_USAGE, "record", "'%s' %s; name another file with -o", file->path, what);
+	return complain(EXIT_USAGE, "record", "'%s' %s; name another file with %s", file->path, what,
+			file->option);
 }
 
 /* 0, or an exit status: whether the open file may be replaced. */
@@ -33,12 +34,13 @@ static int check_replace(struct record_file *file)
 	return 0;
 }
 
-int record_file_open(struct record_file *file, const char *path, bool force, uint64_t max)
+int record_file_open(struct record_file *file, const char *option, const char *path, bool force,
+		     uint64_t max)
 {
 	const int flags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
 	int status = 0;
 
-	*file = (struct record_file){ .path = path, .max = max };
+	*file = (struct record_file){ .path = path, .option = option, .max = max };
 	file->fd = open(path, flags | O_CREAT | O_EXCL, 0600);
 	file->created = file->fd >= 0;
 	if (file->fd < 0 && errno == EEXIST) {
@@ -50,8 +52,8 @@ int record_file_open(struct record_file *file, const char *path, bool force, uin
 		file->replace = true;
 	}
 	if (file->fd < 0)
-		return complain(EXIT_USAGE, "record", "cannot create '%s': %s; name another file with -o",
-				path, strerror(errno));
+		return complain(EXIT_USAGE, "record", "cannot create '%s': %s; name another file with %s",
+				path, strerror(errno), option);
 	if (file->replace)
 		status = check_replace(file);
 	if (!status && flock(file->fd, LOCK_EX | LOCK_NB))
@@ -93,13 +95,21 @@ static uint64_t samples_most(const struct record_file *file)
 	return file->max - RESERVE - file->max / 4;
 }
 
-int record_file_begin(struct record_file *file, const struct record_header *header)
+int record_file_replace(struct record_file *file)
 {
-	struct iovec part = { (void *)header, sizeof(*header) };
-
 	if (file->replace && (fchmod(file->fd, 0600) || ftruncate(file->fd, 0)))
 		return complain(EXIT_FAILED, "record", "cannot replace '%s': %s", file->path,
 				strerror(errno));
+	return 0;
+}
+
+int record_file_begin(struct record_file *file, const struct record_header *header)
+{
+	struct iovec part = { (void *)header, sizeof(*header) };
+	const int status = record_file_replace(file);
+
+	if (status)
+		return status;
 	file->interval_ms = header->interval_ms;
 	file->half = samples_most(file) / 2;
 	return append(file, &part, 1);

@@ -616,7 +616,8 @@ static void take_frame(struct pass *p)
 	}
 }
 
-static void third_pass(struct history *h, struct grid **grids, size_t nr)
+static void third_pass(struct history *h, struct grid **grids, size_t nr,
+		       const struct history_watch *watch)
 {
 	struct pass p = { .h = h, .grids = grids, .nr_grids = nr };
 	struct reader *r = h->reader;
@@ -632,8 +633,11 @@ static void third_pass(struct history *h, struct grid **grids, size_t nr)
 		p.rows[i] = xcalloc((size_t)grids[i]->rows * HISTORY_LOCATIONS, sizeof(**p.rows));
 	}
 	reader_rewind(r);
-	while (r->at < r->limit && reader_next(r))
+	while (r->at < r->limit && reader_next(r)) {
 		take_frame(&p);
+		if (watch)
+			watch->frame(watch->arg, h);
+	}
 	for (i = 0; i < nr; i++) {
 		for (row = 0; row < grids[i]->rows; row++)
 			draw_row(&p, i, row, h->seconds);
@@ -733,7 +737,8 @@ static void find(struct history *h)
 	keep_found(h, &f, last);
 }
 
-int history_read(struct history *h, struct reader *reader, struct grid **grids, size_t nr)
+int history_read(struct history *h, struct reader *reader, struct grid **grids, size_t nr,
+		 const struct history_watch *watch)
 {
 	const char *damage;
 
@@ -742,14 +747,14 @@ int history_read(struct history *h, struct reader *reader, struct grid **grids, 
 	h->extents = xcalloc(HISTORY_EXTENTS, sizeof(*h->extents));
 	first_pass(h);
 	if (reader->damage && !h->samples)
-		return complain(EXIT_USAGE, "report", "'%s' is %s at byte %llu, before the first sample; record again",
+		return complain(EXIT_USAGE, reader->command, "'%s' is %s at byte %llu, before the first sample; record again",
 				reader->path, reader->damage, (unsigned long long)reader->at);
 	if (!h->samples || !h->nr_blocks)
-		return complain(EXIT_USAGE, "report", "'%s' has no sample of memory: the process ended too early; record again with a smaller --interval",
+		return complain(EXIT_USAGE, reader->command, "'%s' has no sample of memory: the process ended too early; record again with a smaller --interval",
 				reader->path);
 	damage = reader->damage;
 	second_pass(h);
-	third_pass(h, grids, nr);
+	third_pass(h, grids, nr, watch);
 	find(h);
 	reader->damage = damage;
 	return 0;

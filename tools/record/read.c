@@ -47,17 +47,18 @@ static const char *check_header(const struct record_header *h)
 	return NULL;
 }
 
-int reader_open(struct reader *r, const char *path)
+int reader_open(struct reader *r, const char *command, const char *path)
 {
 	const char *wrong = NULL;
 	struct stat st;
 	int err;
 
 	memset(r, 0, sizeof(*r));
+	r->command = command;
 	r->path = path;
 	r->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (r->fd < 0)
-		return complain(EXIT_USAGE, "report", "cannot read '%s': %s; give a file of 'hetmem record'",
+		return complain(EXIT_USAGE, command, "cannot read '%s': %s; give a file of 'hetmem record'",
 				path, strerror(errno));
 	if (fstat(r->fd, &st) || !S_ISREG(st.st_mode)) {
 		wrong = "is no regular file; give a file of 'hetmem record'";
@@ -75,7 +76,7 @@ int reader_open(struct reader *r, const char *path)
 	if (wrong) {
 		close(r->fd);
 		r->fd = -1;
-		return complain(EXIT_USAGE, "report", "'%s' %s", path, wrong);
+		return complain(EXIT_USAGE, command, "'%s' %s", path, wrong);
 	}
 	r->payload = xcalloc(1, RECORD_PAYLOAD);
 	reader_rewind(r);

@@ -17,6 +17,7 @@
 #include "platform/platform.h"
 #include "process.h"
 #include "record.h"
+#include "report.h"
 #include "util.h"
 
 #define FILE_NAME	"hetmem.record"
@@ -41,7 +42,7 @@
 #define EXIT_SIGNAL	128
 
 struct options {
-	const char *path;
+	const char *path, *chrome;
 	bool force;
 	long interval_ms, seconds;
 	uint64_t max;
@@ -51,6 +52,7 @@ struct options {
 
 /**
  * struct recording - one that is under way
+ * @chrome: the trace, which is written at the end
  * @pidfd: readable when the process has ended; -1: it is asked for by its PID
  * @process: as it was, so that another process with its PID is not taken for it
  * @child: @pid is ours to wait for
@@ -58,7 +60,7 @@ struct options {
  */
 struct recording {
 	const struct options *o;
-	struct record_file file;
+	struct record_file file, chrome;
 	struct record_taker *taker;
 	struct record_trace *trace;
 	pid_t pid;
@@ -73,6 +75,7 @@ static int help(void)
 	printf("Usage: hetmem record [OPTION]... PID | [--] COMMAND [ARGUMENT]...\n"
 	       "Records where the memory of a process is over time, for 'hetmem report'.\n\n"
 	       "  --output FILE, -o    the recording (" FILE_NAME ")\n"
+	       "  --chrome FILE        also a Chrome trace, for ui.perfetto.dev\n"
 	       "  --force              replaces FILE, if it is a regular file of your own\n"
 	       "  --interval MS        between two looks (%d)\n"
 	       "  --for SECONDS        ends the recording (until the process ends)\n"
@@ -94,6 +97,9 @@ static int parse(struct options *o, int argc, char **argv)
 		switch (c) {
 		case 'o':
 			o->path = optarg;
+			break;
+		case 'C':
+			o->chrome = optarg;
 			break;
 		case 'f':
 			o->force = true;
@@ -122,6 +128,8 @@ static int parse(struct options *o, int argc, char **argv)
 	}
 	if (!*o->path || !strcmp(o->path, "-"))
 		return usage_error("record", "a recording needs a file: give -o FILE");
+	if (o->chrome && (!*o->chrome || !strcmp(o->chrome, "-")))
+		return usage_error("record", "a trace needs a file: give --chrome FILE");
 	if (optind == argc)
 		return usage_error("record", "which process? Give a PID or a COMMAND");
 	if (strcmp(argv[optind - 1], "--") && strspn(argv[optind], "0123456789") ==
@@ -466,6 +474,38 @@ static int record(struct recording *r)
 	return status;
 }
 
+/* The trace of a recording that has ended. 0, or an exit status. */
+static int write_chrome(struct recording *r)
+{
+	int status = record_file_replace(&r->chrome), fd, err = 0;
+	struct reader reader;
+	FILE *f;
+
+	if (!status)
+		status = reader_open(&reader, "record", r->o->path);
+	if (status)
+		return status;
+	fd = dup(r->chrome.fd);
+	f = fd < 0 ? NULL : fdopen(fd, "w");
+	if (f) {
+		/* A process that ended before the first look has no trace. */
+		if (report_chrome(f, &reader))
+			status = EXIT_FAILED;
+		if (fflush(f) || ferror(f))
+			err = errno;
+		fclose(f);
+	} else {
+		err = errno;
+		if (fd >= 0)
+			close(fd);
+	}
+	reader_close(&reader);
+	if (!status && err)
+		status = complain(EXIT_FAILED, "record", "cannot write '%s': %s; type 'hetmem report --chrome FILE' for the trace",
+				  r->o->chrome, strerror(err));
+	return status;
+}
+
 static void wait_briefly(void *arg, const struct bounded *call)
 {
 	(void)arg;
@@ -488,7 +528,9 @@ static int check_process(pid_t pid)
 int cmd_record(int argc, char **argv)
 {
 	struct options o = { .path = FILE_NAME, .interval_ms = INTERVAL_MS, .max = MAX };
-	struct recording r = { .o = &o, .pidfd = -1, .file = { .fd = -1 } };
+	struct recording r = {
+		.o = &o, .pidfd = -1, .file = { .fd = -1 }, .chrome = { .fd = -1 },
+	};
 	static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
 	struct sigaction action;
 	sigset_t stops, before;
@@ -501,9 +543,13 @@ int cmd_record(int argc, char **argv)
 	if (o.pid)
 		status = check_process(o.pid);
 	if (!status)
-		status = record_file_open(&r.file, o.path, o.force, o.max);
-	if (status)
+		status = record_file_open(&r.file, "-o", o.path, o.force, o.max);
+	if (!status && o.chrome)
+		status = record_file_open(&r.chrome, "--chrome", o.chrome, o.force, UINT64_MAX);
+	if (status) {
+		record_file_close(&r.file, false);
 		return status;
+	}
 	sigemptyset(&stops);
 	/* Signals that nohup or a shell's & ignored stay ignored. */
 	for (i = 0; i < ARRAY_SIZE(signals); i++)
@@ -520,13 +566,17 @@ int cmd_record(int argc, char **argv)
 		status = start(&r, &before);
 	if (status) {
 		record_file_close(&r.file, false);
+		record_file_close(&r.chrome, false);
 		if (r.signals >= 0)
 			close(r.signals);
 		return status;
 	}
 	r.taker = record_taker_new(r.pid);
 	status = record(&r);
+	if (!status && o.chrome)
+		status = write_chrome(&r);
 	record_file_close(&r.file, r.file.used);
+	record_file_close(&r.chrome, !status);
 	record_taker_free(r.taker);
 	record_trace_close(r.trace);
 	if (r.child) {

@@ -16,7 +16,7 @@
  * time half of the room that was left is used, the interval doubles.
  */
 struct record_file {
-	const char *path;
+	const char *path, *option;
 	int fd;
 	bool created, replace;
 	uint64_t max, used, events;
@@ -27,11 +27,14 @@ struct record_file {
 };
 
 /*
- * Opens @path for a recording; @force: an existing file of the caller's own will be replaced
- * by record_file_begin(). 0, or an exit status after a complaint.
+ * Opens @path, which @option named, for an output; @force: an existing file of the caller's own
+ * will be replaced by record_file_replace(). 0, or an exit status after a complaint.
  */
-int record_file_open(struct record_file *file, const char *path, bool force, uint64_t max);
-/* Writes the header. Before it, an existing file is as it was. */
+int record_file_open(struct record_file *file, const char *option, const char *path, bool force,
+		     uint64_t max);
+/* Empties a file that is replaced. Before it, the file is as it was. 0, or an exit status. */
+int record_file_replace(struct record_file *file);
+/* Calls it, and writes the header of a recording. */
 int record_file_begin(struct record_file *file, const struct record_header *header);
 /*
  * Appends a frame: @head and, if not NULL, @rest. 0, or an exit status after a complaint. A

@@ -26,7 +26,7 @@
 #define SVG_COLUMNS	400
 
 struct options {
-	const char *path, *svg;
+	const char *path, *svg, *chrome;
 	bool json;
 	enum colour_mode colour;
 };
@@ -37,6 +37,7 @@ static int help(void)
 	     "Shows what 'hetmem record' saw: where memory was over time, what moved, and\n"
 	     "the three findings that matter first, each with what to do.\n\n"
 	     "  --svg FILE.svg   draws the heat map and the timeline; replaces FILE.svg\n"
+	     "  --chrome FILE    writes a Chrome trace, which Perfetto opens; replaces FILE\n"
 	     "  --json           the same as JSON\n"
 	     "  --color=WHEN     auto, always or never\n\n"
 	     "A recording that was cut off is shown as far as it goes, with a note.");
@@ -52,6 +53,9 @@ static int parse(struct options *o, int argc, char **argv)
 		switch (c) {
 		case 's':
 			o->svg = optarg;
+			break;
+		case 'C':
+			o->chrome = optarg;
 			break;
 		case 'j':
 			o->json = true;
@@ -484,33 +488,54 @@ static int text_width(void)
 	return width > WIDTH ? WIDTH : width < LEAST_WIDTH ? LEAST_WIDTH : width;
 }
 
-/* Opening the recording for the picture would empty it. 0, or an exit status. */
-static int check_svg(const char *path, const struct reader *reader)
+/* Opening the recording as an output would empty it. 0, or an exit status. */
+static int check_output(const char *option, const char *path, const struct reader *reader)
 {
-	struct stat svg, recording;
+	struct stat output, recording;
 
-	if (stat(path, &svg) || fstat(reader->fd, &recording) || svg.st_dev != recording.st_dev ||
-	    svg.st_ino != recording.st_ino)
+	if (!path || stat(path, &output) || fstat(reader->fd, &recording) ||
+	    output.st_dev != recording.st_dev || output.st_ino != recording.st_ino)
 		return 0;
-	return complain(EXIT_USAGE, "report", "'%s' is the recording; name another file with --svg",
-			path);
+	return complain(EXIT_USAGE, "report", "'%s' is the recording; name another file with %s",
+			path, option);
+}
+
+static int cannot_write(const char *path, int err)
+{
+	return complain(EXIT_FAILED, "report", "cannot write '%s': %s; name another file", path,
+			strerror(err));
+}
+
+/* Ends an output. 0, or an exit status. */
+static int close_output(FILE *f, const char *path)
+{
+	int err = fflush(f) || ferror(f) ? errno : 0;
+
+	if (fclose(f) && !err)
+		err = errno;
+	return err ? cannot_write(path, err) : 0;
 }
 
 static int write_svg(const char *path, const struct history *h, const struct grid *g)
 {
 	FILE *f = fopen(path, "we");
-	int err = 0;
 
 	if (!f)
-		return complain(EXIT_FAILED, "report", "cannot write '%s': %s; name another file",
-				path, strerror(errno));
+		return cannot_write(path, errno);
 	report_svg(f, h, g);
-	if (fflush(f) || ferror(f))
-		err = errno;
-	if (fclose(f) && !err)
-		err = errno;
-	return err ? complain(EXIT_FAILED, "report", "cannot write '%s': %s; name another file",
-			      path, strerror(err)) : 0;
+	return close_output(f, path);
+}
+
+static int write_chrome(const char *path, struct reader *reader)
+{
+	FILE *f = fopen(path, "we");
+	int status, closed;
+
+	if (!f)
+		return cannot_write(path, errno);
+	status = report_chrome(f, reader);
+	closed = close_output(f, path);
+	return status ? status : closed;
 }
 
 int cmd_report(int argc, char **argv)
@@ -528,24 +553,26 @@ int cmd_report(int argc, char **argv)
 		return complain(EXIT_USAGE, "report",
 				"built without json-c; type 'apt-get install libjson-c-dev' and build again");
 #endif
-	status = reader_open(&reader, o.path);
+	status = reader_open(&reader, "report", o.path);
 	if (status)
 		return status;
-	if (o.svg) {
-		status = check_svg(o.svg, &reader);
-		if (status) {
-			reader_close(&reader);
-			return status;
-		}
+	status = check_output("--svg", o.svg, &reader);
+	if (!status)
+		status = check_output("--chrome", o.chrome, &reader);
+	if (status) {
+		reader_close(&reader);
+		return status;
 	}
 	/* A file beyond RLIMIT_FSIZE is an error like any other. */
 	signal(SIGXFSZ, SIG_IGN);
 	width = text_width();
 	grid_init(&text, ROWS, width - LABEL - 1);
 	grid_init(&svg, SVG_ROWS, SVG_COLUMNS);
-	status = history_read(&history, &reader, grids, o.svg ? 2 : 1);
+	status = history_read(&history, &reader, grids, o.svg ? 2 : 1, NULL);
 	if (!status && o.svg)
 		status = write_svg(o.svg, &history, &svg);
+	if (!status && o.chrome)
+		status = write_chrome(o.chrome, &reader);
 	if (!status && o.json)
 		report_json(&history, &text);
 	else if (!status)

@@ -15,12 +15,13 @@
 
 /**
  * struct reader - a recording that is read
+ * @command: complaints begin with its name
  * @limit: bytes that are read, decided by the first pass
  * @at: where the next frame begins
  * @damage: why reading ends at @at before the file does, or NULL
  */
 struct reader {
-	const char *path;
+	const char *command, *path;
 	int fd;
 	uint64_t size, limit, at;
 	uint32_t sequence;
@@ -31,7 +32,7 @@ struct reader {
 };
 
 /* 0, or an exit status after a complaint. */
-int reader_open(struct reader *reader, const char *path);
+int reader_open(struct reader *reader, const char *command, const char *path);
 void reader_close(struct reader *reader);
 /* Back to the first frame. */
 void reader_rewind(struct reader *reader);
@@ -135,11 +136,18 @@ struct history {
 	struct found stayed[2][HISTORY_FOUND];
 };
 
+/* Calls @frame with @arg after each frame of the last pass: sums and moves are those until it. */
+struct history_watch {
+	void (*frame)(void *arg, const struct history *history);
+	void *arg;
+};
+
 /*
  * Reads all of it. @grids: with their most rows and columns; rows that there are too few
- * blocks for are taken away. 0, or an exit status after a complaint.
+ * blocks for are taken away. @watch: or NULL. 0, or an exit status after a complaint.
  */
-int history_read(struct history *history, struct reader *reader, struct grid **grids, size_t nr);
+int history_read(struct history *history, struct reader *reader, struct grid **grids, size_t nr,
+		 const struct history_watch *watch);
 void history_free(struct history *history);
 void grid_init(struct grid *grid, unsigned int rows, unsigned int columns);
 void grid_free(struct grid *grid);
@@ -172,5 +180,7 @@ char *report_note(const struct history *history);
 
 void report_svg(FILE *f, const struct history *history, const struct grid *grid);
 int report_json(const struct history *history, const struct grid *grid);
+/* Reads a recording that is open, and writes all of it. 0, or an exit status. */
+int report_chrome(FILE *f, struct reader *reader);
 
 #endif
