@@ -8,9 +8,13 @@
  * Closing takes the context out of its address space first; afterwards no
  * notification, device report or hint finds it.
  *
- * Quota. All kernel memory whose size a user chooses is charged, in bytes, to
- * the uid of the context's opener and to a sum over all users, besides the
- * memory cgroup. The sum is what bounds a user with many uids (subuids).
+ * Quota. All kernel memory whose size a user chooses is charged to a user and to
+ * a sum over all users, besides the memory cgroup. Charged is the size that the
+ * allocator takes. A user in a namespace counts as the owner of the namespace, so
+ * subuids give nobody more. No user can use up the sum for others:
+ *  - a user grows only while it holds at most what is still free;
+ *  - an eighth of the sum is for callers with CAP_SYS_RESOURCE;
+ *  - the first HETMEM_USER_FLOOR bytes of each user ignore the sum.
  *
  * Locking. hetmem_users_lock, a spinlock, protects the table of users; opening
  * and closing take it. Charging takes no lock.
@@ -19,36 +23,56 @@
 #include <linux/cred.h>
 #include <linux/hashtable.h>
 #include <linux/pid_namespace.h>
+#include <linux/user_namespace.h>
+#include <linux/vmalloc.h>
 
 #include "device.h"
 #include "range.h"
 #include "trace.h"
 
+/* A user's first context, a small ring, and some ranges. */
+#define HETMEM_USER_FLOOR	(128 << 10)
+
 static DEFINE_SPINLOCK(hetmem_users_lock);
 static DEFINE_HASHTABLE(hetmem_users, 6);
 atomic64_t hetmem_total_bytes;
 
+/*
+ * The user that current counts as: its effective uid, or, in a user namespace, the
+ * owner of the ancestor that is directly below the initial one.
+ */
+kuid_t hetmem_current_user(void)
+{
+	const struct user_namespace *ns = current_user_ns();
+
+	if (ns == &init_user_ns)
+		return current_euid();
+	while (ns->parent != &init_user_ns)
+		ns = ns->parent;
+	return ns->owner;
+}
+
 /* Current's entry, which has one context more; or NULL: no memory. */
 static struct hetmem_user *user_get(void)
 {
-	const u32 uid = __kuid_val(current_euid());
+	const kuid_t uid = hetmem_current_user();
 	struct hetmem_user *user, *new;
 
 	new = kzalloc(sizeof(*new), HETMEM_GFP);
 	if (!new)
 		return NULL;
-	new->uid = current_euid();
+	new->uid = uid;
+	new->nr_contexts = 1;
 	spin_lock(&hetmem_users_lock);
-	hash_for_each_possible(hetmem_users, user, node, uid) {
-		if (uid_eq(user->uid, new->uid)) {
+	hash_for_each_possible(hetmem_users, user, node, __kuid_val(uid)) {
+		if (uid_eq(user->uid, uid)) {
 			user->nr_contexts++;
 			spin_unlock(&hetmem_users_lock);
 			kfree(new);
 			return user;
 		}
 	}
-	new->nr_contexts = 1;
-	hash_add(hetmem_users, &new->node, uid);
+	hash_add(hetmem_users, &new->node, __kuid_val(uid));
 	spin_unlock(&hetmem_users_lock);
 	return new;
 }
@@ -76,39 +100,58 @@ bool hetmem_add_bounded(atomic64_t *sum, s64 nr, s64 max)
 	return true;
 }
 
+static bool may_exceed(void)
+{
+	return ns_capable_noaudit(&init_user_ns, CAP_SYS_RESOURCE);
+}
+
+/* What hetmem_alloc() takes for @bytes: two pages or more come from vmalloc. */
+static size_t alloc_size(size_t bytes)
+{
+	return bytes < 2 * PAGE_SIZE ? kmalloc_size_roundup(bytes) : PAGE_ALIGN(bytes);
+}
+
 /**
- * hetmem_charge - charge kernel memory to a user
- * @user: who uses it
- * @bytes: how much; hetmem_uncharge() gives it back
+ * hetmem_charge - charge an allocation to a user
+ * @user: the user
+ * @bytes: as for hetmem_alloc(); hetmem_account() gives them back
  *
- * A caller with CAP_SYS_RESOURCE is bound by the sum over all users only.
+ * For a caller with CAP_SYS_RESOURCE only the sum over all users counts.
  *
  * Return: 0, or -EDQUOT.
  */
 int hetmem_charge(struct hetmem_user *user, size_t bytes)
 {
-	const u64 user_max = (u64)READ_ONCE(hetmem_user_kb) << 10;
-	const u64 max = (u64)READ_ONCE(hetmem_total_kb) << 10;
+	const s64 user_max = (s64)READ_ONCE(hetmem_user_kb) << 10;
+	const s64 max = (s64)READ_ONCE(hetmem_total_kb) << 10;
+	s64 used;
 
+	bytes = alloc_size(bytes);
 	/* The user first: a user over its own cap must not take from the common one. */
 	if (!hetmem_add_bounded(&user->bytes, bytes, user_max)) {
-		if (!ns_capable_noaudit(&init_user_ns, CAP_SYS_RESOURCE)) {
+		if (!may_exceed()) {
 			trace_hetmem_limit_hit("user_kb", user_max >> 10);
 			return -EDQUOT;
 		}
 		atomic64_add(bytes, &user->bytes);
 	}
-	if (hetmem_add_bounded(&hetmem_total_bytes, bytes, max))
+	used = atomic64_read(&user->bytes);
+	if (hetmem_add_bounded(&hetmem_total_bytes, bytes,
+			       used <= HETMEM_USER_FLOOR ? S64_MAX : max - max / 8 - used) ||
+	    (may_exceed() && hetmem_add_bounded(&hetmem_total_bytes, bytes, max)))
 		return 0;
 	atomic64_sub(bytes, &user->bytes);
 	trace_hetmem_limit_hit("total_kb", max >> 10);
 	return -EDQUOT;
 }
 
-void hetmem_uncharge(struct hetmem_user *user, size_t bytes)
+/* Charges an allocation whatever the caps are, or, with @sign -1, gives it back. */
+void hetmem_account(struct hetmem_user *user, size_t bytes, int sign)
 {
-	atomic64_sub(bytes, &user->bytes);
-	atomic64_sub(bytes, &hetmem_total_bytes);
+	const s64 size = sign * (s64)alloc_size(bytes);
+
+	atomic64_add(size, &user->bytes);
+	atomic64_add(size, &hetmem_total_bytes);
 }
 
 /* Zeroed memory of the user's, to be freed by hetmem_free(); or ERR_PTR. */
@@ -120,9 +163,12 @@ void *hetmem_alloc(struct hetmem_user *user, size_t bytes)
 	ret = hetmem_charge(user, bytes);
 	if (ret)
 		return ERR_PTR(ret);
-	memory = kvzalloc(bytes, HETMEM_GFP);
+	if (bytes < 2 * PAGE_SIZE)
+		memory = kzalloc(bytes, HETMEM_GFP);
+	else
+		memory = __vmalloc(bytes, HETMEM_GFP | __GFP_ZERO);
 	if (!memory) {
-		hetmem_uncharge(user, bytes);
+		hetmem_account(user, bytes, -1);
 		return ERR_PTR(-ENOMEM);
 	}
 	return memory;
@@ -131,7 +177,7 @@ void *hetmem_alloc(struct hetmem_user *user, size_t bytes)
 void hetmem_free(struct hetmem_user *user, void *memory, size_t bytes)
 {
 	kvfree(memory);
-	hetmem_uncharge(user, bytes);
+	hetmem_account(user, bytes, -1);
 }
 
 struct hetmem_context *hetmem_context_open(void)
@@ -151,6 +197,7 @@ struct hetmem_context *hetmem_context_open(void)
 		goto put_user;
 	}
 	ctx->user = user;
+	ctx->uid = current_euid();
 	mutex_init(&ctx->refresh);
 	init_waitqueue_head(&ctx->wait);
 	INIT_LIST_HEAD(&ctx->hints);
@@ -277,12 +324,12 @@ static void listing_add(struct hetmem_context *ctx, void *arg)
 	struct hetmem_list_entry *entry;
 	unsigned int i;
 
-	if ((!listing->all && !uid_eq(ctx->user->uid, current_euid())) ||
+	if ((!listing->all && !uid_eq(ctx->uid, current_euid())) ||
 	    listing->nr++ >= listing->room)
 		return;
 	entry = &listing->entries[listing->nr - 1];
 	entry->pid = hetmem_context_pid(ctx, task_active_pid_ns(current));
-	entry->uid = from_kuid_munged(current_user_ns(), ctx->user->uid);
+	entry->uid = from_kuid_munged(current_user_ns(), ctx->uid);
 	entry->flags = READ_ONCE(ctx->allowed);
 	for (i = 0; i < ctx->nr_bindings; i++) {
 		if (ctx->bindings[i].executor)

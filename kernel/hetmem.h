@@ -87,7 +87,7 @@ static inline void hetmem_total_add(enum hetmem_total_nr what, s64 nr)
 /**
  * struct hetmem_user - a user who has contexts
  * @node: in the table of users
- * @uid: of the user
+ * @uid: as hetmem_current_user() returns it
  * @nr_contexts: that the user has; protected as the table is
  * @bytes: of kernel memory that they and what belongs to them use
  */
@@ -112,7 +112,8 @@ struct hetmem_binding {
 
 /**
  * struct hetmem_context - an open file of /dev/hetmem
- * @user: the opener, as whom several contexts count together
+ * @user: that it is charged to
+ * @uid: effective uid of the opener
  * @opener: the process, for people to tell contexts apart
  * @hm: the opener's address space, which keeps the mm_struct
  * @siblings: in hm->contexts
@@ -142,6 +143,7 @@ struct hetmem_binding {
  */
 struct hetmem_context {
 	struct hetmem_user *user;
+	kuid_t uid;
 	struct pid *opener;
 	struct hetmem_mm *hm;
 	struct list_head siblings;
@@ -212,8 +214,9 @@ struct hetmem_context *hetmem_context_open(void);
 void hetmem_context_close(struct hetmem_context *ctx);
 pid_t hetmem_context_pid(const struct hetmem_context *ctx, struct pid_namespace *ns);
 bool hetmem_add_bounded(atomic64_t *sum, s64 nr, s64 max);
+kuid_t hetmem_current_user(void);
 int hetmem_charge(struct hetmem_user *user, size_t bytes);
-void hetmem_uncharge(struct hetmem_user *user, size_t bytes);
+void hetmem_account(struct hetmem_user *user, size_t bytes, int sign);
 void *hetmem_alloc(struct hetmem_user *user, size_t bytes);
 void hetmem_free(struct hetmem_user *user, void *memory, size_t bytes);
 int hetmem_info(struct hetmem_context *ctx, void *cmd);

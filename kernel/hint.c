@@ -17,8 +17,6 @@
  * and queues, and a hint until it has left its queue. It is completed under
  * that lock, so when its asker has held the lock again nobody else uses it.
  */
-#include <linux/cred.h>
-
 #include "device.h"
 #include "range.h"
 #include "trace.h"
@@ -31,7 +29,7 @@
  * @node: in executor->hints
  * @executor: in whose queue it is; NULL: in none
  * @id: by which the executor answers
- * @asker: user
+ * @asker: as hetmem_current_user() returns it
  * @cmd: what is asked for, and the outcome
  * @location: where the executor found the device
  * @done: the outcome is there
@@ -265,7 +263,7 @@ int hetmem_hint(struct hetmem_context *ctx, void *arg)
 	const u32 kind = HETMEM_LOC_KIND(cmd->location);
 	struct hetmem_hint hint = {
 		.cmd = cmd,
-		.asker = current_euid(),
+		.asker = hetmem_current_user(),
 	};
 	int ret;
 

@@ -239,17 +239,24 @@ int hetmem_mm_attach(struct hetmem_context *ctx)
 	struct mm_struct *mm = current->mm;
 	struct mmu_notifier *notifier;
 	struct hetmem_mm *hm;
-	bool room;
+	bool pays, room;
+	int ret;
 
-	if (mmap_write_lock_killable(mm))
-		return -EINTR;
+	ret = hetmem_charge(ctx->user, sizeof(*hm));
+	if (ret)
+		return ret;
+	if (mmap_write_lock_killable(mm)) {
+		ret = -EINTR;
+		goto uncharge;
+	}
 	notifier = mmu_notifier_get_locked(&hetmem_notifier_ops, mm);
 	mmap_write_unlock(mm);
-	/* mm_take_all_locks() gives way to any signal: try again. */
-	if (notifier == ERR_PTR(-EINTR))
-		return -ERESTARTNOINTR;
-	if (IS_ERR(notifier))
-		return PTR_ERR(notifier);
+	if (IS_ERR(notifier)) {
+		ret = PTR_ERR(notifier);
+		/* mm_take_all_locks() gives way to any signal: try again. */
+		ret = ret == -EINTR ? -ERESTARTNOINTR : ret;
+		goto uncharge;
+	}
 
 	hm = mm_of(notifier);
 	ctx->hm = hm;
@@ -258,27 +265,40 @@ int hetmem_mm_attach(struct hetmem_context *ctx)
 		hash_add_rcu(hetmem_mms, &hm->node, (unsigned long)mm);
 	spin_lock(&hm->lock);
 	room = hm->nr_contexts < HETMEM_MAX_CONTEXTS;
+	pays = !hm->nr_contexts;
 	if (room) {
 		list_add_tail(&ctx->siblings, &hm->contexts);
 		hm->nr_contexts++;
 	}
 	spin_unlock(&hm->lock);
 	spin_unlock(&hetmem_mms_lock);
-	if (room)
+	if (!room) {
+		mmu_notifier_put(notifier);
+		ret = -EDQUOT;
+	}
+	if (pays)
 		return 0;
-	mmu_notifier_put(notifier);
-	return -EDQUOT;
+uncharge:
+	hetmem_account(ctx->user, sizeof(*hm), -1);
+	return ret;
 }
 
 /* Afterwards nobody finds the context. mmu_notifier_put() is the caller's. */
 void hetmem_mm_detach(struct hetmem_context *ctx)
 {
 	struct hetmem_mm *hm = ctx->hm;
+	bool pays;
 
 	spin_lock(&hetmem_mms_lock);
 	spin_lock(&hm->lock);
+	pays = list_is_first(&ctx->siblings, &hm->contexts);
 	list_del(&ctx->siblings);
 	hm->nr_contexts--;
+	if (pays)
+		hetmem_account(ctx->user, sizeof(*hm), -1);
+	if (pays && hm->nr_contexts)
+		hetmem_account(list_first_entry(&hm->contexts, struct hetmem_context,
+						siblings)->user, sizeof(*hm), 1);
 	spin_unlock(&hm->lock);
 	if (!hm->nr_contexts)
 		hash_del_rcu(&hm->node);

@@ -12,8 +12,8 @@
 
 #include "hetmem.h"
 
-/* Invalidations in progress whose ranges are kept: two for each of many CPUs. */
-#define HETMEM_BUSY_SLOTS	256
+/* Invalidations in progress whose ranges are kept; struct hetmem_mm fits in 4 KiB. */
+#define HETMEM_BUSY_SLOTS	192
 
 struct hetmem_busy_slot {
 	unsigned long start;
@@ -48,7 +48,7 @@ struct hetmem_seen {
  * @quiet: for the end of an invalidation
  *
  * @lock protects what follows, and its contexts.
- * @contexts: all of them
+ * @contexts: all of them; the first one's user is charged for this struct
  * @nr_contexts: how many they are
  * @windows: looks in progress
  * @busy: invalidations in progress

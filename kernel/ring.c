@@ -29,7 +29,6 @@
  * @header: of the mapping
  * @entries: behind it
  * @nr_pages: of the mapping
- * @bytes: charged to the user
  * @head: entries ever added
  * @events: types that are wanted
  * @dropped: by type
@@ -41,7 +40,6 @@ struct hetmem_ring {
 	struct hetmem_ring_header *header;
 	struct hetmem_event *entries;
 	unsigned long nr_pages;
-	size_t bytes;
 	u64 head;
 	u64 events;
 	u64 dropped[HETMEM_EVENT_NR];
@@ -57,35 +55,35 @@ static void ring_wake_work(struct work_struct *work)
 	wake_up_interruptible_poll(&ring->ctx->wait, EPOLLIN | EPOLLRDNORM);
 }
 
+static size_t ring_size(u32 nr_entries)
+{
+	return PAGE_ALIGN((size_t)nr_entries * sizeof(struct hetmem_event)) + PAGE_SIZE;
+}
+
 static void ring_destroy(struct hetmem_context *ctx, struct hetmem_ring *ring)
 {
-	vfree(ring->header);
-	hetmem_uncharge(ctx->user, ring->bytes);
-	kfree(ring);
+	hetmem_free(ctx->user, ring->header, ring_size(ring->nr_entries));
+	hetmem_free(ctx->user, ring, sizeof(*ring));
 }
 
 static struct hetmem_ring *ring_create(struct hetmem_context *ctx, u32 nr_entries)
 {
-	const size_t size = PAGE_ALIGN((size_t)nr_entries *
-				       sizeof(struct hetmem_event)) + PAGE_SIZE;
+	struct hetmem_ring_header *header;
 	struct hetmem_ring *ring;
-	int ret;
 
 	BUILD_BUG_ON(sizeof(struct hetmem_ring_header) > PAGE_SIZE);
 
-	ring = kzalloc(sizeof(*ring), HETMEM_GFP);
-	if (!ring)
-		return ERR_PTR(-ENOMEM);
-	ring->bytes = size + sizeof(*ring);
-	ret = hetmem_charge(ctx->user, ring->bytes);
-	if (ret)
-		goto free;
-	ring->header = __vmalloc(size, HETMEM_GFP | __GFP_ZERO);
-	if (!ring->header) {
-		ret = -ENOMEM;
-		goto uncharge;
+	ring = hetmem_alloc(ctx->user, sizeof(*ring));
+	if (IS_ERR(ring))
+		return ring;
+	/* Two pages at least: from vmalloc, which can be mapped. */
+	header = hetmem_alloc(ctx->user, ring_size(nr_entries));
+	if (IS_ERR(header)) {
+		hetmem_free(ctx->user, ring, sizeof(*ring));
+		return ERR_CAST(header);
 	}
-	ring->nr_pages = size >> PAGE_SHIFT;
+	ring->header = header;
+	ring->nr_pages = ring_size(nr_entries) >> PAGE_SHIFT;
 	ring->entries = (void *)ring->header + PAGE_SIZE;
 	ring->nr_entries = nr_entries;
 	ring->ctx = ctx;
@@ -95,12 +93,6 @@ static struct hetmem_ring *ring_create(struct hetmem_context *ctx, u32 nr_entrie
 	ring->header->nr_entries = nr_entries;
 	ring->header->data_offset = PAGE_SIZE;
 	return ring;
-
-uncharge:
-	hetmem_uncharge(ctx->user, ring->bytes);
-free:
-	kfree(ring);
-	return ERR_PTR(ret);
 }
 
 /* HETMEM_IOC_RING */

@@ -14,9 +14,9 @@
 #include "range.h"
 
 /*
- * A context takes 93 KiB, most of it slots for thrash; a ring of 256
- * events 20 KiB; a tracked TiB 4.1 MiB. So 64 MiB are enough for some 500
- * contexts of a user, two in each of 256 processes, and their arenas.
+ * A context takes 93 KiB, most of it slots for thrash; its address space 4 KiB; a
+ * ring of 256 events 20 KiB; a tracked TiB 4.1 MiB. So 64 MiB are enough for some
+ * 500 contexts of a user, two in each of 256 processes, and their arenas.
  */
 unsigned int hetmem_user_kb = 64 << 10;
 unsigned int hetmem_total_kb = 256 << 10;

@@ -10,7 +10,7 @@
  *
  * open() fails with:
  *	-EDQUOT		the user has used up caps/user_kb of kernel memory, or
- *			all users together caps/total_kb (sysfs); or the address
+ *			its part of caps/total_kb (sysfs); or the address
  *			space has 64 contexts
  *	-ENODEV		the module is being loaded
  *	-ENOMEM, -EINTR	as below
@@ -47,7 +47,7 @@
  *			REFRESH and LIST do not need that
  *	-ESRCH		the address space of the context is gone (RESIDENCY)
  *	-EDQUOT		the user of the context has used up caps/user_kb of
- *			kernel memory, or all users together caps/total_kb (sysfs)
+ *			kernel memory, or its part of caps/total_kb (sysfs)
  *	-ENOMEM		the kernel has no memory, or the caller's memory cgroup
  *			is at its limit
  *	-EINTR		a fatal signal arrived
@@ -285,7 +285,8 @@ struct hetmem_cmd_info {
  *
  * TRACK ignores mappings: a range without mappings can be tracked. The range lasts
  * until UNTRACK or close(). munmap() does not end it. mremap() does not move it.
- * A range costs about 250 bytes of kernel memory, and 8.25 bytes for each 2 MiB.
+ * A range costs 216 bytes of kernel memory, and 8.25 bytes for each 2 MiB, rounded
+ * up.
  *
  * Errors:
  *	-EEXIST		the range overlaps a tracked range
