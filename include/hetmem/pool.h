@@ -172,6 +172,20 @@ int hetmem_private_retain(struct hetmem_resource *res, uint64_t id);
 int hetmem_private_release(struct hetmem_resource *res, uint64_t id,
 			   hetmem_stream stream);
 
+/*
+ * Gives back the free memory of the private pool @id: what was made for the pool goes to the
+ * driver, the rest becomes available to all allocations. A piece of memory that other blocks
+ * use too stays held. Call it when all work that uses freed blocks of the pool is complete,
+ * also that of graphs that can be launched again. Live blocks and other private pools keep
+ * their memory. A checkpoint of a freed block can then not be restored (-ENOENT). *@freed
+ * (@freed may be NULL) becomes the number of bytes given to the driver. Errors:
+ * -EINVAL: @id is 0;
+ * -ENOENT: @id is not retained;
+ * -EBUSY: the pool is asleep;
+ * -EOPNOTSUPP, -EOWNERDEAD.
+ */
+int hetmem_private_trim(struct hetmem_resource *res, uint64_t id, size_t *freed);
+
 /**
  * struct hetmem_segment - a part of a block with a handle of its own
  * @base: address of the part

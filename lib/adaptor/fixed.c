@@ -347,6 +347,7 @@ static int fixed_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	case HM_CTL_CAPTURE_RELEASE:
 	case HM_CTL_PRIVATE_RETAIN:
 	case HM_CTL_PRIVATE_RELEASE:
+	case HM_CTL_PRIVATE_TRIM:
 	case HM_CTL_CHECKPOINT:
 	case HM_CTL_RESTORE:
 		return -EOPNOTSUPP;

@@ -419,6 +419,7 @@ int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return alloc_with_first(s, arg);
 	case HM_CTL_CAPTURE_RELEASE:
 	case HM_CTL_PRIVATE_RELEASE:
+	case HM_CTL_PRIVATE_TRIM:
 		return release_all(s, op, arg);
 	default:
 		return tell_all(s, op, arg);

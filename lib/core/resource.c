@@ -421,6 +421,19 @@ int hetmem_private_release(struct hetmem_resource *res, uint64_t id,
 		       stream);
 }
 
+int hetmem_private_trim(struct hetmem_resource *res, uint64_t id, size_t *freed)
+{
+	struct hm_ctl_private_trim arg = { .id = id };
+	int err;
+
+	if (!id)
+		return hm_error(-EINVAL, "private_trim: id is 0");
+	err = hm_resource_ctl(res, "private_trim", HM_CTL_PRIVATE_TRIM, &arg);
+	if (!err && freed)
+		*freed = arg.freed;
+	return err;
+}
+
 int hetmem_pin_comm(struct hetmem_resource *res, void *ptr)
 {
 	struct hm_ctl_stream arg = { .ptr = ptr };

@@ -36,6 +36,7 @@ enum hm_ctl {
 	HM_CTL_CAPTURE_RELEASE,	/* [struct hm_ctl_capture] */
 	HM_CTL_PRIVATE_RETAIN,	/* [struct hm_ctl_capture] stream is not used */
 	HM_CTL_PRIVATE_RELEASE,	/* [struct hm_ctl_capture] */
+	HM_CTL_PRIVATE_TRIM,	/* [struct hm_ctl_private_trim] core/snapshot.h */
 	HM_CTL_EXPORT,		/* [struct hm_ctl_export] */
 	HM_CTL_ALLOC_WITH,		/* [struct hm_ctl_alloc] with options */
 	HM_CTL_COUNTERS,	/* [struct hm_ctl_counters] of the first stats() */

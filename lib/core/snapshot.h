@@ -42,6 +42,12 @@ struct hm_ctl_sleep {
 	unsigned int asleep;
 };
 
+/* @freed: adds the bytes that were given back. */
+struct hm_ctl_private_trim {
+	uint64_t id;
+	size_t freed;
+};
+
 struct hm_ctl_history {
 	struct hetmem_history_event *events;
 	size_t nr;		/* in: room; out: filled */

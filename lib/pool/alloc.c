@@ -259,8 +259,16 @@ int hm_pool_may_hold(const struct pool *p, uint64_t bytes)
 	return 0;
 }
 
+static __thread uint64_t made_here;
+
+uint64_t hm_pool_made_here(void)
+{
+	return made_here;
+}
+
 void hm_pool_hold(struct pool *p, uint64_t bytes)
 {
+	made_here += bytes;
 	p->reserved += bytes;
 	if (p->reserved > p->reserved_peak)
 		p->reserved_peak = p->reserved;

@@ -254,6 +254,11 @@ struct block *hm_block_release(struct pool *p, struct block *b)
 	return block_release(p, b, false);
 }
 
+struct block *hm_block_release_done(struct pool *p, struct block *b)
+{
+	return block_release(p, b, true);
+}
+
 struct block *hm_block_trim(struct pool *p, struct block *b, uint64_t addr,
 			    uint64_t units, uint64_t smallest)
 {

@@ -215,6 +215,8 @@ void hm_pool_step(struct pool *p, unsigned int work);
 void hm_block_take(struct pool *p, struct block *b);
 /* Makes a BUSY block with its tag FREE, merged with its neighbours. */
 struct block *hm_block_release(struct pool *p, struct block *b);
+/* As hm_block_release(): @b is complete, and merges with complete ones only. */
+struct block *hm_block_release_done(struct pool *p, struct block *b);
 /* Cuts a BUSY block after @units. Returns the BUSY rest; NULL: no memory. */
 struct block *hm_block_cut(struct pool *p, struct block *b, uint64_t units);
 /*

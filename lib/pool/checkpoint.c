@@ -190,11 +190,11 @@ static int collect(struct pool *p, const struct graph_id *of, bool others,
 }
 
 /*
- * The private pool @id is the calling thread's alone, until private_let_go().
+ * The private pool @id is the calling thread's alone, until hm_private_let_go().
  * Waits for allocations that are under way. They may wait for memory that others
  * free, who do not wait before the end of that.
  */
-static int private_take(struct pool *p, uint64_t id, struct graph_id **out)
+int hm_private_take(struct pool *p, uint64_t id, struct graph_id **out)
 {
 	struct graph_id *of;
 	unsigned int naps = 0;
@@ -212,7 +212,7 @@ static int private_take(struct pool *p, uint64_t id, struct graph_id **out)
 	return 0;
 }
 
-static void private_let_go(struct graph_id *of)
+void hm_private_let_go(struct graph_id *of)
 {
 	of->taken = false;
 	of->alone = false;
@@ -254,11 +254,11 @@ int hm_private_checkpoint(struct pool *p, struct hm_ctl_checkpoint *arg)
 	int err;
 
 	pthread_mutex_lock(&p->lock);
-	err = private_take(p, arg->checkpoint->id, &of);
+	err = hm_private_take(p, arg->checkpoint->id, &of);
 	if (!err) {
 		serial = of->serial;
 		err = collect(p, of, false, &all);
-		private_let_go(of);
+		hm_private_let_go(of);
 	}
 	pthread_mutex_unlock(&p->lock);
 	if (!err)
@@ -457,7 +457,7 @@ static int restore_plan(struct pool *p, const struct saved *saved,
 	if (!r)
 		return hm_error(-ENOMEM, "private_restore: no host memory");
 	pthread_mutex_lock(&p->lock);
-	err = private_take(p, arg->checkpoint->id, &of);
+	err = hm_private_take(p, arg->checkpoint->id, &of);
 	if (err)
 		goto out;
 	if (p->asleep)
@@ -473,7 +473,7 @@ static int restore_plan(struct pool *p, const struct saved *saved,
 		return 0;
 	}
 	put_names(p, r);
-	private_let_go(of);
+	hm_private_let_go(of);
 out:
 	pthread_mutex_unlock(&p->lock);
 	restore_free(r);
@@ -657,7 +657,7 @@ static int restore_end(struct pool *p, struct hm_ctl_restore *arg)
 	}
 	put_names(p, r);
 	of->restore = NULL;
-	private_let_go(of);
+	hm_private_let_go(of);
 	pthread_mutex_unlock(&p->lock);
 	hm_capture_mode(p->res.hm, mode);
 	arg->at += r->told;

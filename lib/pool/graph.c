@@ -23,8 +23,10 @@
  */
 #include <stdlib.h>
 
+#include "core/snapshot.h"
 #include "driver/check.h"
 #include "pool/graph.h"
+#include "pool/source.h"
 
 static unsigned int list_of(uint64_t key)
 {
@@ -125,15 +127,17 @@ static struct block *find_unowned(struct pool *p, const struct graph_id *of,
 	return best;
 }
 
-static struct block *find_new(struct pool *p, unsigned int zone,
+static struct block *find_new(struct pool *p, struct graph_id *of, unsigned int zone,
 			      uint64_t units, int *err,
 			      struct hm_stream **waited)
 {
 	CUstreamCaptureMode mode = hm_capture_relaxed(p->res.hm);
+	const uint64_t made = hm_pool_made_here();
 	struct block *b;
 
 	b = hm_pool_find(p, stream_at(p, 0), zone, units, err, waited);
 	hm_capture_mode(p->res.hm, mode);
+	of->made += hm_pool_made_here() - made;
 	return b;
 }
 
@@ -165,7 +169,7 @@ struct block *hm_graph_find(struct pool *p, struct pool_stream *s,
 	if (b) {
 		keep_rest(p, b, units);
 	} else {
-		b = find_new(p, zone, units, err, waited);
+		b = find_new(p, g->of, zone, units, err, waited);
 		if (!b)
 			return NULL;
 		/* The lock may have been released, and with it @g. */
@@ -651,6 +655,68 @@ static int private_release(struct pool *p, struct pool_stream *s, uint64_t id)
 	if (!--of->refs)
 		id_release(p, s, of);
 	return 0;
+}
+
+/*
+ * A BUSY block of a private pool, whose uses are complete, becomes everybody's. Gives back
+ * at most @most bytes of the memory that it is made of. Returns the bytes.
+ */
+static size_t shed_block(struct pool *p, struct block *b, uint64_t most)
+{
+	const uint64_t from = b->addr, to = block_end(b);
+
+	hm_check_free(p->res.hm, (void *)(uintptr_t)b->addr, block_bytes(b), HETMEM_STREAM_HOST);
+	if (b->flags & BLOCK_USED)
+		hm_uses_put(p, b->left);
+	b->left = 0;
+	__atomic_store_n(&b->flags, b->flags & ~(BLOCK_GRAPH | BLOCK_USED), __ATOMIC_RELEASE);
+	b->stream = 0;
+	b->pos = 0;
+	if (b->flags & BLOCK_DROPPED) {
+		hm_block_end_uses(p, b);
+		return 0;
+	}
+	b = hm_block_release_done(p, b);
+	return most ? p->source->shed(p, b, from, to, most) : 0;
+}
+
+/* What the pool may give back of what was made for @of. */
+static uint64_t to_shed(const struct pool *p, const struct graph_id *of)
+{
+	const uint64_t more = p->reserved > p->opt.min ? p->reserved - p->opt.min : 0;
+
+	if (p->opt.comm)
+		return 0;
+	return of->made < more ? of->made : more;
+}
+
+int hm_private_trim(struct pool *p, struct hm_ctl_private_trim *arg)
+{
+	struct graph_id *of;
+	struct graph *g;
+	struct block *b;
+	size_t freed;
+	int err;
+
+	pthread_mutex_lock(&p->lock);
+	p->work = 0;
+	err = hm_private_take(p, arg->id, &of);
+	if (!err && p->asleep) {
+		err = hm_pool_asleep();
+		hm_private_let_go(of);
+	}
+	for (g = err ? NULL : of->parts; g; g = g->next) {
+		while ((b = graph_take(p, g))) {
+			freed = shed_block(p, b, to_shed(p, of));
+			of->made -= freed < of->made ? freed : of->made;
+			arg->freed += freed;
+			hm_pool_step(p, MOVE_WORK);
+		}
+	}
+	if (!err)
+		hm_private_let_go(of);
+	pthread_mutex_unlock(&p->lock);
+	return err;
 }
 
 int hm_graph_ctl(struct pool *p, enum hm_ctl op,

@@ -25,6 +25,7 @@ struct restore;
  * @private: a private pool. The rest is for those.
  * @refs: references
  * @users: allocations under way
+ * @made: bytes that were made for it, and not given back
  * @taken: a thread wants it for itself: others that allocate wait
  * @alone: it has it: others that free wait, too. See checkpoint.c
  * @restore: what is planned meanwhile
@@ -40,6 +41,7 @@ struct graph_id {
 	bool alone;
 	unsigned int refs;
 	unsigned int users;
+	uint64_t made;
 	struct restore *restore;
 };
 
@@ -128,6 +130,12 @@ struct hm_ctl_checkpoint;
 struct hm_ctl_restore;
 int hm_private_checkpoint(struct pool *p, struct hm_ctl_checkpoint *arg);
 int hm_private_restore(struct pool *p, struct hm_ctl_restore *arg);
+/*
+ * With the lock: the private pool @id is the calling thread's alone, until
+ * hm_private_let_go(). -ENOENT.
+ */
+int hm_private_take(struct pool *p, uint64_t id, struct graph_id **out);
+void hm_private_let_go(struct graph_id *of);
 /* In a forked child: threads that used a private pool are not there. */
 void hm_private_forked(struct pool *p);
 
@@ -139,6 +147,11 @@ int hm_private_alloc(struct pool *p, struct hm_ctl_alloc *arg);
  */
 int hm_private_free(struct pool *p, void *ptr, size_t *size,
 		    hetmem_stream stream);
+/* alloc.c: returns the bytes that the calling thread has passed to hm_pool_hold(). */
+uint64_t hm_pool_made_here(void);
+/* Without the lock: HM_CTL_PRIVATE_TRIM. */
+struct hm_ctl_private_trim;
+int hm_private_trim(struct pool *p, struct hm_ctl_private_trim *arg);
 /*
  * Without the lock: a use of a block of a private pool, if the stream is captured:
  * nobody asks who that is. -EBUSY: the block is not, and no capture was declared;

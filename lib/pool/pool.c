@@ -996,6 +996,8 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 	case HM_CTL_PRIVATE_RETAIN:
 	case HM_CTL_PRIVATE_RELEASE:
 		return hm_graph_ctl(p, op, arg);
+	case HM_CTL_PRIVATE_TRIM:
+		return hm_private_trim(p, arg);
 	default:
 		return -EOPNOTSUPP;
 	}

@@ -234,38 +234,57 @@ static struct region *find_victim(struct pool *p, uint64_t keep,
 }
 
 /*
- * One region after the other, since anything may change while the provider
- * takes one. What it does not take is a run again, and not tried again here.
+ * Gives back @r, which is the FREE block @b. Returns its bytes, or 0: then it is a run
+ * again, which @trim does not try again.
  */
-static size_t regions_trim(struct pool *p, uint64_t keep)
+static size_t give_region(struct pool *p, struct region *r, struct block *b, unsigned int trim)
 {
 	struct region_list *l = regions_of(p);
-	unsigned int trim = ++l->trims, zone, arena = 0;
-	struct region *r, one;
+	const unsigned int zone = block_zone(b);
+	struct region one = *r;
+	int err;
+
+	*r = l->regions[--l->nr];
+	l->out++;
+	hm_block_take(p, b);
+	hm_block_delete(p, b);
+	err = put_region(p, &one);
+	l->out--;
+	if (!err)
+		return one.bytes;
+	one.failed = trim;
+	/* Without a name for a block it is there until destroy. */
+	if (add_region(p, &one, zone, NULL, &b))
+		l->regions[l->nr++] = one;
+	else
+		hm_block_release(p, b);
+	return 0;
+}
+
+/* One region after the other: anything may change while the provider takes one. */
+static size_t regions_trim(struct pool *p, uint64_t keep)
+{
+	unsigned int trim = ++regions_of(p)->trims, arena = 0;
+	struct region *r;
 	size_t freed = 0;
 	struct block *b;
 
-	while ((r = find_victim(p, keep, trim, &arena, &b))) {
-		one = *r;
-		zone = block_zone(b);
-		*r = l->regions[--l->nr];
-		l->out++;
-		hm_block_take(p, b);
-		hm_block_delete(p, b);
-		if (!put_region(p, &one)) {
-			freed += one.bytes;
-			l->out--;
-			continue;
-		}
-		l->out--;
-		one.failed = trim;
-		/* Without a name for a block it is there until destroy. */
-		if (add_region(p, &one, zone, NULL, &b))
-			l->regions[l->nr++] = one;
-		else
-			hm_block_release(p, b);
-	}
+	while ((r = find_victim(p, keep, trim, &arena, &b)))
+		freed += give_region(p, r, b, trim);
 	return freed;
+}
+
+static size_t regions_shed(struct pool *p, struct block *b, uint64_t from, uint64_t to,
+			   uint64_t most)
+{
+	struct region *r;
+
+	(void)from;
+	(void)to;
+	if (b->prev || b->next || block_bytes(b) > most)
+		return 0;
+	r = find_region(regions_of(p), b->addr);
+	return r && !r->pinned ? give_region(p, r, b, 0) : 0;
 }
 
 static void set_reserve(struct block *b, bool reserve)
@@ -454,6 +473,7 @@ static const struct source regions_source = {
 	.init = regions_init,
 	.grow = regions_grow,
 	.trim = regions_trim,
+	.shed = regions_shed,
 	.poll = regions_poll,
 	.destroy = regions_destroy,
 	.metadata = regions_metadata,

@@ -26,6 +26,9 @@
  *	released. false: it did not. May be NULL.
  * @trim: gives back free and complete memory until at most @keep bytes are
  *	held; returns the bytes that it gave back.
+ * @shed: gives back memory of [@from, @to), a part of the FREE and complete block @b,
+ *	at most @most bytes; also what of @b is of one piece with it. Returns the bytes.
+ *	May release the lock.
  * @poll: reclaims memory whose work has completed.
  * @destroy: all blocks are gone; with @forget, so is the driver.
  * @segments: as HM_CTL_SEGMENTS.
@@ -72,6 +75,8 @@ struct source {
 		    uint64_t units, bool order, struct block **b);
 	bool (*retry)(struct pool *p);
 	size_t (*trim)(struct pool *p, uint64_t keep);
+	size_t (*shed)(struct pool *p, struct block *b, uint64_t from, uint64_t to,
+		       uint64_t most);
 	void (*poll)(struct pool *p);
 	void (*destroy)(struct pool *p, bool forget);
 	int (*segments)(struct pool *p, struct hm_ctl_segments *arg);

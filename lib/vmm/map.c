@@ -883,6 +883,31 @@ static int trim_block(struct pool *p, struct block *b, uint64_t keep)
 	return err ? err : (int)c.nr;
 }
 
+static size_t vmm_shed(struct pool *p, struct block *b, uint64_t from, uint64_t to,
+		       uint64_t most)
+{
+	const struct vmm *v = vmm_of(p);
+	const uint64_t before = p->reserved;
+	struct collection c = { .want = UINT64_MAX };
+	size_t i, nr = 0;
+
+	if (collect_block(p, b, &c)) {
+		free(c.list);
+		return 0;
+	}
+	for (i = 0; i < c.nr; i++)
+		if (page_addr(v, c.list[i].page) < to &&
+		    page_addr(v, c.list[i].page + c.list[i].pages) > from)
+			c.list[nr++] = c.list[i];
+	if (nr) {
+		qsort(c.list, nr, sizeof(*c.list), hm_vmm_by_block);
+		hm_block_take(p, b);
+		release_handles(p, c.list, nr, before > most ? before - most : 0);
+	}
+	free(c.list);
+	return before - p->reserved;
+}
+
 /* What is complete in one arena, in pieces. */
 static int trim_arena(struct pool *p, struct arena *a, uint64_t keep)
 {
@@ -1202,6 +1227,7 @@ static const struct source vmm_source = {
 	.grow = hm_vmm_grow,
 	.retry = hm_vmm_retry,
 	.trim = hm_vmm_trim,
+	.shed = vmm_shed,
 	.poll = vmm_poll,
 	.destroy = vmm_destroy,
 	.segments = vmm_segments,
