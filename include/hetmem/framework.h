@@ -63,6 +63,9 @@ typedef int (*hetmem_torch_filter)(void *data, hetmem_stream stream);
  * allocations and waits for the device. If a pool is between begin and end, the last
  * end does this.
  *
+ * drop is release, for a pool whose memory nobody uses later, as torch.cuda.MemPool: the last
+ * one also calls hetmem_private_trim().
+ *
  * hetmem_torch_private_pool() returns the pool's number, for the functions of
  * hetmem/snapshot.h with hetmem_torch_resource(). 0: there is no such pool.
  */
@@ -70,6 +73,7 @@ int hetmem_torch_begin_pool(int device, uint64_t first, uint64_t second,
 			    hetmem_torch_filter filter, void *data);
 void *hetmem_torch_end_pool(int device, uint64_t first, uint64_t second);
 void hetmem_torch_release_pool(int device, uint64_t first, uint64_t second);
+void hetmem_torch_drop_pool(int device, uint64_t first, uint64_t second);
 uint64_t hetmem_torch_private_pool(int device, uint64_t first, uint64_t second);
 
 /*

@@ -86,6 +86,7 @@ static int enter(struct hetmem_resource *res, int device,
  * struct torch_pool - a pool
  * @id: of the private pool
  * @refs: begins without release; 0: it is given back when no filter is there
+ * @dropped: its memory then goes to the driver
  */
 struct torch_pool {
 	struct torch_pool *next;
@@ -94,6 +95,7 @@ struct torch_pool {
 	uint64_t second;
 	uint64_t id;
 	unsigned int refs;
+	bool dropped;
 };
 
 /* Between begin and end. */
@@ -177,8 +179,11 @@ static int give_back(const struct torch_pool *pool)
 	/* Nothing tells on which streams its graphs were launched. */
 	result = res->hm->driver.cuCtxSynchronize();
 	hm_context_leave(res->hm, &saved);
-	return result ? -EBUSY :
-		hetmem_private_release(res, pool->id, HETMEM_STREAM_HOST);
+	if (result)
+		return -EBUSY;
+	if (pool->dropped)
+		hetmem_private_trim(res, pool->id, NULL);
+	return hetmem_private_release(res, pool->id, HETMEM_STREAM_HOST);
 }
 
 /* With the lock: what waited for the end of all pools. */
@@ -378,7 +383,7 @@ void *hetmem_torch_end_pool(int device, uint64_t first, uint64_t second)
 	return data;
 }
 
-void hetmem_torch_release_pool(int device, uint64_t first, uint64_t second)
+static void put_pool(int device, uint64_t first, uint64_t second, bool drop)
 {
 	struct torch_pool *pool;
 
@@ -386,6 +391,7 @@ void hetmem_torch_release_pool(int device, uint64_t first, uint64_t second)
 	pool = find_pool(device, first, second);
 	if (pool) {
 		pool->refs--;
+		pool->dropped = drop;
 		give_all_back();
 	}
 	pthread_rwlock_unlock(&pools_lock);
@@ -393,6 +399,16 @@ void hetmem_torch_release_pool(int device, uint64_t first, uint64_t second)
 		hm_error(-ENOENT, "torch: no such pool");
 		complain("release_pool");
 	}
+}
+
+void hetmem_torch_release_pool(int device, uint64_t first, uint64_t second)
+{
+	put_pool(device, first, second, false);
+}
+
+void hetmem_torch_drop_pool(int device, uint64_t first, uint64_t second)
+{
+	put_pool(device, first, second, true);
 }
 
 uint64_t hetmem_torch_private_pool(int device, uint64_t first, uint64_t second)

@@ -582,6 +582,72 @@ class Full(tap.Case):
             fails(hetmem.HetmemError, ht.pool, "torch.cuda.MemPool")
             """)
 
+    def test_end_of_a_mem_pool(self):
+        """Its memory goes to the driver; what others cached stays, as natively."""
+        code = """
+            from itertools import product
+            def reserved(): return torch.cuda.memory_reserved()
+            for cached, size in product((80, 7), (1000, 4 * MIB, 90 * MIB)):
+                torch.cuda.empty_cache()
+                kept = empty(3 * MIB)
+                x = empty(cached * MIB)
+                del x
+                before = reserved()
+                pool = torch.cuda.MemPool()
+                with torch.cuda.use_mem_pool(pool):
+                    y, z = empty(size), empty(size // 2)
+                    del z
+                    side = torch.cuda.Stream()
+                    y.record_stream(side)
+                del y, pool
+                assert reserved() == before, (cached, size, before, reserved())
+                # A tensor that outlives its pool keeps its memory.
+                pool = torch.cuda.MemPool()
+                with torch.cuda.use_mem_pool(pool): y = empty(MIB)
+                del pool
+                y.copy_(torch.ones(MIB, dtype=torch.uint8))
+                others = [empty(MIB) for _ in range(20)]
+                for other in others: other.copy_(torch.zeros(MIB, dtype=torch.uint8))
+                assert (y.cpu() == 1).all()
+                del y, others, kept, other
+            # The end of a graph leaves all of it cached.
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph): z = empty(4 * MIB)
+            x = empty(80 * MIB)
+            del x
+            before = reserved()
+            del z, graph
+            assert reserved() == before
+            torch.cuda.empty_cache()
+            assert reserved() == 0
+            """
+        self.run_before(code)
+        self.run_code(code)
+        # A graph that shares a pool keeps its memory after the pool's end.
+        self.run_code("""
+            source = torch.arange(float(MIB)).cuda()
+            pool, graph = torch.cuda.MemPool(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool.id): out = source.clone()
+            del pool
+            torch.cuda.empty_cache()
+            others = [torch.full((MIB,), 7.0).cuda() for _ in range(10)]
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(out.cpu(), source.cpu())
+            assert all((other.cpu() == 7).all() for other in others)
+            """)
+        self.run_code("""
+            torch.cuda.memory._record_memory_history()
+            pool = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(pool): x = empty(4 * MIB)
+            range_ = x.data_ptr(), x.data_ptr() + 4 * MIB
+            del x, pool
+            trace = torch.cuda.memory._snapshot()["device_traces"][0]
+            given = [entry for entry in trace if entry["action"] == "segment_unmap"]
+            assert sum(entry["size"] for entry in given) == 4 * MIB, given
+            assert all(range_[0] <= entry["addr"] < range_[1] for entry in given)
+            """)
+
     def test_peers(self):
         self.run_code("""
             x = torch.arange(1000.).to("cuda:0")

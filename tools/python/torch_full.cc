@@ -307,6 +307,7 @@ public:
 private:
 	void *get(std::size_t size, DeviceIndex device, cudaStream_t stream);
 	std::vector<DeviceIndex> used_devices();
+	template <class F> void giving_back(const std::vector<DeviceIndex> &devices, F fn);
 	std::vector<held_range> held(DeviceIndex device);
 	void record_given_back(DeviceIndex device, const std::vector<held_range> &before,
 			       const traceback &context);
@@ -872,19 +873,36 @@ void allocator::record_given_back(DeviceIndex device, const std::vector<held_ran
 	}
 }
 
-void allocator::emptyCache(MempoolId_t)
+/* @fn gives back memory of @devices: the trace gets the ranges. */
+template <class F> void allocator::giving_back(const std::vector<DeviceIndex> &devices, F fn)
 {
 	std::map<DeviceIndex, std::vector<held_range>> before;
 	traceback context;
 
 	if (C10_UNLIKELY(recording)) {
 		context = gather(RecordContext::ALL);
-		for (DeviceIndex device : used_devices())
+		for (DeviceIndex device : devices)
 			before[device] = held(device);
 	}
-	hetmem_torch_reset();
+	fn();
 	for (const auto &device : before)
 		record_given_back(device.first, device.second, context);
+}
+
+/* The number of a torch.cuda.MemPool. Those of graphs have another form. */
+bool is_of_program(MempoolId_t pool)
+{
+	return !pool.first && pool.second;
+}
+
+/*
+ * The end of a torch.cuda.MemPool calls it with the pool, after its release. Memory of the
+ * pool went to the driver with the last release. A pool that graphs still use keeps it.
+ */
+void allocator::emptyCache(MempoolId_t pool)
+{
+	if (!pool.first && !pool.second)
+		giving_back(used_devices(), hetmem_torch_reset);
 }
 
 void allocator::cacheInfo(DeviceIndex device, std::size_t *largest)
@@ -1382,7 +1400,13 @@ void allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool)
 
 void allocator::releasePool(DeviceIndex device, MempoolId_t pool)
 {
-	hetmem_torch_release_pool(device, pool.first, pool.second);
+	if (!is_of_program(pool)) {
+		hetmem_torch_release_pool(device, pool.first, pool.second);
+		return;
+	}
+	giving_back({ device }, [&] {
+		hetmem_torch_drop_pool(device, pool.first, pool.second);
+	});
 }
 
 int allocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool)

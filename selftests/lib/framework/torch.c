@@ -385,6 +385,36 @@ static void test_retain(void)
 	is(live(0), 0, "all were freed");
 }
 
+/* The end of a torch.cuda.MemPool: its memory goes to the driver, the cache stays. */
+static void test_drop(void)
+{
+	struct filter of_a = { .stream = a };
+	struct hetmem_resource *res = hetmem_torch_resource(0);
+	struct hetmem_resource_stats st = { .size = sizeof(st) };
+	uint64_t cached;
+	void *p;
+
+	hetmem_torch_reset();
+	p = hetmem_torch_alloc(20 * MB, 0, b);
+	hetmem_torch_free(p, 20 * MB, 0, b);
+	need(!hetmem_resource_stats(res, &st), "statistics");
+	cached = st.reserved;
+	need(!hetmem_torch_begin_pool(0, 0, 9, is_stream, &of_a), "begin");
+	need(!hetmem_torch_retain_pool(0, 0, 9), "a second reference");
+	p = hetmem_torch_alloc(50 * MB, 0, a);
+	hetmem_torch_free(p, 50 * MB, 0, a);
+	hetmem_torch_drop_pool(0, 0, 9);
+	need(!hetmem_resource_stats(res, &st), "statistics");
+	ok(st.reserved > cached, "a pool with a reference keeps its memory");
+	hetmem_torch_drop_pool(0, 0, 9);
+	need(!hetmem_resource_stats(res, &st), "statistics");
+	ok(st.reserved > cached, "also while it is between begin and end");
+	ok(hetmem_torch_end_pool(0, 0, 9) == &of_a, "end");
+	need(!hetmem_resource_stats(res, &st), "statistics");
+	is(st.reserved, cached, "then it goes, and the cache stays");
+	is(hetmem_torch_pool_refs(0, 0, 9), 0, "no reference is left");
+}
+
 static void test_errors(void)
 {
 	int null = open("/dev/null", O_WRONLY), saved = dup(STDERR_FILENO);
@@ -436,6 +466,7 @@ int main(void)
 	test_filter_fails();
 	test_pool_threads();
 	test_retain();
+	test_drop();
 	test_try_alloc();
 	test_errors();
 	drv->cuStreamDestroy(a);
