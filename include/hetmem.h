@@ -200,13 +200,17 @@ int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
  * @failed: failed allocations
  * @driver_calls: driver calls of the resource
  * @host_wait_ns: nanoseconds that calls waited for a device
- * @parked: bytes of host memory for parked contents, see hetmem_sleep()
+ * @parked: bytes of host memory for parked contents, see hetmem_sleep(); @parked_file has
+ *	those in files
  * @spilled: bytes of blocks that are on the host, see hetmem_spill(). A freed block counts
  *	until the pool takes its host memory back. @reserved excludes these bytes
  * @spill_host: bytes of host memory for spilled blocks, including memory kept for reuse
  * @spill_host_peak: highest value of @spill_host
  * @spilled_total, @fetched_total: bytes moved to the host, bytes moved back
  * @spilled_peak: highest value of @spilled
+ * @parked_file: bytes of parked contents in files, see park=PATH of a pool
+ *
+ * Programs that were built before @parked_file was added do not get it.
  */
 struct hetmem_resource_stats {
 	size_t size;
@@ -228,6 +232,7 @@ struct hetmem_resource_stats {
 	uint64_t spilled_total;
 	uint64_t fetched_total;
 	uint64_t spilled_peak;
+	uint64_t parked_file;
 };
 
 /*

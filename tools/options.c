@@ -96,6 +96,7 @@ const struct options_of options_table[] = {
 	{ "spec", "SPEC", {
 		FLAG("list", 'l'),
 		FLAG("create", 'c'),
+		FLAG("explain", 'e'),
 		VALUE("driver", 'd', "cuda|soft"),
 	} },
 	{ "replay", "FILE", {

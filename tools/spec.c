@@ -11,6 +11,7 @@
 struct options {
 	bool list;
 	bool create;
+	bool explain;
 	const char *driver;
 	const char *text;
 };
@@ -21,6 +22,7 @@ static int help(void)
 	     "Checks SPEC (HETMEM_RESOURCE, else device-pool) and shows what it names.\n\n"
 	     "  --list           every kind with its parameters\n"
 	     "  --create         makes it, too, to see whether this machine can\n"
+	     "  --explain        what this machine chooses for it and refuses, and why\n"
 	     "  --driver DRIVER  cuda or soft\n\n"
 	     "Grammar:\n"
 	     "  spec  = name [ '(' [ arg { ',' arg } ] ')' ]\n"
@@ -50,6 +52,9 @@ static int parse(struct options *o, int argc, char **argv)
 		case 'c':
 			o->create = true;
 			break;
+		case 'e':
+			o->explain = true;
+			break;
 		case 'd':
 			if (!is_driver(optarg))
 				return usage_error("spec", "'%s' is not cuda or soft",
@@ -66,7 +71,7 @@ static int parse(struct options *o, int argc, char **argv)
 		return usage_error("spec", "'%s' is too many: quote the spec for the shell",
 				   argv[optind + 1]);
 	o->text = argv[optind];
-	if (o->list && (o->text || o->create))
+	if (o->list && (o->text || o->create || o->explain))
 		return usage_error("spec", "--list stands alone");
 	return 0;
 }
@@ -75,7 +80,8 @@ static const char *type_text(const struct hm_param *param)
 {
 	switch (param->type) {
 	case HM_PARAM_SIZE:
-		return param->words ? "size or word" : "size";
+		return param->path ? "size, word or path" :
+			param->words ? "size or word" : "size";
 	case HM_PARAM_POWER:
 		return "size, a power of two";
 	case HM_PARAM_SHARE:
@@ -161,6 +167,17 @@ static int show_expanded(struct hetmem *hm, const struct hm_spec *spec)
 	return EXIT_OK;
 }
 
+/* The same of the whole stack, and what this machine refuses. */
+static int explain(struct hetmem *hm, const char *text)
+{
+	char buf[HM_SPEC_LEN * 2];
+
+	if (hetmem_resource_explain(hm, text, buf, sizeof(buf)))
+		return complain(EXIT_FAILED, "spec", "%s", hetmem_last_error());
+	printf("\n%s", *buf ? buf : "This machine chooses and refuses nothing.\n");
+	return EXIT_OK;
+}
+
 static int create(struct hetmem *hm, const char *text)
 {
 	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
@@ -186,7 +203,7 @@ static int with_library(const struct options *o, const struct hm_spec *spec)
 
 	if (hetmem_open(&hm, &params))
 		return complain(EXIT_FAILED, "spec", "%s", hetmem_last_error());
-	status = show_expanded(hm, spec);
+	status = o->explain ? explain(hm, o->text) : show_expanded(hm, spec);
 	if (status == EXIT_OK && o->create)
 		status = create(hm, o->text);
 	hetmem_close(hm);
@@ -224,7 +241,7 @@ int cmd_spec(int argc, char **argv)
 	table = table_new(columns, ARRAY_SIZE(columns));
 	show(spec, table, 0);
 	table_print(table);
-	if (o.create || spec->kind->class == HM_KIND_NAME)
+	if (o.create || o.explain || spec->kind->class == HM_KIND_NAME)
 		status = with_library(&o, spec);
 	hm_spec_free(spec);
 	return status;

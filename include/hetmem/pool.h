@@ -219,7 +219,7 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
 
 /* Flags of hetmem_sleep(). */
 #define HETMEM_SLEEP_DISCARD	0U	/* contents are lost */
-#define HETMEM_SLEEP_KEEP	1U	/* contents are parked in host memory */
+#define HETMEM_SLEEP_KEEP	1U	/* contents are parked in host memory, or in a file */
 
 /*
  * Sleep synchronizes with all work of all devices. Then it gives back the memory of all
@@ -238,15 +238,22 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  * fails before device memory is given back, nothing has changed. A second sleep is no
  * error, and keeps the parked contents.
  *
+ * With park=PATH of the pool the contents go to a file in the directory PATH instead. The file
+ * has no name, and ends with the process. On an integrated device, whose memory is the host's
+ * own, contents are kept only in this way.
+ *
  * Other threads can free blocks during both calls. Errors:
- * -EOPNOTSUPP: not a pool over vmm();
+ * -EOPNOTSUPP: not a pool over vmm(); with HETMEM_SLEEP_KEEP also: an integrated device, and
+ *	the text has the reason;
  * -EBUSY: the pool has comm=on, or a stream is being captured. If the pool does not know
  *	that stream, its capture is invalid now. With HETMEM_SLEEP_KEEP also: the pool is
  *	asleep without its contents;
  * -EINVAL: unknown flags;
  * -ENOMEM: wake: too little device memory, and the text has the missing bytes; sleep: no
  *	room for the contents, and the text has the number of bytes that fit;
- * -EIO.
+ * -ENOSPC: likewise, in the directory of park=PATH;
+ * -EACCES, -EROFS, -EMFILE, -ENFILE: no file can be made there any more;
+ * -EIO: the driver or the file failed.
  */
 int hetmem_sleep(struct hetmem_resource *res, const char *tag, unsigned int flags);
 int hetmem_wake(struct hetmem_resource *res, const char *tag);

@@ -129,6 +129,7 @@ static int sum_stats(struct hm_several *s,
 		stats->spilled_total += one.spilled_total;
 		stats->fetched_total += one.fetched_total;
 		stats->spilled_peak += one.spilled_peak;
+		stats->parked_file += one.parked_file;
 	}
 	return result;
 }
@@ -229,6 +230,12 @@ static void put_back(struct hm_several *s, unsigned int told, enum hm_ctl op,
 	hm_error(0, "%s", text);
 }
 
+/* One that could sleep, and without the contents only: not one that has nothing to do. */
+static bool is_refused(enum hm_ctl op, const void *arg)
+{
+	return op == HM_CTL_SLEEP && ((const struct hm_ctl_sleep *)arg)->refused;
+}
+
 static int tell_all(struct hm_several *s, enum hm_ctl op, void *arg)
 {
 	int i, err, result = -EOPNOTSUPP;
@@ -238,7 +245,7 @@ static int tell_all(struct hm_several *s, enum hm_ctl op, void *arg)
 		struct hetmem_resource *up = s->upstreams[i];
 
 		err = up->ops->ctl(up, op, arg);
-		if (err && err != -EOPNOTSUPP) {
+		if (err && (err != -EOPNOTSUPP || is_refused(op, arg))) {
 			/* A pool that could not give back all sleeps as well. */
 			if (op == HM_CTL_SLEEP)
 				told |= 1U << i;

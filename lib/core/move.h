@@ -14,12 +14,13 @@ enum hm_move {
 	HM_MOVE_PRIORITY,
 };
 
-/* @begin: the move ends later. */
+/* @begin: the move ends later. @refused: with -EOPNOTSUPP: the reason, if there is one. */
 struct hm_ctl_move {
 	void *ptr;
 	enum hm_move move;
 	bool begin;
 	int priority;
+	const char *refused;
 };
 
 /* @add: or remove. */

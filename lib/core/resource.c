@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/move.h"
 #include "core/snapshot.h"
@@ -237,13 +238,17 @@ ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
 int hetmem_resource_stats(struct hetmem_resource *res,
 			  struct hetmem_resource_stats *stats)
 {
+	struct hetmem_resource_stats all = { .size = sizeof(all) };
 	size_t size = stats ? stats->size : 0;
+	int err;
 
-	if (size < sizeof(*stats))
+	if (size < sizeof(all) && size != offsetof(struct hetmem_resource_stats, parked_file))
 		return hm_error(-EINVAL, "resource_stats: stats->size is %zu, set it to sizeof(struct hetmem_resource_stats)",
 				size);
-	*stats = (struct hetmem_resource_stats){ .size = size };
-	return hm_resource_ctl(res, "resource_stats", HM_CTL_STATS, stats);
+	err = hm_resource_ctl(res, "resource_stats", HM_CTL_STATS, &all);
+	memcpy(stats, &all, size < sizeof(all) ? size : sizeof(all));
+	stats->size = size;
+	return err;
 }
 
 int hetmem_resource_access(struct hetmem_resource *res,
@@ -450,10 +455,12 @@ int hetmem_sleep(struct hetmem_resource *res, const char *tag, unsigned int flag
 		.tag = tag, .keep = flags & HETMEM_SLEEP_KEEP,
 		.call = __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) | 1U << 31,
 	};
+	int err;
 
 	if (flags & ~HETMEM_SLEEP_KEEP)
 		return hm_error(-EINVAL, "sleep: flags %#x are not HETMEM_SLEEP_*", flags);
-	return hm_resource_ctl(res, "sleep", HM_CTL_SLEEP, &arg);
+	err = hm_resource_ctl(res, "sleep", HM_CTL_SLEEP, &arg);
+	return err == -EOPNOTSUPP && arg.refused ? hm_error(err, "sleep: %s", arg.refused) : err;
 }
 
 int hetmem_wake(struct hetmem_resource *res, const char *tag)
@@ -504,9 +511,12 @@ static int move(struct hetmem_resource *res, const char *what, enum hm_move how,
 {
 	struct hm_ctl_move arg = { .ptr = ptr, .move = how, .begin = begin };
 
+	int err;
+
 	if (!ptr)
 		return hm_error(-EINVAL, "%s: ptr is NULL", what);
-	return hm_resource_ctl(res, what, HM_CTL_MOVE, &arg);
+	err = hm_resource_ctl(res, what, HM_CTL_MOVE, &arg);
+	return err == -EOPNOTSUPP && arg.refused ? hm_error(err, "%s: %s", what, arg.refused) : err;
 }
 
 int hetmem_spill(struct hetmem_resource *res, void *ptr)

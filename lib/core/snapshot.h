@@ -31,7 +31,8 @@ enum hm_wake_step {
 /*
  * @tag: of pools, NULL: all; @keep: a sleep keeps the contents. @call: number of the call
  * of hetmem_sleep(), never 0; @undo: a wake wakes only what that call put to sleep.
- * @asleep: adds the pools that sleep afterwards, whatever the result is.
+ * @asleep: adds the pools that sleep afterwards, whatever the result is. @refused: with
+ * -EOPNOTSUPP: why a pool that can sleep cannot keep its contents.
  */
 struct hm_ctl_sleep {
 	const char *tag;
@@ -40,6 +41,7 @@ struct hm_ctl_sleep {
 	enum hm_wake_step step;
 	uint32_t call;
 	unsigned int asleep;
+	const char *refused;
 };
 
 /* @freed: adds the bytes that were given back. */

@@ -132,6 +132,17 @@ int hm_soft_open(struct hm_driver *driver, const struct hm_soft **soft,
 int hm_probe_devices(struct hetmem *hm);
 void hm_forget_devices(struct hetmem *hm);
 
+/*
+ * Whether the memory of @device is the host's own: to copy one to the other frees nothing.
+ * @device -1 is the host. HM_ONE_MEMORY: the same for users.
+ */
+static inline bool hm_has_one_memory(const struct hetmem *hm, int device)
+{
+	return device >= 0 && hm->devices[device].platform.kind == HETMEM_PLATFORM_INTEGRATED;
+}
+
+#define HM_ONE_MEMORY	"the device and the CPU have one memory, so a copy in host memory frees nothing"
+
 /* The first device of which @node is the memory, or -1. */
 int hm_device_of_node(const struct hetmem *hm, int node);
 

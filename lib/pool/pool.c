@@ -697,11 +697,15 @@ static int put_to_sleep(struct pool *p)
 }
 
 /* With both locks. Releases pool->lock while it waits and copies. */
-static int pool_go_to_sleep(struct pool *p, const struct hm_ctl_sleep *arg)
+static int pool_go_to_sleep(struct pool *p, struct hm_ctl_sleep *arg)
 {
 	const bool keep = arg->keep;
 	int err = 0;
 
+	if (keep && p->source->refuses)
+		arg->refused = p->source->refuses(p);
+	if (arg->refused)
+		return -EOPNOTSUPP;
 	if (p->opt.comm)
 		return hm_error(-EBUSY, "sleep: memory for communication stays");
 	if (p->asleep && keep && !p->saved)

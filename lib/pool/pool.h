@@ -38,6 +38,7 @@
  * @tag: for sleep and wake, "" for none
  * @park: bytes of host memory kept after a wake, if @park_given; else a share of what
  *	is available
+ * @park_dir: a directory instead, NULL: host memory. The pool copies it
  * @max_host: most bytes of host memory for contents; 0: what there is
  * @spill: most bytes of host memory for spilled blocks; 0: the pool moves none by itself,
  *	and the program as many as there is memory for
@@ -61,6 +62,7 @@ struct hm_pool_options {
 	char tag[HM_POOL_TAG_LEN];
 	uint64_t park;
 	bool park_given;
+	const char *park_dir;
 	uint64_t max_host;
 	uint64_t spill;
 	uint64_t min_host;

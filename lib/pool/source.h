@@ -40,6 +40,7 @@
  *	@arg->align, with addresses for @arg->reserve bytes; @order as in @grow.
  * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed, and has its tag.
  * @sleep, @wake: as the ctl of the same name. @wake releases the lock before it begins.
+ * @refuses: why contents cannot be kept in a sleep, as a text that stays; NULL: they can
  * @save, @load: the contents of live blocks, before @sleep and after @wake. Nobody
  *	allocates meanwhile. They release the lock. After an error all is as it was.
  * @idle: gives back a piece of the host memory that contents were saved in; @all: also
@@ -89,6 +90,7 @@ struct source {
 	void (*unreserve)(struct pool *p, struct block *b);
 	int (*sleep)(struct pool *p);
 	int (*wake)(struct pool *p);
+	const char *(*refuses)(const struct pool *p);
 	int (*save)(struct pool *p);
 	int (*load)(struct pool *p);
 	bool (*idle)(struct pool *p, bool all);

@@ -4,6 +4,7 @@
  * each device.
  */
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,23 +221,68 @@ int hetmem_resource_create(struct hetmem *hm, const char *text,
 	return 0;
 }
 
-/* Adds a line for each name in @spec, from the top. -ENOSPC: there is no room. */
+/* Adds to @text, which has room for @len. -ENOSPC: there is no room. */
+__attribute__((format(printf, 3, 4)))
+static int add_line(char *text, size_t len, const char *fmt, ...)
+{
+	const size_t used = strlen(text);
+	va_list args;
+	int n;
+
+	va_start(args, fmt);
+	n = vsnprintf(text + used, len - used, fmt, args);
+	va_end(args);
+	return n >= 0 && (size_t)n < len - used ? 0 :
+		hm_error(-ENOSPC, "resource_explain: %zu bytes are too few: give a larger buffer",
+			 len);
+}
+
+/* Adds the places that the contents of the pool @spec can move to, where these differ. */
+static int explain_pool(struct hetmem *hm, const struct hm_spec *spec, char *text, size_t len)
+{
+	const struct hm_value *park = hm_spec_value(spec, "park");
+	const struct hm_spec *below = spec->children[0];
+	const int device = hm_spec_number(below, "device");
+	const bool one = !strcmp(below->kind->name, "vmm") && device < hm->nr_devices &&
+		hm_has_one_memory(hm, device);
+	int err = 0;
+
+	if (one && (hm_spec_value(spec, "spill")->text || hm_spec_value(spec, "min_host")->text))
+		err = add_line(text, len, "pool(vmm(device=%d)): spill= and min_host= are refused: " HM_ONE_MEMORY "\n",
+			       device);
+	if (!err && park->path)
+		err = add_line(text, len, "pool(%s): a sleep keeps contents in a file in %s\n",
+			       below->kind->name, park->text);
+	else if (!err && one)
+		err = add_line(text, len, "pool(vmm(device=%d)): a sleep keeps no contents: " HM_ONE_MEMORY ": give park=PATH, a directory on a disk\n",
+			       device);
+	return err;
+}
+
+/*
+ * Adds a line for each name in @spec, from the top, and for pools that this machine limits.
+ * -ENOSPC: there is no room.
+ */
 static int explain(struct hetmem *hm, const struct hm_spec *spec, char *text,
 		   size_t len)
 {
-	size_t used = strlen(text);
 	struct hm_expansion is;
+	struct hm_spec *real;
 	int err = 0, i;
 
 	if (spec->kind->class == HM_KIND_NAME) {
 		err = spec->kind->expand(hm, spec, &is);
+		if (!err)
+			err = add_line(text, len, "%s is %s: %s\n", spec->kind->name, is.text,
+				       is.why);
+		if (!err)
+			err = hm_spec_parse(is.text, &real);
 		if (err)
 			return err;
-		i = snprintf(text + used, len - used, "%s is %s: %s\n",
-			     spec->kind->name, is.text, is.why);
-		if (i < 0 || (size_t)i >= len - used)
-			return hm_error(-ENOSPC, "resource_explain: %zu bytes are too few: give a larger buffer",
-					len);
+		err = explain(hm, real, text, len);
+		hm_spec_free(real);
+	} else if (spec->kind->class == HM_KIND_POOL) {
+		err = explain_pool(hm, spec, text, len);
 	}
 	for (i = 0; !err && i < spec->nr_children; i++)
 		err = explain(hm, spec->children[i], text, len);

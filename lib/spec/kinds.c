@@ -204,6 +204,8 @@ static int pool_options(const struct hm_spec *spec, uint64_t total,
 	options->movable = hm_spec_number(spec, "movable");
 	options->single_launcher = hm_spec_number(spec, "launcher");
 	options->park_given = has(spec, "park");
+	if (hm_spec_value(spec, "park")->path)
+		options->park_dir = hm_spec_value(spec, "park")->text;
 	options->park = hm_spec_number(spec, "park");
 	/* release, keep */
 	if (hm_spec_value(spec, "park")->word)
@@ -403,8 +405,9 @@ static int make_fixed(const struct hm_spec *spec,
 	{ "check", HM_PARAM_SWITCH, "off", NULL,			\
 	  "finds two threads that free one block at a time" },		\
 	{ "tag", HM_PARAM_TAG, NULL, NULL, "name for sleep and wake" },	\
-	{ "park", HM_PARAM_SIZE, NULL, "release|keep",			\
-	  "host memory kept after a wake; not given: 25% of what is available" }, \
+	{ .name = "park", .type = HM_PARAM_SIZE, .words = "release|keep", \
+	  .path = true,							\
+	  .help = "host memory kept after a wake (25% of what is available), or a directory for a file" }, \
 	{ .name = "max_host", .type = HM_PARAM_SIZE, .not_zero = true,	\
 	  .help = "most host memory for contents of a sleep" },		\
 	{ .name = "spill", .type = HM_PARAM_SIZE, .not_zero = true,	\

@@ -40,6 +40,7 @@ enum hm_param_type {
  * @type: what its value is
  * @preset: text of the value that it has when it is not given; NULL: none
  * @words: for HM_PARAM_WORD, separated by '|'; for HM_PARAM_SIZE, in place of a size
+ * @path: for HM_PARAM_SIZE: or a path, which has a '/'
  * @help: what it does, a few words
  * @required: must be given
  * @not_zero: must be more than 0
@@ -54,6 +55,7 @@ struct hm_param {
 	bool required;
 	bool not_zero;
 	bool live;
+	bool path;
 };
 
 /* What a kind is, and so where in a stack it may be. */
@@ -123,7 +125,7 @@ const struct hm_kind *hm_kind_find(const char *name, size_t len);
  * @text: as it was written, without quotes; NULL: not given and no preset
  * @given: not a preset
  * @percent: of HM_PARAM_SHARE: @number is in millionths of all there is
- * @word: of HM_PARAM_SIZE: @number is the index of a word
+ * @word: of HM_PARAM_SIZE: @number is the index of a word; @path: it is a path
  * @number: what it comes to
  * @pos: offset in the spec
  */
@@ -132,6 +134,7 @@ struct hm_value {
 	bool given;
 	bool percent;
 	bool word;
+	bool path;
 	uint64_t number;
 	size_t pos;
 };

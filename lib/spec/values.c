@@ -135,6 +135,7 @@ int hm_value_parse(const struct hm_param *param, const char *text,
 
 	value->percent = false;
 	value->word = false;
+	value->path = false;
 	value->number = 0;
 	switch (param->type) {
 	case HM_PARAM_SHARE:
@@ -149,12 +150,14 @@ int hm_value_parse(const struct hm_param *param, const char *text,
 		/* fall through */
 	case HM_PARAM_SIZE:
 		value->word = param->words && parse_word(param->words, text, &value->number);
-		if (value->word)
+		value->path = param->path && strchr(text, '/');
+		if (value->word || value->path)
 			return 0;
 		good = hm_parse_size(text, &value->number);
-		snprintf(why, len, "a size like 4096, 64K, 1.5GiB%s%s",
+		snprintf(why, len, "a size like 4096, 64K, 1.5GiB%s%s%s",
 			 param->type == HM_PARAM_SHARE ? ", or 90%" :
-			 param->words ? ", or one of " : "", param->words ? param->words : "");
+			 param->words ? ", or one of " : "", param->words ? param->words : "",
+			 param->path ? ", or a directory like /var/tmp" : "");
 		break;
 	case HM_PARAM_POWER:
 		good = hm_parse_size(text, &value->number) && value->number &&

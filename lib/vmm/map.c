@@ -11,6 +11,7 @@
 
 #include "platform/platform.h"
 #include "vmm/park.h"
+#include "vmm/park_file.h"
 #include "vmm/spill.h"
 #include "vmm/vmm.h"
 #include "vmm/vmm_impl.h"
@@ -1073,6 +1074,12 @@ static void destroy_all(struct pool *p)
 	destroy_reservation(p, v);
 }
 
+static const char *vmm_refuses(const struct pool *p)
+{
+	return p->opt.park_dir || !hm_has_one_memory(p->res.hm, p->res.device) ? NULL :
+		HM_ONE_MEMORY ": give park=PATH, a directory on a disk, or let the contents go (HETMEM_SLEEP_DISCARD)";
+}
+
 static int vmm_save(struct pool *p)
 {
 	return hm_park_save(p, &vmm_of(p)->park);
@@ -1108,6 +1115,7 @@ static void vmm_moved(const struct pool *p, struct hetmem_resource_stats *st)
 	st->spilled_total = sp->out_total;
 	st->fetched_total = sp->in_total;
 	st->spilled_peak = sp->spilled_peak;
+	st->parked_file = hm_park_in_file(vmm_of(p)->park);
 }
 
 static uint64_t vmm_addresses(const struct pool *p)
@@ -1134,6 +1142,7 @@ static void vmm_destroy(struct pool *p, bool forget)
 	hm_holes_free(v);
 	hm_table_free(&v->handles);
 	hm_table_free(&v->mappings);
+	free((char *)p->opt.park_dir);
 	free(v);
 	p->memory = NULL;
 }
@@ -1186,6 +1195,19 @@ static int reserve_addresses(struct pool *p, struct vmm *v)
 	return 0;
 }
 
+/* The program may change its directory, and the text is the caller's. vmm_destroy() frees it. */
+static int copy_park_dir(struct pool *p)
+{
+	char *real = NULL;
+	int err = 0;
+
+	if (p->opt.park_dir)
+		err = hm_park_directory(p->opt.park_dir,
+					hm_has_one_memory(p->res.hm, p->res.device), &real);
+	p->opt.park_dir = real;
+	return err;
+}
+
 /* After an error vmm_destroy() frees what was made. */
 static int vmm_init(struct pool *p)
 {
@@ -1197,7 +1219,9 @@ static int vmm_init(struct pool *p)
 		return hm_error(-ENOMEM, "pool: no host memory");
 	p->memory = v;
 	v->shift = __builtin_ctzll(p->provider->granularity);
-	err = reserve_addresses(p, v);
+	err = copy_park_dir(p);
+	if (!err)
+		err = reserve_addresses(p, v);
 	if (err)
 		return err;
 	v->map_bytes = 3 * (size_t)v->nr * sizeof(*v->map);
@@ -1238,6 +1262,7 @@ static const struct source vmm_source = {
 	.unreserve = hm_vmm_unreserve,
 	.sleep = hm_vmm_sleep,
 	.wake = hm_vmm_wake,
+	.refuses = vmm_refuses,
 	.save = vmm_save,
 	.load = vmm_load,
 	.idle = vmm_idle,
@@ -1263,5 +1288,11 @@ int hm_vmm_pool_create(struct hm_provider *provider,
 	if (!(provider->caps & HM_PROVIDER_MAPPABLE))
 		return hm_error(-EINVAL, "pool: %s gives whole regions",
 				provider->ops->name);
+	if (options && (options->spill || options->min_host) &&
+	    hm_has_one_memory(provider->hm, provider->device))
+		return hm_error(-EOPNOTSUPP, "pool: spill= and min_host= are refused: "
+				HM_ONE_MEMORY ": leave them out");
+	if (options && options->park_dir && options->max_host)
+		return hm_error(-EINVAL, "pool: max_host= bounds host memory, and with park=PATH a sleep takes none: leave out one");
 	return hm_pool_create_over(provider, &vmm_source, options, out);
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
-/* Parked contents: see park.h. */
+/* Parked contents: see park.h. The file of park=PATH is in park_file.c. */
 #include <stdlib.h>
 
 #include "driver/check.h"
 #include "platform/platform.h"
 #include "provider/regions.h"
 #include "vmm/park.h"
+#include "vmm/park_file.h"
 #include "vmm/vmm_impl.h"
 
 /*
@@ -26,12 +27,6 @@ struct piece {
 	uint64_t bytes;
 };
 
-/* Device memory [@addr, @addr + @bytes) that is saved. */
-struct span {
-	uint64_t addr;
-	uint64_t bytes;
-};
-
 /**
  * struct hm_park - see park.h
  * @provider: of the pieces
@@ -41,6 +36,7 @@ struct span {
  * @keep: of these after a wake
  * @spans: by address
  * @bytes: of spans
+ * @file: has the contents, with park=PATH; @in_file: bytes of these, as @held
  * @is_used: contents are saved
  */
 struct hm_park {
@@ -51,10 +47,12 @@ struct hm_park {
 	unsigned int piece_room;
 	uint64_t held;
 	uint64_t keep;
-	struct span *spans;
+	struct hm_span *spans;
 	size_t nr_spans;
 	size_t span_room;
 	uint64_t bytes;
+	struct hm_park_file *file;
+	uint64_t in_file;
 	bool is_used;
 };
 
@@ -68,7 +66,7 @@ static int no_host_memory(void)
 static int add_span(struct hm_park *park, uint64_t addr, uint64_t end)
 {
 	size_t room = park->span_room ? 2 * park->span_room : 64;
-	struct span *spans;
+	struct hm_span *spans;
 
 	if (park->nr_spans == park->span_room) {
 		spans = realloc(park->spans, room * sizeof(*spans));
@@ -77,7 +75,7 @@ static int add_span(struct hm_park *park, uint64_t addr, uint64_t end)
 		park->spans = spans;
 		park->span_room = room;
 	}
-	park->spans[park->nr_spans++] = (struct span){ addr, end - addr };
+	park->spans[park->nr_spans++] = (struct hm_span){ .addr = addr, .bytes = end - addr };
 	return 0;
 }
 
@@ -115,7 +113,7 @@ static int add_block(struct pool *p, const struct block *b, struct hm_park *park
 
 static int by_addr(const void *a, const void *b)
 {
-	const struct span *x = a, *y = b;
+	const struct hm_span *x = a, *y = b;
 
 	return x->addr < y->addr ? -1 : x->addr > y->addr;
 }
@@ -138,7 +136,7 @@ static int find_spans(struct pool *p, struct hm_park *park)
 }
 
 /* Whether the memory between two spans can be copied with them. To check mode it is free. */
-static bool is_near(const struct pool *p, const struct span *a, uint64_t addr)
+static bool is_near(const struct pool *p, const struct hm_span *a, uint64_t addr)
 {
 	const struct vmm *v = vmm_of(p);
 	const uint64_t end = a->addr + a->bytes;
@@ -152,7 +150,7 @@ static bool is_near(const struct pool *p, const struct span *a, uint64_t addr)
 /* Spans that are near become one. Only a sleep and a wake change mappings now. */
 static void join_spans(const struct pool *p, struct hm_park *park)
 {
-	struct span *last = park->spans, *s;
+	struct hm_span *last = park->spans, *s;
 	size_t i;
 
 	park->bytes = 0;
@@ -166,8 +164,10 @@ static void join_spans(const struct pool *p, struct hm_park *park)
 			*++last = *s;
 	}
 	park->nr_spans = park->nr_spans ? last - park->spans + 1 : 0;
-	for (i = 0; i < park->nr_spans; i++)
+	for (i = 0; i < park->nr_spans; i++) {
+		park->spans[i].at = park->bytes;
 		park->bytes += park->spans[i].bytes;
+	}
 }
 
 /* Host memory. */
@@ -241,7 +241,8 @@ static struct hm_park *make(struct pool *p)
 {
 	struct hm_park *park = calloc(1, sizeof(*park));
 
-	if (park && hm_registered_provider(p->res.hm, p->res.device, NULL, &park->provider)) {
+	if (park && hm_registered_provider(p->res.hm, p->res.device, NULL, &park->provider) &&
+	    (!p->opt.park_dir || hm_host_provider(p->res.hm, &park->provider))) {
 		free(park);
 		return NULL;
 	}
@@ -252,11 +253,7 @@ static struct hm_park *make(struct pool *p)
 
 /* Copies. The lock is not held; in the device's context. */
 
-/*
- * How many of the @bytes from @addr on are mapped, or how many are not: *@mapped. Memory
- * that was freed after it was saved can be given back.
- */
-static uint64_t same_state(const struct vmm *v, uint64_t addr, uint64_t bytes, bool *mapped)
+uint64_t hm_park_same_state(const struct vmm *v, uint64_t addr, uint64_t bytes, bool *mapped)
 {
 	const uint32_t first = page_of(v, addr), last = page_of(v, addr + bytes - 1);
 	uint32_t page = first;
@@ -279,7 +276,7 @@ static int copy_spans(struct pool *p, struct hm_park *park, bool save)
 	int err;
 
 	for (i = 0; i < park->nr_spans; i++) {
-		const struct span *s = &park->spans[i];
+		const struct hm_span *s = &park->spans[i];
 
 		for (done = 0; done < s->bytes; done += bytes) {
 			if (at < park->nr_pieces && in == park->pieces[at].bytes) {
@@ -298,7 +295,7 @@ static int copy_spans(struct pool *p, struct hm_park *park, bool save)
 				bytes = s->bytes - done;
 			host = (uintptr_t)park->pieces[at].ptr + in;
 			device = s->addr + done;
-			bytes = same_state(vmm_of(p), device, bytes, &mapped);
+			bytes = hm_park_same_state(vmm_of(p), device, bytes, &mapped);
 			res = !mapped ? CUDA_SUCCESS :
 				d->cuMemcpyAsync(save ? host : device, save ? device : host, bytes,
 						 park->stream);
@@ -309,6 +306,13 @@ static int copy_spans(struct pool *p, struct hm_park *park, bool save)
 		}
 	}
 	return 0;
+}
+
+CUresult hm_park_finish(const struct hm_driver *d, CUstream stream)
+{
+	CUresult res = hm_retry_once(d->cuStreamSynchronize(stream));
+
+	return res ? d->cuCtxSynchronize() : res;
 }
 
 static int make_stream(struct hm_park *park, const struct hm_driver *d)
@@ -338,12 +342,52 @@ static int transfer(struct pool *p, struct hm_park *park, bool save)
 		hm_check_parks(p->res.hm, park->stream, true);
 		err = copy_spans(p, park, save);
 		hm_check_parks(p->res.hm, park->stream, false);
-		res = hm_retry_once(d->cuStreamSynchronize(park->stream));
+		res = hm_park_finish(d, park->stream);
 		if (res && !err)
 			err = hm_driver_error(d, "cuStreamSynchronize", res);
 	}
 	hm_context_leave(p->res.hm, &saved);
 	return err;
+}
+
+static struct hm_contents contents_of(const struct hm_park *park)
+{
+	return (struct hm_contents){
+		.staging = park->provider, .spans = park->spans, .nr = park->nr_spans,
+		.bytes = park->bytes,
+	};
+}
+
+/* To where park= says. */
+static int save(struct pool *p, struct hm_park *park)
+{
+	const struct hm_contents c = contents_of(park);
+	int err;
+
+	if (!p->opt.park_dir) {
+		err = has_room(p, park);
+		return err ? err : transfer(p, park, true);
+	}
+	err = c.bytes ? hm_park_file_save(p, &c, &park->file) : 0;
+	if (!err)
+		__atomic_store_n(&park->in_file, c.bytes, __ATOMIC_RELAXED);
+	return err;
+}
+
+static int load(struct pool *p, struct hm_park *park)
+{
+	const struct hm_contents c = contents_of(park);
+	int err;
+
+	if (!p->opt.park_dir)
+		return transfer(p, park, false);
+	err = park->file ? hm_park_file_load(p, &c, park->file) : 0;
+	if (err)
+		return err;
+	hm_park_file_close(park->file);
+	park->file = NULL;
+	__atomic_store_n(&park->in_file, 0, __ATOMIC_RELAXED);
+	return 0;
 }
 
 int hm_park_save(struct pool *p, struct hm_park **out)
@@ -361,10 +405,8 @@ int hm_park_save(struct pool *p, struct hm_park **out)
 	pthread_mutex_unlock(&p->lock);
 	if (!err) {
 		join_spans(p, park);
-		err = has_room(p, park);
+		err = save(p, park);
 	}
-	if (!err)
-		err = transfer(p, park, true);
 	while (err && park->nr_pieces > kept && !hm_retry_once(drop_piece(park)))
 		;
 	pthread_mutex_lock(&p->lock);
@@ -389,7 +431,7 @@ int hm_park_load(struct pool *p, struct hm_park *park)
 
 	vmm_of(p)->copying = true;
 	pthread_mutex_unlock(&p->lock);
-	err = transfer(p, park, false);
+	err = load(p, park);
 	if (!err)
 		park->keep = to_keep(p);
 	/* park=release: the host has its memory back when the wake returns. */
@@ -419,6 +461,11 @@ uint64_t hm_park_held(const struct hm_park *park)
 	return park ? __atomic_load_n(&park->held, __ATOMIC_RELAXED) : 0;
 }
 
+uint64_t hm_park_in_file(const struct hm_park *park)
+{
+	return park ? __atomic_load_n(&park->in_file, __ATOMIC_RELAXED) : 0;
+}
+
 void hm_park_free(struct pool *p, struct hm_park *park, bool forget)
 {
 	const struct hm_driver *d = &p->res.hm->driver;
@@ -432,6 +479,7 @@ void hm_park_free(struct pool *p, struct hm_park *park, bool forget)
 		hm_retry_once(d->cuStreamDestroy(park->stream));
 		hm_context_leave(p->res.hm, &saved);
 	}
+	hm_park_file_close(park->file);
 	park->provider->ops->destroy(park->provider);
 	free(park->pieces);
 	free(park->spans);

@@ -14,12 +14,14 @@
 #include "pool/pool_impl.h"
 
 struct hm_park;
+struct vmm;
 
 /*
  * Saves the contents of all live blocks whose memory a sleep takes. With both locks;
  * releases pool->lock. All work is complete, and the pool lets nobody allocate. -ENOMEM:
- * max_host= or the host has no room, and the text has the number that fits; -EIO. After an
- * error nothing is saved and no memory is held that was not before.
+ * max_host= or the host has no room, and the text has the number that fits; -ENOSPC: the
+ * directory of park=PATH has none, likewise; -EIO. After an error nothing is saved and no
+ * memory is held that was not before.
  */
 int hm_park_save(struct pool *p, struct hm_park **park);
 
@@ -37,6 +39,20 @@ bool hm_park_shrink(struct pool *p, struct hm_park *park, bool all);
 
 /* Bytes of host memory that are held. */
 uint64_t hm_park_held(const struct hm_park *park);
+/* Bytes of contents in the file of park=PATH. */
+uint64_t hm_park_in_file(const struct hm_park *park);
+
+/*
+ * How many of the @bytes from @addr on are mapped, or how many are not: *@mapped. Memory
+ * that was freed after it was saved can be given back.
+ */
+uint64_t hm_park_same_state(const struct vmm *v, uint64_t addr, uint64_t bytes, bool *mapped);
+
+/*
+ * Waits for the copies of @stream, in its context. Memory of a copy that is under way must not
+ * go, so a driver that fails is asked three times.
+ */
+CUresult hm_park_finish(const struct hm_driver *d, CUstream stream);
 
 /* @forget: the driver is gone. NULL does nothing. */
 void hm_park_free(struct pool *p, struct hm_park *park, bool forget);

@@ -1241,6 +1241,10 @@ int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg)
 
 	if (!p->provider->ops->create_host)
 		return -EOPNOTSUPP;
+	if (arg->move == HM_MOVE_SPILL && hm_has_one_memory(p->res.hm, p->res.device)) {
+		arg->refused = HM_ONE_MEMORY;
+		return -EOPNOTSUPP;
+	}
 	if (arg->move == HM_MOVE_PRIORITY)
 		return set_priority(p, arg);
 	pthread_mutex_lock(&p->lock);

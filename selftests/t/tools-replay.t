@@ -439,6 +439,13 @@ HETMEM_SOFT_MACHINE=none run spec unified
 [ "$status" -eq 0 ] && grep -q '^unified is classes(registered(device=0)) ' "$tmp/out" &&
 	grep -q '^Why: device 0 (none): .*registered memory' "$tmp/out"
 judge 'spec follows the machine'
+HETMEM_SOFT_MACHINE=integrated run spec --explain 'stats(pool(vmm,spill=1G))'
+[ "$status" -eq 0 ] && grep -q '^pool(vmm(device=0)): spill= and min_host= are refused: .*one memory' "$tmp/out" &&
+	grep -q '^pool(vmm(device=0)): a sleep keeps no contents: .*give park=PATH' "$tmp/out"
+judge 'spec --explain tells what the machine refuses'
+run spec --explain 'pool(vmm,spill=1G)'
+[ "$status" -eq 0 ] && grep -q '^This machine chooses and refuses nothing' "$tmp/out"
+judge 'spec --explain on another machine'
 run spec --list
 [ "$status" -eq 0 ] && [ "$(grep -c '^[a-z]' "$tmp/out")" -ge 19 ]
 judge 'spec --list lists the kinds'

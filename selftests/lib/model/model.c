@@ -27,6 +27,7 @@ static const struct row more_rows[] = {
 	{ "pool(vmm,handle=2M,max=40M,spill=64M,wait=100ms)", 0, 0 },
 	{ "pool(vmm,max=64M,spill=64M,movable=2M,wait=100ms,launcher=single)", 0, 0 },
 	{ "pool(vmm,handle=4M,max_host=8M,park=release)", 0, 0 },
+	{ "pool(vmm,handle=2M,park=/var/tmp)", 0, 0 },
 	{ "pool(vmm,decay=1ms,cache=64K,min=8M)", 0, 0 },
 };
 

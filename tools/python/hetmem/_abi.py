@@ -90,6 +90,7 @@ class ResourceStats(ctypes.Structure):
         ("spilled_total", U64),
         ("fetched_total", U64),
         ("spilled_peak", U64),
+        ("parked_file", U64),
     ]
 
 

@@ -82,6 +82,7 @@ class Stats:
     spilled_total: int
     fetched_total: int
     spilled_peak: int
+    parked_file: int
 
 
 @dataclasses.dataclass(frozen=True)
