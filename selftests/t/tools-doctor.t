@@ -425,6 +425,8 @@ plays 'CDMM' cdmm '^ok +device 0 .*platform CDMM: ' '^missing +memory moves +no:
 plays 'integrated' integrated '^ok +device 0 .*platform integrated: it and the CPU have one memory'
 ! grep -q contradiction "$tmp/out"
 judge 'nothing contradicts'
+plays 'one memory for device and CPU' 'integrated memory=2G' '^ok +use: sleep +to a file and back, with park=PATH; the device and the CPU have one memory' \
+	'^note +device 0 +one memory: no spill='
 plays 'several kinds, and two contradictions' 'hmm nvml.addressing=none; ats node=900' \
 	'^ok +device 0 .*HMM' '^note +device 0: contradiction +NVML says: addressing mode none; ' \
 	'^ok +device 1 .*CDMM' '^note +device 1: contradiction +its memory is said to be node 900, which the kernel does not have'

@@ -224,6 +224,12 @@ static void report_device(struct doctor *doctor, struct hetmem *hm, int device)
 		      why ? why : "", p.concurrent ? "concurrent" : "no",
 		      vmm, host);
 	doctor_show(doctor);
+	if (props.vmm && p.kind == HETMEM_PLATFORM_INTEGRATED) {
+		doctor_report(doctor, CHECK_NOTE, name,
+			      "give park=PATH, a directory on a disk, to pools that sleep with contents",
+			      "one memory: no spill=, and a sleep keeps contents only with park=PATH, since a copy in host memory frees nothing");
+		doctor_show(doctor);
+	}
 	report_evidence(doctor, hm, device);
 	report_contradictions(doctor, hm, device);
 	report_memory(doctor, hm, device);

@@ -69,7 +69,7 @@ static void print_table(const struct doctor *doctor)
 
 	for (i = 0; i < USE_NR; i++) {
 		const bool works = doctor->uses[i].works;
-		char *text = xasprintf("%s%s; %s", works ? "" : "no ", doctor_use_gives(i),
+		char *text = xasprintf("%s%s; %s", works ? "" : "no ", doctor_use_gives(doctor, i),
 				       doctor->uses[i].why);
 		char *name = xasprintf("use: %s", doctor_use_name(i));
 		const char *cells[] = { works ? "ok" : "note", name, text };
@@ -122,8 +122,8 @@ static void print_uses(const struct doctor *doctor, int name_width, int width)
 		if (!any)
 			puts("Works here:");
 		any = true;
-		text = i == USE_POOLS ? xasprintf("%s, %s", doctor->uses[i].why, doctor_use_gives(i)) :
-			xstrdup(doctor_use_gives(i));
+		text = i == USE_POOLS ? xasprintf("%s, %s", doctor->uses[i].why, doctor_use_gives(doctor, i)) :
+			xstrdup(doctor_use_gives(doctor, i));
 		print_line("ok", doctor_use_name(i), text, name_width, width);
 		free(text);
 	}

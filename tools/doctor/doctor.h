@@ -52,6 +52,7 @@ struct doctor {
 	size_t nr;
 	struct {
 		char *why;
+		const char *gives;	/* NULL: as on other machines */
 		bool works, required;
 	} uses[USE_NR];
 	bool require_all;	/* nothing may be missing */
@@ -103,7 +104,7 @@ struct hetmem;
 
 const char *doctor_use_name(enum doctor_use use);
 /* What the reader gains by it. */
-const char *doctor_use_gives(enum doctor_use use);
+const char *doctor_use_gives(const struct doctor *doctor, enum doctor_use use);
 void doctor_use(struct doctor *doctor, enum doctor_use use, bool works, const char *why);
 /* Judges all uses. @hm NULL: from files, or the library's last error. */
 void doctor_uses(struct doctor *doctor, struct hetmem *hm, bool moves);

@@ -62,9 +62,9 @@ const char *doctor_use_name(enum doctor_use use)
 	return use_table[use].name;
 }
 
-const char *doctor_use_gives(enum doctor_use use)
+const char *doctor_use_gives(const struct doctor *doctor, enum doctor_use use)
 {
-	return use_table[use].gives;
+	return doctor->uses[use].gives ? doctor->uses[use].gives : use_table[use].gives;
 }
 
 void doctor_use(struct doctor *doctor, enum doctor_use use, bool works, const char *why)
@@ -110,6 +110,19 @@ static int hmm_device(struct hetmem *hm)
 	return -1;
 }
 
+/* Whether the memory of each device is the host's own: no contents move to the host. */
+static bool is_one_memory(struct hetmem *hm)
+{
+	struct hetmem_platform p = { .size = sizeof(p) };
+	const int nr = hetmem_device_count(hm);
+	int i;
+
+	for (i = 0; i < nr; i++)
+		if (hetmem_platform(hm, i, &p) || p.kind != HETMEM_PLATFORM_INTEGRATED)
+			return false;
+	return nr;
+}
+
 static void use_feature(struct doctor *doctor, struct hetmem *hm, enum doctor_use use,
 			enum hetmem_feature_id id)
 {
@@ -129,6 +142,11 @@ static void uses_of_library(struct doctor *doctor, struct hetmem *hm)
 		   "of device and host memory" : "of host memory");
 	use_feature(doctor, hm, USE_PYTORCH, HETMEM_FEATURE_VMM);
 	use_feature(doctor, hm, USE_SLEEP, HETMEM_FEATURE_VMM);
+	if (doctor->uses[USE_SLEEP].works && is_one_memory(hm)) {
+		doctor_use(doctor, USE_SLEEP, true,
+			   "the device and the CPU have one memory");
+		doctor->uses[USE_SLEEP].gives = "to a file and back, with park=PATH";
+	}
 	use_feature(doctor, hm, USE_CUPY, HETMEM_FEATURE_DEVICE);
 	use_feature(doctor, hm, USE_MANAGED, HETMEM_FEATURE_MANAGED);
 	use_feature(doctor, hm, USE_UNIFIED, HETMEM_FEATURE_PAGEABLE);
