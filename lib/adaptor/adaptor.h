@@ -41,6 +41,18 @@ static inline uint64_t hm_adaptor_total(const struct hetmem_resource *resource)
 int hm_statistics_create(struct hetmem_resource *upstream,
 			 struct hetmem_resource **res);
 
+/*
+ * HM_CTL_CHARGE, of the first limit(): takes @add bytes of memory that is not its upstream's,
+ * and gives @sub bytes back. Sets @max and @used, also for no bytes. -ENOMEM: @add bytes are
+ * beyond the limit. -EOPNOTSUPP: there is no limit().
+ */
+struct hm_ctl_charge {
+	uint64_t add;
+	uint64_t sub;
+	uint64_t max;
+	uint64_t used;
+};
+
 /* limit.c: at most @max bytes as they were asked for. */
 int hm_limit_create(struct hetmem_resource *upstream, uint64_t max,
 		    struct hetmem_resource **res);

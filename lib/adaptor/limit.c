@@ -145,6 +145,18 @@ static int limit_set(struct limit *l, struct hm_ctl_set *set)
 	return err;
 }
 
+static int limit_charge(struct limit *l, struct hm_ctl_charge *charge)
+{
+	int err = charge->add ? take(l, charge->add) : 0;
+
+	if (err)
+		return err;
+	put(l, charge->sub);
+	charge->max = __atomic_load_n(&l->max, __ATOMIC_RELAXED);
+	charge->used = __atomic_load_n(&l->used, __ATOMIC_RELAXED);
+	return 0;
+}
+
 static int limit_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct limit *l = (struct limit *)self;
@@ -159,6 +171,8 @@ static int limit_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return limit_restore(l, arg);
 	if (op == HM_CTL_SET)
 		return limit_set(l, arg);
+	if (op == HM_CTL_CHARGE)
+		return limit_charge(l, arg);
 	err = hm_ctl_upstream(self, op, arg);
 	if (op == HM_CTL_STATS && !err) {
 		stats->failed += __atomic_load_n(&l->failed, __ATOMIC_RELAXED);

@@ -415,6 +415,7 @@ int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	case HM_CTL_TRIM:
 		return trim_all(s, arg);
 	case HM_CTL_HISTORY:
+	case HM_CTL_CHARGE:
 		return ask_first(s, op, arg);
 	case HM_CTL_SET:
 		return set_all(s, arg);

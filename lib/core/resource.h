@@ -52,6 +52,7 @@ enum hm_ctl {
 	HM_CTL_GATE,		/* [struct hm_ctl_gate] provider/gate.h */
 	HM_CTL_MOVE,		/* [struct hm_ctl_move] core/move.h */
 	HM_CTL_OBSERVE,		/* [struct hm_ctl_observe] likewise */
+	HM_CTL_CHARGE,		/* [struct hm_ctl_charge] adaptor/adaptor.h */
 };
 
 /*
