@@ -81,6 +81,20 @@ int hm_device_context(struct hetmem *hm, int device, CUcontext *ctx)
 				     res) : 0;
 }
 
+void hm_device_release(struct hetmem *hm, int device)
+{
+	struct hm_device *dev;
+
+	if (device < 0 || device >= hm->nr_devices)
+		return;
+	dev = &hm->devices[device];
+	pthread_mutex_lock(&hm->lock);
+	if (dev->ctx)
+		hm->driver.cuDevicePrimaryCtxRelease(dev->handle);
+	dev->ctx = NULL;
+	pthread_mutex_unlock(&hm->lock);
+}
+
 int hm_stream_of_device(struct hetmem *hm, int device, hetmem_stream stream)
 {
 	const struct hm_driver *d = &hm->driver;

@@ -178,6 +178,9 @@ int hm_no_device(const struct hetmem *hm, const char *what, int device);
 /* The device's primary context, retained until hetmem_close(). */
 int hm_device_context(struct hetmem *hm, int device, CUcontext *ctx);
 
+/* Releases it before that: nothing of the library may use the device's memory any more. */
+void hm_device_release(struct hetmem *hm, int device);
+
 /*
  * Makes it the calling thread's; hm_context_leave() puts back what was. 0,
  * -ENODEV no such device, or the driver's error: nothing has changed then.

@@ -204,6 +204,16 @@ static int create(struct hetmem *hm, const char *text, int device,
 	return hm_error(err, "HETMEM_RESOURCE: %s", why);
 }
 
+int hm_resource_create_on(struct hetmem *hm, const char *text, int device,
+			  struct hetmem_resource **res)
+{
+	int err = create(hm, text, device, res);
+
+	if (!err)
+		start_agent(hm);
+	return err;
+}
+
 int hetmem_resource_create(struct hetmem *hm, const char *text,
 			   struct hetmem_resource **out)
 {

@@ -201,6 +201,13 @@ int hm_expand_unified(struct hetmem *hm, const struct hm_spec *spec,
 
 /* build.c */
 
+/*
+ * Makes the resource of @text, with @device where the spec has a device= that is not given.
+ * Errors as hetmem_resource_create().
+ */
+int hm_resource_create_on(struct hetmem *hm, const char *text, int device,
+			  struct hetmem_resource **res);
+
 /* Destroys the current resources that the library made. */
 void hm_current_close(struct hetmem *hm);
 
