@@ -80,7 +80,7 @@ struct hm_api {
 	CUresult (*cuEventElapsedTime)(float *ms, CUevent start, CUevent end);
 
 	/*
-	 * pre:  memory that the driver knows.
+	 * pre:  memory that the driver knows; base or size may be NULL.
 	 * post: the allocation or mapping around ptr.
 	 */
 	CUresult (*cuMemGetAddressRange)(CUdeviceptr *base, size_t *size,

@@ -510,8 +510,10 @@ static CUresult mem_get_address_range(CUdeviceptr *base, size_t *size,
 	hm_soft_lock();
 	m = hm_soft_find(ptr, 1);
 	if (m) {
-		*base = m->range.start;
-		*size = m->size;
+		if (base)
+			*base = m->range.start;
+		if (size)
+			*size = m->size;
 	} else {
 		res = CUDA_ERROR_NOT_FOUND;
 	}
