@@ -45,7 +45,10 @@ ldflags	 = -Wl,--as-needed $(sanflags) $(LDFLAGS)
 
 soft_src := $(sort $(wildcard lib/soft/*.c))
 preload_src := $(sort $(wildcard lib/preload/*.c))
-lib_src	 := $(filter-out $(soft_src) $(preload_src),$(sort $(shell find lib -name '*.c' 2>/dev/null)))
+# Its jumps are written for one processor. A sanitizer must come before what is preloaded.
+cuda_src := $(if $(SAN),,$(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),$(sort $(wildcard lib/cuda/*.c))))
+cuda_so	 := $(if $(cuda_src),libhetmem-cuda.so)
+lib_src	 := $(filter-out $(soft_src) $(preload_src) $(wildcard lib/cuda/*.c),$(sort $(shell find lib -name '*.c' 2>/dev/null)))
 tool_src := $(sort $(shell find tools -name '*.c' ! -path 'tools/python/*' 2>/dev/null))
 test_src := $(sort $(shell find selftests/lib selftests/soft -name '*.c' 2>/dev/null))
 man_pages := $(wildcard Documentation/man/*.[1-8])
@@ -59,6 +62,7 @@ soft_obj := $(soft_src:%.c=$(B)/obj/%.o) \
 	$(patsubst %,$(B)/obj/lib/%.o,core/error core/fork core/range core/size platform/detect \
 		platform/kernel platform/kmod platform/maps platform/numa)
 preload_obj := $(preload_src:%.c=$(B)/obj/%.o)
+cuda_obj := $(cuda_src:%.c=$(B)/obj/%.o)
 tool_obj := $(tool_src:%.c=$(B)/obj/%.o)
 lib_tests := $(test_src:selftests/%.c=$(B)/selftests/%)
 named	 = $(foreach t,$(lib_tests),$(if $(filter $(1)_%,$(notdir $t)),$t))
@@ -84,7 +88,8 @@ Q	= @
 say	= @printf '  %-7s %s\n'
 endif
 
-all: $(B)/libhetmem.so $(B)/libhetmem-soft.so $(B)/libhetmem-preload.so $(B)/libhetmem.a $(B)/hetmem
+all: $(B)/libhetmem.so $(B)/libhetmem-soft.so $(B)/libhetmem-preload.so $(B)/libhetmem.a $(B)/hetmem \
+	$(addprefix $(B)/,$(cuda_so))
 
 # make check-headers DIR...: the directories are goals that need nothing done.
 ifneq ($(filter check-headers,$(MAKECMDGOALS)),)
@@ -153,6 +158,15 @@ $(B)/libhetmem-preload.so $(B)/python/libhetmem-preload.so: $(preload_obj) lib/p
 		-Wl,--version-script=lib/preload/libhetmem-preload.map -Wl,-z,defs $(ldflags) \
 		-o $@ $(preload_obj)
 
+# What 'hetmem run --device' puts before libcuda.so.1. The library in it must not find the dlsym()
+# of this object, which replaces the driver's functions.
+$(B)/libhetmem-cuda.so $(B)/python/libhetmem-cuda.so: $(cuda_obj) $(B)/libhetmem.a lib/cuda/libhetmem-cuda.map
+	@mkdir -p $(@D)
+	$(say) LD $@
+	$(Q)$(CC) -shared -Wl,-soname,libhetmem-cuda.so -Wl,-Bsymbolic -Wl,--wrap=dlsym \
+		-Wl,--version-script=lib/cuda/libhetmem-cuda.map -Wl,-z,defs $(ldflags) \
+		-o $@ $(cuda_obj) $(B)/libhetmem.a $(lib_libs)
+
 $(B)/libhetmem.a: $(lib_obj)
 	$(say) AR $@
 	$(Q)rm -f $@
@@ -170,7 +184,7 @@ $(B)/hetmem $(B)/python/hetmem: $(tool_obj) $(B)/libhetmem.a
 # tools/python/backend.py makes the wheel; pip calls it, too.
 $(B)/python/%: ldflags += -Wl,--strip-debug,--disable-new-dtags,-rpath,'$$ORIGIN'
 
-python-parts: $(addprefix $(B)/python/,libhetmem.so libhetmem-soft.so libhetmem-preload.so \
+python-parts: $(addprefix $(B)/python/,libhetmem.so libhetmem-soft.so libhetmem-preload.so $(cuda_so) \
 	libhetmem-torch.so libhetmem-cupy.so hetmem)
 
 # It needs no header of PyTorch. The one beside the wheel's libraries finds them by RPATH.
@@ -328,6 +342,39 @@ $(B)/selftests/run/%: selftests/run/%.c $(B)/flags
 	$(say) CC $@
 	$(Q)$(CC) $(run_flags) -o $@ $< -ldl -lpthread
 
+# Programs that 'hetmem run --device' runs, and a libcuda.so.1 for them: selftests/cuda/libcuda.c.
+cuda_test_dir := $(B)/selftests/cuda
+cuda_tests := $(addprefix $(cuda_test_dir)/,libcuda.so.1 another.so reach reach-linked \
+	$(patsubst selftests/cuda/%.c,%,$(filter-out %/another.c %/libcuda.c %/reach.c,$(wildcard selftests/cuda/*.c))))
+cuda-tests: $(B)/libhetmem-soft.so $(addprefix $(B)/,$(cuda_so)) $(if $(cuda_src),$(cuda_tests))
+cuda_test_flags = $(cppflags) $(cflags) -Iselftests -MMD -MP -MF $@.d
+
+$(cuda_test_dir)/libcuda.so.1: selftests/cuda/libcuda.c $(B)/flags
+	@mkdir -p $(@D)
+	$(say) LD $@
+	$(Q)$(CC) $(cuda_test_flags) -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic \
+		-Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../..' -o $@ $< -ldl -lpthread
+
+$(cuda_test_dir)/another.so: selftests/cuda/another.c $(B)/flags
+	@mkdir -p $(@D)
+	$(say) LD $@
+	$(Q)$(CC) $(cuda_test_flags) -shared -o $@ $< -ldl
+
+$(cuda_test_dir)/reach: selftests/cuda/reach.c $(B)/flags
+	@mkdir -p $(@D)
+	$(say) CC $@
+	$(Q)$(CC) $(cuda_test_flags) -o $@ $< -ldl -lpthread
+
+$(cuda_test_dir)/reach-linked: selftests/cuda/reach.c $(cuda_test_dir)/libcuda.so.1 $(B)/flags
+	@mkdir -p $(@D)
+	$(say) CC $@
+	$(Q)$(CC) $(cuda_test_flags) -DLINKED -Wl,-rpath,'$$ORIGIN' -o $@ $< $(@D)/libcuda.so.1 -ldl -lpthread
+
+$(cuda_test_dir)/%: selftests/cuda/%.c $(cuda_test_dir)/libcuda.so.1 $(B)/flags
+	@mkdir -p $(@D)
+	$(say) CC $@
+	$(Q)$(CC) $(cuda_test_flags) -Wl,-rpath,'$$ORIGIN' -o $@ $< $(@D)/libcuda.so.1 -ldl -lpthread
+
 # The kernel's own test driver's interface comes with its test harness, see below.
 foreign = $(patsubst %,$(B)/obj/selftests/lib/hint/vm_emu_%_foreign.o,agent hint)
 $(foreign): cppflags += -isystem $$(cat $(B)/harness)
@@ -475,7 +522,7 @@ install: all man
 	$(Q)ln -sf libhetmem.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhetmem.so.$(SOVERSION)
 	$(Q)ln -sf libhetmem.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhetmem.so
 	$(Q)$(INSTALL) -m 755 $(B)/libhetmem-soft.so $(DESTDIR)$(LIBDIR)/
-	$(Q)$(INSTALL) -m 755 $(B)/libhetmem-preload.so $(DESTDIR)$(LIBDIR)/hetmem/
+	$(Q)$(INSTALL) -m 755 $(B)/libhetmem-preload.so $(addprefix $(B)/,$(cuda_so)) $(DESTDIR)$(LIBDIR)/hetmem/
 	$(Q)$(INSTALL) -m 644 $(B)/libhetmem.a $(DESTDIR)$(LIBDIR)/
 	$(Q)$(INSTALL) -m 644 include/hetmem.h $(DESTDIR)$(INCDIR)/
 	$(Q)$(INSTALL) -m 644 include/hetmem/*.h* $(DESTDIR)$(INCDIR)/hetmem/
@@ -515,7 +562,7 @@ emptied	 = $(LIBDIR)/hetmem $(LIBDIR)/pkgconfig $(cmakedir) $(LIBDIR)/cmake $(IN
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(LIBDIR)/libhetmem.so $(LIBDIR)/libhetmem.so.$(SOVERSION) \
 		$(LIBDIR)/libhetmem.so.$(VERSION) $(LIBDIR)/libhetmem-soft.so \
-		$(LIBDIR)/hetmem/libhetmem-preload.so $(LIBDIR)/libhetmem.a \
+		$(LIBDIR)/hetmem/libhetmem-preload.so $(LIBDIR)/hetmem/libhetmem-cuda.so $(LIBDIR)/libhetmem.a \
 		$(LIBDIR)/pkgconfig/hetmem.pc $(INCDIR)/hetmem.h \
 		$(cmakedir)/hetmem-config.cmake $(cmakedir)/hetmem-config-version.cmake \
 		$(BASHDIR)/hetmem $(ZSHDIR)/_hetmem $(FISHDIR)/hetmem.fish \
@@ -598,7 +645,7 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all man html python_install host-tests gpu-tests vm-tests run-tests rmm memory-saver python-parts python-companions \
+.PHONY: all man html python_install host-tests gpu-tests vm-tests run-tests cuda-tests rmm memory-saver python-parts python-companions \
 	torch-companion torch-companions wheel module check \
 	check-long check-nightly check-busy check-random check-mutants check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
@@ -606,7 +653,7 @@ FORCE:
 .SECONDARY:
 .DELETE_ON_ERROR:
 
--include $(patsubst %.c,$(B)/obj/%.d,$(lib_src) $(soft_src) $(preload_src) $(tool_src) $(test_src))
+-include $(patsubst %.c,$(B)/obj/%.d,$(lib_src) $(soft_src) $(preload_src) $(cuda_src) $(tool_src) $(test_src))
 -include $(counted_obj:.o=.d)
--include $(run_tests:=.d)
+-include $(run_tests:=.d) $(cuda_tests:=.d)
 -include $(kernel_tests:=.d) $(patsubst %.c,$(B)/obj/%.d,$(libktest_src) $(fuzz_src))

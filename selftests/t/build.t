@@ -91,7 +91,7 @@ for cuda in /usr/include /usr/local/cuda*/include ${HETMEM_CUDA_INCLUDE:-} \
 done
 
 check 'make install' make install DESTDIR="$tmp/root" PREFIX=/usr
-for file in usr/lib/libhetmem.so usr/lib/libhetmem-soft.so usr/lib/hetmem/libhetmem-preload.so usr/lib/libhetmem.a usr/lib/pkgconfig/hetmem.pc \
+for file in usr/lib/libhetmem.so usr/lib/libhetmem-soft.so usr/lib/hetmem/libhetmem-{cuda,preload}.so usr/lib/libhetmem.a usr/lib/pkgconfig/hetmem.pc \
 	    usr/include/hetmem.h usr/include/hetmem/{adaptor,framework,hint,place,pool}.h \
 	    usr/include/linux/hetmem.h usr/bin/hetmem \
 	    lib/udev/rules.d/60-hetmem.rules; do

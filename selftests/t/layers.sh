@@ -3,8 +3,9 @@
 #
 # The folders of lib/ from the top to the bottom: each may use itself and those behind it.
 # open.c calls everything. The soft driver is an object of its own, upon the last three. So is
-# what hetmem run preloads, upon nothing.
-layers='open framework hint place spec adaptor vmm pool stream provider driver platform core'
+# what hetmem run preloads, upon nothing. What it preloads with --device has all of the library
+# in it.
+layers='cuda open framework hint place spec adaptor vmm pool stream provider driver platform core'
 soft_layers='soft driver platform core'
 
 # upward [MORE]: of lines "FILE FOLDER OTHER ...", those whose FOLDER uses one that it may not.
@@ -39,7 +40,7 @@ symbols()
 		[ ! -e "${source%.o}.c" ] || nm "$object" | sed "s,^,$object ,"
 	done | awk '
 		{ folder = $1; sub(".*obj/lib/", "", folder); sub("[/.].*", "", folder) }
-		folder == "soft" || folder == "preload" { next }
+		folder == "soft" || folder == "preload" || folder == "cuda" { next }
 		NF == 4 && $3 ~ /[TDBRVW]/ { of[$4] = folder }
 		NF == 3 && $2 == "U" { file[++nr] = $1; by[nr] = folder; what[nr] = $3 }
 		END {

@@ -35,7 +35,7 @@ check 'the library alone' diff <(files "libhetmem$soname") \
 check 'make man' make man
 mapfile -t tool_pages < <(cd build/man && printf 'usr/share/man/man%s.gz\n' *.[17] | sed -E 's|man(hetmem.*)\.([17])\.gz|man\2/\1.\2.gz|')
 check 'the command, its man pages and its completion' diff <(files hetmem-tools) \
-	<(list usr/bin/hetmem lib/systemd/system/hetmem-tune.service "$lib/libhetmem-soft.so" "$lib/hetmem/libhetmem-preload.so" \
+	<(list usr/bin/hetmem lib/systemd/system/hetmem-tune.service "$lib/libhetmem-soft.so" "$lib"/hetmem/libhetmem-{cuda,preload}.so \
 		"${tool_pages[@]}" \
 		usr/share/bash-completion/completions/hetmem \
 		usr/share/fish/vendor_completions.d/hetmem.fish usr/share/zsh/vendor-completions/_hetmem)

@@ -126,6 +126,9 @@ def libraries() -> dict[str, bytes]:
         "libhetmem-cupy.so": PARTS / "libhetmem-cupy.so",
         "hetmem": PARTS / "hetmem",
     }
+    # It is for one kind of processor.
+    if (PARTS / "libhetmem-cuda.so").exists():
+        files["libhetmem-cuda.so"] = PARTS / "libhetmem-cuda.so"
     found = needed(list(files.values()))
     # They need PyTorch, which is loaded before they are.
     companions = (PARTS / "companions").read_text(encoding="utf-8").split()

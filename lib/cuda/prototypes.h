@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * The functions of libcuda.so.1 that this object has as C functions, S() in calls.h, with the
+ * driver's own types.
+ */
+#ifndef HETMEM_CUDA_PROTOTYPES_H
+#define HETMEM_CUDA_PROTOTYPES_H
+
+#include "driver/cuda_types.h"
+
+/* reach.c */
+CUresult cuGetProcAddress(const char *symbol, void **fn, int version, cuuint64_t flags);
+CUresult cuGetProcAddress_v2(const char *symbol, void **fn, int version, cuuint64_t flags,
+			     CUdriverProcAddressQueryResult *status);
+
+/* context.c */
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device);
+CUresult cuDevicePrimaryCtxRelease(CUdevice device);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuDevicePrimaryCtxReset(CUdevice device);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+CUresult cuStreamBeginCapture(CUstream stream);
+CUresult cuStreamBeginCapture_ptsz(CUstream stream);
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode);
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode);
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const void *nodes,
+				     const void *edges, size_t nr, CUstreamCaptureMode mode);
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const void *nodes,
+					  const void *edges, size_t nr, CUstreamCaptureMode mode);
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
+CUresult cuStreamDestroy(CUstream stream);
+CUresult cuStreamDestroy_v2(CUstream stream);
+
+/* alloc.c */
+CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size);
+CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
+			    unsigned int element);
+CUresult cuMemFree_v2(CUdeviceptr ptr);
+CUresult cuMemGetInfo_v2(size_t *available, size_t *total);
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr);
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
+CUresult cuPointerGetAttributes(unsigned int nr, CUpointer_attribute *attributes, void **data,
+				CUdeviceptr ptr);
+
+/* async.c */
+CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t size, CUstream stream);
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t size, CUstream stream);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t size, CUmemoryPool pool,
+				 CUstream stream);
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t size, CUmemoryPool pool,
+				      CUstream stream);
+CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream);
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
+
+/* charge.c */
+CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags);
+CUresult cuCtxDestroy(CUcontext ctx);
+CUresult cuCtxDestroy_v2(CUcontext ctx);
+
+#endif /* HETMEM_CUDA_PROTOTYPES_H */

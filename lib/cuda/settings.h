@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/* What a user or 'hetmem run --device' gives to libhetmem-cuda.so, in the environment. */
+#ifndef HETMEM_CUDA_SETTINGS_H
+#define HETMEM_CUDA_SETTINGS_H
+
+#define HM_CUDA_LIBRARY	"libhetmem-cuda.so"
+
+/* The spec of device memory. Without it nothing is interposed. */
+#define HM_CUDA_SPEC	"HETMEM_CUDA_SPEC"
+/* "sync=off": cuMemFree() does not wait for earlier work. */
+#define HM_CUDA_SET	"HETMEM_CUDA_SET"
+/* A file: a line is appended to it when a process ends. */
+#define HM_CUDA_REPORT	"HETMEM_CUDA_REPORT"
+
+#endif /* HETMEM_CUDA_SETTINGS_H */
