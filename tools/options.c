@@ -29,6 +29,8 @@ const struct options_of options_table[] = {
 		VALUE("min", 'm', "SIZE"),
 		VALUE("policy", 'p', "local|interleave|interleave=NODES|prefer=NODE|bind=NODES"),
 		VALUE("spec", 's', "SPEC"),
+		VALUE("device", 'd', "SPEC"),
+		VALUE("device-set", 'D', "sync=on|sync=off"),
 		FLAG("agent", 'a'),
 		FLAG("mmap", 'M'),
 		VALUE("report", 'r', "FILE"),

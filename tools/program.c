@@ -51,19 +51,19 @@ static bool has_loader(const struct file *f, const Elf64_Ehdr *head)
 	return !p;
 }
 
-static const char *objection_of(const char *name, bool defined)
+static const char *objection_of(const char *name, bool own_malloc)
 {
 	if (!strcmp(name, "__asan_init") || !strcmp(name, "__tsan_init") ||
 	    !strcmp(name, "__msan_init") || !strcmp(name, "__hwasan_init") ||
 	    !strcmp(name, "__lsan_init"))
 		return "has a sanitizer, which replaces malloc itself; run it without 'hetmem run'";
-	if (defined && !strcmp(name, "malloc"))
+	if (own_malloc && !strcmp(name, "malloc"))
 		return "has a malloc of its own, which comes first; build it without, or run it without 'hetmem run'";
 	return NULL;
 }
 
 /* What the dynamic symbols tell. */
-static const char *symbols(const struct file *f, const Elf64_Ehdr *head)
+static const char *symbols(const struct file *f, const Elf64_Ehdr *head, bool is_malloc)
 {
 	const Elf64_Shdr *s = part(f, head->e_shoff, head->e_shnum, sizeof(*s));
 	const char *name, *objection = NULL;
@@ -77,13 +77,14 @@ static const char *symbols(const struct file *f, const Elf64_Ehdr *head)
 		for (k = 0; symbol && !objection && k < s[i].sh_size / sizeof(*symbol); k++) {
 			name = string(f, &s[s[i].sh_link], symbol[k].st_name);
 			if (name)
-				objection = objection_of(name, symbol[k].st_shndx != SHN_UNDEF);
+				objection = objection_of(name, is_malloc &&
+							 symbol[k].st_shndx != SHN_UNDEF);
 		}
 	}
 	return objection;
 }
 
-static const char *look(const struct file *f)
+static const char *look(const struct file *f, bool is_malloc)
 {
 	const Elf64_Ehdr *head = part(f, 0, 1, sizeof(*head));
 
@@ -93,10 +94,10 @@ static const char *look(const struct file *f)
 		return "is a 32-bit program; hetmem is for 64-bit ones";
 	if (!has_loader(f, head))
 		return "is linked statically, so no library can be put into it; link it dynamically, or run it without 'hetmem run'";
-	return symbols(f, head);
+	return symbols(f, head, is_malloc);
 }
 
-const char *program_objection(const char *path)
+const char *program_objection(const char *path, bool is_malloc)
 {
 	const char *objection = NULL;
 	struct file f = { NULL, 0 };
@@ -112,7 +113,7 @@ const char *program_objection(const char *path)
 		if (data != MAP_FAILED) {
 			f.data = data;
 			f.size = st.st_size;
-			objection = look(&f);
+			objection = look(&f, is_malloc);
 			munmap(data, f.size);
 		}
 	}

@@ -3,11 +3,13 @@
 #ifndef HETMEM_TOOLS_PROGRAM_H
 #define HETMEM_TOOLS_PROGRAM_H
 
+#include <stdbool.h>
+
 /*
- * Why a preloaded malloc has no effect in the program @path, or does harm: the rest of a
+ * Why a preloaded library has no effect in the program @path, or does harm: the rest of a
  * sentence that begins with its name. NULL: nothing is known against it. A script, and a file
- * that cannot be read, are such.
+ * that cannot be read, are such. @is_malloc: the library has a malloc.
  */
-const char *program_objection(const char *path);
+const char *program_objection(const char *path, bool is_malloc);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
  * hetmem run: a program's large allocations become huge-page, NUMA-placed, tracked memory, by
- * a preloaded library. Everything that was typed is checked here, before the program starts:
- * the library only reads what it is given (lib/preload/settings.h).
+ * a preloaded library. With --device its memory of GPUs comes from a spec, by another one.
+ * Everything that was typed is checked here, before the program starts: the libraries only
+ * read what they are given (lib/preload/settings.h, lib/cuda/settings.h).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +20,7 @@
 
 #include <hetmem.h>
 
+#include "cuda/settings.h"
 #include "options.h"
 #include "platform/platform.h"
 #include "preload/settings.h"
@@ -33,6 +35,8 @@
  * struct options - what was typed
  * @policy: MPOL_*, -1: not given
  * @nodes: of @policy, as text; NULL: it has none
+ * @device, @device_set: NULL: not given
+ * @blocks: an option is given that is about allocations of the host
  */
 struct options {
 	const char *spec;
@@ -43,6 +47,9 @@ struct options {
 	bool agent;
 	bool mmap;
 	const char *report;
+	const char *device;
+	const char *device_set;
+	bool blocks;
 	char **command;
 };
 
@@ -56,7 +63,9 @@ static int help(void)
 	     "  --spec SPEC      from a memory resource, see 'hetmem spec --help'\n"
 	     "  --agent          carries out hints and ends thrashing (SPEC: system)\n"
 	     "  --mmap           large private anonymous mappings of mmap(), too\n"
-	     "  --report FILE    appends a line for each process when it ends\n\n"
+	     "  --report FILE    appends a line for each process when it ends\n"
+	     "  --device SPEC    CUDA's memory from a resource: 'limit(device-pool,max=20G)'\n"
+	     "  --device-set sync=off   cuMemFree() does not wait for earlier work\n\n"
 	     "COMMAND needs no change. What it starts gets the same. Programs that are linked\n"
 	     "statically, or set-user-ID, or have a malloc of their own, get nothing.\n\n"
 	     "Exit status: COMMAND's; 2 cannot do what was typed, 126 COMMAND cannot be run,\n"
@@ -169,22 +178,37 @@ static int parse(struct options *o, int argc, char **argv)
 			if (!*optarg)
 				return usage_error("run", "'--spec' is empty");
 			o->spec = optarg;
+			o->blocks = true;
+			break;
+		case 'd':
+			if (!*optarg)
+				return usage_error("run", "'--device' is empty");
+			o->device = optarg;
+			break;
+		case 'D':
+			if (strcmp(optarg, "sync=on") && strcmp(optarg, "sync=off"))
+				return usage_error("run", "'%s' is not sync=on or sync=off", optarg);
+			o->device_set = optarg;
 			break;
 		case 'm':
 			if (!hm_parse_size(optarg, &o->min) ||
 			    o->min < HM_RUN_MIN_LEAST || o->min > HM_RUN_MIN_MOST)
 				return usage_error("run", "'%s' is not a size from 64K to 1T", optarg);
+			o->blocks = true;
 			break;
 		case 'p':
 			status = parse_policy(o, optarg);
 			if (status)
 				return status;
+			o->blocks = true;
 			break;
 		case 'a':
 			o->agent = true;
+			o->blocks = true;
 			break;
 		case 'M':
 			o->mmap = true;
+			o->blocks = true;
 			break;
 		case 'r':
 			o->report = optarg;
@@ -198,6 +222,11 @@ static int parse(struct options *o, int argc, char **argv)
 	o->command = argv + optind;
 	if (!*o->command)
 		return usage_error("run", "which command? Give it after the options");
+	if (o->device_set && !o->device)
+		return usage_error("run", "'--device-set' needs '--device'");
+	/* The blocks of malloc() are the purpose without --device. */
+	if (!o->device)
+		o->blocks = true;
 	if (o->agent && !o->spec)
 		o->spec = "system";
 	if (o->spec && o->policy >= 0)
@@ -234,6 +263,33 @@ static int try_spec(const char *text, bool agent)
 	return status;
 }
 
+/* Whether the spec works on the first device. 0, or the exit status. */
+static int try_device(const char *text)
+{
+	const struct hetmem_params params = { .size = sizeof(params), .driver = "cuda" };
+	struct hetmem_access access = { .size = sizeof(access) };
+	struct hetmem_resource *res;
+	struct hm_spec *spec;
+	struct hetmem *hm;
+	int status = 0;
+
+	if (hm_spec_parse(text, &spec))
+		return complain(EXIT_USAGE, "run", "%s", hetmem_last_error());
+	hm_spec_free(spec);
+	if (hetmem_open(&hm, &params))
+		return complain(EXIT_USAGE, "run", "%s", hetmem_last_error());
+	if (hetmem_resource_create(hm, text, &res)) {
+		status = complain(EXIT_USAGE, "run", "%s", hetmem_last_error());
+	} else {
+		if (hetmem_resource_access(res, &access) || !(access.devices & 1))
+			status = complain(EXIT_USAGE, "run", "device 0 cannot use all memory of '%s'; take device-pool",
+					  text);
+		hetmem_resource_destroy(res);
+	}
+	hetmem_close(hm);
+	return status;
+}
+
 static bool is_readable(const char *path)
 {
 	return !access(path, R_OK);
@@ -257,22 +313,22 @@ static char *own_directory(void)
 }
 
 /*
- * The library: what HETMEM_PRELOAD names, else beside this program (where it is built, and in
- * the Python package), else where 'make install' or a package puts it. NULL: nowhere.
+ * The library @name: what the variable @by names, else beside this program (where it is built,
+ * and in the Python package), else where 'make install' or a package puts it. NULL: nowhere.
  */
-static char *find_library(const char *own)
+static char *find_library(const char *own, const char *name, const char *by)
 {
 	static const char *const places[] = {
 		"", "../lib/hetmem/", "../lib64/hetmem/", "../lib/*/hetmem/",
 	};
-	const char *named = secure_getenv("HETMEM_PRELOAD");
+	const char *named = secure_getenv(by);
 	char *found = NULL;
 	size_t i;
 
 	if (named)
 		return is_readable(named) ? realpath(named, NULL) : NULL;
 	for (i = 0; own && !found && i < ARRAY_SIZE(places); i++) {
-		char *pattern = xasprintf("%s/%s" HM_RUN_LIBRARY, own, places[i]);
+		char *pattern = xasprintf("%s/%s%s", own, places[i], name);
 		glob_t at;
 
 		if (!glob(pattern, 0, NULL, &at)) {
@@ -411,6 +467,25 @@ static int set_settings(const struct options *o, const char *library)
 	return 0;
 }
 
+/* 0, or the exit status. */
+static int set_device(const struct options *o, const char *library)
+{
+	char *path = NULL;
+	int bad;
+
+	(void)library;
+	if (o->report) {
+		path = report_path(o->report);
+		if (!path)
+			return EXIT_USAGE;
+	}
+	bad = setenv(HM_CUDA_SPEC, o->device, 1);
+	bad |= o->device_set ? setenv(HM_CUDA_SET, o->device_set, 1) : unsetenv(HM_CUDA_SET);
+	bad |= path ? setenv(HM_CUDA_REPORT, path, 1) : unsetenv(HM_CUDA_REPORT);
+	free(path);
+	return bad ? complain(EXIT_FAILED, "run", "out of memory") : 0;
+}
+
 /* The file that execvp() runs; NULL: there is none. */
 static char *find_command(const char *name)
 {
@@ -434,10 +509,10 @@ static char *find_command(const char *name)
 }
 
 /* 0, or the exit status. */
-static int check_command(const char *name)
+static int check_command(const char *name, bool is_malloc)
 {
 	char *full = find_command(name);
-	const char *objection = full ? program_objection(full) : NULL;
+	const char *objection = full ? program_objection(full, is_malloc) : NULL;
 
 	free(full);
 	if (objection)
@@ -453,34 +528,48 @@ static int start(char **command)
 	return complain(EXIT_CANNOT_RUN, "run", "cannot run '%s': %s", command[0], strerror(errno));
 }
 
+/* The library @name goes before what LD_PRELOAD has. 0, or the exit status. */
+static int preload(const struct options *o, const char *name, const char *by,
+		   int (*set)(const struct options *o, const char *library))
+{
+	char *own = own_directory(), *library = find_library(own, name, by);
+	char *file = secure_getenv(by) ? xasprintf("such file as %s has", by) : xstrdup(name);
+	int status;
+
+	if (library)
+		status = set(o, library);
+	else
+		status = complain(EXIT_USAGE, "run", "there is no %s near '%s'; install hetmem again, or name it in %s",
+				  file, own ? own : "/proc/self/exe", by);
+	if (!status)
+		status = set_preload(library);
+	free(file);
+	free(library);
+	free(own);
+	return status;
+}
+
 int cmd_run(int argc, char **argv)
 {
 	struct options o = { .min = HM_RUN_MIN_DEFAULT, .policy = -1 };
 	int status = parse(&o, argc, argv);
-	char *own, *library;
 
 	if (status)
 		return status < 0 ? help() : status;
-	own = own_directory();
-	library = find_library(own);
-	if (!library)
-		status = complain(EXIT_USAGE, "run", "there is no %s near '%s'; install hetmem again, or name it in HETMEM_PRELOAD",
-				  secure_getenv("HETMEM_PRELOAD") ? "such file as HETMEM_PRELOAD has" :
-				  HM_RUN_LIBRARY, own ? own : "/proc/self/exe");
-	if (!status && o.policy >= 0)
+	if (o.policy >= 0)
 		status = try_policy(&o);
 	if (!status && o.spec)
 		status = try_spec(o.spec, o.agent);
+	if (!status && o.device)
+		status = try_device(o.device);
 	if (!status)
-		status = check_command(o.command[0]);
-	if (!status)
-		status = set_settings(&o, library);
-	if (!status)
-		status = set_preload(library);
+		status = check_command(o.command[0], o.blocks);
+	if (!status && o.blocks)
+		status = preload(&o, HM_RUN_LIBRARY, "HETMEM_PRELOAD", set_settings);
+	if (!status && o.device)
+		status = preload(&o, HM_CUDA_LIBRARY, "HETMEM_CUDA_PRELOAD", set_device);
 	if (!status)
 		status = start(o.command);
 	free(o.nodes);
-	free(own);
-	free(library);
 	return status;
 }

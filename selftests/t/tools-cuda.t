@@ -1,0 +1,89 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# hetmem run --device: programs that call CUDA and know nothing of hetmem. Their libcuda.so.1 is
+# that of selftests/cuda/libcuda.c, upon the soft driver.
+. "$(dirname "$0")/tools-lib.sh"
+
+[ "$(uname -m)" = x86_64 ] || skip_all 'libhetmem-cuda.so is for x86-64'
+check 'the programs build' make all cuda-tests
+
+programs=$top/build/selftests/cuda
+library=$top/build/libhetmem-cuda.so
+export LD_LIBRARY_PATH=$programs
+export -n HETMEM_CUDA_SPEC HETMEM_CUDA_SET HETMEM_CUDA_REPORT HETMEM_CUDA_PRELOAD LD_PRELOAD
+
+# What is wrong.
+wrong '--device that is wrong' 'character 1' run --device 'nothing()' true
+wrong '--device that is empty' 'is empty' run --device '' true
+wrong '--device of host memory' "device 0 cannot use.*take device-pool" run --device 'pool(host)' true
+wrong '--device of a device that is not there' 'no device 9' run --device 'pool(vmm(device=9))' true
+wrong '--device-set alone' "needs '--device'" run --device-set sync=off true
+wrong '--device-set that is wrong' 'not sync=on or sync=off' run --device device-pool --device-set sync true
+wrong 'a static program' 'is linked statically' run --device device-pool /bin/busybox true
+HETMEM_CUDA_PRELOAD=$tmp/none wrong 'a library that is not there' 'HETMEM_CUDA_PRELOAD' run --device device-pool true
+LD_LIBRARY_PATH='' wrong 'no driver' 'libcuda.so.1 not found' run --device device-pool true
+for set in sync= sync=maybe x ','; do
+	LD_PRELOAD=$library HETMEM_CUDA_SPEC=device-pool HETMEM_CUDA_SET=$set /bin/true 2>"$tmp/err"
+	status=$?
+	: >"$tmp/out"
+	one_line 2 'HETMEM_CUDA_SET: .* is not sync=on or sync=off'
+	judge "HETMEM_CUDA_SET=$set"
+done
+LD_PRELOAD=$library HETMEM_CUDA_SPEC='limit(' /bin/true 2>"$tmp/err"
+status=$?
+: >"$tmp/out"
+one_line 2 'HETMEM_CUDA_SPEC: .*character'
+judge 'HETMEM_CUDA_SPEC that is wrong'
+LD_PRELOAD=$library HETMEM_CUDA_SPEC='pool(vmm(device=9))' "$programs/threads" child 2>"$tmp/err"
+status=$?
+: >"$tmp/out"
+one_line 1 'device 0: .*no device 9'
+judge 'HETMEM_CUDA_SPEC that this device has not: allocations fail'
+check 'without a variable nothing changes' diff <("$programs/states") <(LD_PRELOAD=$library "$programs/states")
+
+# Statuses, arguments, environment.
+for want in 0 1 7 255; do
+	exits $want "exit $want" "$hetmem" run --device device-pool sh -c "exit $want"
+done
+check 'only this library is preloaded' "$hetmem" run --device device-pool \
+	sh -c "[ \"\$LD_PRELOAD\" = '$library' ] && [ -z \"\$HETMEM_RUN\" ]"
+check 'with --min both are' "$hetmem" run --device device-pool --min 4M \
+	sh -c "[ \"\$LD_PRELOAD\" = '$library:$top/build/libhetmem-preload.so' ] && [ -n \"\$HETMEM_RUN\" ]"
+
+# All ways of reaching the driver.
+for way in linked dlopen path dlvsym default next; do
+	program=$programs/reach
+	[ $way != linked ] || program=$programs/reach-linked
+	driver=libcuda.so.1
+	[ $way != path ] || driver=$programs/libcuda.so.1
+	check "reached: $way" "$hetmem" run --device 'limit(device-pool,max=64M)' "$program" $way "$driver"
+done
+
+# What programs get.
+"$programs/states" >"$tmp/native"
+also 'the states are reached' sh -c "[ \"\$(grep -c 'normal 0/0 .* failed 700/0 forked 3/0' '$tmp/native')\" -ge 5 ]"
+for spec in device-pool 'pool(device)' 'pool(async)' 'stats(device)' 'limit(pool(managed),max=64M)'; do
+	check "results are the driver's: $spec" diff "$tmp/native" <("$hetmem" run --device "$spec" "$programs/states")
+done
+for pool in device-pool 'pool(device)' 'stats(pool(async))' 'pool(vmm,handle=2M)'; do
+	check "serve: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/serve"
+	check "threads: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/threads"
+done
+check 'sync=off' "$hetmem" run --device 'limit(device-pool,max=64M)' --device-set sync=off "$programs/serve" nosync
+check 'check mode has nothing to say' env HETMEM_SOFT_CHECK=1 "$hetmem" run --device 'limit(device-pool,max=64M)' "$programs/serve"
+
+# Reports and recordings.
+check 'a report' "$hetmem" run --device device-pool --report "$tmp/report" "$programs/threads" child
+also 'counts by name' grep -Eq '^pid=[0-9]+ command=threads unknown=0 (.* )?cuInit=1 .*cuMemAlloc_v2=1 ' "$tmp/report"
+check 'a recording' "$hetmem" run --device "log(device-pool,file=$tmp/log.csv)" "$programs/threads" child
+also 'has the calls' grep -q alloc "$tmp/log.csv"
+check 'can be replayed' env HETMEM_DRIVER=soft "$hetmem" replay "$tmp/log.csv"
+
+# Another object that interposes, before this one and behind it.
+for order in "$programs/another.so:$library" "$library:$programs/another.so"; do
+	check "another interposer: ${order//"$top/build/"/}" env LD_PRELOAD="$order" HETMEM_CUDA_SPEC=device-pool \
+		HETMEM_TEST_ANOTHER=1 "$programs/threads" child
+done
+
+done_testing
