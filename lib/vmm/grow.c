@@ -140,7 +140,8 @@ static bool plan_walk(struct pool *p, struct vmm_plan *plan, uint64_t want,
 		struct handle *h;
 		struct block *b;
 
-		if (at >= v->nr || plan->steps-- <= 0)
+		/* What is set aside is another block's, or its own to open first. */
+		if (at >= v->nr || hm_vmm_is_apart(v, at) || plan->steps-- <= 0)
 			return false;
 		m = v->map[at];
 		if (!m) {
@@ -1096,93 +1097,9 @@ int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
 }
 
 /*
- * Blocks that get larger where they are. Addresses that are reserved for a
- * block are a mapping of a handle without memory, which gets shorter from its
- * beginning as the block grows.
+ * Blocks that get larger where they are. Addresses that are reserved for a block are set
+ * aside behind it: its room, which gets shorter from its beginning as the block grows.
  */
-
-/* Takes @pages from @page on, all holes, for nobody. */
-static int reserve_set_aside(struct pool *p, uint32_t page, uint32_t pages)
-{
-	struct vmm *v = vmm_of(p);
-	uint32_t h, m;
-
-	if (!pages)
-		return 0;
-	h = hm_table_get(&v->handles);
-	m = hm_table_get(&v->mappings);
-	if (!h || !m) {
-		if (h)
-			hm_table_put(&v->handles, h);
-		if (m)
-			hm_table_put(&v->mappings, m);
-		return hm_error(-ENOMEM, "pool: too many mappings");
-	}
-	*handle_at(v, h) = (struct handle){
-		.pages = pages, .mapping = m, .flags = HANDLE_RESERVED,
-	};
-	*mapping_at(v, m) = (struct mapping){ .handle = h, .page = page };
-	hm_vmm_set_pages(v, page, pages, m);
-	return 0;
-}
-
-/*
- * The mapping that sets addresses aside from @page on, after a block with room,
- * or 0. It is that block's: another's begins after that block.
- */
-static uint32_t reserve_at(const struct vmm *v, uint32_t page)
-{
-	if (page >= v->nr || !v->map[page] ||
-	    !(handle_of_page(v, page)->flags & HANDLE_RESERVED))
-		return 0;
-	return v->map[page];
-}
-
-static void room_free(struct pool *p, uint32_t m)
-{
-	struct vmm *v = vmm_of(p);
-	uint32_t h = mapping_at(v, m)->handle;
-
-	handle_at(v, h)->mapping = 0;
-	hm_table_put(&v->handles, h);
-	hm_table_put(&v->mappings, m);
-}
-
-/* The first @pages of @m, which sets addresses aside, become holes. */
-static void room_open(struct pool *p, uint32_t m, uint32_t pages)
-{
-	struct vmm *v = vmm_of(p);
-	struct mapping *map = mapping_at(v, m);
-
-	hm_vmm_set_pages(v, map->page, pages, 0);
-	map->page += pages;
-	handle_at(v, map->handle)->pages -= pages;
-}
-
-/* All of @m becomes holes. */
-static void room_give_up(struct pool *p, uint32_t m)
-{
-	struct vmm *v = vmm_of(p);
-
-	room_open(p, m, handle_at(v, mapping_at(v, m)->handle)->pages);
-	room_free(p, m);
-}
-
-/* Sets the @pages before @m aside again, or all of @m is given up. */
-static void room_close(struct pool *p, uint32_t m, uint32_t pages)
-{
-	struct vmm *v = vmm_of(p);
-	struct mapping *map = mapping_at(v, m);
-
-	/* The driver did not unmap all of it. */
-	if (hm_vmm_holes(v, map->page - pages, pages) < pages) {
-		room_give_up(p, m);
-		return;
-	}
-	map->page -= pages;
-	handle_at(v, map->handle)->pages += pages;
-	hm_vmm_set_pages(v, map->page, pages, m);
-}
 
 /* A block of @pages from @page on, all holes. */
 static int reserve_by_plan(struct pool *p, struct pool_stream *s,
@@ -1216,16 +1133,14 @@ int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_al
 
 	hm_vmm_prepare(p, s, order);
 	err = plan_addresses(p, VMM_ROOM, all, &page);
-	if (!err)
-		err = reserve_set_aside(p, page + pages, all - pages);
 	if (err)
 		return err;
+	hm_vmm_set_apart(v, page + pages, all - pages, true);
 	err = reserve_by_plan(p, s, units, page, order, &b);
 	if (err == -EAGAIN && order)
 		err = reserve_by_plan(p, s, units, page, false, &b);
 	if (err) {
-		if (all > pages)
-			room_give_up(p, v->map[page + pages]);
+		hm_vmm_set_apart(v, page + pages, all - pages, false);
 		return err;
 	}
 	__atomic_store_n(&b->flags, b->flags | BLOCK_RESERVE, __ATOMIC_RELEASE);
@@ -1236,11 +1151,9 @@ int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_al
 void hm_vmm_unreserve(struct pool *p, struct block *b)
 {
 	struct vmm *v = vmm_of(p);
-	uint32_t m = b->next ? 0 :
-		reserve_at(v, page_of(v, block_end(b) - 1) + 1);
+	const uint32_t page = page_of(v, block_end(b) - 1) + 1;
 
-	if (m)
-		room_give_up(p, m);
+	hm_vmm_set_apart(v, page, hm_vmm_apart(v, page), false);
 	__atomic_store_n(&b->flags, b->flags & ~BLOCK_RESERVE,
 			 __ATOMIC_RELEASE);
 }
@@ -1283,27 +1196,31 @@ static int plan_steps(uint32_t pages)
 	return pages < INT32_MAX ? (int)pages + 1 : INT32_MAX;
 }
 
-/* Addresses behind the run of @b, of which it may have room; *@m is that. */
+/*
+ * Addresses behind the run of @b, of which it may have room: *@room pages of that are no
+ * longer set aside then.
+ */
 static int plan_after(struct pool *p, struct vmm_plan *plan,
-		      const struct block *b, uint32_t stamp, uint32_t *m)
+		      const struct block *b, uint32_t stamp, uint32_t *room)
 {
 	struct vmm *v = vmm_of(p);
 	uint64_t want = plan->want - plan->room;
-	uint32_t pages = pages_for_units(v, want);
+	uint32_t pages = pages_for_units(v, want), has = 0;
 	unsigned int nr = plan->nr_pieces;
 
 	plan->steps = plan_steps(pages);
 	if (b->flags & BLOCK_RESERVE)
-		*m = reserve_at(v, plan->page);
-	if (*m && handle_of_page(v, plan->page)->pages < pages)
+		has = hm_vmm_apart(v, plan->page);
+	if (has && has < pages)
 		return hm_error(-ENOSPC, "grow: no more addresses were reserved for the block");
-	if (*m)
-		room_open(p, *m, pages);
-	else if (plan_walk(p, plan, want, stamp, UINT32_MAX))
+	if (has) {
+		*room = pages;
+		hm_vmm_set_apart(v, plan->page, pages, false);
+	}
+	if (plan_walk(p, plan, want, stamp, UINT32_MAX))
 		return 0;
 	/* Stale addresses of others may be in the way. */
-	if (!*m)
-		hm_vmm_clear(p, plan->page, pages);
+	hm_vmm_clear(p, plan->page, pages);
 	plan->nr_pieces = nr;
 	plan->fresh = 0;
 	plan->steps = plan_steps(pages);
@@ -1319,26 +1236,23 @@ static int enlarge_by_plan(struct pool *p, struct pool_stream *s,
 		.s = s, .wait = wait, .zone = block_zone(b), .exact = true,
 		.want = units,
 	};
-	uint32_t stamp = ++vmm_of(p)->stamp, m = 0, pages;
+	uint32_t stamp = ++vmm_of(p)->stamp, room = 0, page = 0;
 	int err = plan_behind(p, &plan, b, stamp);
 
 	if (!err && plan.room < units) {
 		err = plan_collect(p, &plan);
+		page = plan.page;
 		if (!err)
-			err = plan_after(p, &plan, b, stamp, &m);
+			err = plan_after(p, &plan, b, stamp, &room);
 		if (err) {
 			plan_unmark(p, &plan);
 			plan_free(&plan);
 		}
 	}
+	if (!err)
+		err = carry_out(p, &plan, b, &b);
 	if (err)
-		return err;
-	pages = plan.end - plan.page;
-	err = carry_out(p, &plan, b, &b);
-	if (m && err)
-		room_close(p, m, pages);
-	else if (m && !handle_at(vmm_of(p), mapping_at(vmm_of(p), m)->handle)->pages)
-		room_free(p, m);
+		hm_vmm_set_apart(vmm_of(p), page, room, true);
 	return err;
 }
 

@@ -7,6 +7,9 @@
  * memory that was never touched is a hole. A node whose pages are all the same is
  * right for all below it, which may be stale. Every search, and every change, of
  * any number of pages, visits a few nodes of each level.
+ *
+ * Addresses of a block with room are set aside behind it, by a bit for each page. They may
+ * have aliases of memory that the block gave back: once unmapped, these are no holes either.
  */
 #include <sys/mman.h>
 #include <wchar.h>
@@ -113,18 +116,29 @@ static bool find_used(const struct hole_node *nodes, uint32_t id, uint32_t lo,
 	       find_used(nodes, 2 * id + 1, lo + len / 2, len / 2, from, page);
 }
 
+/* The nodes, and behind them the bits. */
+static size_t bytes_of_nodes(const struct vmm *v)
+{
+	return 2 * (size_t)v->nr_holes * sizeof(*v->holes);
+}
+
+static size_t bytes_of_all(const struct vmm *v)
+{
+	return bytes_of_nodes(v) + v->nr_holes / 8 + sizeof(*v->apart);
+}
+
 int hm_holes_init(struct vmm *v)
 {
 	void *p;
 
 	for (v->nr_holes = 2; v->nr_holes < v->nr; v->nr_holes *= 2)
 		;
-	p = mmap(NULL, 2 * (size_t)v->nr_holes * sizeof(*v->holes),
-		 PROT_READ | PROT_WRITE,
+	p = mmap(NULL, bytes_of_all(v), PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (p == MAP_FAILED)
 		return hm_error(-ENOMEM, "pool: no host memory");
 	v->holes = p;
+	v->apart = (uint64_t *)((char *)p + bytes_of_nodes(v));
 	if (v->nr < v->nr_holes)
 		set_holes(v->holes, 1, 0, v->nr_holes, v->nr, v->nr_holes,
 			  false);
@@ -134,23 +148,76 @@ int hm_holes_init(struct vmm *v)
 void hm_holes_free(struct vmm *v)
 {
 	if (v->holes)
-		munmap(v->holes, 2 * (size_t)v->nr_holes * sizeof(*v->holes));
+		munmap(v->holes, bytes_of_all(v));
 	v->holes = NULL;
+}
+
+bool hm_vmm_is_apart(const struct vmm *v, uint32_t page)
+{
+	return v->apart[page / 64] >> page % 64 & 1;
+}
+
+/* The first page from @page on, up to @end, that is not set aside, or not not, as @page is. */
+static uint32_t end_of_same(const struct vmm *v, uint32_t page, uint32_t end)
+{
+	const uint64_t flip = hm_vmm_is_apart(v, page) ? ~0ULL : 0;
+	uint64_t others;
+
+	while (page < end) {
+		others = (v->apart[page / 64] ^ flip) >> page % 64;
+		if (others)
+			return at_most(page + __builtin_ctzll(others), end);
+		page = (page | 63) + 1;
+	}
+	return end;
+}
+
+uint32_t hm_vmm_apart(const struct vmm *v, uint32_t page)
+{
+	return page < v->nr && hm_vmm_is_apart(v, page) ?
+		end_of_same(v, page, v->nr) - page : 0;
+}
+
+void hm_vmm_set_apart(struct vmm *v, uint32_t page, uint32_t pages, bool apart)
+{
+	const uint32_t end = page + pages;
+	uint32_t at, next;
+
+	for (at = page; at < end; at++) {
+		v->apart[at / 64] &= ~(1ULL << at % 64);
+		v->apart[at / 64] |= (uint64_t)apart << at % 64;
+	}
+	for (at = page; at < end; at = next) {
+		for (next = at; next < end && !v->map[next]; next++)
+			;
+		if (next > at)
+			set_holes(v->holes, 1, 0, v->nr_holes, at, next, !apart);
+		for (; next < end && v->map[next]; next++)
+			;
+	}
 }
 
 void hm_vmm_set_pages(struct vmm *v, uint32_t page, uint32_t pages,
 		      uint32_t mapping)
 {
+	const uint32_t end = page + pages;
+	uint32_t at, next;
+
 	_Static_assert(sizeof(wchar_t) == sizeof(*v->map), "wmemset()");
 
 	if (!pages)
 		return;
 	/* Vectors of it: there may be many pages. */
 	wmemset((wchar_t *)&v->map[page], mapping, pages);
-	set_holes(v->holes, 1, 0, v->nr_holes, page, page + pages, !mapping);
-	if (!mapping) {
-		v->head[page] = 0;
-		v->tail[page + pages - 1] = 0;
+	if (mapping) {
+		set_holes(v->holes, 1, 0, v->nr_holes, page, end, false);
+		return;
+	}
+	v->head[page] = 0;
+	v->tail[end - 1] = 0;
+	for (at = page; at < end; at = next) {
+		next = end_of_same(v, at, end);
+		set_holes(v->holes, 1, 0, v->nr_holes, at, next, !hm_vmm_is_apart(v, at));
 	}
 }
 
@@ -161,7 +228,8 @@ uint32_t hm_vmm_holes(const struct vmm *v, uint32_t page, uint32_t want)
 {
 	uint32_t end = v->nr, n = 0;
 
-	while (n < NEAR && n < want && page + n < v->nr && !v->map[page + n])
+	while (n < NEAR && n < want && page + n < v->nr && !v->map[page + n] &&
+	       !hm_vmm_is_apart(v, page + n))
 		n++;
 	if (n < NEAR)
 		return n;

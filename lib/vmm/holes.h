@@ -28,11 +28,19 @@ struct hole_node {
 
 int hm_holes_init(struct vmm *v);
 void hm_holes_free(struct vmm *v);
-/* [@page, @page + @pages) are @mapping's; 0: holes. */
+/* [@page, @page + @pages) are @mapping's; 0: of nobody, and holes if they are not set aside. */
 void hm_vmm_set_pages(struct vmm *v, uint32_t page, uint32_t pages,
 		      uint32_t mapping);
 /* How many holes there are from @page on, at most @want. */
 uint32_t hm_vmm_holes(const struct vmm *v, uint32_t page, uint32_t want);
+/*
+ * [@page, @page + @pages) are set aside, or no longer: pages of nobody that are no holes. They
+ * belong to the block with room before them.
+ */
+void hm_vmm_set_apart(struct vmm *v, uint32_t page, uint32_t pages, bool apart);
+bool hm_vmm_is_apart(const struct vmm *v, uint32_t page);
+/* How many pages are set aside from @page on. */
+uint32_t hm_vmm_apart(const struct vmm *v, uint32_t page);
 /* @want holes in a row; false: there are none. */
 bool hm_vmm_find_hole(struct vmm *v, enum vmm_place place, uint32_t want,
 		      uint32_t *page);

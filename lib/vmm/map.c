@@ -113,7 +113,7 @@ int hm_vmm_make_handle(struct pool *p, uint32_t pages, uint32_t *id)
 	return 0;
 }
 
-/* Not of the active mapping, nor of addresses that are set aside. */
+/* Not of the active mapping. */
 static bool is_alias(const struct vmm *v, uint32_t m)
 {
 	return handle_at(v, mapping_at(v, m)->handle)->mapping != m;
@@ -1052,10 +1052,6 @@ static void destroy_all(struct pool *p)
 			continue;
 		}
 		h = handle_of_page(v, page);
-		if (h->flags & HANDLE_RESERVED) {
-			page += h->pages;
-			continue;
-		}
 		if (!(h->flags & (HANDLE_ASLEEP | HANDLE_TORN)) ||
 		    mapping_at(v, v->map[page])->half)
 			destroy_mapping(p, page, h->pages);

@@ -81,7 +81,7 @@ static int add_span(struct hm_park *park, uint64_t addr, uint64_t end)
 
 static bool stays(const struct handle *h)
 {
-	return h->flags & (HANDLE_PINNED | HANDLE_RESERVED | HANDLE_HOST | HANDLE_TORN);
+	return h->flags & (HANDLE_PINNED | HANDLE_HOST | HANDLE_TORN);
 }
 
 /*

@@ -87,7 +87,7 @@ int hm_vmm_sleep(struct pool *p)
 		struct handle *h = handle_at(v, id);
 
 		if (!h->mapping || h->maps != 1 || !h->pages ||
-		    h->flags & (HANDLE_PINNED | HANDLE_RESERVED | HANDLE_HOST | HANDLE_TORN) ||
+		    h->flags & (HANDLE_PINNED | HANDLE_HOST | HANDLE_TORN) ||
 		    lacks_memory(h))
 			continue;
 		one = put_to_sleep(p, h);

@@ -705,7 +705,7 @@ int hm_spill_observe(struct pool *p, const struct hm_ctl_observe *arg)
 
 static bool is_told(const struct handle *h, bool sleep)
 {
-	if (h->flags & (HANDLE_PINNED | HANDLE_RESERVED | HANDLE_HOST | HANDLE_TORN))
+	if (h->flags & (HANDLE_PINNED | HANDLE_HOST | HANDLE_TORN))
 		return false;
 	return !(h->flags & HANDLE_ASLEEP) == sleep;
 }

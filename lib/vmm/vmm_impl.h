@@ -24,7 +24,6 @@
 #define HANDLE_PINNED	1	/* stays where it is until destroy */
 #define HANDLE_EXPORTED	2	/* goes away when it is free */
 #define HANDLE_ASLEEP	4	/* has no memory: addresses only */
-#define HANDLE_RESERVED	16	/* addresses set aside, no memory ever */
 #define HANDLE_SMALL	32	/* of blocks of zone 0 */
 #define HANDLE_STUCK	8	/* unmapped, and the driver did not release it */
 #define HANDLE_HOST	64	/* spilled: host memory */
@@ -81,7 +80,7 @@ struct mapping {
  * @base, @nr: address, pages; @shift: of a page
  * @map: by page: its mapping, 0: a hole
  * @head, @tail: by page: the block that begins (ends) a run with it
- * @holes, @nr_holes: tree of the holes; leaves of it
+ * @holes, @nr_holes: tree of the holes; leaves of it; @apart: by page: set aside
  * @cursor: by place: page where holes are looked for
  * @first, @last, @nr_aliases: list of aliases; @nr_half: of them
  * @fronts, @nr_fronts: by zone: ring of handles that end a run, or did
@@ -105,6 +104,7 @@ struct vmm {
 	struct table mappings;
 	struct hole_node *holes;
 	uint32_t nr_holes;
+	uint64_t *apart;
 	uint32_t cursor[NR_PLACES];
 	uint32_t first, last, nr_aliases, nr_half;
 	uint32_t fronts[NR_ZONES];
