@@ -71,6 +71,8 @@ bool hm_parse_size(const char *text, uint64_t *bytes);
 /* Sets the thread's error text and returns @err. */
 __attribute__((format(printf, 2, 3)))
 int hm_error(int err, const char *fmt, ...);
+/* How many the calling thread has had: whether a call left a text. */
+unsigned int hm_errors(void);
 
 /* hetmem_location_name() without devices. */
 char *hm_location_name(uint32_t location, char *buf, size_t len);

@@ -9,6 +9,7 @@
 #include "core/core.h"
 
 static __thread char last_error[1024];
+static __thread unsigned int nr_errors;
 
 int hm_error(int err, const char *fmt, ...)
 {
@@ -17,7 +18,13 @@ int hm_error(int err, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(last_error, sizeof(last_error), fmt, args);
 	va_end(args);
+	nr_errors++;
 	return err;
+}
+
+unsigned int hm_errors(void)
+{
+	return nr_errors;
 }
 
 const char *hetmem_last_error(void)

@@ -140,6 +140,7 @@ int hetmem_free(struct hetmem_resource *res, void *ptr, size_t size,
 int hm_resource_ctl(struct hetmem_resource *res, const char *what,
 		    enum hm_ctl op, void *arg)
 {
+	const unsigned int errors = hm_errors();
 	int err;
 
 	if (!res)
@@ -148,7 +149,7 @@ int hm_resource_ctl(struct hetmem_resource *res, const char *what,
 	if (err)
 		return err;
 	err = res->ops->ctl(res, op, arg);
-	if (err == -EOPNOTSUPP)
+	if (err == -EOPNOTSUPP && hm_errors() == errors)
 		hm_error(err, "%s: %s cannot", what, res->ops->name);
 	return err;
 }
