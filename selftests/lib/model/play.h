@@ -531,7 +531,8 @@ static void op_sleep(const struct op *op)
 		wake();
 	else
 		asleep |= !err;
-	for (i = 0; i < MODEL_SLOTS; i++)
+	/* One that is refused waits for nothing. */
+	for (i = 0; i < MODEL_SLOTS && !err; i++)
 		slots[i].mask = 0;
 }
 
