@@ -71,7 +71,8 @@ int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed);
 
 /*
  * Grows the block @ptr of a pool to @size bytes at the same address, for use on
- * @stream, and records @stream for the block. The block grows into the addresses that
+ * @stream, and records @stream for the block. With a smaller size it gives back the end,
+ * see hetmem_shrink(). The block grows into the addresses that
  * were reserved for it. Otherwise it grows into free memory after it, over vmm() also
  * into new memory. After an error nothing has changed. Errors:
  * -ENOSPC: the addresses after the block are in use, or there are no more;
@@ -80,6 +81,30 @@ int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed);
  */
 int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
 		hetmem_stream stream);
+
+/*
+ * Gives back the end of the block @ptr of a pool over vmm(): bytes [@offset, @offset + @length),
+ * up to its end, in the order of @stream, as if they were a block that is freed on @stream.
+ * hetmem_grow() with a smaller size does the same. Recorded uses on other streams count:
+ * @stream waits for them, the host does not.
+ *
+ * The block has @offset bytes then: requested statistics fall at once, hetmem_segments() and
+ * hetmem_free() take the new size. Memory is in handles. What shares a handle with the bytes
+ * that stay is kept, and is used when the block grows again. Whole handles serve other
+ * allocations, at once on @stream, and go back to the driver by a trim. Of a block that was
+ * allocated with reserve, the addresses stay reserved: it can grow into them again. New
+ * handles of such a block are at most 1/64 of what it grows by, a granule at least. Other
+ * blocks give back their end to the byte, for the nearest multiple of 512, and lose the
+ * addresses. A block of at most 1 MiB keeps its memory until it is freed. After an error
+ * nothing has changed. Errors:
+ * -EINVAL: @ptr is not the beginning of a live block; @offset is 0; the block is smaller;
+ * -EBUSY: it belongs to a capture, is spilled or moves, or the pool is asleep;
+ * -EOPNOTSUPP: memory that is not over vmm(), exported or pinned for communication; a range
+ *	that ends before the block does;
+ * -ENOMEM: no addresses or descriptors to keep what was given back.
+ */
+int hetmem_shrink(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
+		  hetmem_stream stream);
 
 /*
  * The placement class of a block: the side that uses it. In unified and classes(),

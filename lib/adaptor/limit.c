@@ -91,6 +91,8 @@ static int limit_grow(struct limit *l, struct hm_ctl_grow *grow)
 	err = hm_ctl_upstream(&l->resource, HM_CTL_GROW, grow);
 	if (err)
 		put(l, more);
+	else if (grow->size < grow->was)
+		put(l, grow->was - grow->size);
 	return err;
 }
 

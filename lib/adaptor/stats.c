@@ -228,10 +228,13 @@ static int statistics_grow(struct statistics *s, struct hm_ctl_grow *grow)
 {
 	int err = hm_ctl_upstream(&s->resource, HM_CTL_GROW, grow);
 
-	if (!err)
-		raise_to(&s->peak, count(&s->now.bytes,
-					 grow->size - grow->was));
-	return err;
+	if (err)
+		return err;
+	if (grow->size < grow->was)
+		__atomic_sub_fetch(&s->now.bytes.value, grow->was - grow->size, __ATOMIC_SEQ_CST);
+	else
+		raise_to(&s->peak, count(&s->now.bytes, grow->size - grow->was));
+	return 0;
 }
 
 static int statistics_ctl(struct hetmem_resource *self, enum hm_ctl op,

@@ -215,9 +215,37 @@ int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
 				"ptr is NULL");
 	err = hm_resource_ctl(res, "grow", HM_CTL_GROW, &arg);
 	ops = __atomic_load_n(&block_ops, __ATOMIC_RELAXED);
-	if (!err && ops && any_callback() && arg.was)
+	if (err || !ops || !any_callback() || !arg.was)
+		return err;
+	if (size < arg.was)
+		ops->freed(res->hm, (uintptr_t)ptr + size, arg.was - size);
+	else
 		ops->grown(res->hm, (uintptr_t)ptr, arg.was, (uintptr_t)ptr, size);
-	return err;
+	return 0;
+}
+
+int hetmem_shrink(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
+		  hetmem_stream stream)
+{
+	struct hm_ctl_owns block = { .ptr = ptr, .first = true };
+	int err;
+
+	if (!ptr || !offset)
+		return hm_error(-EINVAL, "shrink: %s", ptr ? "offset is 0: free the block" :
+				"ptr is NULL");
+	err = hm_resource_ctl(res, "shrink", HM_CTL_OWNS, &block);
+	if (err && err != -ENOENT)
+		return err;
+	if (err || block.base != ptr)
+		return hm_error(-EINVAL, "shrink: %p is not the beginning of a live block", ptr);
+	if (length > block.size || offset > block.size - length)
+		return hm_error(-EINVAL, "shrink: %p has %zu bytes", ptr, block.asked);
+	if (!length || offset >= block.asked)
+		return 0;
+	if (offset + length < block.asked)
+		return hm_error(-EOPNOTSUPP, "shrink: a block gives back its end, of %zu bytes",
+				block.asked);
+	return hetmem_grow(res, ptr, offset, stream);
 }
 
 ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,

@@ -75,7 +75,7 @@ struct hm_ctl_stream {
 	hetmem_stream stream;
 };
 
-/* @size: that the block is to have, at the same address; @was: out: it had. */
+/* @size: that the block is to have, at the same address, more or less; @was: out: it had. */
 struct hm_ctl_grow {
 	void *ptr;
 	size_t size;

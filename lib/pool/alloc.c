@@ -44,8 +44,6 @@
 #define CACHE_SHARE	100
 /* While threads wait for the lock: so many times what is requested. */
 #define CACHE_CONTENDED	4
-/* A rest of a large block that is not worth a descriptor. */
-#define SMALLEST_REST	((4 << 10) >> UNIT_SHIFT)
 
 /*
  * The bytes that are requested are counted by stream; the pool has their sum as
@@ -282,18 +280,6 @@ void hm_pool_unhold(struct pool *p, uint64_t bytes)
 }
 
 /* Uses of a block on further streams. */
-
-/*
- * Returns the stream that a live block was allocated on. If that stream is
- * retired and complete, the host's.
- */
-static struct hm_stream *stream_by_serial(struct pool *p, unsigned int index,
-					  uint64_t serial)
-{
-	struct hm_stream *s = p->order.streams[index];
-
-	return s->serial == serial && s->id ? s : hm_stream_host(&p->order);
-}
 
 int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s)
 {
@@ -1253,7 +1239,7 @@ static struct block *place_block(struct pool *p, struct block *b,
 	if (p->source->place && align == UNIT && zone && b->units > units &&
 	    (b->next || movable) && !(b->flags & BLOCK_GRAPH))
 		addr = p->source->place(p, b, units, movable);
-	return hm_block_trim(p, b, addr, units, zone ? SMALLEST_REST : 1);
+	return hm_block_trim(p, b, addr, units, zone ? BLOCK_REST : 1);
 }
 
 /* Of a request: not of a capture's, which move never. */

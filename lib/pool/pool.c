@@ -81,7 +81,7 @@ void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size,
 }
 
 /* With the lock. */
-static void tell_uses(struct pool *p, const struct block *b, size_t size)
+static void tell_uses(struct pool *p, const struct block *b, size_t from, size_t size)
 {
 	uint32_t id = b->flags & BLOCK_USED ? b->left : 0;
 
@@ -90,7 +90,7 @@ static void tell_uses(struct pool *p, const struct block *b, size_t size)
 		struct pool_stream *s = stream_at(p, u->stream);
 
 		if (s->s.serial == u->pos && !s->s.retired)
-			hm_check_free(p->res.hm, (void *)(uintptr_t)b->addr,
+			hm_check_free(p->res.hm, (void *)(uintptr_t)(b->addr + from),
 				      size, hm_stream_handle(&s->s));
 		id = u->next;
 	}
@@ -113,7 +113,7 @@ void hm_pool_tell_free(struct pool *p, const struct block *b,
 			hm_stream_handle(&s->s) : HETMEM_STREAM_HOST;
 	}
 	hm_check_free(p->res.hm, (void *)(uintptr_t)b->addr, size, stream);
-	tell_uses(p, b, size);
+	tell_uses(p, b, 0, size);
 	pthread_mutex_unlock(&p->lock);
 	if (entered)
 		hm_context_leave(p->res.hm, &saved);
@@ -529,12 +529,85 @@ static int pool_grow_block(struct pool *p, struct pool_stream *s,
 	stream_lock(s);
 	stream_add_requested(s, size - was);
 	stream_unlock(s);
+	hm_pool_publish(p, s);
 	__atomic_fetch_add(&stream_at(p, b->stream)->returned,
 			   (int64_t)block_excess(b) - excess, __ATOMIC_RELAXED);
 	return 0;
 }
 
-/* The live block that is to grow, or NULL and *@err. */
+/* Tells check mode that the end of @b, from @size on, was freed. With the lock. */
+static void tell_shrink(struct pool *p, const struct block *b, size_t size, size_t was,
+			hetmem_stream stream)
+{
+	struct hm_context saved;
+	bool entered;
+
+	entered = p->res.device >= 0 && !hm_context_enter(p->res.hm, p->res.device, &saved);
+	hm_check_free(p->res.hm, (char *)(uintptr_t)b->addr + size, was - size, stream);
+	tell_uses(p, b, size, was - size);
+	if (entered)
+		hm_context_leave(p->res.hm, &saved);
+}
+
+/* Orders @s behind the uses of the live block @b on further streams. -EBUSY: it cannot be. */
+static int wait_for_uses(struct pool *p, struct pool_stream *s, const struct block *b)
+{
+	uint32_t id = b->flags & BLOCK_USED ? b->left : 0;
+	struct hm_stream *of;
+	uint64_t pos;
+	int err = 0;
+
+	for (; id && !err; id = use_at(p, id)->next) {
+		of = stream_by_serial(p, use_at(p, id)->stream, use_at(p, id)->pos);
+		if (!of->index || of == &s->s)
+			continue;
+		stream_lock((struct pool_stream *)of);
+		pos = hm_stream_next_pos(of);
+		stream_unlock((struct pool_stream *)of);
+		err = hm_stream_wait(&p->order, &s->s, of, pos);
+	}
+	return err == -EAGAIN ? hm_error(-EBUSY, "a recorded use is not complete") : err;
+}
+
+/*
+ * The live block @b keeps @g->size bytes; the rest is freed on @s. That is behind all uses of
+ * the block on other streams.
+ */
+static int pool_shrink_block(struct pool *p, struct pool_stream *s, struct block *b,
+			     const struct hm_ctl_grow *g)
+{
+	const uint64_t units = units_of(g->size), before = block_bytes(b);
+	const uint32_t excess = block_excess(b);
+	uint64_t pos = 0;
+	int err;
+
+	if (!p->source->shrink || p->opt.comm || b->flags & (BLOCK_WHOLE | BLOCK_EXPORTED))
+		return hm_error(-EOPNOTSUPP, "shrink: memory of %p cannot go back in parts", g->ptr);
+	err = wait_for_uses(p, s, b);
+	if (err)
+		return err;
+	stream_lock(s);
+	if (s->s.index)
+		pos = hm_stream_next_pos(&s->s);
+	stream_unlock(s);
+	if (units < b->units)
+		err = p->source->shrink(p, s, b, units, pos);
+	if (err)
+		return err;
+	b->slack = block_bytes(b) - g->size;
+	stream_lock(s);
+	stream_sub_requested(s, g->was - g->size);
+	stream_unlock(s);
+	hm_pool_publish(p, s);
+	__atomic_fetch_add(&stream_at(p, b->stream)->returned,
+			   (int64_t)block_excess(b) - excess, __ATOMIC_RELAXED);
+	if (hm_unlikely(p->res.hm->check))
+		tell_shrink(p, b, g->size, g->was, g->stream);
+	hm_pool_record(p, s, 1, before - block_bytes(b));
+	return 0;
+}
+
+/* The live block that is to change its size, or NULL and *@err. */
 static struct block *grow_find(struct pool *p, struct hm_ctl_grow *g, int *err)
 {
 	struct block *b = hm_block_find_live(p, (uintptr_t)g->ptr);
@@ -544,9 +617,6 @@ static struct block *grow_find(struct pool *p, struct hm_ctl_grow *g, int *err)
 	if (!b)
 		*err = hm_error(-EINVAL, "grow: %p is not the beginning of a live block",
 				g->ptr);
-	else if (g->size < g->was)
-		*err = hm_error(-EINVAL, "grow: %p has %zu bytes already",
-				g->ptr, g->was);
 	else if (b->flags & BLOCK_GRAPH)
 		*err = hm_error(-EBUSY, "grow: %p belongs to a capture",
 				g->ptr);
@@ -573,11 +643,15 @@ static int grow_attempt(struct pool *p, struct pool_stream *s, void *arg)
 	int err;
 
 	b = grow_find(p, g, &err);
+	if (b && g->size < g->was)
+		return pool_shrink_block(p, s, b, g);
 	if (b && !has_enough(p, b, units_of(g->size))) {
 		hm_pool_make_ready(p);
 		/* The lock was released. */
 		b = grow_find(p, g, &err);
 	}
+	if (b && g->size < g->was)
+		return pool_shrink_block(p, s, b, g);
 	return b ? pool_grow_block(p, s, b, g->size) : err;
 }
 
@@ -594,6 +668,7 @@ static int pool_grow(struct pool *p, struct hm_ctl_grow *arg)
 	if (err)
 		return err;
 	err = pool_attempt(p, s, grow_attempt, arg, "grow to", arg->size);
+	hm_pool_show(p);
 	pthread_mutex_unlock(&p->lock);
 	if (hm_unlikely(p->res.hm->check) && !err && arg->size > arg->was)
 		hm_pool_tell_alloc(p, (char *)arg->ptr + arg->was,

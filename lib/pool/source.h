@@ -9,6 +9,9 @@
 #include "core/move.h"
 #include "pool/pool_impl.h"
 
+/* Units: a smaller rest of a large block is not worth a descriptor. */
+#define BLOCK_REST	((4 << 10) >> UNIT_SHIFT)
+
 /**
  * struct source - operations, all under pool->lock, which @grow, @retry
  * and @trim release for a while
@@ -36,6 +39,9 @@
  * @pin: the live block @b keeps its memory and addresses until destroy.
  * @enlarge: the live block @b gets @units or more; @order as in @grow. After an
  *	error it has what it had, and so does the pool.
+ * @shrink: the live block @b keeps @units, and what shares a handle with these; the rest is
+ *	free memory, with the point @pos of @s as its tag. Addresses that were reserved stay
+ *	so. After an error it has what it had.
  * @reserve: puts into @b a BUSY block that @s may use, as @arg says: at a multiple of
  *	@arg->align, with addresses for @arg->reserve bytes; @order as in @grow.
  * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed, and has its tag.
@@ -85,6 +91,8 @@ struct source {
 	int (*pin)(struct pool *p, struct block *b);
 	int (*enlarge)(struct pool *p, struct pool_stream *s, struct block *b,
 		       uint64_t units, bool order);
+	int (*shrink)(struct pool *p, struct pool_stream *s, struct block *b,
+		      uint64_t units, uint64_t pos);
 	int (*reserve)(struct pool *p, struct pool_stream *s,
 		       const struct hm_ctl_alloc *arg, bool order, struct block **b);
 	void (*unreserve)(struct pool *p, struct block *b);
@@ -128,6 +136,18 @@ static inline uint64_t hm_pool_most_wait_on(const struct pool *p, const struct p
 {
 	return hm_pool_wait_or(p, s->s.index || p->order.nr_captured || p->nr_privates ?
 			       HM_POOL_WAIT_MS : HM_POOL_HOST_WAIT_MS);
+}
+
+/*
+ * Returns the stream that a live block was allocated on. If that stream is
+ * retired and complete, the host's.
+ */
+static inline struct hm_stream *stream_by_serial(struct pool *p, unsigned int index,
+					  uint64_t serial)
+{
+	struct hm_stream *s = p->order.streams[index];
+
+	return s->serial == serial && s->id ? s : hm_stream_host(&p->order);
 }
 
 /* Whether @s is behind all that was done with the FREE block @b. */

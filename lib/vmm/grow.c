@@ -21,6 +21,7 @@
  */
 #include <stdlib.h>
 
+#include "vmm/spill.h"
 #include "vmm/vmm_impl.h"
 
 /* The plan: where to grow. */
@@ -46,7 +47,7 @@ struct vmm_piece {
  * struct vmm_plan - where to grow: an interval without live blocks
  * @s: for which stream; @wait: memory that @s has to be ordered behind counts
  * @zone: of the blocks
- * @exact: no units more than @want are taken
+ * @exact: no units more than @want are taken; @returns: the block may give them back
  * @want: units
  * @list, @nr, @size: wholly free handles; then those that are used
  * @pieces: of the interval that are not aliases, in order
@@ -60,7 +61,7 @@ struct vmm_plan {
 	struct pool_stream *s;
 	bool wait;
 	unsigned int zone;
-	bool exact;
+	bool exact, returns;
 	uint64_t want;
 	struct vmm_free *list;
 	size_t nr;
@@ -428,6 +429,13 @@ static int plan_make(struct pool *p, struct vmm_plan *best)
 #define GROWTH_SHARE	512
 
 /*
+ * A block with room that gives its end back keeps the handle that it gives back in part. New
+ * handles of it are at most this part of what it grows by. Of one page each, 1 GiB would take
+ * 27 ms instead of 3.
+ */
+#define RETURN_SHARE	64
+
+/*
  * A small block that stays strands its whole handle. Under max= that memory is missing, so
  * from LIMIT_PERCENT of max= on a new handle is at most 1/LIMIT_HANDLES of it, and growth is
  * not rounded up.
@@ -693,13 +701,15 @@ static int create_handles(struct pool *p, struct vmm_plan *plan, uint32_t page,
 	const unsigned int shift = vmm_of(p)->shift;
 	int err;
 
+	if (plan->returns)
+		most = at_least_one(power_below(more / RETURN_SHARE));
+	if (plan->exact)
+		make_up_for(p, plan->s, (uint64_t)more << shift);
 	while (done < more) {
 		n = plan->exact ? exact_pages(p, more - done) :
 			handle_pages(p, plan->zone, more - done);
 		if (n > most)
 			n = most;
-		if (plan->exact)
-			make_up_for(p, plan->s, (uint64_t)n << shift);
 		err = plan_add_handle(p, plan, page + done, n);
 		if (!err) {
 			done += n;
@@ -713,7 +723,7 @@ static int create_handles(struct pool *p, struct vmm_plan *plan, uint32_t page,
 		if (n > 1 && (plan->exact || !p->opt.handle))
 			most = n / 2;
 		else if (hm_vmm_give_back(p, (uint64_t)(pages - done) << shift))
-			most = UINT32_MAX;
+			most = plan->returns ? 1 : UINT32_MAX;
 		else
 			return err;
 	}
@@ -1107,8 +1117,8 @@ static int reserve_by_plan(struct pool *p, struct pool_stream *s,
 			   struct block **b)
 {
 	struct vmm_plan plan = {
-		.s = s, .wait = wait, .zone = 1, .exact = true, .want = units,
-		.page = page,
+		.s = s, .wait = wait, .zone = 1, .exact = true, .returns = true,
+		.want = units, .page = page,
 	};
 	uint32_t pages = plan_pages(p, &plan, units);
 	int err = plan_collect(p, &plan);
@@ -1226,6 +1236,8 @@ static int plan_after(struct pool *p, struct vmm_plan *plan,
 	plan->steps = plan_steps(pages);
 	if (plan_walk(p, plan, want, ++v->stamp, UINT32_MAX))
 		return 0;
+	if (has)
+		return hm_error(-ENOMEM, "grow: memory that the block gave back is still in use behind it");
 	return hm_error(-ENOSPC, "grow: the addresses after the block are in use");
 }
 
@@ -1234,7 +1246,7 @@ static int enlarge_by_plan(struct pool *p, struct pool_stream *s,
 {
 	struct vmm_plan plan = {
 		.s = s, .wait = wait, .zone = block_zone(b), .exact = true,
-		.want = units,
+		.returns = b->flags & BLOCK_RESERVE, .want = units,
 	};
 	uint32_t stamp = ++vmm_of(p)->stamp, room = 0, page = 0;
 	int err = plan_behind(p, &plan, b, stamp);
@@ -1265,4 +1277,154 @@ int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 	err = enlarge_by_plan(p, s, b, units, order);
 	return err == -EAGAIN && order ?
 		enlarge_by_plan(p, s, b, units, false) : err;
+}
+
+/*
+ * Blocks that get smaller. Without room, the end is free memory where it is. The end of a
+ * block with room keeps its addresses: whole handles get other ones, where they are free
+ * memory, and the old ones are aliases until their uses are complete.
+ */
+
+static int pinned_end(void)
+{
+	return hm_error(-EOPNOTSUPP, "shrink: memory at the end of the block is pinned for communication");
+}
+
+static int shrink_in_place(struct pool *p, struct pool_stream *s, struct block *b,
+			   uint64_t units, uint64_t pos)
+{
+	const struct vmm *v = vmm_of(p);
+	const uint32_t last = page_of(v, block_end(b) - 1);
+	struct block *rest;
+	uint32_t page;
+
+	if (!block_zone(b) || b->units - units < BLOCK_REST)
+		return 0;
+	for (page = page_of(v, b->addr + (units << UNIT_SHIFT)); page <= last;
+	     page = mapping_at(v, v->map[page])->page + handle_of_page(v, page)->pages)
+		if (handle_of_page(v, page)->flags & HANDLE_PINNED)
+			return pinned_end();
+	rest = hm_block_cut(p, b, units);
+	if (!rest)
+		return -ENOMEM;
+	__atomic_store_n(&rest->flags, block_zone(b), __ATOMIC_RELAXED);
+	rest->stream = s->s.index;
+	rest->pos = pos;
+	hm_block_release(p, rest);
+	return 0;
+}
+
+/* The handles of @b from @page on, which one begins with, in @plan->list. */
+static int list_end(struct pool *p, struct vmm_plan *plan, const struct block *b, uint32_t page)
+{
+	const uint32_t end = page_of(vmm_of(p), block_end(b) - 1) + 1;
+	const struct vmm *v = vmm_of(p);
+	const struct handle *h;
+
+	if (page >= end)
+		return 0;
+	plan->list = malloc((end - page) * sizeof(*plan->list));
+	if (!plan->list)
+		return hm_error(-ENOMEM, "shrink: no host memory");
+	for (; page < end; page += h->pages) {
+		h = handle_of_page(v, page);
+		if (h->flags & HANDLE_PINNED)
+			return pinned_end();
+		plan->list[plan->nr++] = (struct vmm_free){
+			.handle = mapping_at(v, v->map[page])->handle, .page = page,
+			.pages = h->pages, .block = block_id(p, b), .chosen = true,
+		};
+		plan->pages += h->pages;
+	}
+	return 0;
+}
+
+/* Addresses for all of them, in their order. */
+static int place_end(struct pool *p, struct vmm_plan *plan)
+{
+	struct vmm *v = vmm_of(p);
+	uint32_t to;
+	size_t i;
+
+	if (!hm_vmm_find_hole(v, VMM_LARGE, plan->pages, &to)) {
+		hm_vmm_unalias(p, 0);
+		if (!hm_vmm_find_hole(v, VMM_LARGE, plan->pages, &to))
+			return hm_error(-ENOMEM, "shrink: no addresses");
+	}
+	for (i = 0; i < plan->nr; i++) {
+		plan->list[i].to = to;
+		to += plan->list[i].pages;
+	}
+	return 0;
+}
+
+static void unmap_end(struct pool *p, const struct vmm_plan *plan)
+{
+	size_t i;
+
+	for (i = 0; i < plan->nr; i++)
+		if (plan->list[i].mapped)
+			hm_vmm_unmap_new(p, plan->list[i].to);
+}
+
+/* They are mapped at both addresses. It cannot fail: descriptors were counted. */
+static void move_end(struct pool *p, struct pool_stream *s, struct vmm_plan *plan,
+		     struct block *b, uint64_t pos)
+{
+	struct vmm *v = vmm_of(p);
+	const uint32_t page = plan->list[0].page, to = plan->list[0].to;
+	const uint64_t kept = (page_addr(v, page) - b->addr) >> UNIT_SHIFT;
+	struct block *rest = hm_block_cut(p, b, kept);
+	bool left;
+	size_t i;
+
+	__atomic_store_n(&rest->flags, block_zone(b), __ATOMIC_RELAXED);
+	rest->stream = s->s.index;
+	rest->pos = pos;
+	for (i = plan->nr; i--;) {
+		plan->list[i].block = block_id(p, rest);
+		hm_vmm_move(p, &plan->list[i], &left);
+	}
+	hm_vmm_set_apart(v, page, plan->pages, true);
+	rest = add_run(p, 1, to, to + plan->pages);
+	rest->stream = s->s.index;
+	rest->pos = pos;
+	hm_block_release(p, rest);
+}
+
+static int shrink_into_room(struct pool *p, struct pool_stream *s, struct block *b,
+			    uint64_t units, uint64_t pos)
+{
+	struct vmm *v = vmm_of(p);
+	const uint32_t kept = page_of(v, b->addr + (units << UNIT_SHIFT) - 1);
+	const struct mapping *m = mapping_at(v, v->map[kept]);
+	const uint32_t page = m->page + handle_at(v, m->handle)->pages;
+	struct vmm_plan plan = { .s = s };
+	int err;
+
+	if (page_addr(v, page) - b->addr - (units << UNIT_SHIFT) > UINT32_MAX - UNIT)
+		return hm_error(-EOPNOTSUPP, "shrink: the handle at the new end is too large");
+	err = list_end(p, &plan, b, page);
+	if (!err && plan.nr) {
+		err = place_end(p, &plan);
+		if (!err)
+			err = plan_descriptors(p, &plan);
+		if (!err)
+			err = plan_map(p, &plan);
+		if (err)
+			unmap_end(p, &plan);
+		else
+			move_end(p, s, &plan, b, pos);
+	}
+	plan_free(&plan);
+	return err;
+}
+
+int hm_vmm_shrink(struct pool *p, struct pool_stream *s, struct block *b, uint64_t units,
+		  uint64_t pos)
+{
+	if (b->flags & BLOCK_SPILLED || (b->flags & BLOCK_MOVABLE && hm_movable_moves(p, b)))
+		return hm_error(-EBUSY, "shrink: the block is spilled, or moves");
+	return b->flags & BLOCK_RESERVE ? shrink_into_room(p, s, b, units, pos) :
+		shrink_in_place(p, s, b, units, pos);
 }

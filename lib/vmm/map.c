@@ -1254,6 +1254,7 @@ static const struct source vmm_source = {
 	.metadata = vmm_metadata,
 	.pin = hm_vmm_pin,
 	.enlarge = hm_vmm_enlarge,
+	.shrink = hm_vmm_shrink,
 	.reserve = hm_vmm_reserve,
 	.unreserve = hm_vmm_unreserve,
 	.sleep = hm_vmm_sleep,

@@ -214,6 +214,11 @@ void hm_movable_declare(struct pool *p, struct block *b, int priority);
 bool hm_movable_forget(struct pool *p, struct block *b);
 bool hm_movable_relieve(struct pool *p, struct pool_stream *s, uint64_t bytes);
 void hm_movable_regain(struct pool *p, struct pool_stream *s);
+/* Whether the movable block @b is under way. */
+static inline bool hm_movable_moves(const struct pool *p, const struct block *b)
+{
+	return movable_of(spill_of(p), b)->move;
+}
 /* @m has ended its move: it is freed now, if it was meanwhile. */
 void hm_movable_ended(struct pool *p, struct movable *m);
 

@@ -219,13 +219,11 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 /* A run ends with the block @b; lists its handle. */
 void hm_vmm_add_front(struct pool *p, const struct block *b);
 void hm_vmm_remove_front(struct vmm *v, uint32_t handle);
-
 /* By block, from its end on: what is before keeps its name. */
 int hm_vmm_by_block(const void *a, const void *b);
 /* All blocks of @list, before one that is released could swallow another. */
 void hm_vmm_take_all(struct pool *p, const struct vmm_free *list, size_t nr);
-/* As trim of struct source: releases the lock now and then. */
-size_t hm_vmm_trim(struct pool *p, uint64_t keep);
+size_t hm_vmm_trim(struct pool *p, uint64_t keep);	/* as in struct source */
 /* Gives back @bytes, if so many are free and complete. Returns the bytes. */
 size_t hm_vmm_give_back(struct pool *p, uint64_t bytes);
 
@@ -239,6 +237,8 @@ int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_al
 void hm_vmm_unreserve(struct pool *p, struct block *b);
 int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b, uint64_t units,
 		   bool order);
+int hm_vmm_shrink(struct pool *p, struct pool_stream *s, struct block *b, uint64_t units,
+		  uint64_t pos);
 
 /* sleep.c and share.c, likewise. */
 int hm_vmm_pin(struct pool *p, struct block *b);

@@ -461,6 +461,19 @@ class Resources(tap.Case):
         self.assertEqual((block.size, block.resource.stats().requested),
                          (32 * MIB, 32 * MIB))
 
+    def test_shrink(self):
+        block = hetmem.resource("pool(vmm)").alloc(48 * MIB, reserve=64 * MIB)
+        address = block.ptr
+        block.shrink(8 * MIB)
+        block.resource.trim()
+        stats = block.resource.stats()
+        self.assertEqual((block.ptr, block.size, stats.requested), (address, 8 * MIB, 8 * MIB))
+        self.assertLessEqual(stats.reserved, 10 * MIB)
+        block.grow(64 * MIB)
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            block.shrink(0)
+        self.assertEqual((block.size, caught.exception.errno), (64 * MIB, errno.EINVAL))
+
 
 class Reports(tap.Case):
     """What a program can ask, and what it is told."""

@@ -317,7 +317,7 @@ refused()
 check 'a copy' generate
 sed -i 's/hetmem_free //' "$groups"
 refused 'a function in no page' 'hetmem_free is in no page'
-sed -i 's/hetmem_grow/hetmem_shrink/' "$groups"
+sed -i 's/hetmem_grow/hetmem_stretch/' "$groups"
 refused 'a name that no header has' 'hetmem_'
 sed -i 's/\thetmem_walk/\thetmem_walk hetmem_free/' "$groups"
 refused 'a name twice' 'hetmem_free is in two pages'

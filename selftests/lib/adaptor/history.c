@@ -53,7 +53,7 @@ static void test_events(void)
 	is(hetmem_free(res, p, 0, HETMEM_STREAM_UNKNOWN), 0, "a free");
 	is(alloc_reserve(res, 3 * MB, 8 * MB, HOST, &q), 0, "a reserve");
 	is(hetmem_grow(res, q, 5 * MB, s), 0, "a grow");
-	is(hetmem_grow(res, q, 4 * MB, s), -EINVAL, "a smaller one");
+	is(hetmem_grow(res, q, 9 * MB, s), -ENOSPC, "beyond its addresses");
 	is(hetmem_free(res, q, 5 * MB, s), 0, "a free");
 	drv->cuStreamSynchronize(s);
 	hetmem_poll(res);
@@ -69,7 +69,7 @@ static void test_events(void)
 		 "a free, and the size that was not told");
 	event_is(4, HETMEM_HISTORY_ALLOC, q, 3 * MB, HOST, 0, "a reserve");
 	event_is(5, HETMEM_HISTORY_GROW, q, 5 * MB, s, 0, "a grow");
-	event_is(6, HETMEM_HISTORY_GROW, q, 4 * MB, s, -EINVAL,
+	event_is(6, HETMEM_HISTORY_GROW, q, 9 * MB, s, -ENOSPC,
 		 "one that failed");
 	event_is(7, HETMEM_HISTORY_FREE, q, 5 * MB, s, 0, "a free");
 	event_is(8, HETMEM_HISTORY_TRIM, NULL, freed, HETMEM_STREAM_UNKNOWN, 0,

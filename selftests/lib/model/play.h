@@ -428,6 +428,40 @@ static void op_grow(const struct op *op)
 	place_add(op->slot);
 }
 
+/* The end of what slot @i has is somebody else's at any time from now on, or is again its own. */
+static void place_end(unsigned int i, size_t size)
+{
+	pthread_mutex_lock(&places);
+	ranges[i].end = ranges[i].start + size;
+	pthread_mutex_unlock(&places);
+}
+
+static void op_shrink(const struct op *op)
+{
+	struct block *b = &slots[op->slot];
+	const size_t size = b->size ? op->x % b->size : 0;
+	int err;
+
+	if (!b->p || !size || is_capturing(b->home) || row.largest || b->orphan)
+		return;
+	settle(b);
+	order_after(b->home, b);
+	b->mask = 0;
+	place_end(op->slot, size);
+	err = LIB(hetmem_shrink(res, b->p, size, b->size - size, handle_of(b->home)));
+	if (err) {
+		place_end(op->slot, b->size);
+		must(injected || err == -EBUSY || err == -EOPNOTSUPP || err == -ENOMEM, "errno",
+		     "shrink: %d: %s", err, hetmem_last_error());
+		return;
+	}
+	__atomic_sub_fetch(&nr_requested, b->size - size, __ATOMIC_RELAXED);
+	b->size = size;
+	/* Whole words of the pattern. */
+	if (b->written > size)
+		b->written = size & ~(size_t)3;
+}
+
 /* Calls that must fail, and change nothing. */
 static void op_bad(const struct op *op)
 {

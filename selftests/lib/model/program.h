@@ -50,6 +50,7 @@ X(retire, 12, 0)			\
 X(walk, 10, 1)				\
 X(segments, 8, 1)			\
 X(grow, 16, 1)				\
+X(shrink, 12, 1)			\
 X(bad, 12, 1)				\
 X(sleep, 7, 0)				\
 X(wake, 7, 0)				\

@@ -216,6 +216,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_record_stream": (INT, P, P, P),
     "hetmem_stream_retire": (INT, P, P),
     "hetmem_grow": (INT, P, P, SIZE, P),
+    "hetmem_shrink": (INT, P, P, SIZE, SIZE, P),
     "hetmem_poll": (INT, P),
     "hetmem_trim": (INT, P, SIZE, P),
     "hetmem_sleep": (INT, P, TEXT, UINT),

@@ -325,6 +325,11 @@ class Block(_Single):
         self._call("hetmem_grow", word(size), stream_handle(stream))
         self.size = size
 
+    def shrink(self, size: int, stream: StreamLike = Stream.LEGACY) -> None:
+        """Gives back what is behind the first @size bytes. The address stays."""
+        self._call("hetmem_shrink", word(size), word(self.size - size), stream_handle(stream))
+        self.size = size
+
     def spill(self, wait: bool = True) -> None:
         """Moves the block to the host. Without @wait it only begins."""
         self._call("hetmem_spill" if wait else "hetmem_spill_async")
