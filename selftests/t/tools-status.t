@@ -137,7 +137,7 @@ source = open('tools/live/prometheus.c').read()
 kinds = {}
 for name, kind in re.findall(r'(?:begin|print_total|POOLS|TRACKED)\("(\w+)",\s*"(\w+)"', source):
     kinds['hetmem_' + name] = kind
-for name in re.findall(r'DEVICES\("(\w+)"', source):
+for name in re.findall(r'(?:DEVICES|GPUS)\("(\w+)"', source):
     kinds['hetmem_' + name] = 'gauge'
 assert len(kinds) > 30, kinds
 labels = set(re.findall(r'[{,](\w+)=\\"', source)) | set(re.findall(r'print_label\("(\w+)"', source))
@@ -158,7 +158,7 @@ for panel in dashboard['panels']:
 for variable in dashboard['templating']['list']:
     for name in re.findall(r'hetmem_\w+', str(variable['query'])):
         assert name in kinds, name
-left = {name for name in kinds if name.startswith('hetmem_pool_')} - used
+left = {name for name in kinds if re.match('hetmem_(pool|gpu|process_gpu)_', name)} - used
 assert not left, left
 EOS
 check 'the dashboard for Grafana asks for what exists' python3 "$tmp/dashboard.py" tools/live/grafana.json
@@ -370,6 +370,97 @@ if [ "$(id -u)" -eq 0 ] && command -v runuser >/dev/null; then
 	ask 'in JSON null is what is not known' '!defined $all->{processes}[0]{pools} &&
 		!defined $all->{processes}[0]{tracked}'
 fi
+
+# Device memory of all processes, by a stand-in for NVML.
+export STAND_IN_NVML=$tmp/nvml.txt
+# stand_in NAME OPTION...
+stand_in()
+{
+	local name=$1
+
+	shift
+	mkdir -p "$tmp/$name"
+	check "a stand-in for NVML ($name)" gcc -shared -fPIC -O1 -Wall -Wextra "$@" \
+		-o "$tmp/$name/libnvidia-ml.so.1" selftests/t/nvml.c
+}
+stand_in nvml
+stand_in old-nvml -DOLD
+stand_in too-old-nvml -DTOO_OLD
+# nvml LIBRARY ARGS...: runs hetmem with it.
+nvml()
+{
+	local library=$1
+
+	shift
+	LD_LIBRARY_PATH=$tmp/$library "$hetmem" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+	status=$?
+}
+sleep infinity &
+plain=$!
+children+=("$plain")
+name=$(cat "/proc/$plain/comm")
+cat >"$STAND_IN_NVML" <<END
+gpu 85899345920 3221225472 NVIDIA H100 80GB HBM3
+gpu 8589934592 1073741824 e"\\$(printf '\033')[2J
+gpu lost
+use compute 0 $good 1073741824
+use graphics 0 $good 2147483648
+use mps 1 $good 104857600
+use compute 0 $plain 536870912 1
+use compute 0 $plain 1073741824 2
+use compute 1 $plain -1
+use compute 1 4194305 1048576
+END
+nvml nvml status --interval 0
+[ $status -eq 0 ] && [ ! -s "$tmp/err" ] && grep -q '^GPU 0 (NVIDIA H100 80GB HBM3): 3 GiB of 80 GiB used$' "$tmp/out" &&
+	grep -Fq 'GPU 1 (e"\\x1b[2J): 1 GiB of 8 GiB used' "$tmp/out" && grep -q '^GPU 2 (unknown): its memory is not known$' "$tmp/out" &&
+	! LC_ALL=C grep -q '[^[:print:]]' "$tmp/out"
+judge 'GPUs, also one that is lost'
+grep -Eq "^ *$good .* good one .* 0: 2 GiB, 1: 100 MiB$" "$tmp/out" && grep -Eq "^ *$good +1 device:0 model" "$tmp/out"
+judge 'device memory of a process with pools: the largest figure of the lists'
+grep -Eq "^ *$plain .* $name .* host [0-9.]+ [KM]iB +0: 1.5 GiB, 1: not known$" "$tmp/out"
+judge 'and of one without: the sum of the parts of a GPU'
+grep -q '^1 processes with device memory are not in this PID namespace$' "$tmp/out" && ! grep -Eq '^ *4194305 ' "$tmp/out"
+judge 'a PID that is not here is counted'
+nvml nvml status --json --interval 0
+ask 'JSON: GPUs' '@{$all->{gpus}} == 3 && $all->{gpus}[0]{used_bytes} == 3 << 30 && $all->{gpus}[0]{name} =~ /H100/ &&
+	!defined $all->{gpus}[2]{total_bytes} && !defined $all->{gpus_note} && $all->{elsewhere} == 1'
+ask 'JSON: what each process holds' 'my %p = map { $_->{pid} => $_ } @{$all->{processes}};
+	$p{'"$good"'}{uses_hetmem} && $p{'"$good"'}{gpu_memory}[0]{bytes} == 2 << 30 && @{$p{'"$good"'}{pools}} == 2 &&
+	!$p{'"$plain"'}{uses_hetmem} && $p{'"$plain"'}{memory_source} eq "rss" && !@{$p{'"$plain"'}{pools}} &&
+	$p{'"$plain"'}{gpu_memory}[0]{bytes} == 3 << 29 && !defined $p{'"$plain"'}{gpu_memory}[1]{bytes}'
+export LD_LIBRARY_PATH=$tmp/nvml
+exposes 'the format of Prometheus, with GPUs' \
+	"hetmem_process_gpu_bytes{pid=\"$plain\",uid=\"$(id -u)\",name=\"$name\",gpu=\"0\"} 1610612736" \
+	'hetmem_gpu_used_bytes{gpu="0",name="NVIDIA H100 80GB HBM3"} 3221225472'
+! grep -q "hetmem_process_gpu_bytes{pid=\"$plain\".*gpu=\"1\"" "$tmp/out" &&
+	[ "$(sed -n 's/^hetmem_processes //p' "$tmp/out")" -lt "$(grep -c '^hetmem_process_residency_complete{' "$tmp/out")" ]
+judge 'without what is not known; one without hetmem does not count as a user'
+unset LD_LIBRARY_PATH
+nvml nvml status --interval 0 "$plain"
+[ $status -eq 0 ] && grep -Eq "^ *$plain .* 0: 1.5 GiB, 1: not known$" "$tmp/out" && ! grep -q 'good one' "$tmp/out"
+judge 'one by its PID'
+nvml old-nvml status --interval 0
+[ $status -eq 0 ] && grep -Eq "^ *$good .* 0: 1 GiB$" "$tmp/out"
+judge 'an older NVML has fewer lists'
+nvml too-old-nvml status --interval 0
+[ $status -eq 0 ] && grep -q '^device memory of processes is not known: libnvidia-ml.so.1 is too old$' "$tmp/out" &&
+	grep -q 'good one' "$tmp/out" && ! grep -q 'GPU' "$tmp/out"
+judge 'one that lacks calls is not used'
+cp "$STAND_IN_NVML" "$tmp/all.txt"
+{ cat "$tmp/all.txt"; for i in $(seq 300); do echo "use compute 0 $((5000000 + i)) 1"; done; } >"$STAND_IN_NVML"
+nvml nvml status --interval 0
+[ $status -eq 0 ] && grep -q '^301 processes with device memory are not in' "$tmp/out" && grep -Eq "^ *$plain .*0: 1.5 GiB" "$tmp/out"
+judge 'hundreds of processes'
+echo 'init 9' >"$STAND_IN_NVML"
+nvml nvml status --json --interval 0
+ask 'no driver: null, and the reason' '!defined $all->{gpus} && $all->{gpus_note} eq "nvmlInit: error 9" &&
+	!grep { defined $_->{gpu_memory} } @{$all->{processes}}'
+{ echo hang; cat "$tmp/all.txt"; } >"$STAND_IN_NVML"
+nvml nvml status --interval 0
+[ $status -eq 0 ] && grep -q '^device memory of processes is not known: NVML does not answer$' "$tmp/out" && grep -q 'good one' "$tmp/out"
+judge 'a driver that hangs does not hold up the rest'
+cp "$tmp/all.txt" "$STAND_IN_NVML"
 
 wrong 'both formats' 'do not go together' status --json --prometheus
 wrong 'no PID' "'x' is not a PID" status x

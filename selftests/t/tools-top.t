@@ -275,6 +275,21 @@ text = t.wait("sort: name|no process uses hetmem")
 assert "alpha" not in text and "beta" not in text, text
 t.press("q"); assert t.end() == 0'
 
+# Device memory of all processes, by a stand-in for NVML.
+mkdir "$tmp/nvml"
+check 'a stand-in for NVML' gcc -shared -fPIC -O1 -o "$tmp/nvml/libnvidia-ml.so.1" selftests/t/nvml.c
+sleep infinity &
+plain=$!
+children+=("$plain")
+disown "$plain"
+printf 'gpu 85899345920 3221225472 NVIDIA H100\nuse compute 0 %s 2147483648\n' "$plain" >"$tmp/nvml.txt"
+draws 'a GPU, and a process without hetmem on it' "
+t = Top(columns=120, env={'LD_LIBRARY_PATH': '$tmp/nvml', 'STAND_IN_NVML': '$tmp/nvml.txt'})
+t.wait(r'GPU 0 .NVIDIA H100.: 3 GiB of 80 GiB used')
+t.wait(r'PID +NAME +GPU +ON DEVICE')
+t.wait(r'$plain +sleep +2 GiB +- ')
+t.press('q')
+assert t.end() == 0 and t.restored()"
 check 'without ncurses it is built' make -s B="$tmp/build" CC="$PWD/selftests/t/gcc-without curses.h" "$tmp/build/hetmem"
 hetmem=$tmp/build/hetmem
 wrong 'and says so' "built without ncurses; type 'apt-get install libncurses-dev'" top

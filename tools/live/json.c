@@ -55,6 +55,41 @@ static struct json_object *json_module(const struct sample_module *was,
 	return o;
 }
 
+static struct json_object *json_gpus(const struct gpus *g)
+{
+	struct json_object *all = json_object_new_array(), *o;
+	unsigned int i;
+
+	for (i = 0; i < g->nr; i++) {
+		o = json_object_new_object();
+		add(o, "gpu", json_object_new_int(i));
+		add(o, "name", json_text(g->gpus[i].name));
+		add(o, "total_bytes", g->gpus[i].known ? json_count(g->gpus[i].total) : NULL);
+		add(o, "used_bytes", g->gpus[i].known ? json_count(g->gpus[i].used) : NULL);
+		json_object_array_add(all, o);
+	}
+	return all;
+}
+
+/* null: NVML cannot be asked. */
+static struct json_object *json_held(const struct gpus *g, const struct sample_process *p)
+{
+	struct json_object *all, *o;
+	unsigned int i;
+
+	if (!g->there || *g->why)
+		return NULL;
+	all = json_object_new_array();
+	for (i = 0; i < p->nr_gpus; i++) {
+		o = json_object_new_object();
+		add(o, "gpu", json_object_new_int(p->gpus[i].gpu));
+		add(o, "bytes", p->gpus[i].bytes == GPU_BYTES_UNKNOWN ? NULL :
+		    json_count(p->gpus[i].bytes));
+		json_object_array_add(all, o);
+	}
+	return all;
+}
+
 static struct json_object *json_pool(const struct hm_published_pool *old,
 				     const struct hm_published_pool *p, double seconds)
 {
@@ -104,7 +139,7 @@ static struct json_object *json_locations(const struct sample_process *p)
 	return array;
 }
 
-static struct json_object *json_process(const struct sample_process *was,
+static struct json_object *json_process(const struct gpus *gpus, const struct sample_process *was,
 					const struct sample_process *p, double seconds)
 {
 	const struct sample_moves moves = sample_moves(was, p, seconds);
@@ -119,6 +154,8 @@ static struct json_object *json_process(const struct sample_process *was,
 	add(o, "pid", json_object_new_int(p->pid));
 	add(o, "uid", json_object_new_int64(p->uid));
 	add(o, "name", json_text(p->name));
+	add(o, "uses_hetmem", json_object_new_boolean(!p->other));
+	add(o, "gpu_memory", json_held(gpus, p));
 	add(o, "tracked", p->tracked || !p->hidden ? json_object_new_boolean(p->tracked) : NULL);
 	add(o, "ranges", p->tracked ? json_count(p->ranges) : NULL);
 	add(o, "pinned_bytes", p->tracked ? json_count(p->pinned) : NULL);
@@ -147,12 +184,15 @@ int status_json(const struct sample *before, const struct sample *after)
 
 	for (i = 0; i < after->nr; i++)
 		json_object_array_add(processes,
-				      json_process(sample_find(before, &after->processes[i]),
+				      json_process(&after->gpus, sample_find(before, &after->processes[i]),
 						   &after->processes[i], seconds));
 	add(o, "seconds", json_object_new_double(seconds));
 	add(o, "module", after->module.loaded ?
 	    json_module(&before->module, &after->module, seconds) : NULL);
+	add(o, "gpus", after->gpus.there && !*after->gpus.why ? json_gpus(&after->gpus) : NULL);
+	add(o, "gpus_note", *after->gpus.why && after->gpus.there ? json_text(after->gpus.why) : NULL);
 	add(o, "processes", processes);
+	add(o, "elsewhere", json_object_new_int(after->elsewhere));
 	add(o, "hidden", json_object_new_int(after->hidden));
 	add(o, "left_out", json_object_new_int(after->left_out));
 	puts(json_object_to_json_string_ext(o, JSON_C_TO_STRING_PRETTY |

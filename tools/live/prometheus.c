@@ -72,6 +72,27 @@ static void print_module(const struct sample_module *m)
 #undef DEVICES
 }
 
+static void print_gpus(const struct gpus *g)
+{
+	unsigned int i;
+
+	if (!g->nr)
+		return;
+#define GPUS(metric, help, member) do {						\
+	begin(metric, "gauge", help);							\
+	for (i = 0; i < g->nr; i++) {							\
+		if (!g->gpus[i].known)							\
+			continue;							\
+		printf("hetmem_" metric "{gpu=\"%u\"", i);				\
+		print_label("name", g->gpus[i].name, ",");				\
+		printf("} %" PRIu64 "\n", g->gpus[i].member);				\
+	}										\
+} while (0)
+	GPUS("gpu_memory_bytes", "Memory of a GPU, by NVML.", total);
+	GPUS("gpu_used_bytes", "Memory in use there, by all processes.", used);
+#undef GPUS
+}
+
 static void print_process(const char *metric, const struct sample_process *p)
 {
 	printf("hetmem_%s{pid=\"%d\",uid=\"%u\"", metric, p->pid, p->uid);
@@ -138,6 +159,24 @@ static void print_processes(const struct sample *s)
 #undef TRACKED
 }
 
+static void print_held(const struct sample *s)
+{
+	const struct sample_process *p;
+	unsigned int k;
+
+	if (!s->gpus.nr)
+		return;
+	begin("process_gpu_bytes", "gauge", "Memory of a GPU that a process holds, by NVML.");
+	for (p = s->processes; p < s->processes + s->nr; p++) {
+		for (k = 0; k < p->nr_gpus; k++) {
+			if (p->gpus[k].bytes == GPU_BYTES_UNKNOWN)
+				continue;
+			print_process("process_gpu_bytes", p);
+			printf(",gpu=\"%u\"} %" PRIu64 "\n", p->gpus[k].gpu, p->gpus[k].bytes);
+		}
+	}
+}
+
 static void print_pool(const char *metric, const struct sample_process *p,
 		       const struct hm_published_pool *pool)
 {
@@ -193,9 +232,12 @@ static void print_pools(const struct sample *s)
 void status_prometheus(const struct sample *s)
 {
 	print_module(&s->module);
+	print_gpus(&s->gpus);
 	print_processes(s);
+	print_held(s);
 	print_pools(s);
-	print_total("processes", "gauge", "Processes that use hetmem.", s->nr);
+	print_total("processes", "gauge", "Processes that use hetmem.",
+		    sample_users(s));
 	print_total("processes_hidden", "gauge", "Processes that could not be looked into.",
 		    s->hidden);
 	print_total("processes_left_out", "gauge", "Processes that there was no time or room for.",

@@ -71,6 +71,8 @@ const char *sample_source_name(enum sample_source source)
 		return "module";
 	case SOURCE_PAGEMAP:
 		return "pagemap";
+	case SOURCE_RSS:
+		return "rss";
 	case SOURCE_ESTIMATE:
 		return "estimated";
 	default:
@@ -523,7 +525,60 @@ static void find_these(struct sample *sample, const pid_t *pids, size_t nr,
 	}
 }
 
+/* Who has device memory. */
+
+static void add_gpu(struct sample_process *p, const struct gpu_use *use)
+{
+	if (p->nr_gpus < SAMPLE_GPUS)
+		p->gpus[p->nr_gpus++] = (struct sample_gpu){ use->gpu, use->bytes };
+}
+
+/*
+ * With @only, no process is added. In a PID namespace of its own, NVML can report PIDs that this
+ * /proc does not have.
+ */
+static void find_gpu_users(struct sample *sample, bool only, double end)
+{
+	struct sample_process *p;
+	unsigned int i, nr, full;
+
+	gpus_look(&sample->gpus, end);
+	for (i = 0; i < sample->gpus.nr_uses; i++) {
+		const struct gpu_use *use = &sample->gpus.uses[i];
+
+		nr = sample->nr;
+		full = sample->left_out;
+		p = only ? find_pid(sample, use->pid) : add_pid(sample, use->pid);
+		if (p)
+			add_gpu(p, use);
+		else if (!only && sample->left_out == full)
+			sample->elsewhere++;
+		/* Nothing else has found it. */
+		if (p && sample->nr > nr)
+			p->other = true;
+	}
+}
+
 /* One process. */
+
+static void look_at_rss(struct sample_process *p)
+{
+	char *path = xasprintf("/proc/%d/statm", p->pid), *line = read_line(NULL, path);
+	unsigned long long pages;
+
+	if (line && sscanf(line, "%*u %llu", &pages) == 1) {
+		p->residency = SOURCE_RSS;
+		p->nr_locations = 1;
+		p->locations[0] = (struct sample_location){
+			.location = HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
+			.bytes = pages * sysconf(_SC_PAGESIZE),
+		};
+	} else {
+		p->why = "not permitted";
+	}
+	free(line);
+	free(path);
+}
 
 static int add_run(const struct hetmem_run *run, void *arg)
 {
@@ -677,6 +732,10 @@ static void look_at(void *arg)
 {
 	struct look *look = arg;
 
+	if (look->process.other) {
+		look_at_rss(&look->process);
+		return;
+	}
 	if (look->process.tracked)
 		look_at_counters(&look->process, &look->budget);
 	look_at_memory(&look->process, &look->budget);
@@ -753,6 +812,8 @@ int sample_take(struct sample *sample, const pid_t *pids, size_t nr_pids, double
 		find_these(sample, pids, nr_pids, &find);
 	else
 		err = find_all(sample, &find);
+	if (budget_s > 0)
+		find_gpu_users(sample, nr_pids, now() + budget_s / 2);
 	if (sample->nr)
 		qsort(sample->processes, sample->nr, sizeof(*sample->processes), by_pid);
 	while (i < sample->nr) {
@@ -780,6 +841,7 @@ void sample_free(struct sample *sample)
 		drop(sample, sample->nr - 1);
 	free(sample->processes);
 	sample->processes = NULL;
+	gpus_free(&sample->gpus);
 }
 
 /* What a sample tells. */
@@ -805,6 +867,46 @@ const struct hm_published_pool *sample_find_pool(const struct sample_process *pr
 		if (process->pools[i].number == pool->number)
 			return &process->pools[i];
 	return NULL;
+}
+
+unsigned int sample_users(const struct sample *sample)
+{
+	unsigned int i, users = 0;
+
+	for (i = 0; i < sample->nr; i++)
+		users += !sample->processes[i].other;
+	return users;
+}
+
+uint64_t sample_on_gpus(const struct sample_process *p, bool *known)
+{
+	uint64_t bytes = 0;
+	unsigned int i;
+
+	*known = true;
+	for (i = 0; i < p->nr_gpus; i++) {
+		if (p->gpus[i].bytes == GPU_BYTES_UNKNOWN)
+			*known = false;
+		else
+			bytes += p->gpus[i].bytes;
+	}
+	return bytes;
+}
+
+char *sample_gpus_text(const struct sample_process *p)
+{
+	char *text = xstrdup(p->nr_gpus ? "" : "-"), *more;
+	unsigned int i;
+
+	for (i = 0; i < p->nr_gpus; i++) {
+		const uint64_t bytes = p->gpus[i].bytes;
+
+		more = xasprintf("%s%s%u: %s", text, i ? ", " : "", p->gpus[i].gpu,
+				 bytes == GPU_BYTES_UNKNOWN ? "not known" : size_text(bytes));
+		free(text);
+		text = more;
+	}
+	return text;
 }
 
 static bool is_on_device(uint32_t location)

@@ -16,10 +16,13 @@
 #include <sys/types.h>
 
 #include "core/publish.h"
+#include "gpus.h"
 
 #define SAMPLE_PROCESSES	1024
 #define SAMPLE_LOCATIONS	16
 #define SAMPLE_DEVICES		64
+/* GPUs of one process. */
+#define SAMPLE_GPUS		32
 /* Files of statistics of one process: it may have the library twice. */
 #define SAMPLE_FILES		4
 
@@ -28,10 +31,11 @@ enum sample_source {
 	SOURCE_NONE,		/* nobody: the figure is not known */
 	SOURCE_MODULE,		/* hetmem.ko */
 	SOURCE_PAGEMAP,		/* /proc/PID/pagemap */
+	SOURCE_RSS,		/* /proc/PID/statm: pages of the host */
 	SOURCE_ESTIMATE,	/* the difference of two samples' residency: at least */
 };
 
-/* "module", "pagemap", "estimated", "-" */
+/* "module", "pagemap", "rss", "estimated", "-" */
 const char *sample_source_name(enum sample_source source);
 
 /**
@@ -43,8 +47,14 @@ struct sample_location {
 	uint64_t bytes;
 };
 
+/* What a process holds on a GPU of NVML; GPU_BYTES_UNKNOWN: NVML does not know. */
+struct sample_gpu {
+	unsigned int gpu;
+	uint64_t bytes;
+};
+
 /**
- * struct sample_process - a process that uses hetmem, or was asked for
+ * struct sample_process - a process that uses hetmem, holds device memory, or was asked for
  * @started: in clock ticks: tells two processes with one PID apart
  * @tracked: it has contexts of the module; @executor: and carries out hints
  * @ranges, @pinned, @waiting: tracked ranges, bytes held, hints that wait for it
@@ -54,6 +64,8 @@ struct sample_location {
  * @residency: SOURCE_NONE: not known, @why says it in words
  * @hidden: neither its pools nor its contexts may be looked at
  * @partial: there is more: time ran out
+ * @other: it only holds device memory: of its host memory there is no more than its RSS
+ * @gpus: @nr_gpus of them, by index
  * @pools: of @nr_pools, to be freed with the sample; @unlisted: more of them
  */
 struct sample_process {
@@ -61,7 +73,7 @@ struct sample_process {
 	uid_t uid;
 	uint64_t started;
 	char name[64];
-	bool tracked, executor, counted, all_ranges, partial, hidden;
+	bool tracked, executor, counted, all_ranges, partial, hidden, other;
 	unsigned int ranges, largest, waiting;
 	uint64_t pinned, thrashed;
 	uint64_t to_device, to_host;
@@ -69,6 +81,8 @@ struct sample_process {
 	const char *why;
 	unsigned int nr_locations;
 	struct sample_location locations[SAMPLE_LOCATIONS];
+	unsigned int nr_gpus;
+	struct sample_gpu gpus[SAMPLE_GPUS];
 	unsigned int nr_pools, unlisted;
 	struct hm_published_pool *pools;
 };
@@ -95,16 +109,19 @@ struct sample_module {
  * @time: now() when it began; @took: seconds
  * @hidden: processes that could not be looked into: other users'
  * @left_out: of those that use hetmem, by SAMPLE_PROCESSES or for lack of time
+ * @gpus: what NVML reports; not looked at without a budget
+ * @elsewhere: processes with device memory that this /proc does not have
  */
 struct sample {
 	double time, took;
 	struct sample_module module;
-	unsigned int nr, hidden, left_out;
+	struct gpus gpus;
+	unsigned int nr, hidden, left_out, elsewhere;
 	struct sample_process *processes;
 };
 
 /*
- * Takes a sample of @pids, or of all that use hetmem if @nr_pids is 0, in about @budget
+ * Takes a sample of @pids, or of all that use hetmem or a GPU if @nr_pids is 0, in about @budget
  * seconds. Processes that have ended are not in it. Free it with sample_free(). 0, or a
  * negative errno: /proc cannot be read; -ENOENT it has not even this process.
  */
@@ -118,7 +135,13 @@ const struct sample_process *sample_find(const struct sample *sample,
 const struct hm_published_pool *sample_find_pool(const struct sample_process *process,
 						 const struct hm_published_pool *pool);
 
-/* Bytes that are on any device, and those on the host. */
+/* Processes that use hetmem, or were asked for. */
+unsigned int sample_users(const struct sample *sample);
+/* Bytes on all GPUs that NVML knows of. @known: false if it does not know one of them. */
+uint64_t sample_on_gpus(const struct sample_process *process, bool *known);
+/* "0: 12 MiB, 1: not known", "-"; malloc'd. */
+char *sample_gpus_text(const struct sample_process *process);
+/* Bytes that are on any device by page tables, and those on the host. */
 uint64_t sample_on_device(const struct sample_process *process);
 uint64_t sample_on_host(const struct sample_process *process);
 

@@ -31,13 +31,14 @@ static int help(void)
 {
 	printf("Usage: hetmem status [OPTION]... [PID]...\n"
 	       "Shows the processes that use hetmem: where their memory is, what moves each way,\n"
-	       "what thrashes, their hints and pools.\n\n"
+	       "what thrashes, their hints and pools; and each process with memory of a GPU.\n\n"
 	       "  --interval SECONDS   between the two looks that rates come from (%d)\n"
 	       "  --json               the same as JSON\n"
 	       "  --prometheus         counters of one look, for a textfile collector\n\n"
-	       "Without PID: processes that have /dev/hetmem open, or publish their pools. Other\n"
-	       "users' processes need root. SOURCE is who counts what moves: 'module' is exact,\n"
-	       "'estimated' is the difference of the two looks, so it moves that much at least.\n",
+	       "Without PID: processes that have /dev/hetmem open, publish their pools, or hold\n"
+	       "memory of a GPU, by NVML. Other users' pools need root. SOURCE is who counts\n"
+	       "moves: 'module' is exact, 'estimated' is the difference of the two looks, so it\n"
+	       "moves that much at least.\n",
 	       INTERVAL);
 	return EXIT_OK;
 }
@@ -112,15 +113,37 @@ static void print_module(const struct sample *before, const struct sample *after
 		       size_text(m->devices[i].capacity), size_text(m->devices[i].limit));
 }
 
+/* Device memory as the driver counts it: also that of programs without hetmem. */
+static void print_gpus(const struct sample *s)
+{
+	const struct gpus *g = &s->gpus;
+	unsigned int i;
+
+	for (i = 0; i < g->nr; i++) {
+		if (g->gpus[i].known)
+			printf("GPU %u (%s): %s of %s used\n", i, g->gpus[i].name,
+			       size_text(g->gpus[i].used), size_text(g->gpus[i].total));
+		else
+			printf("GPU %u (%s): its memory is not known\n", i, g->gpus[i].name);
+	}
+	if (g->there && *g->why)
+		printf("device memory of processes is not known: %s\n", g->why);
+	if (s->elsewhere)
+		printf("%u processes with device memory are not in this PID namespace\n", s->elsewhere);
+	if (g->left_out)
+		printf("%u more processes have device memory\n", g->left_out);
+}
+
 static void print_processes(const struct sample *before, const struct sample *after,
 			    double seconds)
 {
+	/* GPU is the last column: without GPUs it is left out. */
 	static const struct table_column columns[] = {
 		{ "PID", true }, { "USER", false }, { "NAME", false }, { "TO DEVICE/S", true },
 		{ "TO HOST/S", true }, { "SOURCE", false }, { "THRASH", true }, { "HINTS", true },
-		{ "PINNED", true }, { "MEMORY", false },
+		{ "PINNED", true }, { "MEMORY", false }, { "GPU", false },
 	};
-	struct table *table = table_new(columns, ARRAY_SIZE(columns));
+	struct table *table = table_new(columns, ARRAY_SIZE(columns) - !after->gpus.nr);
 	unsigned int i;
 
 	for (i = 0; i < after->nr; i++) {
@@ -128,13 +151,13 @@ static void print_processes(const struct sample *before, const struct sample *af
 		const struct passwd *user = getpwuid(p->uid);
 		const struct sample_moves moves = sample_moves(sample_find(before, p), p, seconds);
 		const bool known = moves.source != SOURCE_NONE;
-		char *locations = sample_locations_text(p);
+		char *locations = sample_locations_text(p), *gpus = sample_gpus_text(p);
 		char pid[16], uid[16], thrash[32], hints[16];
 		const char *cells[] = {
 			pid, user ? user->pw_name : uid, p->name,
 			known ? rate_text(moves.to_device) : "-",
 			known ? rate_text(moves.to_host) : "-", sample_source_name(moves.source),
-			thrash, hints, p->tracked ? size_text(p->pinned) : "-", locations,
+			thrash, hints, p->tracked ? size_text(p->pinned) : "-", locations, gpus,
 		};
 
 		snprintf(pid, sizeof(pid), "%d", p->pid);
@@ -147,6 +170,7 @@ static void print_processes(const struct sample *before, const struct sample *af
 			strcpy(hints, "-");
 		table_row(table, cells);
 		free(locations);
+		free(gpus);
 	}
 	table_print(table);
 }
@@ -213,6 +237,7 @@ static void print_text(const struct sample *before, const struct sample *after)
 	const double seconds = after->time - before->time;
 
 	print_module(before, after, seconds);
+	print_gpus(after);
 	if (after->nr) {
 		putchar('\n');
 		print_processes(before, after, seconds);

@@ -156,13 +156,15 @@ static int by_column(const void *a, const void *b)
 	const struct row *x = a, *y = b;
 	const struct sample_process *p = x->process, *q = y->process;
 	int order = 0;
+	bool known;
 
 	switch (sorted_by) {
 	case BY_NAME:
 		order = strcmp(p->name, q->name);
 		break;
 	case BY_DEVICE:
-		order = compare(sample_on_device(p), sample_on_device(q));
+		order = compare(sample_on_device(p) + sample_on_gpus(p, &known),
+				sample_on_device(q) + sample_on_gpus(q, &known));
 		break;
 	case BY_HOST:
 		order = compare(sample_on_host(p), sample_on_host(q));
@@ -253,7 +255,21 @@ static const char *rate(double bytes, bool known)
 	return !known ? "-" : bytes > 0 ? size_text(bytes) : "0";
 }
 
-static void draw_row(int y, const struct row *row, bool selected)
+/* "1.2 GiB", "-", with a + where NVML does not know all of it. */
+static const char *gpu_text(const struct sample_process *p)
+{
+	static char text[32];
+	bool known;
+	const uint64_t bytes = sample_on_gpus(p, &known);
+
+	if (!p->nr_gpus)
+		return "-";
+	snprintf(text, sizeof(text), "%s%s", size_text(bytes), known ? "" : "+");
+	return text;
+}
+
+/* @gpus: there is a column of them. */
+static void draw_row(int y, const struct row *row, bool gpus, bool selected)
 {
 	const struct sample_process *p = row->process;
 	const bool known = row->moves.source != SOURCE_NONE;
@@ -264,8 +280,9 @@ static void draw_row(int y, const struct row *row, bool selected)
 	snprintf(hints, sizeof(hints), "%u", p->waiting);
 	if (selected)
 		attron(A_REVERSE);
-	draw_line(y, "%7d %-16.16s %10s %10s%c %10s %10s %-9s %6s %5s %5u", p->pid, p->name,
-		  seen ? size_text(sample_on_device(p)) : "-",
+	draw_line(y, "%7d %-16.16s %*s%s%10s %10s%c %10s %10s %-9s %6s %5s %5u", p->pid, p->name,
+		  gpus ? 10 : 0, gpus ? gpu_text(p) : "", gpus ? " " : "",
+		  seen && !p->other ? size_text(sample_on_device(p)) : "-",
 		  seen ? size_text(sample_on_host(p)) : "-", p->partial ? '+' : ' ',
 		  rate(row->moves.to_device, known), rate(row->moves.to_host, known),
 		  sample_source_name(row->moves.source), p->all_ranges ? thrash : "-",
@@ -287,6 +304,15 @@ static void draw_module(const struct top *t)
 			  m->thrashed, m->hints);
 	else
 		draw_line(0, "hetmem.ko is not loaded: no device's pages, moves or hints");
+}
+
+static void draw_gpu(int y, unsigned int index, const struct gpu *gpu)
+{
+	if (gpu->known)
+		draw_line(y, "GPU %u (%s): %s of %s used", index, gpu->name, size_text(gpu->used),
+			  size_text(gpu->total));
+	else
+		draw_line(y, "GPU %u (%s): its memory is not known", index, gpu->name);
 }
 
 /* From line @y on, before the last one. */
@@ -348,15 +374,21 @@ static void draw(struct top *t)
 {
 	const unsigned int selected = find_selected(t);
 	/* The list has what is left by head and foot, half of it if there are pools. */
-	int room = LINES - 4, y = 2;
+	const unsigned int nr_gpus = t->now.gpus.nr;
+	int room, y = 1;
 	unsigned int i;
 
 	erase();
 	draw_module(t);
+	/* Half of the screen at most is for GPUs. */
+	for (i = 0; i < nr_gpus && y < LINES / 2 - 1; i++)
+		draw_gpu(y++, i, &t->now.gpus.gpus[i]);
 	attron(A_BOLD);
-	draw_line(1, "%7s %-16s %10s %10s  %10s %10s %-9s %6s %5s %5s", "PID", "NAME", "ON DEVICE",
+	draw_line(y++, "%7s %-16s %*s%s%10s %10s  %10s %10s %-9s %6s %5s %5s", "PID", "NAME",
+		  nr_gpus ? 10 : 0, nr_gpus ? "GPU" : "", nr_gpus ? " " : "", "ON DEVICE",
 		  "ON HOST", "TO DEV/S", "TO HOST/S", "SOURCE", "THRASH", "HINTS", "POOLS");
 	attroff(A_BOLD);
+	room = LINES - 2 - y;
 	if (t->nr_rows && t->rows[selected].process->nr_pools && room > 8)
 		room /= 2;
 	if (room < 1)
@@ -368,8 +400,8 @@ static void draw(struct top *t)
 		t->first = selected;
 	if (selected >= t->first + room)
 		t->first = selected - room + 1;
-	for (i = t->first; i < t->nr_rows && y < 2 + room; i++)
-		draw_row(y++, &t->rows[i], i == selected);
+	for (i = t->first; i < t->nr_rows && i - t->first < (unsigned int)room; i++)
+		draw_row(y++, &t->rows[i], nr_gpus, i == selected);
 	if (!t->nr_rows)
 		draw_line(y++, *t->filter ? "no process has such a name" : "no process uses hetmem");
 	draw_pools(y, t->nr_rows ? t->rows[selected].process : NULL);
