@@ -41,7 +41,8 @@
  * migrate_vma_*(). A notification takes at most 64 contexts, for each O(log n) for
  * n ranges and then at most 64 of them, and 64 windows; an unmapping also marks
  * the pins there. It always succeeds. Readers of the table hold RCU and then hm->lock,
- * under which an hm that is being freed has no contexts.
+ * under which an hm that is being freed has no contexts. An hm enters the table once and
+ * leaves it when it is freed: a reader would see the contexts of one that comes back twice.
  */
 #include <linux/hashtable.h>
 #include <linux/wait_bit.h>
@@ -215,6 +216,9 @@ static void notifier_free(struct mmu_notifier *notifier)
 {
 	struct hetmem_mm *hm = mm_of(notifier);
 
+	spin_lock(&hetmem_mms_lock);
+	hash_del_rcu(&hm->node);
+	spin_unlock(&hetmem_mms_lock);
 	kfree_rcu(hm, rcu);
 	if (atomic_dec_and_test(&hetmem_nr_mms))
 		wake_up_var(&hetmem_nr_mms);
@@ -261,17 +265,17 @@ int hetmem_mm_attach(struct hetmem_context *ctx)
 	hm = mm_of(notifier);
 	ctx->hm = hm;
 	spin_lock(&hetmem_mms_lock);
-	if (!hm->nr_contexts)
+	if (!hash_hashed(&hm->node))
 		hash_add_rcu(hetmem_mms, &hm->node, (unsigned long)mm);
+	spin_unlock(&hetmem_mms_lock);
 	spin_lock(&hm->lock);
 	room = hm->nr_contexts < HETMEM_MAX_CONTEXTS;
 	pays = !hm->nr_contexts;
 	if (room) {
 		list_add_tail(&ctx->siblings, &hm->contexts);
-		hm->nr_contexts++;
+		WRITE_ONCE(hm->nr_contexts, hm->nr_contexts + 1);
 	}
 	spin_unlock(&hm->lock);
-	spin_unlock(&hetmem_mms_lock);
 	if (!room) {
 		mmu_notifier_put(notifier);
 		ret = -EDQUOT;
@@ -289,21 +293,15 @@ void hetmem_mm_detach(struct hetmem_context *ctx)
 	struct hetmem_mm *hm = ctx->hm;
 	bool pays;
 
-	spin_lock(&hetmem_mms_lock);
 	spin_lock(&hm->lock);
 	pays = list_is_first(&ctx->siblings, &hm->contexts);
 	list_del(&ctx->siblings);
-	hm->nr_contexts--;
+	WRITE_ONCE(hm->nr_contexts, hm->nr_contexts - 1);
 	if (pays)
 		hetmem_account(ctx->user, sizeof(*hm), -1);
 	if (pays && hm->nr_contexts)
 		hetmem_account(list_first_entry(&hm->contexts, struct hetmem_context,
 						siblings)->user, sizeof(*hm), 1);
-	spin_unlock(&hm->lock);
-	if (!hm->nr_contexts)
-		hash_del_rcu(&hm->node);
-	spin_unlock(&hetmem_mms_lock);
-	spin_lock(&hm->lock);
 	hetmem_hints_fail(ctx);
 	spin_unlock(&hm->lock);
 }
@@ -327,7 +325,8 @@ struct hetmem_mm *hetmem_mm_find(const struct mm_struct *mm)
 	struct hetmem_mm *hm;
 
 	hash_for_each_possible_rcu(hetmem_mms, hm, node, (unsigned long)mm) {
-		if (hm->notifier.mm == mm)
+		/* One that is being freed has none; the next may be there already. */
+		if (hm->notifier.mm == mm && READ_ONCE(hm->nr_contexts))
 			return hm;
 	}
 	return NULL;

@@ -41,7 +41,7 @@ struct hetmem_seen {
 /**
  * struct hetmem_mm - an address space that has contexts
  * @notifier: has its mm_struct; keeps it
- * @node: in the table of address spaces, while there are contexts
+ * @node: in the table of address spaces, from the first context on until it is freed
  * @rcu: for readers of that table
  * @tgid: of the process that opened the first context, for tracing
  * @looks: bounds @windows, and with them what a notification looks at

@@ -3,6 +3,8 @@
 #include "libktest/harness.h"
 #include "libktest/sysfs.h"
 
+#include <pthread.h>
+
 #define BLOCK	(2 * MiB)
 #define SIZE	(4 * BLOCK)
 
@@ -144,6 +146,95 @@ TEST_F(list, of_users)
 	turn_pass(t.to_child[1]);
 	EXPECT_EQ(0, child_status(pid));
 	EXPECT_EQ(0, sysfs_set("caps/user_kb", cap));
+}
+
+/* Processes with one context each, so that several share each row of the table. */
+#define CROWD		400
+/* Processes whose contexts come and go. */
+#define RESTLESS	8
+
+static void *open_and_close(void *stop)
+{
+	while (!word_read(stop))
+		close(hm_open());
+	return NULL;
+}
+
+/* Forks @nr processes that have one context each, or @stop and threads that change theirs. */
+static int crowd_start(pid_t *pids, int nr, int *stop)
+{
+	pthread_t threads[2];
+	int i, k;
+
+	for (i = 0; i < nr; i++) {
+		pids[i] = fork();
+		if (pids[i] < 0)
+			return -errno;
+		if (pids[i])
+			continue;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		CHILD_CHECK(stop || hm_open() >= 0);
+		for (k = 0; stop && k < 2; k++)
+			CHILD_CHECK(!pthread_create(&threads[k], NULL, open_and_close, stop));
+		pause();
+		_exit(1);
+	}
+	return 0;
+}
+
+static void crowd_end(const pid_t *pids, int nr)
+{
+	while (nr--) {
+		kill(pids[nr], SIGKILL);
+		child_status(pids[nr]);
+	}
+}
+
+/* Entries of @pids among the @n of @e. */
+static int listed_of(const struct hetmem_list_entry *e, int n, const pid_t *pids, int nr)
+{
+	int sum = 0, i;
+
+	for (; n--; e++) {
+		for (i = 0; i < nr && pids[i] != (pid_t)e->pid; i++)
+			;
+		sum += i < nr;
+	}
+	return sum;
+}
+
+/* Address spaces whose last context closes while another one opens move nobody. */
+TEST_F(list, never_twice)
+{
+	const int crowd = slow_kernel() ? CROWD / 8 : CROWD, rounds = test_rounds(3000);
+	const int room = CROWD + 2 * RESTLESS + 16;
+	struct hetmem_list_entry *e = calloc(room, sizeof(*e));
+	int *stop = mmap(NULL, page_size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			 -1, 0);
+	pid_t pids[CROWD], restless[RESTLESS];
+	int i, nr = 0, here, seen = crowd;
+
+	ASSERT_NE(MAP_FAILED, (void *)stop);
+	ASSERT_NE(NULL, e);
+	here = hm_list(self->fd, NULL, 0);
+	ASSERT_EQ(0, crowd_start(pids, crowd, NULL));
+	EXPECT_TRUE(EVENTUALLY(hm_list(self->fd, NULL, 0) == here + crowd));
+	ASSERT_EQ(0, crowd_start(restless, RESTLESS, stop));
+	for (i = 0; i < rounds; i++) {
+		nr = hm_list(self->fd, e, room);
+		EXPECT_LE(here + crowd, nr);
+		EXPECT_GE(here + crowd + 2 * RESTLESS, nr);
+		if (nr < here + crowd || nr > here + crowd + 2 * RESTLESS)
+			break;
+		if (i % 16 == 0) {
+			seen = listed_of(e, nr, pids, crowd);
+			EXPECT_EQ(crowd, seen);
+		}
+	}
+	crowd_end(restless, RESTLESS);
+	crowd_end(pids, crowd);
+	munmap(stop, page_size());
+	free(e);
 }
 
 TEST_HARNESS_MAIN
