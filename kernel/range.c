@@ -14,10 +14,11 @@
  *
  * A range remembers, for each block of 2 MiB, how many of its pages were on a
  * device when that was last known; whether it is dirty, notified since; and
- * whether the last notification was EXCLUSIVE. A notification marks at most
- * HETMEM_MARK_MAX blocks of a range one by one; beyond, the whole range.
- * Looking again is refresh.c's, in the context of the caller. Devices that are
- * registered with hetmem report themselves what arrives.
+ * whether the last notification was EXCLUSIVE. A notification sets the bits of
+ * the blocks that it touches, however many: a word of them is 128 MiB, and the
+ * quota of a user bounds all bits. Looking again is refresh.c's, in the context of
+ * the caller. Devices that are registered with hetmem report themselves what
+ * arrives.
  *
  * Locking. hm->lock, see notifier.c. Ranges are allocated before it is taken
  * and freed after it was dropped.
@@ -25,9 +26,6 @@
 #include "device.h"
 #include "range.h"
 #include "trace.h"
-
-/* Blocks of a range that one notification marks one by one. */
-#define HETMEM_MARK_MAX		64
 
 /* Ranges of a context that one notification, or report, pays for one by one. */
 #define HETMEM_NOTIFY_MAX	64
@@ -188,13 +186,10 @@ void hetmem_range_del_all(struct hetmem_context *ctx)
 }
 
 /* Where pages are may have changed in @nr blocks from @first on. */
-static void range_mark(struct hetmem_context *ctx, struct hetmem_range *range, unsigned long first,
-		       unsigned long nr, bool exclusive)
+static void range_mark(struct hetmem_range *range, unsigned long first, unsigned long nr,
+		       bool exclusive)
 {
-	if (nr > HETMEM_MARK_MAX)
-		range->clean_as_of = ctx->all_dirty - 1;
-	else
-		bitmap_set(range->dirty, first, nr);
+	bitmap_set(range->dirty, first, nr);
 	if (exclusive)
 		bitmap_set(range->exclusive, first, nr);
 	else if (range->any_exclusive)
@@ -216,7 +211,7 @@ static void range_notify(struct hetmem_context *ctx, struct hetmem_range *range,
 	    (n->change == HETMEM_CHANGE_REPLACE && range->on_device))
 		range->moving = jiffies;
 	if (n->change != HETMEM_CHANGE_PROTECT)
-		range_mark(ctx, range, first, nr, n->change == HETMEM_CHANGE_EXCLUSIVE);
+		range_mark(range, first, nr, n->change == HETMEM_CHANGE_EXCLUSIVE);
 	if (n->attempt)
 		hetmem_thrash_attempt(ctx, range, start, last);
 }

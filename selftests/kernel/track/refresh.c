@@ -157,20 +157,24 @@ TEST_F(refresh, marked_by)
 	EXPECT_EQ(0, child_status(pid));
 }
 
-/* Up to 64 blocks one by one, beyond that the range. */
+/* Exactly the blocks that were notified, however many. */
 TEST_F(refresh, many_blocks)
 {
+	static const int numbers[] = { 63, 64, 65, 66, 89 };
+	unsigned int n;
 	int i;
 
 	EXPECT_WALKED(BLOCKS);
-	ASSERT_EQ(0, madvise(AT(10), 64 * BLOCK, MADV_DONTNEED));
-	EXPECT_WALKED(64);
-	ASSERT_EQ(0, madvise(AT(10), 65 * BLOCK, MADV_DONTNEED));
+	for (n = 0; n < ARRAY_SIZE(numbers); n++) {
+		ASSERT_EQ(0, madvise(AT(10), numbers[n] * BLOCK, MADV_DONTNEED));
+		EXPECT_WALKED(numbers[n]);
+	}
+	ASSERT_EQ(0, madvise(AT(0), SIZE, MADV_DONTNEED));
 	EXPECT_WALKED(BLOCKS);
-	/* 65 blocks, 63 pages more than two of them at the ends. */
+	/* 65 blocks: 63 and a page of each neighbour. */
 	ASSERT_EQ(0, madvise(AT(11) - page_size(), 63 * BLOCK +
 			     2 * page_size(), MADV_DONTNEED));
-	EXPECT_WALKED(BLOCKS);
+	EXPECT_WALKED(65);
 	/* Each block once, however often it is marked. */
 	for (i = 0; i < 50; i++) {
 		ASSERT_EQ(0, madvise(AT(i % 7 * 3), page_size(),
@@ -187,6 +191,24 @@ TEST_F(refresh, many_blocks)
 	ASSERT_EQ(0, madvise(AT(50), 50 * BLOCK, MADV_DONTNEED));
 	EXPECT_WALKED(10);
 	EXPECT_EQ(40, hm_dirty(self->fd, AT(60)));
+}
+
+/* One unmapping in a range of 64 GiB: its own blocks, also of many words of bits. */
+TEST_F(refresh, many_words)
+{
+	const size_t size = 64UL << 30, odd = 12345 * BLOCK, part = 7001 * BLOCK;
+	char *p = mmap(FAR, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS |
+		       MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+
+	ASSERT_EQ(FAR, p);
+	ASSERT_EQ(0, hm_track(self->fd, p, size));
+	ASSERT_EQ(0, hm_refresh(self->fd, p, &self->cmd));
+	ASSERT_EQ(size / BLOCK, self->cmd.walked_blocks);
+	ASSERT_EQ(0, munmap(p + odd, part));
+	EXPECT_EQ((long)(part / BLOCK), hm_dirty(self->fd, p));
+	EXPECT_EQ(0, hm_refresh(self->fd, p, &self->cmd));
+	EXPECT_EQ(part / BLOCK, self->cmd.walked_blocks);
+	munmap(p, size);
 }
 
 /* Two contexts have each their own marks. */
