@@ -201,6 +201,7 @@ struct hetmem_context *hetmem_context_open(void)
 	mutex_init(&ctx->refresh);
 	init_waitqueue_head(&ctx->wait);
 	INIT_LIST_HEAD(&ctx->hints);
+	INIT_LIST_HEAD(&ctx->parked);
 	hetmem_pin_open(ctx);
 	ctx->opener = get_pid(task_tgid(current));
 	ret = hetmem_thrash_open(ctx);

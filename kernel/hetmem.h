@@ -139,6 +139,7 @@ struct hetmem_binding {
  * @nr_bindings: used entries of @bindings
  * @hints: waiting for this executor, see hint.c
  * @nr_hints: how many they are
+ * @parked: hints made through this context whose threads have left, see hint.c
  * @limited: the last one was refused because of a limit
  */
 struct hetmem_context {
@@ -168,6 +169,7 @@ struct hetmem_context {
 	unsigned int nr_bindings;
 	struct list_head hints;
 	unsigned int nr_hints;
+	struct list_head parked;
 	bool limited;
 };
 
@@ -242,6 +244,7 @@ int hetmem_unpin(struct hetmem_context *ctx, void *cmd);
 
 /* hint.c */
 void hetmem_hints_fail(struct hetmem_context *ctx);
+void hetmem_hints_drop(struct hetmem_context *ctx);
 int hetmem_bind_device(struct hetmem_context *ctx, void *cmd);
 int hetmem_hint(struct hetmem_context *ctx, void *cmd);
 int hetmem_complete(struct hetmem_context *ctx, void *cmd);

@@ -6,9 +6,16 @@
  * the kernel carries the wish and the answer and moves nothing. A context that
  * has bound itself as executor for a device gets hints for its address space as
  * events in its ring, first in, first out, and answers each with COMPLETE. The
- * asker waits. Its hint, which lives on its stack, is in the executor's queue
- * until it is answered, times out, is withdrawn by a signal, or the executor
- * goes. The asker holds a file of the executor's address space, so that stays.
+ * asker waits. Its hint is in the executor's queue until it is answered, times
+ * out, is withdrawn by a signal, or the executor goes. The asker holds a file of
+ * the executor's address space, so that stays.
+ *
+ * A freezer, a stop or a tracer takes the asker out of the kernel without a signal
+ * handler, and the system call is restarted afterwards. Its hint is parked in the
+ * asker's context meanwhile, queued or answered, and the restarted call, known by
+ * its thread and its arguments, waits for the rest of the time. The next HINT of the
+ * thread drops a parked hint that it does not continue, any HINT those of threads
+ * that have ended.
  *
  * A user may have caps/max_hints hints in one queue, so that one asker cannot
  * shut others out, and a queue takes HETMEM_QUEUE_MAX.
@@ -27,36 +34,72 @@
 /**
  * struct hetmem_hint - a hint under way
  * @node: in executor->hints
+ * @parked: in context->parked, while its thread is not here
  * @executor: in whose queue it is; NULL: in none
  * @id: by which the executor answers
  * @asker: as hetmem_current_user() returns it
+ * @thread: that asks
+ * @deadline: jiffies
  * @cmd: what is asked for, and the outcome
  * @location: where the executor found the device
  * @done: the outcome is there
- * @error: the executor is gone
+ * @error: why there is none: a negative errno
  */
 struct hetmem_hint {
 	struct list_head node;
+	struct list_head parked;
 	struct hetmem_context *executor;
 	u64 id;
 	kuid_t asker;
-	struct hetmem_cmd_hint *cmd;
+	struct pid *thread;
+	unsigned long deadline;
+	struct hetmem_cmd_hint cmd;
 	u32 location;
 	struct completion done;
-	bool error;
+	int error;
 };
 
 static atomic64_t hetmem_last_hint;
 
-/* Takes a hint out of its queue: its outcome is there. hm->lock is held. */
-static void hint_finish(struct hetmem_hint *hint)
+/*
+ * Takes a hint out of its queue: its outcome is there, or will not come because of
+ * @error. hm->lock is held.
+ */
+static void hint_finish(struct hetmem_hint *hint, int error)
 {
-	trace_hetmem_complete(hint->executor, hint->cmd->start, hint->cmd->end, hint->location,
-			      hint->id, hint->cmd->result);
+	hint->error = error;
+	if (error)
+		hint->cmd.result = error;
+	trace_hetmem_complete(hint->executor, hint->cmd.start, hint->cmd.end, hint->location,
+			      hint->id, hint->cmd.result);
 	list_del(&hint->node);
 	hint->executor->nr_hints--;
 	hint->executor = NULL;
 	complete(&hint->done);
+}
+
+static void hint_free(struct hetmem_hint *hint)
+{
+	put_pid(hint->thread);
+	kfree(hint);
+}
+
+/* Ends a parked hint. hm->lock is held. */
+static void hint_drop(struct hetmem_hint *hint)
+{
+	if (hint->executor)
+		hint_finish(hint, -EINTR);
+	list_del(&hint->parked);
+	hint_free(hint);
+}
+
+/* At close. hm->lock is held. */
+void hetmem_hints_drop(struct hetmem_context *ctx)
+{
+	struct hetmem_hint *hint, *next;
+
+	list_for_each_entry_safe(hint, next, &ctx->parked, parked)
+		hint_drop(hint);
 }
 
 /* The executor that a context may be is gone. hm->lock is held. */
@@ -67,10 +110,8 @@ void hetmem_hints_fail(struct hetmem_context *ctx)
 
 	for (i = 0; i < ctx->nr_bindings; i++)
 		ctx->bindings[i].executor = false;
-	list_for_each_entry_safe(hint, next, &ctx->hints, node) {
-		hint->error = true;
-		hint_finish(hint);
-	}
+	list_for_each_entry_safe(hint, next, &ctx->hints, node)
+		hint_finish(hint, -EOWNERDEAD);
 }
 
 /*
@@ -150,11 +191,16 @@ int hetmem_bind_device(struct hetmem_context *ctx, void *arg)
 static bool hint_may(const struct hetmem_context *executor, const struct hetmem_hint *hint)
 {
 	const unsigned int max = READ_ONCE(hetmem_max_hints);
-	const struct hetmem_hint *other;
+	struct hetmem_hint *other, *next;
 	unsigned int nr = 0;
 
-	list_for_each_entry(other, &executor->hints, node)
-		nr += uid_eq(other->asker, hint->asker);
+	list_for_each_entry_safe(other, next, &executor->hints, node) {
+		/* Nobody else ends one whose thread is not here. */
+		if (!list_empty(&other->parked) && time_after(jiffies, other->deadline))
+			hint_finish(other, -ETIMEDOUT);
+		else
+			nr += uid_eq(other->asker, hint->asker);
+	}
 	if (nr < max && executor->nr_hints < HETMEM_QUEUE_MAX)
 		return true;
 	trace_hetmem_limit_hit("max_hints", max);
@@ -167,8 +213,8 @@ static bool executor_tell(struct hetmem_context *executor, const struct hetmem_h
 {
 	struct hetmem_event event = {
 		.type = type,
-		.start = hint->cmd->start,
-		.end = hint->cmd->end,
+		.start = hint->cmd.start,
+		.end = hint->cmd.end,
 		.location = hint->location,
 		.data = type == HETMEM_EVENT_HINT ? hint->id : 0,
 	};
@@ -190,7 +236,7 @@ static bool executor_tell(struct hetmem_context *executor, const struct hetmem_h
 static int hint_limit(struct hetmem_context *executor, const struct hetmem_hint *hint,
 		      const struct hetmem_binding *binding)
 {
-	u64 pages = (hint->cmd->end - hint->cmd->start) >> PAGE_SHIFT;
+	u64 pages = (hint->cmd.end - hint->cmd.start) >> PAGE_SHIFT;
 	const struct hetmem_hint *other;
 	int ret;
 
@@ -198,7 +244,7 @@ static int hint_limit(struct hetmem_context *executor, const struct hetmem_hint 
 		return 0;
 	list_for_each_entry(other, &executor->hints, node) {
 		if (other->location == binding->location)
-			pages += (other->cmd->end - other->cmd->start) >> PAGE_SHIFT;
+			pages += (other->cmd.end - other->cmd.start) >> PAGE_SHIFT;
 	}
 	ret = hetmem_foreign_limit(executor->hm, binding->location, binding->uuid, pages);
 	if (ret && !executor->limited)
@@ -210,7 +256,7 @@ static int hint_limit(struct hetmem_context *executor, const struct hetmem_hint 
 /* Queues @hint for the executor in @hm. hm->lock is held. */
 static int hint_queue(struct hetmem_mm *hm, struct hetmem_hint *hint)
 {
-	const struct hetmem_cmd_hint *cmd = hint->cmd;
+	const struct hetmem_cmd_hint *cmd = &hint->cmd;
 	struct hetmem_binding *binding = NULL;
 	struct hetmem_context *executor;
 	int ret;
@@ -236,51 +282,121 @@ static int hint_queue(struct hetmem_mm *hm, struct hetmem_hint *hint)
 	return ret;
 }
 
-/* Waits for the outcome of a hint that was queued. */
-static int hint_wait(struct hetmem_mm *hm, struct hetmem_hint *hint)
+/* The parked hint that a restarted HINT of current continues, or NULL. hm->lock is held. */
+static struct hetmem_hint *hint_unpark(struct hetmem_context *ctx,
+				       const struct hetmem_cmd_hint *cmd)
 {
-	unsigned long timeout = msecs_to_jiffies(hint->cmd->timeout_ms);
-	long left;
-	int ret = 0;
+	struct hetmem_hint *hint, *next, *found = NULL;
 
-	left = wait_for_completion_interruptible_timeout(&hint->done, timeout);
-	/* Also where it was completed: by then nobody uses it any more. */
-	spin_lock(&hm->lock);
-	if (hint->executor) {
-		ret = left ? -EINTR : -ETIMEDOUT;
-		hint->cmd->result = ret;
-		hint_finish(hint);
+	list_for_each_entry_safe(hint, next, &ctx->parked, parked) {
+		const bool mine = hint->thread == task_pid(current);
+
+		if (mine && !memcmp(&hint->cmd, cmd, offsetof(typeof(*cmd), id))) {
+			list_del_init(&hint->parked);
+			found = hint;
+		} else if (mine || !pid_has_task(hint->thread, PIDTYPE_PID)) {
+			hint_drop(hint);
+		}
 	}
-	spin_unlock(&hm->lock);
-	return hint->error ? -EOWNERDEAD : ret;
+	return found;
+}
+
+/*
+ * Whether current, which has been interrupted, may come back without a signal
+ * handler having run. A tracer decides that later.
+ */
+static bool may_restart(void)
+{
+	const struct k_sigaction *action = current->sighand->action;
+	bool restarts = true;
+	sigset_t pending;
+	int sig;
+
+	if (fatal_signal_pending(current))
+		return false;
+	spin_lock_irq(&current->sighand->siglock);
+	sigorsets(&pending, &current->pending.signal, &current->signal->shared_pending.signal);
+	sigandnsets(&pending, &pending, &current->blocked);
+	for (sig = 1; sig <= _NSIG && !current->ptrace; sig++) {
+		if (sigismember(&pending, sig) && action[sig - 1].sa.sa_handler != SIG_IGN &&
+		    (action[sig - 1].sa.sa_handler != SIG_DFL || sig_fatal(current, sig)))
+			restarts = false;
+	}
+	spin_unlock_irq(&current->sighand->siglock);
+	return restarts;
+}
+
+/* Waits for the outcome of a hint. Return: -ERESTARTNOHAND: it is parked. */
+static int hint_wait(struct hetmem_context *ctx, struct hetmem_hint *hint)
+{
+	const long timeout = max((long)(hint->deadline - jiffies), 0L);
+	const long left = wait_for_completion_interruptible_timeout(&hint->done, timeout);
+	const bool parks = left < 0 && may_restart();
+	int ret;
+
+	/* Also where it was completed: by then nobody uses it any more. */
+	spin_lock(&ctx->hm->lock);
+	if (hint->executor && parks)
+		list_add_tail(&hint->parked, &ctx->parked);
+	else if (hint->executor)
+		hint_finish(hint, left ? -EINTR : -ETIMEDOUT);
+	ret = hint->executor ? -ERESTARTNOHAND : hint->error;
+	spin_unlock(&ctx->hm->lock);
+	return ret;
+}
+
+/* A hint of current's that is in no queue, or NULL. */
+static struct hetmem_hint *hint_make(const struct hetmem_cmd_hint *cmd)
+{
+	struct hetmem_hint *hint = kzalloc(sizeof(*hint), HETMEM_GFP);
+
+	if (!hint)
+		return NULL;
+	hint->cmd = *cmd;
+	hint->cmd.moved = 0;
+	hint->cmd.result = 0;
+	hint->asker = hetmem_current_user();
+	hint->thread = get_pid(task_pid(current));
+	hint->deadline = jiffies + msecs_to_jiffies(cmd->timeout_ms);
+	INIT_LIST_HEAD(&hint->parked);
+	init_completion(&hint->done);
+	return hint;
 }
 
 /* HETMEM_IOC_HINT; that the caller may was checked. */
 int hetmem_hint(struct hetmem_context *ctx, void *arg)
 {
 	struct hetmem_cmd_hint *cmd = arg;
-	struct hetmem_mm *hm = ctx->hm;
 	const u32 kind = HETMEM_LOC_KIND(cmd->location);
-	struct hetmem_hint hint = {
-		.cmd = cmd,
-		.asker = hetmem_current_user(),
-	};
-	int ret;
+	struct hetmem_hint *hint;
+	int ret = 0;
 
 	if (!cmd->timeout_ms || cmd->timeout_ms > HETMEM_HINT_TIMEOUT_MAX ||
 	    (kind != HETMEM_HOST && !hetmem_on_device(cmd->location)))
 		return -EINVAL;
 	if (!hetmem_is_foreign(cmd->location) && memchr_inv(cmd->uuid, 0, sizeof(cmd->uuid)))
 		return -EINVAL;
-	cmd->result = 0;
-	cmd->moved = 0;
-	init_completion(&hint.done);
 
-	spin_lock(&hm->lock);
-	ret = hint_queue(hm, &hint);
-	spin_unlock(&hm->lock);
-	cmd->id = hint.id;
-	return ret ? ret : hint_wait(hm, &hint);
+	spin_lock(&ctx->hm->lock);
+	hint = hint_unpark(ctx, cmd);
+	spin_unlock(&ctx->hm->lock);
+	if (!hint) {
+		hint = hint_make(cmd);
+		if (!hint)
+			return -ENOMEM;
+		spin_lock(&ctx->hm->lock);
+		ret = hint_queue(ctx->hm, hint);
+		spin_unlock(&ctx->hm->lock);
+	}
+	if (!ret)
+		ret = hint_wait(ctx, hint);
+	if (ret == -ERESTARTNOHAND)
+		return ret;
+	cmd->id = hint->id;
+	cmd->moved = hint->cmd.moved;
+	cmd->result = hint->cmd.result;
+	hint_free(hint);
+	return ret;
 }
 
 /* HETMEM_IOC_COMPLETE */
@@ -296,9 +412,9 @@ int hetmem_complete(struct hetmem_context *ctx, void *arg)
 	list_for_each_entry(hint, &ctx->hints, node) {
 		if (hint->id != cmd->id)
 			continue;
-		hint->cmd->result = cmd->result;
-		hint->cmd->moved = cmd->moved;
-		hint_finish(hint);
+		hint->cmd.result = cmd->result;
+		hint->cmd.moved = cmd->moved;
+		hint_finish(hint, 0);
 		ret = 0;
 		break;
 	}

@@ -303,6 +303,7 @@ void hetmem_mm_detach(struct hetmem_context *ctx)
 		hetmem_account(list_first_entry(&hm->contexts, struct hetmem_context,
 						siblings)->user, sizeof(*hm), 1);
 	hetmem_hints_fail(ctx);
+	hetmem_hints_drop(ctx);
 	spin_unlock(&hm->lock);
 }
 

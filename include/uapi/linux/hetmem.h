@@ -826,9 +826,14 @@ struct hetmem_cmd_bind_device {
  *	-EDQUOT		the hint exceeds foreign/limits of sysfs
  *	-ETIMEDOUT	no answer in time
  *	-EOWNERDEAD	the executor's address space or its context is gone
- *	-EINTR		any signal
+ *	-EINTR		a signal that has a handler, or a fatal one
  * After -ETIMEDOUT and -EINTR the hint is withdrawn. The executor may still carry
  * it out.
+ *
+ * A freezer, a stop (SIGSTOP) and a tracer do not end HINT. The hint stays queued,
+ * and the thread waits for it again afterwards, for what is left of @timeout_ms. If a
+ * tracer lets a handler run, HINT returns -EINTR and the hint stays queued until the
+ * thread makes another HINT or @timeout_ms is over. The same HINT again waits for that hint.
  */
 struct hetmem_cmd_hint {
 	__u32		size;
