@@ -55,14 +55,15 @@ struct hetmem_counters {
 
 /*
  * Caps, set through sysfs: hints of one user at one executor; kernel memory of
- * one user, and of all users.
+ * one user, and of all users; memory that one user has pinned.
  */
-extern unsigned int hetmem_max_hints, hetmem_user_kb, hetmem_total_kb;
+extern unsigned int hetmem_max_hints, hetmem_user_kb, hetmem_total_kb, hetmem_pinned_kb;
 
 /* Counters: events since the module was loaded, and objects that exist. */
 enum hetmem_total_nr {
 	HETMEM_TOTAL_CONTEXTS, /* that there are */
 	HETMEM_TOTAL_RANGES, /* that there are */
+	HETMEM_TOTAL_PINNED, /* that there are, pages */
 	HETMEM_TOTAL_CALLBACKS,
 	HETMEM_TOTAL_DECODES,
 	HETMEM_TOTAL_MOVING,
@@ -90,12 +91,14 @@ static inline void hetmem_total_add(enum hetmem_total_nr what, s64 nr)
  * @uid: as hetmem_current_user() returns it
  * @nr_contexts: that the user has; protected as the table is
  * @bytes: of kernel memory that they and what belongs to them use
+ * @pinned: pages that they hold
  */
 struct hetmem_user {
 	struct hlist_node node;
 	kuid_t uid;
 	unsigned int nr_contexts;
 	atomic64_t bytes;
+	atomic64_t pinned;
 };
 
 /**
@@ -131,6 +134,7 @@ struct hetmem_binding {
  * @wait: for events
  * @pins: pages held on the host, by address, see pin.c
  * @nr_pin_groups: in @pins
+ * @nr_pin_ending: of these, that have an end to hand on
  * @nr_pinned: pages held
  * @reap: held while pages of @pins are dropped, outside of hm->lock
  * @pin_next: jiffies, when @pin_work is to look at them
@@ -161,6 +165,7 @@ struct hetmem_context {
 	wait_queue_head_t wait;
 	struct rb_root pins;
 	unsigned int nr_pin_groups;
+	unsigned int nr_pin_ending;
 	unsigned long nr_pinned;
 	struct mutex reap; /* see pin.c */
 	unsigned long pin_next;

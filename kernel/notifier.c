@@ -40,9 +40,10 @@
  * these locks sleeps, allocates, takes mmap_lock or calls hmm_range_fault() or
  * migrate_vma_*(). A notification takes at most 64 contexts, for each O(log n) for
  * n ranges and then at most 64 of them and a bit for each block, and 64 windows;
- * an unmapping also marks the pins there. It always succeeds. Readers of the table hold RCU and then hm->lock,
- * under which an hm that is being freed has no contexts. An hm enters the table once and
- * leaves it when it is freed: a reader would see the contexts of one that comes back twice.
+ * an unmapping also marks the pins of 64 groups (pin.c). It always succeeds. Readers
+ * of the table hold RCU and then hm->lock, under which an hm that is being freed has
+ * no contexts. An hm enters the table once and leaves it when it is freed: a reader
+ * would see the contexts of one that comes back twice.
  */
 #include <linux/hashtable.h>
 #include <linux/wait_bit.h>

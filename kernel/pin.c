@@ -5,7 +5,8 @@
  *
  * Design. MIGRATE with PIN takes references that no migration gets past
  * (FOLL_LONGTERM), in the caller's context only, charged to mm->pinned_vm
- * against RLIMIT_MEMLOCK. A context holds a page of its address space at most
+ * against RLIMIT_MEMLOCK, and to the user against caps/pinned_kb: RLIMIT_MEMLOCK
+ * bounds a process, not a user. A context holds a page of its address space at most
  * once; pinning it again prolongs that. The pages held are kept in groups of
  * 64 neighbours, in a tree by address. So pinning and ending n pages costs
  * O(n log n), however calls overlap.
@@ -14,7 +15,10 @@
  * ends, by UNPIN, or with the context. pin_reap() alone drops references and
  * their charge. A notification only marks pages as ended and queues the work
  * item of the context. That looks at all groups, and so rests for longer the
- * more there are: it takes about 1% of a CPU at most.
+ * more there are: it takes about 1% of a CPU at most. A notification marks the pages
+ * of PIN_NOTIFY_MAX groups. The next group remembers how far the unmapping goes;
+ * each pin_reap() marks that group and hands the rest to the one after it. Until
+ * then nothing is pinned in the context: new pins would end with the old ones.
  *
  * A pin holds a page, not an address. Another page can take its place
  * (MADV_DONTNEED, truncation), and no notification is specific to that. Pinning
@@ -38,8 +42,8 @@
 #define PIN_PAUSE		msecs_to_jiffies(10)
 #define PIN_GROUPS_PER_JIFFY	(100000 / HZ)
 
-/* Groups of a context: an unmapping can have to mark all of them. */
-#define PIN_MAX_GROUPS		16384
+/* Groups that a notification marks. */
+#define PIN_NOTIFY_MAX		64
 
 /**
  * struct pin_group - pages held among 64 neighbours
@@ -47,6 +51,7 @@
  * @index: address >> PIN_SHIFT
  * @held: a bit for each page that is held
  * @ended: of these, a bit for each that is to be dropped
+ * @ends_to: all up to this byte, here and in the groups behind, is to end; or 0
  * @next: jiffies, not later than when the next of the others ends
  * @expires: jiffies, for each page
  * @pages: the pages
@@ -56,12 +61,14 @@ struct pin_group {
 	unsigned long index;
 	u64 held;
 	u64 ended;
+	unsigned long ends_to;
 	unsigned long next;
 	unsigned long expires[PIN_PAGES];
 	struct page *pages[PIN_PAGES];
 };
 
 struct workqueue_struct *hetmem_wq;
+unsigned int hetmem_pinned_kb;
 
 #define pin_group_of(_node)	rb_entry_safe(_node, struct pin_group, node)
 
@@ -135,6 +142,43 @@ static unsigned int pin_group_take(struct hetmem_context *ctx, struct pin_group 
 	return nr;
 }
 
+/* The pages of @mask, as far as they are held, end. hm->lock is held. */
+static void pin_group_end(struct hetmem_context *ctx, struct pin_group *group, u64 mask)
+{
+	mask &= group->held & ~group->ended;
+	group->ended |= mask;
+	WRITE_ONCE(ctx->nr_pinned, ctx->nr_pinned - hweight64(mask));
+}
+
+/* All from @group on up to @last is to end, later. hm->lock is held. */
+static void pin_group_ends_to(struct hetmem_context *ctx, struct pin_group *group,
+			      unsigned long last)
+{
+	WRITE_ONCE(ctx->nr_pin_ending, ctx->nr_pin_ending + !group->ends_to);
+	group->ends_to = max(group->ends_to, last);
+}
+
+/* Does so in @group, and leaves the rest to the next one. hm->lock is held. */
+static void pin_group_settle(struct hetmem_context *ctx, struct pin_group *group)
+{
+	struct pin_group *next = pin_group_of(rb_next(&group->node));
+
+	if (!group->ends_to)
+		return;
+	pin_group_end(ctx, group, pin_group_mask(group->index, 0, group->ends_to));
+	if (next && next->index <= group->ends_to >> PIN_SHIFT)
+		pin_group_ends_to(ctx, next, group->ends_to);
+	group->ends_to = 0;
+	WRITE_ONCE(ctx->nr_pin_ending, ctx->nr_pin_ending - 1);
+}
+
+static void pin_uncharge(struct hetmem_context *ctx, unsigned int nr)
+{
+	atomic64_sub(nr, &ctx->hm->notifier.mm->pinned_vm);
+	atomic64_sub(nr, &ctx->user->pinned);
+	hetmem_total_add(HETMEM_TOTAL_PINNED, -(s64)nr);
+}
+
 /**
  * pin_reap - drop pages
  * @ctx: context
@@ -147,7 +191,7 @@ static unsigned int pin_group_take(struct hetmem_context *ctx, struct pin_group 
  */
 static u64 pin_reap(struct hetmem_context *ctx, unsigned long start, unsigned long last, bool all)
 {
-	unsigned long index = start >> PIN_SHIFT, next;
+	unsigned long index = READ_ONCE(ctx->nr_pin_ending) ? 0 : start >> PIN_SHIFT, next;
 	struct page *batch[PIN_PAGES];
 	struct pin_group *group;
 	u64 dropped = 0, mask;
@@ -161,7 +205,8 @@ static u64 pin_reap(struct hetmem_context *ctx, unsigned long start, unsigned lo
 		if (!group || group->index > last >> PIN_SHIFT)
 			break;
 		index = group->index;
-		mask = all ? pin_group_mask(index, start, last) : 0;
+		pin_group_settle(ctx, group);
+		mask = all && index >= start >> PIN_SHIFT ? pin_group_mask(index, start, last) : 0;
 		if (mask || group->ended || time_after_eq(jiffies, group->next)) {
 			dropped += ctx->nr_pinned;
 			nr = pin_group_take(ctx, group, mask, batch);
@@ -177,7 +222,7 @@ static u64 pin_reap(struct hetmem_context *ctx, unsigned long start, unsigned lo
 		}
 		spin_unlock(&ctx->hm->lock);
 		unpin_user_pages(batch, nr);
-		atomic64_sub(nr, &ctx->hm->notifier.mm->pinned_vm);
+		pin_uncharge(ctx, nr);
 		mutex_unlock(&ctx->reap);
 		if (group)
 			hetmem_free(ctx->user, group, sizeof(*group));
@@ -207,17 +252,6 @@ void hetmem_pin_close(struct hetmem_context *ctx)
 	cancel_delayed_work_sync(&ctx->pin_work);
 }
 
-/* The pages of @mask, as far as they are held, end. hm->lock is held. */
-static void pin_group_end(struct hetmem_context *ctx, struct pin_group *group, u64 mask)
-{
-	mask &= group->held & ~group->ended;
-	if (!mask)
-		return;
-	group->ended |= mask;
-	WRITE_ONCE(ctx->nr_pinned, ctx->nr_pinned - hweight64(mask));
-	pin_arm(ctx, jiffies);
-}
-
 /*
  * [@start, @last] is about to be unmapped: its pins end. hm->lock is held; in a
  * notification.
@@ -225,8 +259,15 @@ static void pin_group_end(struct hetmem_context *ctx, struct pin_group *group, u
 void hetmem_pin_unmapped(struct hetmem_context *ctx, unsigned long start, unsigned long last)
 {
 	struct pin_group *group = pin_group_from(ctx, start >> PIN_SHIFT);
+	unsigned int nr;
 
-	while (group && group->index <= last >> PIN_SHIFT) {
+	for (nr = 0; group && group->index <= last >> PIN_SHIFT; nr++) {
+		if (!nr)
+			pin_arm(ctx, jiffies);
+		if (nr == PIN_NOTIFY_MAX) {
+			pin_group_ends_to(ctx, group, last);
+			break;
+		}
 		pin_group_end(ctx, group, pin_group_mask(group->index, start, last));
 		group = pin_group_of(rb_next(&group->node));
 	}
@@ -246,6 +287,8 @@ bool hetmem_pin_at(struct hetmem_context *ctx, unsigned long addr, unsigned long
 	bool pinned = false;
 	u64 held;
 
+	if (READ_ONCE(ctx->nr_pin_ending))
+		pin_reap(ctx, 0, ULONG_MAX, false);
 	spin_lock(&ctx->hm->lock);
 	group = pin_group_from(ctx, addr >> PIN_SHIFT);
 	if (group && group->index << PIN_SHIFT > addr) {
@@ -263,18 +306,30 @@ bool hetmem_pin_at(struct hetmem_context *ctx, unsigned long addr, unsigned long
 	return pinned;
 }
 
-static int pin_charge(struct mm_struct *mm, unsigned int nr, bool tell)
+static int pin_charge(struct hetmem_context *ctx, unsigned int nr, bool tell)
 {
+	const u64 user_max = READ_ONCE(hetmem_pinned_kb) >> (PAGE_SHIFT - 10);
+	atomic64_t *pinned = &ctx->hm->notifier.mm->pinned_vm;
 	const unsigned long limit = rlimit(RLIMIT_MEMLOCK);
 
-	if (!nr || hetmem_add_bounded(&mm->pinned_vm, nr, limit >> PAGE_SHIFT))
-		return 0;
-	if (!capable(CAP_IPC_LOCK)) {
-		if (tell)
-			trace_hetmem_limit_hit("RLIMIT_MEMLOCK", limit);
-		return -EDQUOT;
+	if (!hetmem_add_bounded(&ctx->user->pinned, nr, user_max)) {
+		if (!ns_capable_noaudit(&init_user_ns, CAP_SYS_RESOURCE)) {
+			if (tell)
+				trace_hetmem_limit_hit("pinned_kb", user_max << (PAGE_SHIFT - 10));
+			return -EDQUOT;
+		}
+		atomic64_add(nr, &ctx->user->pinned);
 	}
-	atomic64_add(nr, &mm->pinned_vm);
+	if (!hetmem_add_bounded(pinned, nr, limit >> PAGE_SHIFT)) {
+		if (!capable(CAP_IPC_LOCK)) {
+			if (tell)
+				trace_hetmem_limit_hit("RLIMIT_MEMLOCK", limit);
+			atomic64_sub(nr, &ctx->user->pinned);
+			return -EDQUOT;
+		}
+		atomic64_add(nr, pinned);
+	}
+	hetmem_total_add(HETMEM_TOTAL_PINNED, nr);
 	return 0;
 }
 
@@ -322,11 +377,10 @@ static int pin_keep(struct pinning *p, unsigned int got)
 		    group->pages[i] != p->pages[i - first])
 			pin_group_end(p->ctx, group, BIT_ULL(i));
 	}
-	if (p->window.unmapped || group->ended & mask)
+	if (p->window.unmapped || group->ended & mask || p->ctx->nr_pin_ending)
 		return -EBUSY;
-	if (group == p->spare && p->ctx->nr_pin_groups == PIN_MAX_GROUPS)
-		return -EDQUOT;
-	ret = pin_charge(p->ctx->hm->notifier.mm, hweight64(mask & ~group->held), p->reaped);
+	mask &= ~group->held;
+	ret = mask ? pin_charge(p->ctx, hweight64(mask), p->reaped && p->nr == 1) : 0;
 	if (ret)
 		return ret;
 	if (group == p->spare) {
@@ -393,7 +447,8 @@ static int pin_look(struct hetmem_window *window)
 	}
 	/* Where a page is still to be dropped another one cannot be kept. */
 	if (ret == -EBUSY)
-		pin_reap(ctx, p->start, p->start, false);
+		pin_reap(ctx, p->start, READ_ONCE(ctx->nr_pin_ending) ? ULONG_MAX : p->start,
+			 false);
 	if (ret != -EDQUOT || p->reaped)
 		return ret ? ret : got;
 	/* Pins that have ended can still be charged. */
@@ -456,7 +511,7 @@ int hetmem_pin(struct hetmem_context *ctx, unsigned long start, unsigned long *e
 		/* Each page of a group that is busy would take as long. */
 		if (ret == -EBUSY)
 			p.start = stop;
-		else if (ret != -EFAULT)
+		else if (ret != -EFAULT && (ret != -EDQUOT || p.nr == 1))
 			break;
 		/* One page that cannot be held can have stopped those before it. */
 		else if (p.nr > 1)
@@ -482,6 +537,7 @@ int hetmem_unpin(struct hetmem_context *ctx, void *arg)
 
 int hetmem_pin_init(void)
 {
+	hetmem_pinned_kb = min((u64)totalram_pages() << (PAGE_SHIFT - 10) >> 6, (u64)UINT_MAX);
 	hetmem_wq = alloc_workqueue("hetmem", WQ_UNBOUND | WQ_MEM_RECLAIM, 0);
 	return hetmem_wq ? 0 : -ENOMEM;
 }

@@ -32,6 +32,7 @@ struct fixed {
 static const struct fixed fixed[] = {
 	{ "caps/user_kb", 0, UINT32_MAX, "KiB of kernel memory for the contexts of one user" },
 	{ "caps/total_kb", 0, UINT32_MAX, "KiB of it for all users together" },
+	{ "caps/pinned_kb", 0, UINT32_MAX, "KiB of memory that one user may pin" },
 	{ "caps/max_hints", 1, 1024, "hints of one user that may wait for one process" },
 	{ "thrash/count", 2, 1000000, "times back and forth that make a block thrash" },
 	{ "thrash/window_ms", 1, 3600000, "within so many milliseconds" },

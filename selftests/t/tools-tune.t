@@ -14,6 +14,7 @@ make_tree()
 	mkdir -p "$sysfs"/{caps,thrash,devices/0,devices/12} "$root/etc"
 	echo 65536 >"$sysfs/caps/user_kb"
 	echo 262144 >"$sysfs/caps/total_kb"
+	echo 253952 >"$sysfs/caps/pinned_kb"
 	echo 64 >"$sysfs/caps/max_hints"
 	echo 8 >"$sysfs/thrash/count"
 	echo 1000 >"$sysfs/thrash/window_ms"
@@ -28,7 +29,7 @@ has() { local file=$1; shift; [ "$(cat "$sysfs/$file")" = "$*" ]; }
 make_tree
 tune
 [ $status -eq 0 ] && grep -Eq '^caps/max_hints +64 +1 +1024 ' "$tmp/out" &&
-	grep -Eq '^devices/12/limit +33554432 +0 +33554432 ' "$tmp/out" && [ "$(wc -l <"$tmp/out")" -eq 8 ]
+	grep -Eq '^devices/12/limit +33554432 +0 +33554432 ' "$tmp/out" && [ "$(wc -l <"$tmp/out")" -eq 9 ]
 judge 'shows all'
 tune thrash/count
 [ $status -eq 0 ] && [ "$(cat "$tmp/out")" = 8 ]

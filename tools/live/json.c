@@ -51,6 +51,7 @@ static struct json_object *json_module(const struct sample_module *was,
 	add(o, "contexts", json_count(m->contexts));
 	add(o, "ranges", json_count(m->ranges));
 	add(o, "kernel_bytes", json_count(m->kernel_bytes));
+	add(o, "pinned_bytes", json_count(m->pinned));
 	add(o, "devices", devices);
 	return o;
 }

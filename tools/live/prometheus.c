@@ -56,6 +56,7 @@ static void print_module(const struct sample_module *m)
 	print_total("tracked_ranges", "gauge", "Ranges that are tracked.", m->ranges);
 	print_total("kernel_memory_bytes", "gauge", "Kernel memory of all contexts.",
 		    m->kernel_bytes);
+	print_total("pinned_bytes", "gauge", "Memory that contexts hold on the host.", m->pinned);
 	if (!m->nr_devices)
 		return;
 #define DEVICES(metric, help, member) do {						\

@@ -129,6 +129,7 @@ static void look_at_module(struct sample_module *m)
 	m->contexts = read_number(SYSFS "stats/contexts");
 	m->ranges = read_number(SYSFS "stats/ranges");
 	m->kernel_bytes = read_number(SYSFS "stats/bytes");
+	m->pinned = read_number(SYSFS "stats/pages_pinned") * page;
 	m->to_device = read_number(SYSFS "stats/pages_to_device") * page;
 	m->to_host = read_number(SYSFS "stats/pages_to_host") * page;
 	m->failed_pages = read_number(SYSFS "stats/pages_failed");

@@ -98,6 +98,7 @@ struct sample_device {
 struct sample_module {
 	bool loaded;
 	uint64_t contexts, ranges, kernel_bytes;
+	uint64_t pinned;		/* bytes */
 	uint64_t to_device, to_host;	/* bytes */
 	uint64_t failed_pages, thrashed, hints, events, events_dropped;
 	unsigned int nr_devices;

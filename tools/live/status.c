@@ -103,10 +103,10 @@ static void print_module(const struct sample *before, const struct sample *after
 		return;
 	}
 	printf("module: to devices %s/s, to the host %s/s; thrashed %" PRIu64 ", hints %" PRIu64
-	       ", contexts %" PRIu64 ", ranges %" PRIu64 "\n",
+	       ", contexts %" PRIu64 ", ranges %" PRIu64 ", pinned %s\n",
 	       rate_text(sample_rate(was->to_device, m->to_device, seconds)),
 	       rate_text(sample_rate(was->to_host, m->to_host, seconds)),
-	       m->thrashed, m->hints, m->contexts, m->ranges);
+	       m->thrashed, m->hints, m->contexts, m->ranges, size_text(m->pinned));
 	for (i = 0; i < m->nr_devices; i++)
 		printf("device %u (%s): %s of %s used, limit %s\n", m->devices[i].id,
 		       m->devices[i].name, size_text(m->devices[i].used),

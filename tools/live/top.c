@@ -298,10 +298,10 @@ static void draw_module(const struct top *t)
 
 	if (m->loaded)
 		draw_line(0, "module: to devices %s/s, to the host %s/s; thrashed %" PRIu64
-			  ", hints %" PRIu64,
+			  ", hints %" PRIu64 ", pinned %s",
 			  rate(sample_rate(was->to_device, m->to_device, seconds), was->loaded),
 			  rate(sample_rate(was->to_host, m->to_host, seconds), was->loaded),
-			  m->thrashed, m->hints);
+			  m->thrashed, m->hints, size_text(m->pinned));
 	else
 		draw_line(0, "hetmem.ko is not loaded: no device's pages, moves or hints");
 }

@@ -451,9 +451,11 @@ struct hetmem_cmd_residency {
  * after the move for @timeout_ms. No device's driver, no NUMA balancing and no
  * compaction moves held pages. A context holds a page once. A second pin can
  * prolong the time, never shorten it. Held pages are charged to the address space
- * (VmPin), against RLIMIT_MEMLOCK unless the caller has CAP_IPC_LOCK. Memory of a
- * private mapping, also of a file, that was never written may be copied, as by a
- * write. Not held are pages that the kernel cannot hold, pages of hugetlb, and
+ * (VmPin), against RLIMIT_MEMLOCK unless the caller has CAP_IPC_LOCK, and to the
+ * user of the context, against caps/pinned_kb of sysfs unless the caller has
+ * CAP_SYS_RESOURCE. At such a limit all pages are held that it has room for. Memory
+ * of a private mapping, also of a file, that was never written may be copied, as by
+ * a write. Not held are pages that the kernel cannot hold, pages of hugetlb, and
  * pages on another node than @location. A pin ends early by UNPIN, with the
  * context, and when its memory is unmapped (mremap() and execve() unmap). The
  * charge ends shortly after. A pin holds a page, not an address. If another page
@@ -469,9 +471,9 @@ struct hetmem_cmd_residency {
  * Partial errors; the counters are in place:
  *	-EINTR, -ENOMEM
  *	-ENODEV		the device was removed
- *	-EDQUOT		the pin would exceed RLIMIT_MEMLOCK or the kernel memory
- *			of the user; or the administrator has limited the device
- *			to less than a page
+ *	-EDQUOT		the pin would exceed RLIMIT_MEMLOCK, caps/pinned_kb or the
+ *			kernel memory of the user; or the administrator has
+ *			limited the device to less than a page
  *	others		the device failed: the error of its driver
  */
 struct hetmem_cmd_migrate {

@@ -127,9 +127,9 @@ void world_restore(const struct world *world)
 void world_operate(const struct world *world, struct random *r)
 {
 	static const char *const files[] = {
-		"caps/user_kb", "caps/total_kb", "caps/max_hints",
+		"caps/user_kb", "caps/total_kb", "caps/max_hints", "caps/pinned_kb",
 		"thrash/count", "thrash/window_ms", "stats/ranges",
-		"stats/contexts", "stats/bytes", "stats/moving",
+		"stats/contexts", "stats/bytes", "stats/moving", "stats/pages_pinned",
 	};
 	char path[128];
 

@@ -15,9 +15,9 @@
 #define PAGES	512
 #define SIZE	(PAGES * page_size())
 
-/* Pages that a context keeps track of together, and how often at most. */
+/* Pages that a context keeps track of together, and many such groups. */
 #define GROUP		64
-#define MAX_GROUPS	16384
+#define GROUPS		17000
 
 FIXTURE(pins)
 {
@@ -230,8 +230,8 @@ TEST_F(pins, all_but_one)
 }
 
 /*
- * A context with pages in as many groups as it may have: one more is refused, and says
- * where; all of it ends by one system call, by close() and with the process.
+ * A context with pages in many groups, one in each: pages count, not groups. All of it
+ * ends by one system call, by close() and with the process.
  */
 FIXTURE(groups)
 {
@@ -244,7 +244,7 @@ FIXTURE_SETUP(groups)
 {
 	long i;
 
-	self->nr = slow_kernel() ? 512 : MAX_GROUPS;
+	self->nr = slow_kernel() ? 512 : GROUPS;
 	self->step = GROUP * page_size();
 	self->p = mmap(NULL, (self->nr + 1) * self->step, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -271,17 +271,8 @@ TEST_F(groups, released)
 		ASSERT_LE(0, fd);
 		ret = hm_pin(fd, self->p, (self->nr + 1) * self->step, FOREVER_MS,
 			     &cmd);
-		if (self->nr == MAX_GROUPS) {
-			EXPECT_EQ(-EDQUOT, ret);
-			EXPECT_EQ(self->nr, (long)cmd.pinned);
-			/* A range that does not begin with a group has one more. */
-			EXPECT_LE((uintptr_t)self->p + (self->nr - 1) * self->step,
-				  cmd.walk_end);
-			EXPECT_GE((uintptr_t)self->p + self->nr * self->step,
-				  cmd.walk_end);
-		} else {
-			EXPECT_EQ(0, ret);
-		}
+		EXPECT_EQ(0, ret);
+		EXPECT_EQ(self->nr + 1, (long)cmd.pinned);
 		EXPECT_EQ((long)cmd.pinned, vm_pin());
 		switch (way) {
 		case 0:
@@ -301,6 +292,106 @@ TEST_F(groups, released)
 		close(fd);
 		EXPECT_EQ(0, vm_pin());
 	}
+}
+
+/*
+ * CPU time of the munmap() of @nr groups with a page each, pinned or not, less than a
+ * block from the next one's.
+ */
+static uint64_t unmap_ns(int fd, long nr, bool pinned)
+{
+	const size_t step = GROUP * page_size(), size = nr * step;
+	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS |
+		       MAP_NORESERVE, -1, 0);
+	struct hetmem_cmd_migrate cmd;
+	uint64_t begin;
+	long i;
+
+	if (p == MAP_FAILED)
+		return UINT64_MAX;
+	madvise(p, size, MADV_NOHUGEPAGE);
+	for (i = 0; i < nr; i++)
+		p[i * step] = 1;
+	if (pinned && (hm_pin(fd, p, size, FOREVER_MS, &cmd) || (long)cmd.pinned != nr))
+		return UINT64_MAX;
+	begin = thread_cpu_ns();
+	if (munmap(p, size))
+		return UINT64_MAX;
+	return thread_cpu_ns() - begin;
+}
+
+/* A notification marks a number of groups at most; the rest is a worker's. */
+TEST_F(groups, unmapped_at_once)
+{
+	const long most = slow_kernel() ? 1024 : GROUPS;
+	uint64_t ns[2][2];
+	int fd = hm_open(), i;
+
+	ASSERT_LE(0, fd);
+	for (i = 0; i < 2; i++) {
+		ns[i][0] = unmap_ns(fd, i ? most : most / 16, false);
+		ns[i][1] = unmap_ns(fd, i ? most : most / 16, true);
+		ASSERT_NE(UINT64_MAX, ns[i][0]);
+		ASSERT_NE(UINT64_MAX, ns[i][1]);
+		TH_LOG("%lu us, pinned %lu us", ns[i][0] / 1000, ns[i][1] / 1000);
+		/* Twice as long, for the pages have their references still. */
+		EXPECT_GT(2 * ns[i][0] + 10000000, ns[i][1]);
+		EXPECT_TRUE(EVENTUALLY(!vm_pin()));
+	}
+	close(fd);
+}
+
+/* What was unmapped with many others is not held, whoever asks and when. */
+TEST_F(groups, mapped_again)
+{
+	struct hetmem_cmd_migrate cmd;
+	const long most = 1000, kept = 200;
+	const size_t size = most * self->step;
+	int fd = hm_open(), i;
+	uint64_t nr;
+	char *p;
+
+	ASSERT_LE(0, fd);
+	for (i = 0; i < 4; i++) {
+		ASSERT_EQ(0, hm_pin(fd, self->p, size, FOREVER_MS, &cmd));
+		ASSERT_EQ(most, (long)cmd.pinned);
+		/* Two unmappings, of which the second begins in the midst of what the first left. */
+		ASSERT_EQ(0, munmap(self->p, size / 2));
+		ASSERT_EQ(0, munmap(self->p + size / 4, (most - kept) * self->step - size / 4));
+		p = mmap(self->p, (most - kept) * self->step, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+		ASSERT_EQ(self->p, p);
+		madvise(p, (most - kept) * self->step, MADV_NOHUGEPAGE);
+		memset(p + 100 * self->step, 1, page_size());
+		switch (i) {
+		case 0:
+			EXPECT_EQ(kept, pages_pinned(fd, p, size));
+			break;
+		case 1:
+			ASSERT_EQ(0, hm_unpin(fd, p + 300 * self->step, 100 * self->step, &nr));
+			EXPECT_EQ(0, nr);
+			ASSERT_EQ(0, hm_unpin(fd, p, size, &nr));
+			EXPECT_EQ(kept, (long)nr);
+			break;
+		case 2:
+			/* A new pin is no part of what ends. */
+			ASSERT_EQ(0, hm_pin(fd, p + 100 * self->step, page_size(), FOREVER_MS,
+					    &cmd));
+			EXPECT_EQ(1, (long)cmd.pinned);
+			EXPECT_EQ(kept + 1, pages_pinned(fd, p, size));
+			EXPECT_TRUE(EVENTUALLY(vm_pin() == kept + 1));
+			break;
+		case 3:
+			EXPECT_TRUE(EVENTUALLY(vm_pin() == kept));
+			EXPECT_EQ(kept, pages_pinned(fd, p, size));
+			break;
+		}
+		ASSERT_EQ(0, hm_unpin(fd, p, size, NULL));
+		EXPECT_EQ(0, vm_pin());
+		for (nr = 0; (long)nr < most; nr++)
+			*(long *)(p + nr * self->step) = 1;
+	}
+	close(fd);
 }
 
 TEST_F(groups, killed)
@@ -329,6 +420,63 @@ TEST_F(groups, killed)
 	EXPECT_EQ(held + self->nr, pins_held());
 	EXPECT_LE(0, kill_cpu_ms(pid));
 	EXPECT_TRUE(EVENTUALLY(pins_held() == held));
+	close(t.to_child[1]);
+	close(t.to_parent[0]);
+}
+
+/* Many processes of a user, each within RLIMIT_MEMLOCK: caps/pinned_kb bounds their sum. */
+TEST_F(pins, of_a_user)
+{
+	const long cap = sysfs_read("caps/pinned_kb"), before = sysfs_read("stats/pages_pinned");
+	const long may = 1000, each = 300;
+	struct hetmem_cmd_migrate cmd;
+	long left = may;
+	struct turns t;
+	pid_t pids[4];
+	int i, fd;
+
+	/* A part of memory at first. */
+	EXPECT_LE(sysconf(_SC_PHYS_PAGES) / 80 * (long)(page_size() / KiB), cap);
+	EXPECT_GE(sysconf(_SC_PHYS_PAGES) / 50 * (long)(page_size() / KiB), cap);
+	EXPECT_EQ(self->held, before);
+	ASSERT_EQ(0, sysfs_set("caps/pinned_kb", may * (page_size() / KiB)));
+	ASSERT_EQ(0, turns_init(&t));
+	for (i = 0; i < 4; i++) {
+		pids[i] = fork();
+		ASSERT_LE(0, pids[i]);
+		if (!pids[i]) {
+			turns_in_child(&t);
+			CHILD_CHECK(!become_nobody());
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			fd = hm_open();
+			CHILD_CHECK(fd >= 0);
+			/* Refused where the cap is, and what came before is held. */
+			CHILD_CHECK(hm_pin(fd, self->p, each * page_size(), FOREVER_MS, &cmd) ==
+				    (left < each ? -EDQUOT : 0));
+			CHILD_CHECK((long)cmd.pinned == (left < each ? left : each));
+			CHILD_CHECK(cmd.walk_end == (uintptr_t)PAGE((long)cmd.pinned));
+			turn_pass(t.to_parent[1]);
+			pause();
+			_exit(1);
+		}
+		ASSERT_TRUE(turn_wait(t.to_parent[0]));
+		left -= each;
+		EXPECT_EQ(before + may - (left > 0 ? left : 0), sysfs_read("stats/pages_pinned"));
+	}
+	/* Not another user, nor one with CAP_SYS_RESOURCE. */
+	fd = hm_open();
+	ASSERT_LE(0, fd);
+	EXPECT_EQ(0, hm_pin(fd, self->p, SIZE, FOREVER_MS, &cmd));
+	ASSERT_EQ(0, sysfs_set("caps/pinned_kb", 0));
+	EXPECT_EQ(0, hm_unpin(fd, self->p, SIZE, NULL));
+	EXPECT_EQ(0, hm_pin(fd, self->p, SIZE, FOREVER_MS, &cmd));
+	close(fd);
+	for (i = 0; i < 4; i++) {
+		kill(pids[i], SIGKILL);
+		EXPECT_EQ(128 + SIGKILL, child_status(pids[i]));
+	}
+	EXPECT_TRUE(EVENTUALLY(sysfs_read("stats/pages_pinned") == before));
+	ASSERT_EQ(0, sysfs_set("caps/pinned_kb", cap));
 	close(t.to_child[1]);
 	close(t.to_parent[0]);
 }

@@ -50,7 +50,7 @@ EOS
 judge_live()
 {
 	pid=$(tr -d '\r' <"$tmp/all" | sed -n 's/^PID //p')
-	gives none 0 'a process that the module knows' '^module: ' '^device 0 \(.*\): .* of 32 MiB used' \
+	gives none 0 'a process that the module knows' '^module: .*, pinned 0 B' '^device 0 \(.*\): .* of 32 MiB used' \
 		"^ *$pid .* executor .* 0 +0 module +0 +0 +0 B .*host"
 	part there
 	ask 'after it moved' '$all->{module}{to_device_bytes} >= 8 << 20 &&
