@@ -8,9 +8,6 @@
  * own; who knows the driver's devices translates.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/device_open.h"
 #include "platform/kmod.h"
 #include "platform/platform.h"
 
@@ -114,35 +112,11 @@ static const char *what_to_do(int err)
 	case ENOTSUP:
 		return "this is not the device node of hetmem.ko";
 	case EINTR:
-		return "signals or a debugger interrupted each try: try again";
+	case EAGAIN:
+		return "the freezer or a debugger interrupted each try: try again";
 	default:
 		return "see the kernel log";
 	}
-}
-
-/* How often the kernel may give up. The freezer and debuggers interrupt open(), too. */
-#define OPEN_TRIES	16
-
-/*
- * The first open() of a process visits all mappings, and starts over at each signal
- * that arrives before its end. A timer can fire more often than that takes. So this
- * thread takes no signals until open() returns.
- *
- * Return: the descriptor, or a negative errno.
- */
-static int open_device(const char *path)
-{
-	int fd = -1, err = EINTR, i;
-	sigset_t all, old;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	for (i = 0; i < OPEN_TRIES && fd < 0 && err == EINTR; i++) {
-		fd = open(path, O_RDWR | O_CLOEXEC);
-		err = errno;
-	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return fd < 0 ? -err : fd;
 }
 
 int hm_kmod_open(struct hm_kmod *kmod, const char *path, char *reason,
@@ -158,7 +132,7 @@ int hm_kmod_open(struct hm_kmod *kmod, const char *path, char *reason,
 		snprintf(reason, len, "not looked for: opened without the module");
 		return -ENOENT;
 	}
-	kmod->fd = open_device(path);
+	kmod->fd = hm_device_open(path);
 	if (kmod->fd < 0) {
 		err = -kmod->fd;
 		kmod->fd = -1;

@@ -7,13 +7,13 @@
  * Errors are returned without a text: who calls knows what was asked of whom.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/device_open.h"
 #include "platform/kmod.h"
 #include "platform/kmod_hint.h"
 
@@ -31,16 +31,12 @@ static int command(int fd, unsigned long nr, void *arg)
 int hm_kmod_context(const struct hm_kmod *kmod)
 {
 	char path[sizeof(SELF_FD) + 12];
-	int fd;
 
 	if (kmod->fd < 0)
 		return -EOPNOTSUPP;
 	/* Whatever the device node was called, this is it. */
 	snprintf(path, sizeof(path), SELF_FD, kmod->fd);
-	do {
-		fd = open(path, O_RDWR | O_CLOEXEC);
-	} while (fd < 0 && errno == EINTR);
-	return fd < 0 ? -errno : fd;
+	return hm_device_open(path);
 }
 
 int hm_ring_open(struct hm_ring *ring, int fd, unsigned int nr_entries,

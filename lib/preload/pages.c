@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/device_open.h"
 #include "preload/preload.h"
 
 #define DEVICE		"/dev/hetmem"
@@ -136,7 +137,7 @@ static int open_module(void)
 	int none = FD_UNTRIED, fd, high;
 	struct stat st;
 
-	fd = open(DEVICE, O_RDWR | O_CLOEXEC | O_NOCTTY);
+	fd = hm_device_open(DEVICE);
 	if (fd >= 0) {
 		high = fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD);
 		if (high >= 0) {

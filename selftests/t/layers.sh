@@ -3,8 +3,8 @@
 #
 # The folders of lib/ from the top to the bottom: each may use itself and those behind it.
 # open.c calls everything. The soft driver is an object of its own, upon the last three. So is
-# what hetmem run preloads, upon nothing. What it preloads with --device has all of the library
-# in it.
+# what hetmem run preloads, upon inline functions of core. What it preloads with --device has
+# all of the library in it.
 layers='cuda open framework hint place spec adaptor vmm pool stream provider driver platform core'
 soft_layers='soft driver platform core'
 
@@ -18,7 +18,7 @@ upward()
 			for (n = split(soft, name); n; n--)
 				below_soft[name[n]] = n
 		}
-		$2 == "preload" { if ($3 != "preload") print; next }
+		$2 == "preload" { if ($3 != "preload" && $3 != "core") print; next }
 		$2 == "soft" ? !below_soft[$3] : !rank[$2] || !rank[$3] || rank[$3] < rank[$2]'
 }
 

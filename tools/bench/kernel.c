@@ -15,6 +15,7 @@
 
 #include "kernel.h"
 #include "options.h"
+#include "core/device_open.h"
 
 #define MIN_MIB	2
 #define MAX_MIB	4096
@@ -32,12 +33,7 @@ static const struct part {
 
 int kb_open(void)
 {
-	int fd;
-
-	do {
-		fd = open("/dev/hetmem", O_RDWR | O_CLOEXEC);
-	} while (fd < 0 && errno == EINTR);
-	return fd < 0 ? -errno : fd;
+	return hm_device_open("/dev/hetmem");
 }
 
 int kb_ioctl(int fd, unsigned long nr, void *cmd)

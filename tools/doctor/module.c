@@ -16,6 +16,7 @@
 #include <linux/hetmem.h>
 
 #include "doctor.h"
+#include "core/device_open.h"
 
 #define SECURE_BOOT	"/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
@@ -176,8 +177,8 @@ static void ask_module(struct doctor *doctor, const char *path,
 		       const char *rights)
 {
 	struct hetmem_cmd_info info = { .size = sizeof(info) };
-	int fd = open(path, O_RDWR | O_CLOEXEC);
-	int error = errno;
+	int fd = hm_device_open(path);
+	int error = -fd;
 
 	if (fd >= 0) {
 		error = ioctl(fd, HETMEM_IOC_INFO, &info) ? errno : 0;

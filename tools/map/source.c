@@ -12,6 +12,7 @@
 #include <hetmem.h>
 
 #include "hint/peer.h"
+#include "core/device_open.h"
 #include "source.h"
 #include "util.h"
 
@@ -89,7 +90,7 @@ int source_open(struct source *source, pid_t pid)
 	source->pagemap = open(path, O_RDONLY | O_CLOEXEC);
 	free(path);
 	if (pid == getpid()) {
-		source->context = open("/dev/hetmem", O_RDWR | O_CLOEXEC);
+		source->context = hm_device_open("/dev/hetmem");
 		if (source->context >= 0 && !answers(source->context)) {
 			close(source->context);
 			source->context = -1;
