@@ -232,7 +232,7 @@ void hetmem_context_close(struct hetmem_context *ctx)
 	hetmem_range_del_all(ctx);
 	hetmem_ring_free(ctx);
 	hetmem_thrash_close(ctx);
-	mmu_notifier_put(&ctx->hm->notifier);
+	hetmem_mm_put(ctx->hm);
 	put_pid(ctx->opener);
 	hetmem_free(user, ctx, sizeof(*ctx));
 	user_put(user);

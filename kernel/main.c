@@ -271,8 +271,8 @@ static void __exit hetmem_exit(void)
 	hetmem_device_exit();
 	misc_deregister(&hetmem_misc);
 	hetmem_foreign_exit();
-	hetmem_pin_exit();
 	hetmem_mm_exit();
+	hetmem_pin_exit();
 }
 
 module_init(hetmem_init);

@@ -23,6 +23,15 @@
  * invalidate_seq, so a window has one that was never inserted. It must not be
  * passed to mmu_interval_read_begin() or hmm_range_fault_unlocked_timeout().
  *
+ * Registering a notifier visits all mappings of the mm and holds locks that other
+ * processes need (mm_take_all_locks()). So a notifier outlives its last context by
+ * HETMEM_MM_IDLE, and the next context uses it. hm->idle owns a reference while it
+ * is pending. The end of the mm and of the module cancel it.
+ *
+ * mm_take_all_locks() gives way to any signal, and a timer can fire more often than it
+ * takes. So the opener blocks all signals that it can. What interrupts it all the
+ * same, for example a tracer, makes open() start over, HETMEM_OPEN_TRIES times at most.
+ *
  * Waits. A look is tried HETMEM_LOOK_TRIES times. Each time it waits for
  * overlapping invalidations, killably, about 10 ms at most; and before, for one
  * of the HETMEM_MAX_WINDOWS of the mm, killably. Closing a context waits for
@@ -63,9 +72,22 @@
 /* How often a look is tried. */
 #define HETMEM_LOOK_TRIES	8
 
+/* How often open() is tried, and how many tasks are counted at a time. */
+#define HETMEM_OPEN_TRIES	64
+#define HETMEM_OPEN_BITS	6
+
+/* How long a notifier without contexts is kept. */
+#define HETMEM_MM_IDLE		(60 * HZ)
+
 static DEFINE_SPINLOCK(hetmem_mms_lock);
 static DEFINE_HASHTABLE(hetmem_mms, 8);
 static atomic_t hetmem_nr_mms;
+
+/* Tries of tasks that open. A task that takes the slot of another begins anew. */
+static struct {
+	const struct task_struct *task;
+	unsigned int nr;
+} hetmem_tries[BIT(HETMEM_OPEN_BITS)];
 
 #define mm_of(_notifier)	container_of(_notifier, struct hetmem_mm, notifier)
 
@@ -187,14 +209,24 @@ static void notifier_release(struct mmu_notifier *notifier, struct mm_struct *mm
 		.last = TASK_SIZE_MAX - 1,
 	};
 	struct hetmem_context *ctx;
+	bool idle;
 
 	trace_hetmem_notify(hm->tgid, n.change, n.start, n.last + 1);
 	spin_lock(&hm->lock);
+	hm->ended = true;
+	idle = cancel_delayed_work(&hm->idle);
 	list_for_each_entry(ctx, &hm->contexts, siblings) {
 		hetmem_context_notify(ctx, &n);
 		hetmem_hints_fail(ctx);
 	}
 	spin_unlock(&hm->lock);
+	if (idle)
+		mmu_notifier_put(notifier);
+}
+
+static void idle_work(struct work_struct *work)
+{
+	mmu_notifier_put(&container_of(work, struct hetmem_mm, idle.work)->notifier);
 }
 
 static struct mmu_notifier *notifier_alloc(struct mm_struct *mm)
@@ -209,6 +241,7 @@ static struct mmu_notifier *notifier_alloc(struct mm_struct *mm)
 	spin_lock_init(&hm->lock);
 	INIT_LIST_HEAD(&hm->contexts);
 	INIT_LIST_HEAD(&hm->windows);
+	INIT_DELAYED_WORK(&hm->idle, idle_work);
 	atomic_inc(&hetmem_nr_mms);
 	return &hm->notifier;
 }
@@ -233,11 +266,44 @@ static const struct mmu_notifier_ops hetmem_notifier_ops = {
 	.free_notifier = notifier_free,
 };
 
+/* Whether current may start over with open(), which then has not come back yet. */
+static bool open_again(void)
+{
+	unsigned int i = hash_ptr(current, HETMEM_OPEN_BITS);
+	bool again;
+
+	spin_lock(&hetmem_mms_lock);
+	if (hetmem_tries[i].task != current)
+		hetmem_tries[i].nr = 0;
+	again = ++hetmem_tries[i].nr < HETMEM_OPEN_TRIES;
+	hetmem_tries[i].task = again ? current : NULL;
+	spin_unlock(&hetmem_mms_lock);
+	return again;
+}
+
+/* A reference to the notifier of current's @mm, made if need be; or ERR_PTR. */
+static struct mmu_notifier *notifier_get(struct mm_struct *mm)
+{
+	struct mmu_notifier *notifier = ERR_PTR(-EINTR);
+	sigset_t most, old;
+
+	siginitsetinv(&most, sigmask(SIGKILL));
+	sigprocmask(SIG_BLOCK, &most, &old);
+	if (!mmap_write_lock_killable(mm)) {
+		notifier = mmu_notifier_get_locked(&hetmem_notifier_ops, mm);
+		mmap_write_unlock(mm);
+	}
+	sigprocmask(SIG_SETMASK, &old, NULL);
+	if (notifier == ERR_PTR(-EINTR) && !fatal_signal_pending(current))
+		notifier = ERR_PTR(open_again() ? -ERESTARTNOINTR : -EAGAIN);
+	return notifier;
+}
+
 /**
  * hetmem_mm_attach - make a context one of current's address space
  * @ctx: ready for notifications; gets its hm
  *
- * Return: 0, or -EDQUOT, -EINTR, -ERESTARTNOINTR, -ENOMEM.
+ * Return: 0, or -EDQUOT, -EINTR, -EAGAIN, -ERESTARTNOINTR, -ENOMEM.
  */
 int hetmem_mm_attach(struct hetmem_context *ctx)
 {
@@ -250,16 +316,9 @@ int hetmem_mm_attach(struct hetmem_context *ctx)
 	ret = hetmem_charge(ctx->user, sizeof(*hm));
 	if (ret)
 		return ret;
-	if (mmap_write_lock_killable(mm)) {
-		ret = -EINTR;
-		goto uncharge;
-	}
-	notifier = mmu_notifier_get_locked(&hetmem_notifier_ops, mm);
-	mmap_write_unlock(mm);
+	notifier = notifier_get(mm);
 	if (IS_ERR(notifier)) {
 		ret = PTR_ERR(notifier);
-		/* mm_take_all_locks() gives way to any signal: try again. */
-		ret = ret == -EINTR ? -ERESTARTNOINTR : ret;
 		goto uncharge;
 	}
 
@@ -288,7 +347,7 @@ uncharge:
 	return ret;
 }
 
-/* Afterwards nobody finds the context. mmu_notifier_put() is the caller's. */
+/* Afterwards nobody finds the context. hetmem_mm_put() is the caller's. */
 void hetmem_mm_detach(struct hetmem_context *ctx)
 {
 	struct hetmem_mm *hm = ctx->hm;
@@ -308,6 +367,19 @@ void hetmem_mm_detach(struct hetmem_context *ctx)
 	spin_unlock(&hm->lock);
 }
 
+/* Drops the reference of a context that was detached, or leaves it to hm->idle. */
+void hetmem_mm_put(struct hetmem_mm *hm)
+{
+	bool put = true;
+
+	spin_lock(&hm->lock);
+	if (!hm->nr_contexts && !hm->ended)
+		put = mod_delayed_work(hetmem_wq, &hm->idle, HETMEM_MM_IDLE);
+	spin_unlock(&hm->lock);
+	if (put)
+		mmu_notifier_put(&hm->notifier);
+}
+
 /*
  * When the module goes: no context is left. mmu_notifier_synchronize() waits for
  * a grace period, not for the callbacks behind it on other CPUs, which call
@@ -316,6 +388,15 @@ void hetmem_mm_detach(struct hetmem_context *ctx)
  */
 void hetmem_mm_exit(void)
 {
+	struct hetmem_mm *hm;
+	int bucket;
+
+	spin_lock(&hetmem_mms_lock);
+	hash_for_each(hetmem_mms, bucket, hm, node) {
+		if (cancel_delayed_work(&hm->idle))
+			mmu_notifier_put(&hm->notifier);
+	}
+	spin_unlock(&hetmem_mms_lock);
 	mmu_notifier_synchronize();
 	wait_var_event(&hetmem_nr_mms, !atomic_read(&hetmem_nr_mms));
 	synchronize_rcu();

@@ -46,10 +46,12 @@ struct hetmem_seen {
  * @tgid: of the process that opened the first context, for tracing
  * @looks: bounds @windows, and with them what a notification looks at
  * @quiet: for the end of an invalidation
+ * @idle: drops the reference that outlives the last context
  *
  * @lock protects what follows, and its contexts.
  * @contexts: all of them; the first one's user is charged for this struct
  * @nr_contexts: how many they are
+ * @ended: the memory is gone
  * @windows: looks in progress
  * @busy: invalidations in progress
  * @seen: what REFRESH saw of other drivers' pools
@@ -61,9 +63,11 @@ struct hetmem_mm {
 	pid_t tgid;
 	struct semaphore looks;
 	wait_queue_head_t quiet;
+	struct delayed_work idle;
 	spinlock_t lock; /* what follows, and contexts */
 	struct list_head contexts;
 	unsigned int nr_contexts;
+	bool ended;
 	struct list_head windows;
 	struct hetmem_busy busy;
 	struct hetmem_seen seen[HETMEM_MAX_BINDINGS];
@@ -96,6 +100,7 @@ struct hetmem_window {
 /* notifier.c */
 int hetmem_mm_attach(struct hetmem_context *ctx);
 void hetmem_mm_detach(struct hetmem_context *ctx);
+void hetmem_mm_put(struct hetmem_mm *hm);
 void hetmem_mm_exit(void);
 struct hetmem_mm *hetmem_mm_find(const struct mm_struct *mm);
 void hetmem_mm_each(void (*visit)(struct hetmem_context *ctx, void *arg), void *arg);

@@ -194,6 +194,16 @@ why_names()
 }
 also 'every reason has a name' test "$(whys)" -gt 10 -a "$(whys)" -eq "$(why_names)"
 
+# Signals keep a plain open() of the module from coming back.
+plain_opens()
+{
+	grep -nE '\bopen(at)?\(.*("/dev/hetmem"|\bDEVICE\b|\bDEFAULT_PATH\b|\bDEVICE_PATH\b)' "$@"
+}
+empty 'the library and the command open the module by hm_device_open()' \
+	plain_opens -r lib tools --include='*.[ch]'
+echo '	fd = open(DEVICE, O_RDWR);' >"$tmp/x.c"
+also 'a plain open would be found' plain_opens "$tmp/x.c"
+
 # What is documented as who may do what is what is tested.
 tested_rights()
 {

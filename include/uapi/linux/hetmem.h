@@ -13,7 +13,12 @@
  *			its part of caps/total_kb (sysfs); or the address
  *			space has 64 contexts
  *	-ENODEV		the module is being loaded
+ *	-EAGAIN		a tracer, the freezer or work of io_uring interrupted each
+ *			of 64 tries; try again
  *	-ENOMEM, -EINTR	as below
+ * The first open() of an address space visits all its mappings. Another open() does
+ * not, as long as the last close() was less than 60 s ago. Signals other than SIGKILL
+ * wait until open() returns.
  *
  * Every command takes a pointer to its struct. The first member of the struct
  * is the size that the caller was compiled with. Structs grow at the end only:

@@ -84,6 +84,40 @@ TEST_F(module, in_use)
 	EXPECT_EQ(0, module_unload("hetmem"));
 }
 
+/* Notifiers that outlive their contexts keep no module, nor do their processes mind. */
+TEST_F(module, after_the_last_close)
+{
+	struct turns t[3];
+	pid_t pid[3];
+	int i, fd;
+
+	for (i = 0; i < 3; i++) {
+		ASSERT_EQ(0, turns_init(&t[i]));
+		pid[i] = fork();
+		ASSERT_GE(pid[i], 0);
+		if (!pid[i]) {
+			turns_in_child(&t[i]);
+			fd = hm_open();
+			CHILD_CHECK(fd >= 0 && !close(fd));
+			CHILD_CHECK(turn_pass(t[i].to_parent[1]));
+			CHILD_CHECK(turn_wait(t[i].to_child[0]));
+			CHILD_CHECK(!munmap(self->p, 16 * page_size()));
+			_exit(0);
+		}
+		turns_in_parent(&t[i]);
+		ASSERT_TRUE(turn_wait(t[i].to_parent[0]));
+	}
+	ASSERT_EQ(0, module_unload("hetmem"));
+	turn_pass(t[0].to_child[1]);
+	EXPECT_EQ(0, child_status(pid[0]));
+	ASSERT_EQ(0, module_load(&self->hetmem));
+	turn_pass(t[1].to_child[1]);
+	EXPECT_EQ(0, child_status(pid[1]));
+	ASSERT_EQ(0, module_unload("hetmem"));
+	turn_pass(t[2].to_child[1]);
+	EXPECT_EQ(0, child_status(pid[2]));
+}
+
 /* The last descriptor counts, wherever it is. */
 TEST_F(module, in_use_by_a_child)
 {
