@@ -16,7 +16,8 @@ extern "C" {
 
 /*
  * For torch.cuda.memory.CUDAPluggableAllocator. alloc returns NULL if there is
- * no memory. free accepts a @size of 0 (unknown) and HETMEM_STREAM_UNKNOWN.
+ * no memory. free accepts a @size of 0 (unknown) and HETMEM_STREAM_UNKNOWN. In a forked
+ * child, free and the releases of pools do nothing: inherited memory is the parent's.
  */
 void *hetmem_torch_alloc(size_t size, int device, hetmem_stream stream);
 void hetmem_torch_free(void *ptr, size_t size, int device,

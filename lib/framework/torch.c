@@ -29,11 +29,25 @@ static int open_once(struct hetmem **hm)
 	int err = 0;
 
 	pthread_mutex_lock(&torch_lock);
-	if (!torch_hm)
-		err = hetmem_open(&torch_hm, NULL);
 	*hm = torch_hm;
+	if (!*hm)
+		err = hetmem_open(hm, NULL);
+	if (!err)
+		__atomic_store_n(&torch_hm, *hm, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&torch_lock);
 	return err;
+}
+
+/*
+ * Whether the process is a forked child of the one that opened the library. Such a child
+ * has objects of its parent, whose memory it cannot use. It takes no lock for them: a
+ * thread of the parent may have held it.
+ */
+static bool is_forked(void)
+{
+	const struct hetmem *hm = __atomic_load_n(&torch_hm, __ATOMIC_ACQUIRE);
+
+	return hm && hm_generation() != hm->generation;
 }
 
 static int find_resource(int device, struct hetmem_resource **res)
@@ -387,6 +401,8 @@ static void put_pool(int device, uint64_t first, uint64_t second, bool drop)
 {
 	struct torch_pool *pool;
 
+	if (is_forked())
+		return;
 	pthread_rwlock_wrlock(&pools_lock);
 	pool = find_pool(device, first, second);
 	if (pool) {
@@ -475,7 +491,8 @@ void hetmem_torch_free(void *ptr, size_t size, int device,
 	int err = -ENODEV;
 	uint64_t id;
 
-	if (!ptr || free_later(ptr))
+	/* The memory of an inherited block is the parent's: that is no error. */
+	if (!ptr || is_forked() || free_later(ptr))
 		return;
 	res = hetmem_torch_resource(device);
 	/*

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -299,6 +300,7 @@ public:
 				std::size_t count, cudaStream_t stream, bool p2p) override;
 
 	bool release(void *ptr);
+	void hold_for_fork();
 
 	/* Virtual functions of PyTorch 2.15; before, nobody calls them. */
 	virtual bool supportsUserMetadata();
@@ -359,6 +361,13 @@ private:
 
 /* Never destroyed. */
 allocator *the_allocator;
+
+/* A forked child drops tensors that it inherits: no thread may have left it the lock. */
+void allocator::hold_for_fork()
+{
+	pthread_atfork([] { the_allocator->lock.lock(); }, [] { the_allocator->lock.unlock(); },
+		       [] { the_allocator->lock.unlock(); });
+}
 
 /* Records a use of a unified tensor. Returns 0: the memory is not one's. */
 using record_fn = int(void *ptr, hetmem_stream stream);
@@ -1693,7 +1702,7 @@ EXPORT int hetmem_full_enable(char *text, std::size_t len)
 
 	try {
 		if (!the_allocator)
-			the_allocator = new allocator;
+			(the_allocator = new allocator)->hold_for_fork();
 		std::shared_ptr<base::CUDAAllocator> shared(the_allocator,
 							    [](base::CUDAAllocator *) {});
 		pluggable::changeCurrentAllocator(shared);

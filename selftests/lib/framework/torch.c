@@ -5,6 +5,7 @@
  * where memory is used again too early.
  */
 #include <fcntl.h>
+#include <sys/wait.h>
 
 #include "core/resource.h"
 #include "driver/hetmem.h"
@@ -415,6 +416,58 @@ static void test_drop(void)
 	is(hetmem_torch_pool_refs(0, 0, 9), 0, "no reference is left");
 }
 
+/* A forked child frees what it inherits, while the parent's other thread has the locks. */
+static void *come_and_go(void *done)
+{
+	struct filter of_b = { .stream = b };
+	unsigned long i;
+
+	for (i = 0; !__atomic_load_n((bool *)done, __ATOMIC_ACQUIRE); i++) {
+		hetmem_torch_begin_pool(0, 2, i, is_stream, &of_b);
+		hetmem_torch_end_pool(0, 2, i);
+		hetmem_torch_release_pool(0, 2, i);
+	}
+	return NULL;
+}
+
+static void test_forked(void)
+{
+	char name[] = "/tmp/hetmem-XXXXXX";
+	int file = mkstemp(name), status, bad = 0, i;
+	bool done = false;
+	pthread_t t;
+	void *p, *q;
+	pid_t pid;
+
+	need(!hetmem_torch_retain_pool(0, 0, 10), "a pool");
+	p = hetmem_torch_alloc(MB, 0, a);
+	q = hetmem_torch_alloc(700, 0, b);
+	need(!pthread_create(&t, NULL, come_and_go, &done), "a thread");
+	for (i = 0; i < 30; i++) {
+		pid = fork();
+		if (!pid) {
+			dup2(file, STDERR_FILENO);
+			hetmem_torch_free(p, MB, 0, a);
+			hetmem_cupy_free(b, q, 0);
+			hetmem_torch_release_pool(0, 0, 10);
+			hetmem_torch_drop_pool(0, 0, 10);
+			_exit(0);
+		}
+		bad += waitpid(pid, &status, 0) != pid || status;
+	}
+	__atomic_store_n(&done, true, __ATOMIC_RELEASE);
+	pthread_join(t, NULL);
+	is(bad, 0, "children free inherited blocks and pools");
+	is(lseek(file, 0, SEEK_END), 0, "in silence");
+	is(live(0), 2, "the parent has its blocks");
+	hetmem_torch_free(p, MB, 0, a);
+	hetmem_torch_free(q, 700, 0, b);
+	hetmem_torch_release_pool(0, 0, 10);
+	is(live(0), 0, "all were freed");
+	close(file);
+	unlink(name);
+}
+
 static void test_errors(void)
 {
 	int null = open("/dev/null", O_WRONLY), saved = dup(STDERR_FILENO);
@@ -467,6 +520,7 @@ int main(void)
 	test_pool_threads();
 	test_retain();
 	test_drop();
+	test_forked();
 	test_try_alloc();
 	test_errors();
 	drv->cuStreamDestroy(a);
