@@ -127,17 +127,17 @@ static struct block *find_unowned(struct pool *p, const struct graph_id *of,
 	return best;
 }
 
-static struct block *find_new(struct pool *p, struct graph_id *of, unsigned int zone,
-			      uint64_t units, int *err,
-			      struct hm_stream **waited)
+/* *@made: bytes that were made for it. May release the lock: a capture can have ended. */
+static struct block *find_new(struct pool *p, unsigned int zone, uint64_t units, int *err,
+			      struct hm_stream **waited, uint64_t *made)
 {
 	CUstreamCaptureMode mode = hm_capture_relaxed(p->res.hm);
-	const uint64_t made = hm_pool_made_here();
+	const uint64_t before = hm_pool_made_here();
 	struct block *b;
 
 	b = hm_pool_find(p, stream_at(p, 0), zone, units, err, waited);
 	hm_capture_mode(p->res.hm, mode);
-	of->made += hm_pool_made_here() - made;
+	*made = hm_pool_made_here() - before;
 	return b;
 }
 
@@ -159,6 +159,7 @@ struct block *hm_graph_find(struct pool *p, struct pool_stream *s,
 {
 	struct block *b = hm_arena_best(p, &g->arenas[zone], units);
 	const bool private = g->of->private;
+	uint64_t made;
 
 	if (b) {
 		hm_block_take(p, b);
@@ -169,7 +170,7 @@ struct block *hm_graph_find(struct pool *p, struct pool_stream *s,
 	if (b) {
 		keep_rest(p, b, units);
 	} else {
-		b = find_new(p, g->of, zone, units, err, waited);
+		b = find_new(p, zone, units, err, waited, &made);
 		if (!b)
 			return NULL;
 		/* The lock may have been released, and with it @g. */
@@ -178,6 +179,7 @@ struct block *hm_graph_find(struct pool *p, struct pool_stream *s,
 			*err = hm_error(-EBUSY, "the capture ended in the meantime");
 			return NULL;
 		}
+		g->of->made += made;
 		keep_rest(p, b, units);
 		__atomic_store_n(&b->flags, b->flags | BLOCK_GRAPH,
 				 __ATOMIC_RELEASE);
