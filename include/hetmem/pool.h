@@ -93,7 +93,8 @@ int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
  * that stay is kept, and is used when the block grows again. Whole handles serve other
  * allocations, at once on @stream, and go back to the driver by a trim. Of a block that was
  * allocated with reserve, the addresses stay reserved: it can grow into them again. New
- * handles of such a block are at most 1/64 of what it grows by, a granule at least. Other
+ * handles of such a block are at most 1/64 of what it grows by, a granule at least, or have
+ * the size that handle= says. Other
  * blocks give back their end to the byte, for the nearest multiple of 512, and lose the
  * addresses. A block of at most 1 MiB keeps its memory until it is freed. After an error
  * nothing has changed. Errors:

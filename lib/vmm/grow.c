@@ -701,7 +701,7 @@ static int create_handles(struct pool *p, struct vmm_plan *plan, uint32_t page,
 	const unsigned int shift = vmm_of(p)->shift;
 	int err;
 
-	if (plan->returns)
+	if (plan->returns && !p->opt.handle)
 		most = at_least_one(power_below(more / RETURN_SHARE));
 	if (plan->exact)
 		make_up_for(p, plan->s, (uint64_t)more << shift);
@@ -723,7 +723,7 @@ static int create_handles(struct pool *p, struct vmm_plan *plan, uint32_t page,
 		if (n > 1 && (plan->exact || !p->opt.handle))
 			most = n / 2;
 		else if (hm_vmm_give_back(p, (uint64_t)(pages - done) << shift))
-			most = plan->returns ? 1 : UINT32_MAX;
+			most = plan->returns && !p->opt.handle ? 1 : UINT32_MAX;
 		else
 			return err;
 	}
