@@ -327,7 +327,9 @@ class Block(_Single):
 
     def shrink(self, size: int, stream: StreamLike = Stream.LEGACY) -> None:
         """Gives back what is behind the first @size bytes. The address stays."""
-        self._call("hetmem_shrink", word(size), word(self.size - size), stream_handle(stream))
+        self._call(
+            "hetmem_shrink", word(size), word(self.size - size), stream_handle(stream)
+        )
         self.size = size
 
     def spill(self, wait: bool = True) -> None:
