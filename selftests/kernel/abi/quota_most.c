@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * What one user can really take of the kernel's memory at the usual caps: contexts,
+ * What one user can really take of the kernel's memory at the usual caps/user_kb: contexts,
  * ranges, rings and pins, each alone in the size that wastes most, and all of them. It
  * prints how much memory the kernel has given away then, as /proc/meminfo has it.
  */
@@ -12,6 +12,7 @@
 
 #define USER		1001
 #define USER_CAP	"caps/user_kb"
+#define PINNED_CAP	"caps/pinned_kb"
 #define MAX_FILES	4096
 #define MAX_CONTEXTS	64
 
@@ -177,7 +178,7 @@ static void take_all_kinds(struct taker *t)
 
 FIXTURE(most)
 {
-	long was, cap;		/* KiB */
+	long was, cap, pinned;	/* KiB */
 	long bytes;
 };
 
@@ -204,12 +205,16 @@ FIXTURE_SETUP(most)
 	if (slow_kernel())
 		self->cap /= 16;
 	ASSERT_EQ(0, sysfs_set(USER_CAP, self->cap));
+	/* Before pins have taken so much, their own cap would end it. */
+	self->pinned = sysfs_read(PINNED_CAP);
+	ASSERT_EQ(0, sysfs_set(PINNED_CAP, UINT32_MAX));
 	self->bytes = sysfs_read("stats/bytes");
 }
 
 FIXTURE_TEARDOWN(most)
 {
 	EXPECT_EQ(0, sysfs_set(USER_CAP, self->was));
+	EXPECT_EQ(0, sysfs_set(PINNED_CAP, self->pinned));
 	EXPECT_TRUE(EVENTUALLY(sysfs_read("stats/bytes") == self->bytes));
 }
 
