@@ -8,9 +8,6 @@
 #define BLOCK	(2 * MiB)
 #define SIZE	(4 * BLOCK)
 
-/* Nothing is mapped there, which TRACK does not look at. */
-#define FAR	((char *)0x200000000000UL)
-
 FIXTURE(list)
 {
 	int fd;

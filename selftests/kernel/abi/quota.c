@@ -16,9 +16,6 @@
 #define USER_CAP	"caps/user_kb"
 #define TOTAL_CAP	"caps/total_kb"
 
-/* Nothing is mapped there, which TRACK does not look at. */
-#define FAR		((char *)0x200000000000UL)
-
 static long all_bytes(void)
 {
 	return sysfs_read("stats/bytes");

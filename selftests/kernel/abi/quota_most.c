@@ -24,9 +24,6 @@
 #define FACTOR		(slow_kernel() ? 16 : 1.125)
 #define FACTOR_ALL	(slow_kernel() ? 16 : 4)
 
-/* Nothing is mapped there, which TRACK does not look at. */
-#define FAR		0x200000000000UL
-
 /* One page for each, which is what a group of pins can have least. */
 #define PIN_GROUP	(64 * page_size())
 #define PIN_GROUPS	16384
@@ -227,7 +224,7 @@ static void be_taker(struct turns *t, take take, long cap)
 
 	turns_in_child(t);
 	taker = (struct taker){
-		.next = FAR,
+		.next = (uintptr_t)FAR,
 		.stop = cap * KiB,
 		.groups = cap * PIN_GROUPS / (64 * KiB),
 	};

@@ -15,8 +15,6 @@
 #define SUB_UID		100000
 #define NR_SUB_UIDS	8
 
-/* Nothing is mapped there, which TRACK does not look at. */
-#define FAR		0x200000000000UL
 #define TiB		(1UL << 40)
 
 /* Tracked, this many bytes cost about 4 KiB, 1 MiB. */
@@ -80,7 +78,7 @@ static long used_bytes(int fd)
 /* Takes all that it can get. Return: bytes. */
 static long take_all(void)
 {
-	uint64_t at = FAR, size = 8 * TiB;
+	uint64_t at = (uintptr_t)FAR, size = 8 * TiB;
 	int fd = hm_open(), ret;
 
 	if (fd < 0)
@@ -104,7 +102,7 @@ static long work(void)
 
 	if (fd < 0)
 		return fd;
-	ret = hm_track(fd, (void *)FAR, COSTS_4K);
+	ret = hm_track(fd, FAR, COSTS_4K);
 	if (!ret)
 		ret = ring_make(fd, 64, ALL_EVENTS, NULL);
 	return ret ? ret : used_bytes(fd);
@@ -177,8 +175,8 @@ TEST_F(users, leave_to_others)
 	EXPECT_LE(0, fd);
 	/* Root's part is an eighth. */
 	EXPECT_EQ(total >= 8 * (long)MiB ? 0 : -EDQUOT,
-		  hm_track(fd, (void *)FAR, COSTS_1M));
-	EXPECT_EQ(0, hm_track(fd, (void *)(FAR + TiB), COSTS_4K));
+		  hm_track(fd, FAR, COSTS_1M));
+	EXPECT_EQ(0, hm_track(fd, FAR + TiB, COSTS_4K));
 	close(fd);
 	for (i = 0; i < 3; i++)
 		EXPECT_EQ(0, holder_end(&late[i]));

@@ -168,7 +168,7 @@ TEST_F(trace, limit_hit)
 	ASSERT_EQ(0, pthread_join(thread, &ret));
 	EXPECT_EQ(0, sysfs_set("caps/max_hints", hints));
 	ASSERT_EQ(0, sysfs_set("caps/total_kb", 7));
-	EXPECT_EQ(-EDQUOT, hm_track(fd, self->p, 1UL << 40));
+	EXPECT_EQ(-EDQUOT, hm_track(fd, FAR, 1UL << 40));
 	EXPECT_EQ(0, sysfs_set("caps/total_kb", total));
 	EXPECT_TRACED(1, "hetmem_limit_hit", "limit=max_hints value=1\n");
 	EXPECT_TRACED(1, "hetmem_limit_hit", "limit=total_kb value=7\n");

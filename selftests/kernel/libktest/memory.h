@@ -11,6 +11,9 @@
 #include <linux/hetmem.h>
 #include <linux/mman.h>
 
+/* An address far from all mappings: TRACK takes it, for it does not ask what is mapped. */
+#define FAR		((char *)0x200000000000UL)
+
 enum mem_kind {
 	MEM_ANON,
 	MEM_FILE_READ,		/* private, only ever read */

@@ -15,9 +15,6 @@
 /* Less than a large ring has, and more than a small process needs. */
 #define LIMIT		"2097152"
 
-/* Nothing is mapped there, which TRACK does not look at. */
-#define FAR		((char *)0x200000000000UL)
-
 /* A line of memory.events. */
 static long event(const char *name)
 {

@@ -14,9 +14,6 @@
 
 #define MOVING		"/sys/class/misc/hetmem/stats/moving"
 
-/* Nothing is mapped there, which TRACK does not look at. */
-#define FAR		((char *)0x200000000000UL)
-
 /*
  * CPU time in ms that the end of a process may take, the last system calls of its threads
  * included.

@@ -12,9 +12,6 @@
 #define TIB		(1UL << 40)
 #define REFRESHED	(2 * TIB)
 
-/* Nothing is mapped there, which TRACK does not look at. */
-#define FAR		((char *)0x200000000000UL)
-
 /* To be compared with the half minute, or more, that REFRESH takes on these machines. */
 static long bound_ms(void)
 {

@@ -13,9 +13,6 @@
 #define BLOCKS	100
 #define SIZE	(BLOCKS * BLOCK)
 
-/* Nothing is mapped there, which TRACK does not look at. */
-#define FAR	((char *)0x200000000000UL)
-
 FIXTURE(refresh)
 {
 	int fd;
