@@ -307,22 +307,26 @@ static struct hetmem_hint *hint_unpark(struct hetmem_context *ctx,
  */
 static bool may_restart(void)
 {
-	const struct k_sigaction *action = current->sighand->action;
+	/* Current's own: only current itself replaces it, by exec. */
+	struct sighand_struct *sighand = rcu_dereference_protected(current->sighand, true);
+	const struct k_sigaction *action = sighand->action;
 	bool restarts = true;
 	sigset_t pending;
 	int sig;
 
 	if (fatal_signal_pending(current))
 		return false;
-	spin_lock_irq(&current->sighand->siglock);
+	spin_lock_irq(&sighand->siglock);
 	sigorsets(&pending, &current->pending.signal, &current->signal->shared_pending.signal);
 	sigandnsets(&pending, &pending, &current->blocked);
 	for (sig = 1; sig <= _NSIG && !current->ptrace; sig++) {
+		const bool ignored = siginmask(sig, SIG_KERNEL_IGNORE_MASK | SIG_KERNEL_STOP_MASK);
+
 		if (sigismember(&pending, sig) && action[sig - 1].sa.sa_handler != SIG_IGN &&
-		    (action[sig - 1].sa.sa_handler != SIG_DFL || sig_fatal(current, sig)))
+		    (action[sig - 1].sa.sa_handler != SIG_DFL || !ignored))
 			restarts = false;
 	}
-	spin_unlock_irq(&current->sighand->siglock);
+	spin_unlock_irq(&sighand->siglock);
 	return restarts;
 }
 
