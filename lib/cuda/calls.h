@@ -113,23 +113,23 @@ P(cuMemAddressReserve) P(cuMemAdvise) P(cuMemAdvise_v2) P(cuMemAlloc) S(cuMemAll
 S(cuMemAllocAsync_ptsz) S(cuMemAllocFromPoolAsync) S(cuMemAllocFromPoolAsync_ptsz) \
 P(cuMemAllocHost) P(cuMemAllocHost_v2) S(cuMemAllocManaged) P(cuMemAllocPitch) \
 S(cuMemAllocPitch_v2) S(cuMemAlloc_v2) P(cuMemBatchDecompressAsync) \
-P(cuMemBatchDecompressAsync_ptsz) P(cuMemCreate) P(cuMemDiscardAndPrefetchBatchAsync) \
+P(cuMemBatchDecompressAsync_ptsz) S(cuMemCreate) P(cuMemDiscardAndPrefetchBatchAsync) \
 P(cuMemDiscardAndPrefetchBatchAsync_ptsz) P(cuMemDiscardBatchAsync) P(cuMemDiscardBatchAsync_ptsz) \
-P(cuMemExportToShareableHandle) P(cuMemFree) S(cuMemFreeAsync) S(cuMemFreeAsync_ptsz) \
+S(cuMemExportToShareableHandle) P(cuMemFree) S(cuMemFreeAsync) S(cuMemFreeAsync_ptsz) \
 P(cuMemFreeHost) S(cuMemFree_v2) P(cuMemGetAccess) P(cuMemGetAddressRange) \
 S(cuMemGetAddressRange_v2) P(cuMemGetAllocationGranularity) \
 P(cuMemGetAllocationPropertiesFromHandle) P(cuMemGetAttribute) P(cuMemGetAttribute_v2) \
 P(cuMemGetDefaultMemPool) P(cuMemGetHandleForAddressRange) P(cuMemGetInfo) S(cuMemGetInfo_v2) \
 P(cuMemGetMemPool) P(cuMemHostAlloc) P(cuMemHostGetDevicePointer) P(cuMemHostGetDevicePointer_v2) \
 P(cuMemHostGetFlags) P(cuMemHostRegister) P(cuMemHostRegister_v2) P(cuMemHostUnregister) \
-P(cuMemImportFromShareableHandle) P(cuMemMap) P(cuMemMapArrayAsync) P(cuMemMapArrayAsync_ptsz) \
+S(cuMemImportFromShareableHandle) S(cuMemMap) P(cuMemMapArrayAsync) P(cuMemMapArrayAsync_ptsz) \
 P(cuMemPoolCreate) P(cuMemPoolDestroy) P(cuMemPoolExportPointer) \
 P(cuMemPoolExportToShareableHandle) P(cuMemPoolGetAccess) P(cuMemPoolGetAttribute) \
 P(cuMemPoolImportFromShareableHandle) P(cuMemPoolImportPointer) P(cuMemPoolSetAccess) \
 P(cuMemPoolSetAttribute) P(cuMemPoolTrimTo) P(cuMemPrefetchAsync) P(cuMemPrefetchAsync_ptsz) \
 P(cuMemPrefetchAsync_v2) P(cuMemPrefetchAsync_v2_ptsz) P(cuMemPrefetchBatchAsync) \
 P(cuMemPrefetchBatchAsync_ptsz) P(cuMemRangeGetAttribute) P(cuMemRangeGetAttributes) \
-P(cuMemRelease) P(cuMemRetainAllocationHandle) P(cuMemSetAccess) P(cuMemSetMemPool) P(cuMemUnmap) \
+S(cuMemRelease) S(cuMemRetainAllocationHandle) P(cuMemSetAccess) P(cuMemSetMemPool) S(cuMemUnmap) \
 P(cuMemcpy) P(cuMemcpy2D) P(cuMemcpy2DAsync) P(cuMemcpy2DAsync_v2) P(cuMemcpy2DAsync_v2_ptsz) \
 P(cuMemcpy2DUnaligned) P(cuMemcpy2DUnaligned_v2) P(cuMemcpy2DUnaligned_v2_ptds) P(cuMemcpy2D_v2) \
 P(cuMemcpy2D_v2_ptds) P(cuMemcpy3D) P(cuMemcpy3DAsync) P(cuMemcpy3DAsync_v2) \

@@ -6,8 +6,9 @@
  * entry.c has what the linker sees: a symbol for each function of the driver (calls.h), and
  * dlsym() and dlvsym(). reach.c finds the driver and replaces the driver's functions wherever
  * a program asks for them. alloc.c serves allocations, charge.c charges what the driver
- * allocates, context.c follows primary contexts and captures. world.c opens the library and
- * the resource of a device at the first served call; block.c knows what is allocated.
+ * allocates, handle.c what the program makes by cuMemCreate(), context.c follows primary
+ * contexts and captures. world.c opens the library and the resource of a device at the first
+ * served call; block.c knows what is allocated.
  *
  * libhetmem.a is part of this object, and calls the driver itself: it never calls in here.
  *
@@ -208,5 +209,10 @@ void hm_cuda_note_charged(CUdevice device, CUcontext ctx, CUdeviceptr ptr, size_
 /* cuMemAlloc() and cuMemFree() of the driver, charged. */
 CUresult hm_cuda_alloc_charged(CUdeviceptr *ptr, size_t size);
 CUresult hm_cuda_free_charged(CUdeviceptr ptr);
+
+/* handle.c */
+
+/* Charges the memory of the program's handles to a device that was just opened. */
+void hm_cuda_recharge(struct hm_cuda_device *device);
 
 #endif /* HETMEM_CUDA_CUDA_H */

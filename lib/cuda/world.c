@@ -271,6 +271,8 @@ struct hm_cuda_device *hm_cuda_device_of(CUdevice handle, CUresult *error)
 		d->hm = hm;
 		d->handle = handle;
 		if (!err)
+			hm_cuda_recharge(d);
+		if (!err)
 			__atomic_store_n(&d->ctx, ctx, __ATOMIC_RELEASE);
 	}
 	if (err) {

@@ -25,7 +25,8 @@ X(cuMemGetAddressRange, cuMemGetAddressRange, cuMemGetAddressRange_v2, 3020, REQ
 X(cuPointerGetAttribute, cuPointerGetAttribute, cuPointerGetAttribute, 4000, REQUIRED) \
 X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020, REQUIRED) \
 X(cuMemsetD32Async, cuMemsetD32Async, cuMemsetD32Async, 3020, REQUIRED) \
-X(cuMemGetAccess, cuMemGetAccess, cuMemGetAccess, 10020, OPTIONAL)
+X(cuMemGetAccess, cuMemGetAccess, cuMemGetAccess, 10020, OPTIONAL) \
+X(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000, OPTIONAL)
 
 /* From 13.0 on. */
 #define HM_PROGRAM_CALLS_13(X)						\
@@ -110,6 +111,13 @@ struct hm_api {
 	CUresult (*cuMemGetAccess)(unsigned long long *flags,
 				   const CUmemLocation *location,
 				   CUdeviceptr ptr);
+
+	/*
+	 * pre:  ptr is mapped by cuMemMap().
+	 * post: a handle of the memory there, which needs a cuMemRelease().
+	 */
+	CUresult (*cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle,
+						void *ptr);
 
 	/* A discard and a prefetch of each, see driver/place_calls.h. */
 	CUresult (*cuMemDiscardAndPrefetchBatchAsync)(CUdeviceptr *ptrs,

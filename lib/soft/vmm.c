@@ -764,6 +764,25 @@ static CUresult mem_get_access(unsigned long long *flags,
 	return res;
 }
 
+static CUresult retain_handle(CUmemGenericAllocationHandle *handle, void *ptr)
+{
+	CUresult res = CUDA_ERROR_INVALID_VALUE;
+	struct soft_memory *m;
+
+	SOFT_ENTER(cuMemRetainAllocationHandle);
+	if (!handle)
+		return res;
+	hm_soft_lock();
+	m = hm_soft_find((uintptr_t)ptr, 1);
+	if (m && m->kind == SOFT_MAPPING) {
+		m->handle->refs++;
+		*handle = (uintptr_t)m->handle;
+		res = CUDA_SUCCESS;
+	}
+	hm_soft_unlock();
+	return res;
+}
+
 void hm_soft_fill_vmm(struct hm_api *d)
 {
 	d->cuMemAddressReserve = address_reserve;
@@ -772,6 +791,7 @@ void hm_soft_fill_vmm(struct hm_api *d)
 	d->cuMemUnmap = mem_unmap;
 	d->cuMemSetAccess = mem_set_access;
 	d->cuMemGetAccess = mem_get_access;
+	d->cuMemRetainAllocationHandle = retain_handle;
 	d->cuMemGetAllocationGranularity = get_granularity;
 	d->cuMemCreate = mem_create;
 	d->cuMemRelease = mem_release;

@@ -69,6 +69,7 @@ done
 for pool in device-pool 'pool(device)' 'stats(pool(async))' 'pool(vmm,handle=2M)'; do
 	check "serve: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/serve"
 	check "threads: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/threads"
+	check "handles: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/handles" $RANDOM
 done
 check 'sync=off' "$hetmem" run --device 'limit(device-pool,max=64M)' --device-set sync=off "$programs/serve" nosync
 check 'check mode has nothing to say' env HETMEM_SOFT_CHECK=1 "$hetmem" run --device 'limit(device-pool,max=64M)' "$programs/serve"
