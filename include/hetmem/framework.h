@@ -87,6 +87,15 @@ uint64_t hetmem_torch_private_pool(int device, uint64_t first, uint64_t second);
 int hetmem_torch_retain_pool(int device, uint64_t first, uint64_t second);
 int hetmem_torch_pool_refs(int device, uint64_t first, uint64_t second);
 
+/*
+ * Limits what the resource of @device holds to @max bytes, for setMemoryFraction(). max= of
+ * the spec stays a limit: a higher @max has no effect beyond it. A later call replaces the
+ * limit; hetmem_resource_set() of "max" ends it. Errors:
+ * -ENODEV: no such device;
+ * those of hetmem_resource_set().
+ */
+int hetmem_torch_set_limit(int device, uint64_t max);
+
 /* Returns the resource that these functions use on @device, e.g. for statistics; NULL: none. */
 struct hetmem_resource *hetmem_torch_resource(int device);
 

@@ -53,8 +53,14 @@ struct hm_ctl_charge {
 	uint64_t used;
 };
 
-/* limit.c: at most @max bytes as they were asked for. */
-int hm_limit_create(struct hetmem_resource *upstream, uint64_t max,
+/* limit.c: at most @max bytes as they were asked for. @most: as of struct hm_pool_options. */
+struct hm_limit_options {
+	uint64_t max;
+	uint64_t most;
+};
+
+int hm_limit_create(struct hetmem_resource *upstream,
+		    const struct hm_limit_options *options,
 		    struct hetmem_resource **res);
 
 /*

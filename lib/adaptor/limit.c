@@ -13,10 +13,12 @@
 /**
  * struct limit - the adaptor
  * @max: changes at run time; may be less than @used then
+ * @most: @max of the spec, or of the last hetmem_resource_set()
  */
 struct limit {
 	struct hetmem_resource resource;
 	uint64_t max;
+	uint64_t most;
 	uint64_t used;
 	uint64_t failed;
 };
@@ -136,14 +138,18 @@ static int limit_restore(struct limit *l, struct hm_ctl_restore *arg)
 
 static int limit_set(struct limit *l, struct hm_ctl_set *set)
 {
-	uint64_t max = 0;
+	struct hm_limit_options options = {
+		.most = __atomic_load_n(&l->most, __ATOMIC_RELAXED),
+	};
 	int err = set->change(set, "limit",
-			      hm_adaptor_total(l->resource.upstream), &max);
+			      hm_adaptor_total(l->resource.upstream), &options);
 
 	if (err == -ENOENT)
 		return hm_ctl_upstream(&l->resource, HM_CTL_SET, set);
-	if (!err && !set->try)
-		__atomic_store_n(&l->max, max, __ATOMIC_RELAXED);
+	if (!err && !set->try) {
+		__atomic_store_n(&l->max, options.max, __ATOMIC_RELAXED);
+		__atomic_store_n(&l->most, options.most, __ATOMIC_RELAXED);
+	}
 	return err;
 }
 
@@ -191,14 +197,16 @@ static const struct hm_resource_ops limit_ops = {
 	.destroy = hm_resource_free,
 };
 
-int hm_limit_create(struct hetmem_resource *upstream, uint64_t max,
+int hm_limit_create(struct hetmem_resource *upstream,
+		    const struct hm_limit_options *options,
 		    struct hetmem_resource **res)
 {
 	struct limit *l = hm_adaptor_new(sizeof(*l), &limit_ops, upstream);
 
 	if (!l)
 		return -ENOMEM;
-	l->max = max;
+	l->max = options->max;
+	l->most = options->most;
 	*res = &l->resource;
 	return 0;
 }

@@ -14,6 +14,7 @@
 
 #include "driver/hetmem.h"
 #include "core/resource.h"
+#include "spec/spec.h"
 
 static pthread_mutex_t torch_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hetmem *torch_hm;
@@ -73,6 +74,15 @@ struct hetmem_resource *hetmem_torch_resource(int device)
 	struct hetmem_resource *res;
 
 	return find_resource(device, &res) ? NULL : res;
+}
+
+int hetmem_torch_set_limit(int device, uint64_t max)
+{
+	struct hetmem_resource *res;
+	int err = find_resource(device, &res);
+
+	/* A max of 0 is no limit. */
+	return err ? err : hm_resource_set_within(res, max ? max : 1);
 }
 
 /*

@@ -1000,6 +1000,7 @@ static int pool_set(struct pool *p, struct hm_ctl_set *set)
 			       (unsigned long long)p->source->addresses(p));
 	if (!err && !set->try) {
 		p->opt.max = opt.max;
+		p->opt.most = opt.most;
 		p->opt.min = opt.min;
 		p->opt.wait_ms = opt.wait_ms;
 		p->opt.decay_ms = opt.decay_ms;

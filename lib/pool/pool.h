@@ -16,6 +16,8 @@
  * struct hm_pool_options - of one pool; zero is the default of each
  * @max: most bytes of physical memory to hold, 0: what there is. A percentage
  *	is of provider->total, taken when the pool is created.
+ * @most: @max of the spec, or of the last hetmem_resource_set(). hetmem_torch_set_limit()
+ *	stays within it
  * @min: bytes that are there from the start and never given back
  * @handle: bytes of a handle (of a region, if the provider is not mappable), a
  *	power of two; 0: grows with the pool
@@ -48,6 +50,7 @@
  */
 struct hm_pool_options {
 	uint64_t max;
+	uint64_t most;
 	uint64_t min;
 	uint64_t handle;
 	uint64_t reserve;

@@ -156,6 +156,15 @@ static bool has(const struct hm_spec *spec, const char *name)
 	return hm_spec_value(spec, name)->text;
 }
 
+/* *@max: what @spec says. *@most: what the last value said that was not to stay within. */
+static void set_max(const struct hm_spec *spec, uint64_t *max, uint64_t *most)
+{
+	if (!spec->within)
+		*most = *max;
+	else if (*most && *max > *most)
+		*max = *most;
+}
+
 static int change_pool(const struct hm_spec *spec, uint64_t total, void *out)
 {
 	struct hm_pool_options *options = out;
@@ -167,6 +176,7 @@ static int change_pool(const struct hm_spec *spec, uint64_t total, void *out)
 		options->max = hm_spec_bytes(spec, "max", total);
 		if (!options->max)
 			return hm_error(-EINVAL, "pool: max is less than a byte: give a larger share");
+		set_max(spec, &options->max, &options->most);
 	}
 	if (has(spec, "min"))
 		options->min = hm_spec_bytes(spec, "min", total);
@@ -245,11 +255,14 @@ static int make_stats(const struct hm_spec *spec,
 	return hm_statistics_create(children[0], res);
 }
 
-static int change_limit(const struct hm_spec *spec, uint64_t total, void *max)
+static int change_limit(const struct hm_spec *spec, uint64_t total, void *out)
 {
+	struct hm_limit_options *options = out;
+
 	if (hm_spec_value(spec, "max")->percent && !total)
 		return hm_error(-EINVAL, "limit: host memory has no total: give max in bytes");
-	*(uint64_t *)max = hm_spec_bytes(spec, "max", total);
+	options->max = hm_spec_bytes(spec, "max", total);
+	set_max(spec, &options->max, &options->most);
 	return 0;
 }
 
@@ -257,11 +270,11 @@ static int make_limit(const struct hm_spec *spec,
 		      struct hetmem_resource **children, int nr,
 		      struct hetmem_resource **res)
 {
-	uint64_t max = 0;
-	int err = change_limit(spec, hm_adaptor_total(children[0]), &max);
+	struct hm_limit_options options = { 0 };
+	int err = change_limit(spec, hm_adaptor_total(children[0]), &options);
 
 	(void)nr;
-	return err ? err : hm_limit_create(children[0], max, res);
+	return err ? err : hm_limit_create(children[0], &options, res);
 }
 
 static int make_headroom(const struct hm_spec *spec,

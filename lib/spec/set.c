@@ -22,11 +22,11 @@ static int find_param(const struct hm_kind *kind, const char *name)
 	return -1;
 }
 
-static int change(const struct hm_ctl_set *set, const char *name,
-		  uint64_t total, void *options)
+static int change_one(const struct hm_ctl_set *set, const char *name,
+		      uint64_t total, void *options, bool within)
 {
 	const struct hm_kind *kind = hm_kind_find(name, strlen(name));
-	struct hm_spec one = { .kind = kind };
+	struct hm_spec one = { .kind = kind, .within = within };
 	char why[160];
 	int i = -1;
 
@@ -41,6 +41,18 @@ static int change(const struct hm_ctl_set *set, const char *name,
 		return hm_error(-EINVAL, "resource_set: %s of %s must be %s",
 				set->name, name, why);
 	return kind->change(&one, total, options);
+}
+
+static int change(const struct hm_ctl_set *set, const char *name,
+		  uint64_t total, void *options)
+{
+	return change_one(set, name, total, options, false);
+}
+
+static int change_within(const struct hm_ctl_set *set, const char *name,
+			 uint64_t total, void *options)
+{
+	return change_one(set, name, total, options, true);
 }
 
 /*
@@ -76,13 +88,41 @@ static int check_name(const struct hm_ctl_set *set)
 			set->name, has->name);
 }
 
+static int set_one(struct hetmem_resource *res, struct hm_ctl_set *set,
+		   const char *name)
+{
+	int err = check_name(set);
+
+	if (err)
+		return err;
+	err = hm_resource_ctl(res, "resource_set", HM_CTL_SET, set);
+	if (err == -EOPNOTSUPP)
+		hm_error(err, "resource_set: nothing in this stack has a '%s' that changes: make another resource",
+			 name);
+	return err;
+}
+
+/* No memory has so many bytes, and a spec can say it. */
+#define UNLIMITED	(1ULL << 60)
+
+int hm_resource_set_within(struct hetmem_resource *res, uint64_t max)
+{
+	char text[24];
+	struct hm_ctl_set set = {
+		.name = "max", .text = text, .change = change_within,
+	};
+
+	snprintf(text, sizeof(text), "%llu",
+		 (unsigned long long)(max < UNLIMITED ? max : UNLIMITED));
+	return set_one(res, &set, set.name);
+}
+
 int hetmem_resource_set(struct hetmem_resource *res, const char *name,
 			const char *value)
 {
 	struct hm_ctl_set set = { .name = name, .text = value, .change = change };
 	char kind[32];
 	const char *dot;
-	int err;
 
 	if (!res || !name || !value)
 		return hm_error(-EINVAL, "resource_set: %s is NULL", !res ?
@@ -93,12 +133,5 @@ int hetmem_resource_set(struct hetmem_resource *res, const char *name,
 		set.kind = kind;
 		set.name = dot + 1;
 	}
-	err = check_name(&set);
-	if (err)
-		return err;
-	err = hm_resource_ctl(res, "resource_set", HM_CTL_SET, &set);
-	if (err == -EOPNOTSUPP)
-		hm_error(err, "resource_set: nothing in this stack has a '%s' that changes: make another resource",
-			 name);
-	return err;
+	return set_one(res, &set, name);
 }

@@ -143,11 +143,13 @@ struct hm_value {
  * struct hm_spec - one node
  * @pos: offset of its name in the text
  * @end: offset behind it
+ * @within: max= is changed, and not above what it was set to before
  */
 struct hm_spec {
 	const struct hm_kind *kind;
 	size_t pos;
 	size_t end;
+	bool within;
 	int nr_children;
 	struct hm_spec *children[HM_SPEC_CHILDREN];
 	struct hm_value values[HM_SPEC_PARAMS];
@@ -210,5 +212,11 @@ int hm_resource_create_on(struct hetmem *hm, const char *text, int device,
 
 /* Destroys the current resources that the library made. */
 void hm_current_close(struct hetmem *hm);
+
+/*
+ * set.c: sets max= to @max, but to no more than the spec or hetmem_resource_set() says.
+ * Errors: those of hetmem_resource_set().
+ */
+int hm_resource_set_within(struct hetmem_resource *res, uint64_t max);
 
 #endif /* HETMEM_SPEC_SPEC_H */

@@ -9,6 +9,7 @@
 #include "adaptor/adaptor.h"
 #include "by_spec.h"
 #include "pool/pool_impl.h"
+#include "spec/spec.h"
 
 #define KB	((size_t)1 << 10)
 #define MB	((size_t)1 << 20)
@@ -146,6 +147,66 @@ static void test_max(const char *spec)
 	is(hetmem_resource_set(res, "min", "0"), 0, "no min");
 	hetmem_trim(res, 0, NULL);
 	is(reserved(res), 0, "trim leaves nothing");
+	hetmem_resource_destroy(res);
+}
+
+/* The largest block of whole MiB that @res has room for. */
+static size_t room(struct hetmem_resource *res)
+{
+	size_t size = 200;
+	void *p;
+
+	while (size && hetmem_alloc(res, size * MB, 0, HOST, &p))
+		size--;
+	if (size)
+		hetmem_free(res, p, 0, HOST);
+	hetmem_trim(res, 0, NULL);
+	return size;
+}
+
+/* A limit from outside never lifts max of the spec, or what was set later. */
+static void test_within(const char *spec)
+{
+	struct hetmem_resource *res = make(spec);
+
+	is(hm_resource_set_within(res, 150 * MB), 0, "%s: a limit above max", spec);
+	is(room(res), 64, "max stays");
+	is(hm_resource_set_within(res, 20 * MB), 0, "one below it");
+	is(room(res), 20, "holds");
+	is(hm_resource_set_within(res, 40 * MB), 0, "a higher one");
+	is(room(res), 40, "replaces it");
+	is(hetmem_resource_set(res, "max", "100M"), 0, "another max");
+	is(room(res), 100, "ends it");
+	is(hm_resource_set_within(res, UINT64_MAX), 0, "no limit");
+	is(room(res), 100, "that max stays");
+	is(hetmem_resource_set(res, "max", "30M"), 0, "a lower max");
+	is(hm_resource_set_within(res, 90 * MB), 0, "a limit above it");
+	is(room(res), 30, "it stays");
+	hetmem_resource_destroy(res);
+}
+
+static void test_within_each(void)
+{
+	struct hetmem_resource *res =
+		make("fallback(pool(vmm,max=32M),pool(pinned,max=64M))");
+	void *p, *q, *r;
+
+	is(hm_resource_set_within(res, 128 * MB), 0, "a limit for two pools");
+	p = get(res, 64 * MB, HOST);
+	q = get(res, 32 * MB, HOST);
+	ok(p && q, "both have their memory");
+	is(hetmem_alloc(res, 20 * MB, 0, HOST, &r), -ENOMEM, "and each its own max");
+	hetmem_free(res, p, 0, HOST);
+	hetmem_free(res, q, 0, HOST);
+	hetmem_resource_destroy(res);
+	res = make("pool(vmm)");
+	is(hm_resource_set_within(res, 8 * MB), 0, "without a max");
+	is(room(res), 8, "the limit holds");
+	is(hm_resource_set_within(res, 150 * MB), 0, "a higher one");
+	is(room(res), 150, "is the only one");
+	hetmem_resource_destroy(res);
+	res = make("device");
+	is(hm_resource_set_within(res, MB), -EOPNOTSUPP, "memory without a max");
 	hetmem_resource_destroy(res);
 }
 
@@ -341,6 +402,11 @@ int main(void)
 	test_refused();
 	test_max("pool(vmm,handle=2M,max=64M)");
 	test_max("pool(host,handle=2M)");
+	test_within("pool(vmm,max=64M,handle=2M)");
+	test_within("pool(device,max=64M,handle=2M)");
+	test_within("limit(pool(host),max=64M)");
+	test_within("classes(managed,max=64M)");
+	test_within_each();
 	test_asleep();
 	test_stack();
 	test_retry();
