@@ -200,6 +200,21 @@ class Full(tap.Case):
             for wrong in (-1.0, 1.5):
                 fails((RuntimeError, ValueError),
                       lambda: torch.cuda.set_per_process_memory_fraction(wrong))
+            # The limit of the spec stays.
+            del x, y
+            for fraction, size, more in ((1.0, 190, 210), (0.5, 100, 130), (0.9, 190, 210)):
+                torch.cuda.set_per_process_memory_fraction(fraction)
+                x = None
+                x = empty(size * MIB)
+                x = None
+                fails(torch.OutOfMemoryError, lambda: empty(more * MIB), "at most")
+            # Another limit replaces both.
+            ht.resource().set("max", "230M")
+            x = None
+            x = empty(220 * MIB)
+            torch.cuda.set_per_process_memory_fraction(1.0)
+            x = None
+            x = empty(220 * MIB)
             """)
         self.run_code("""
             error = fails(RuntimeError, lambda: torch.cuda.set_per_process_memory_fraction(0.5),

@@ -972,11 +972,9 @@ void allocator::setMemoryFraction(double fraction, DeviceIndex device)
 
 		C10_CUDA_CHECK(cudaMemGetInfo(&room, &total));
 	}
-	/* A "max" of 0 is no limit. */
-	const auto most = std::max<std::size_t>(
-		1, static_cast<std::size_t>(fraction * static_cast<double>(total)));
+	const double most = fraction * static_cast<double>(total);
 
-	check(hetmem_resource_set(resource(device), "max", std::to_string(most).c_str()),
+	check(hetmem_torch_set_limit(device, static_cast<std::uint64_t>(most)),
 	      "set_per_process_memory_fraction");
 	std::lock_guard<std::mutex> guard(lock);
 
