@@ -106,6 +106,11 @@ static int try_policy(struct options *o)
 	void *page;
 	long err;
 
+	/* libnuma prints a line of its own where seccomp refuses this, as containers do. */
+	if (syscall(SYS_get_mempolicy, NULL, NULL, 0, NULL, 0) && errno == EPERM)
+		return complain(EXIT_USAGE, "run",
+				"'%s' is refused here: get_mempolicy: %s; leave '--policy' out, or give the container CAP_SYS_NICE",
+				o->policy_text, strerror(EPERM));
 	if (numa_available() < 0)
 		return complain(EXIT_USAGE, "run", "this kernel has no NUMA policies, leave '--policy' out");
 	allowed = numa_get_mems_allowed();

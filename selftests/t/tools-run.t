@@ -30,6 +30,41 @@ for policy in '' x local= local=0 prefer bind prefer= bind= 'prefer=x' 'bind=0-'
 		run --policy "$policy" true
 done
 wrong '--policy of a node that is not there' "may not use node 1000, only 0" run --policy bind=1000 true
+# A container's seccomp profile refuses policies to programs without CAP_SYS_NICE.
+cat >"$tmp/refuse.c" <<'EOS'
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_get_mempolicy, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mbind, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+	};
+	struct sock_fprog program = { sizeof(filter) / sizeof(*filter), filter };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		return 126;
+	execvp(argv[1], argv + 1);
+	return 127;
+}
+EOS
+check 'a program that refuses policies' gcc -o "$tmp/refuse" "$tmp/refuse.c"
+for policy in local interleave interleave=0 bind=0 prefer=0; do
+	exits 2 "--policy $policy where policies are refused" "$tmp/refuse" "$hetmem" run --policy $policy true
+	also 'one line' test "$(grep -c '' "$tmp/err")" -eq 1
+	also 'with what to do' grep -q "'$policy' is refused here: get_mempolicy: .*leave '--policy' out" "$tmp/err"
+done
+check 'without it the program runs' "$tmp/refuse" "$hetmem" run --min 1M true
 wrong '--spec and --policy' "'--policy' does not apply: system\(node=N\)" run --spec system --policy local true
 wrong '--spec that is wrong' 'character 1' run --spec 'nothing()' true
 wrong '--spec that is empty' 'is empty' run --spec '' true
