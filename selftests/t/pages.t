@@ -34,11 +34,11 @@ VARIABLES = """struct hetmem *hm, struct hetmem_resource *res, struct hetmem_all
     void *copy, void *arena, void *table, void *result"""
 # Functions of others, and files of the kernel, of CUDA, of PyTorch and of the reader.
 FOREIGN_FUNCTIONS = set("""cupy.get_default_memory_pool cuda.external_stream linspace logspace normal randperm
-    dlmopen migrate_vma_collect_pmd ucp_cleanup""".split())
+    dlmopen migrate_vma_collect_pmd multiprocessing.set_start_method ucp_cleanup""".split())
 FOREIGN_FILES = set("""cuda.h kselftest_harness.h lib/test_hmm.c mm/migrate_device.c swapops.h
     tools/testing/selftests/mm/hmm-tests.c test_cuda.py test_cuda_trace.py test_cuda_multigpu.py
     test/test_cuda.py selftests/t/skip/KERNEL""".split())
-FOREIGN_OPTIONS = {"--membind"}
+FOREIGN_OPTIONS = {"--membind", "--enable-sleep-mode", "--enable-memory-saver", "--ulimit"}
 PUBLIC = re.compile(r"include/hetmem(\.h|/\w+\.h)")
 SUFFIX = re.compile(r"\.(c|h|hpp|cpp|cc|t|py|sh|md)$")
 TOPS = ("Documentation", "include", "kernel", "lib", "selftests", "tools")

@@ -5,7 +5,7 @@
 # doctor can print.
 . "$(dirname "$0")/tap.sh"
 
-guides='troubleshooting hmm-host grace without-a-gpu contributing live record'
+guides='troubleshooting hmm-host grace without-a-gpu contributing live record questions'
 page=Documentation/troubleshooting.md
 
 # Every doctor_report() of the sources that can be another thing than ok: "name" and "text",
@@ -99,7 +99,7 @@ empty 'and the page has them, too' missing_reasons
 # Commands are indented blocks. One that ends with such a mark is not for this machine: only its
 # words are looked at.
 marks='as root|on such a machine|on Debian 13|takes minutes|takes hours'
-commands() { sed -n 's/^    //p' "Documentation/$1.md" | grep -v '^ '; }
+commands() { sed '/^```/,/^```$/d' "Documentation/$1.md" | sed -n 's/^    //p' | grep -v '^ '; }
 runs() { commands "$1" | grep -vE "# ($marks)\$"; }
 others() { commands "$1" | grep -E "# ($marks)\$"; }
 
