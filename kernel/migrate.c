@@ -427,6 +427,8 @@ int hetmem_migrate(struct hetmem_context *ctx, void *arg)
 	ret = hetmem_walk_init(&m.walk, ctx->hm);
 	if (ret)
 		return ret;
+	/* To a device goes also what was never touched, block by block. */
+	m.walk.skip_gaps = hetmem_to_host(&m);
 	trace_hetmem_migrate_begin(ctx, cmd->start, cmd->end, cmd->location, 0, 0);
 	while (cmd->walk_end < cmd->end && !ret) {
 		/* A step lists at most a block's pages. */

@@ -202,6 +202,7 @@ int hetmem_residency(struct hetmem_context *ctx, void *arg)
 
 	report->ctx = ctx;
 	report->cmd = cmd;
+	report->walk.skip_gaps = true;
 	if (cmd->nr_runs)
 		report->kinds = cmd->kinds ? cmd->kinds : U32_MAX;
 	report->room = cmd->max_pages ? cmd->max_pages : U64_MAX;

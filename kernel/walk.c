@@ -3,11 +3,12 @@
  * Where pages really are: hmm_range_fault() snapshots, decoded.
  *
  * Design. A range is walked in steps. A step lies inside one VMA and one
- * block of 2 MiB, or is a whole hole between VMAs, or a whole VMA that
- * cannot be looked into. The caller uses a step's result when nothing is
- * locked, so one call can cover any amount of memory with the two pages of
- * kernel memory that a step needs. A page table entry is asked for and looked
- * at once, whatever it maps: a huge page costs what a page does.
+ * block of 2 MiB, or is a whole hole between VMAs, a whole VMA that
+ * cannot be looked into, or memory without page tables. The caller uses a
+ * step's result when nothing is locked, so one call can cover any amount of
+ * memory with the two pages of kernel memory that a step needs. A page table
+ * entry is asked for and looked at once, whatever it maps: a huge page costs
+ * what a page does.
  *
  * A step is a look in the sense of notifier.c, and walk_look() follows
  * these rules from top to bottom:
@@ -19,6 +20,9 @@
  *     the only place where a PFN becomes a struct page.
  *  4. Under window->lock pieces that carry a numbered location are made of the
  *     PFNs. No page and no pgmap is looked at afterwards.
+ * Memory without page tables has no pages, and no page of it can go away. So a step
+ * can be all memory that has none (walk_gap()), without rules 3 and 4.
+ *
  * A step that is spoilt each time is one piece, UNKNOWN, with
  * HETMEM_WHY_MOVING, and the walk goes on. So a step waits for mmap_lock, and
  * for invalidations of its own pages, bounded; faulting pages
@@ -36,10 +40,14 @@
 #include <linux/hmm.h>
 #include <linux/hugetlb.h>
 #include <linux/magic.h>
+#include <linux/pgtable.h>
 #include <linux/userfaultfd_k.h>
 
 #include "device.h"
 #include "walk.h"
+
+/* Bytes of a step without page tables: at most 2^19 entries are read under mmap_lock. */
+#define HETMEM_MAX_GAP	BIT(40)
 
 int hetmem_walk_init(struct hetmem_walk *walk, struct hetmem_mm *hm)
 {
@@ -294,6 +302,53 @@ static void walk_decode(struct hetmem_walk *walk)
 	hetmem_total_add(HETMEM_TOTAL_DECODES, decodes);
 }
 
+/* Where the first entry above the PTEs ends that maps @addr and is empty; else @addr. */
+static unsigned long gap_end(struct mm_struct *mm, unsigned long addr, unsigned long end)
+{
+	pgd_t *pgd = pgd_offset(mm, addr);
+	p4d_t *p4d;
+	pud_t *pud;
+	pmd_t *pmd;
+
+	if (pgd_none(READ_ONCE(*pgd)))
+		return pgd_addr_end(addr, end);
+	p4d = p4d_offset(pgd, addr);
+	if (p4d_none(READ_ONCE(*p4d)))
+		return p4d_addr_end(addr, end);
+	pud = pud_offset(p4d, addr);
+	if (pud_none(READ_ONCE(*pud)))
+		return pud_addr_end(addr, end);
+	if (!pud_present(READ_ONCE(*pud)) || pud_leaf(READ_ONCE(*pud)))
+		return addr;
+	end = pud_addr_end(addr, end);
+	for (pmd = pmd_offset(pud, addr); addr < end && pmd_none(READ_ONCE(*pmd)); pmd++)
+		addr = pmd_addr_end(addr, end);
+	return addr;
+}
+
+/*
+ * Whether there are no page tables from walk->start on, at least up to the end of
+ * its block. Then the step is as much as has none. mmap_lock keeps the tables above
+ * the PTEs of a mapping, as walk_page_range() relies on too, except hugetlb's, which
+ * processes share.
+ */
+static bool walk_gap(struct hetmem_walk *walk, struct vm_area_struct *vma)
+{
+	const unsigned long end = min3(vma->vm_end, walk->limit, walk->start + HETMEM_MAX_GAP);
+	unsigned long at = walk->start, next = at;
+
+	if (!walk->skip_gaps || is_vm_hugetlb_page(vma))
+		return false;
+	do {
+		at = next;
+		next = gap_end(vma->vm_mm, at, end);
+	} while (next != at && next < end);
+	walk->gap = next != walk->start;
+	if (walk->gap)
+		walk_one_piece(walk, HETMEM_UNKNOWN, next);
+	return walk->gap;
+}
+
 /* Looks at a step of walk->hm from walk->start on; before walk->limit. */
 static int walk_look(struct hetmem_window *window)
 {
@@ -316,6 +371,10 @@ static int walk_look(struct hetmem_window *window)
 	walk->why = hetmem_vma_why(vma);
 	if (vma_is_opaque(vma)) {
 		walk_one_piece(walk, HETMEM_UNKNOWN, vma->vm_end);
+		mmap_read_unlock(mm);
+		return 0;
+	}
+	if (walk_gap(walk, vma)) {
 		mmap_read_unlock(mm);
 		return 0;
 	}
@@ -354,6 +413,7 @@ int hetmem_walk_step(struct hetmem_walk *walk, unsigned long start, unsigned lon
 	walk->start = start;
 	walk->limit = end;
 	walk->why = 0;
+	walk->gap = false;
 	walk->window.mover = NULL;
 	ret = hetmem_look(walk->hm, &walk->window, start, block_end, walk_look);
 	if (ret == -EBUSY) {

@@ -52,7 +52,9 @@ struct hetmem_kept_piece {
  * @why: HETMEM_WHY_*, of the mapping that the last step looked at
  * @anonymous: that mapping is anonymous
  * @shared: that mapping is shared
+ * @gap: the last step has no page tables
  * @look_for_parts: tell parts of large folios from other pages
+ * @skip_gaps: memory without page tables can be one step
  * @nr: pieces of the last step
  */
 struct hetmem_walk {
@@ -70,7 +72,9 @@ struct hetmem_walk {
 	u32 why;
 	bool anonymous;
 	bool shared;
+	bool gap;
 	bool look_for_parts;
+	bool skip_gaps;
 	unsigned int nr;
 };
 
@@ -122,7 +126,7 @@ static inline u32 hetmem_piece_why(struct hetmem_context *ctx, const struct hetm
 		return why;
 	if (kind == HETMEM_UNKNOWN && !(why & told))
 		why |= HETMEM_WHY_ABSENT;
-	if (kind == HETMEM_UNKNOWN && hetmem_exclusive_seen(ctx, piece->start))
+	if (kind == HETMEM_UNKNOWN && !walk->gap && hetmem_exclusive_seen(ctx, piece->start))
 		why |= HETMEM_WHY_EXCLUSIVE_SEEN;
 	/* Nobody asks while pins come and go and expects an exact answer. */
 	if (READ_ONCE(ctx->nr_pinned) && hetmem_pin_at(ctx, piece->start, &piece->end))

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * RESIDENCY of memory that is mostly empty: what it reports, and that it takes no longer
+ * than what the kernel itself offers for that.
+ */
+#include "libktest/harness.h"
+#include "libktest/view.h"
+
+#include <linux/types.h>
+#include <sys/ioctl.h>
+
+#define GiB	(1UL << 30)
+
+/* PAGEMAP_SCAN came with 6.7. */
+struct scan_region { uint64_t start, end, categories; };
+struct scan {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+	uint64_t inverted, mask, any, ret;
+};
+
+#define SCAN		_IOWR('f', 16, struct scan)
+#define SCAN_PRESENT	(1 << 3)
+#define SCAN_SWAPPED	(1 << 4)
+
+FIXTURE(gaps)
+{
+	int fd;
+};
+
+FIXTURE_VARIANT(gaps)
+{
+	int flags;
+	bool huge;
+};
+
+FIXTURE_VARIANT_ADD(gaps, anon) { .flags = MAP_PRIVATE | MAP_ANONYMOUS };
+FIXTURE_VARIANT_ADD(gaps, anon_huge) { .flags = MAP_PRIVATE | MAP_ANONYMOUS, .huge = true };
+FIXTURE_VARIANT_ADD(gaps, shared) { .flags = MAP_SHARED | MAP_ANONYMOUS };
+
+FIXTURE_SETUP(gaps)
+{
+	self->fd = hm_open();
+	ASSERT_LE(0, self->fd);
+}
+
+FIXTURE_TEARDOWN(gaps)
+{
+	EXPECT_EQ(0, close(self->fd));
+}
+
+#define MAP(size)							\
+	({								\
+		char *p_ = mmap(NULL, size, PROT_READ | PROT_WRITE,	\
+				variant->flags | MAP_NORESERVE, -1, 0);	\
+		ASSERT_NE(MAP_FAILED, p_);				\
+		madvise(p_, size, variant->huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE); \
+		p_;							\
+	})
+
+/* Exactly the pages that are there, at odd places, in every size of gap. */
+TEST_F(gaps, exact)
+{
+	static const uint64_t at[] = {
+		0, 1, 511, 512, 513, 1024, 5000, 262143, 262144, 262145, 300000, 524288,
+		3 * 262144 + 77, 8 * 262144 - 1, 40 * 262144 + 3, 600 * 262144UL,
+	};
+	const size_t size = 1024 * GiB, page = page_size();
+	uint64_t there = 0;
+	struct view v;
+	char *p = MAP(size);
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(at); i++)
+		p[at[i] * page] = 1;
+	ASSERT_EQ(0, view_take(self->fd, p, size, &v));
+	for (i = 0; i < ARRAY_SIZE(at); i++)
+		EXPECT_EQ(HETMEM_HOST, HETMEM_LOC_KIND(view_at(&v, p + at[i] * page)->location));
+	for (i = 0; i < v.nr_runs; i++) {
+		const struct hetmem_run *r = &v.runs[i];
+
+		if (HETMEM_LOC_KIND(r->location) == HETMEM_HOST) {
+			there += (r->end - r->start) / page;
+			continue;
+		}
+		EXPECT_EQ(HETMEM_LOC(HETMEM_UNKNOWN, 0), r->location);
+		EXPECT_EQ(HETMEM_WHY_ABSENT, r->why & HETMEM_WHY_ABSENT);
+		EXPECT_EQ(0, r->order);
+		/* Runs of one kind are one, also across steps and tables. */
+		if (i) {
+			EXPECT_EQ(HETMEM_HOST, HETMEM_LOC_KIND(v.runs[i - 1].location));
+		}
+	}
+	EXPECT_LE(ARRAY_SIZE(at), there);
+	if (!variant->huge) {
+		EXPECT_EQ(ARRAY_SIZE(at), there);
+	}
+	view_free(&v);
+	/* A part that begins and ends in the midst of a gap; and a mapping that ends there. */
+	ASSERT_EQ(0, view_take(self->fd, p + 50 * GiB + page, 7 * GiB + 5 * page, &v));
+	EXPECT_EQ(1, v.nr_runs);
+	EXPECT_EQ((7 * GiB + 5 * page) / page, view_kind(&v, HETMEM_UNKNOWN));
+	view_free(&v);
+	ASSERT_EQ(0, munmap(p + 50 * GiB, 3 * page));
+	ASSERT_EQ(0, mprotect(p + 60 * GiB + page, GiB, PROT_NONE));
+	ASSERT_EQ(0, view_take(self->fd, p, size, &v));
+	EXPECT_EQ(HETMEM_UNMAPPED, view_at(&v, p + 50 * GiB)->location >> 16);
+	EXPECT_EQ((uintptr_t)p + 50 * GiB + 3 * page, view_at(&v, p + 50 * GiB)->end);
+	EXPECT_EQ((uintptr_t)p + 60 * GiB + page, view_at(&v, p + 59 * GiB)->end);
+	EXPECT_EQ(HETMEM_WHY_NOT_READABLE,
+		  view_at(&v, p + 60 * GiB + page)->why & HETMEM_WHY_NOT_READABLE);
+	view_free(&v);
+	munmap(p, size);
+}
+
+/* To the host nothing moves, and all of it is accounted for; pinning it holds what is there. */
+TEST_F(gaps, migrated)
+{
+	const size_t size = 64 * GiB;
+	struct hetmem_cmd_migrate m;
+	char *p = MAP(size);
+
+	p[3 * GiB] = 1;
+	p[size - 1] = 1;
+	ASSERT_EQ(0, hm_migrate(self->fd, p, size, ANY_HOST, &m));
+	EXPECT_EQ(NR(size), m.already + m.not_moved);
+	EXPECT_LE(2, m.already);
+	EXPECT_EQ((uintptr_t)p, m.why_addr);
+	EXPECT_EQ(HETMEM_WHY_ABSENT, m.why & HETMEM_WHY_ABSENT);
+	ASSERT_EQ(0, hm_pin(self->fd, p + 2 * GiB, 2 * GiB, 60000, &m));
+	EXPECT_LE(1, m.pinned);
+	EXPECT_EQ((long)m.pinned, pages_pinned(self->fd, p, size));
+	munmap(p, size);
+}
+
+static uint64_t scan_ns(int pagemap, char *p, size_t size)
+{
+	static struct scan_region regions[4096];
+	struct scan scan = {
+		.size = sizeof(scan), .start = (uintptr_t)p, .end = (uintptr_t)p + size,
+		.vec = (uintptr_t)regions, .vec_len = ARRAY_SIZE(regions),
+		.any = SCAN_PRESENT | SCAN_SWAPPED, .ret = SCAN_PRESENT | SCAN_SWAPPED,
+	};
+	const uint64_t before = now_ns();
+
+	return ioctl(pagemap, SCAN, &scan) < 0 ? 0 : now_ns() - before;
+}
+
+static uint64_t residency_ns(int fd, char *p, size_t size)
+{
+	static struct hetmem_run runs[4096];
+	struct hetmem_cmd_residency cmd = {
+		.start = (uintptr_t)p, .end = (uintptr_t)p + size,
+		.runs = (uintptr_t)runs, .nr_runs = ARRAY_SIZE(runs), .run_size = sizeof(runs[0]),
+	};
+	const uint64_t before = now_ns();
+
+	if (hm_residency(fd, &cmd) || cmd.walk_end != cmd.end)
+		return 0;
+	return now_ns() - before;
+}
+
+/* At most three times what PAGEMAP_SCAN takes, in the best of some tries. */
+TEST_F(gaps, as_fast)
+{
+	static const struct {
+		size_t gib;
+		unsigned int pages;
+	} shapes[] = { { 1, 16 }, { 64, 16 }, { 64, 100 }, { 4096, 1 }, { 16384, 16 } };
+	const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	uint64_t scan, ours, best_scan, best_ours;
+	unsigned int i, k;
+
+	ASSERT_LE(0, pagemap);
+	if (slow_kernel())
+		SKIP(return, "a kernel with debug options slows the module down more");
+	for (i = 0; i < ARRAY_SIZE(shapes); i++) {
+		const size_t size = shapes[i].gib * GiB, step = size / shapes[i].pages;
+		char *p = MAP(size);
+
+		for (k = 0; k < shapes[i].pages; k++)
+			p[k * step] = 1;
+		best_scan = best_ours = UINT64_MAX;
+		for (k = 0; k < 50; k++) {
+			scan = scan_ns(pagemap, p, size);
+			if (!scan)
+				SKIP(return, "kernel lacks PAGEMAP_SCAN");
+			ours = residency_ns(self->fd, p, size);
+			ASSERT_NE(0, ours);
+			best_scan = scan < best_scan ? scan : best_scan;
+			best_ours = ours < best_ours ? ours : best_ours;
+			if (best_ours <= 3 * best_scan)
+				break;
+		}
+		EXPECT_LE(best_ours, 3 * best_scan) {
+			TH_LOG("%zu GiB, %u pages", shapes[i].gib, shapes[i].pages);
+		}
+		munmap(p, size);
+	}
+	close(pagemap);
+}
+
+TEST_HARNESS_MAIN
