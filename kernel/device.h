@@ -47,7 +47,7 @@ void hetmem_foreign_exit(void);
 void hetmem_owner_learn(void *owner);
 unsigned int hetmem_owners_learned(void **owners);
 u32 hetmem_foreign_location(const struct page *page);
-void hetmem_foreign_seen(struct hetmem_mm *hm, u32 location, long nr);
+void hetmem_foreign_seen(struct hetmem_context *ctx, u32 location, long nr);
 int hetmem_foreign_limit(struct hetmem_mm *hm, u32 location, const u8 uuid[16], u64 nr_pages);
 unsigned int hetmem_foreign_list(struct hetmem_context *ctx, struct hetmem_pool_info *info);
 

@@ -238,25 +238,42 @@ u32 hetmem_foreign_location(const struct page *page)
 	return location;
 }
 
-/* The entry of @hm for @location, or a free one, or NULL. */
-static struct hetmem_seen *seen_at(struct hetmem_mm *hm, u32 location)
+/* The entry of @ctx for @location, or a free one, which has no pages, or NULL. */
+static struct hetmem_seen *seen_at(struct hetmem_context *ctx, u32 location)
 {
 	struct hetmem_seen *seen = NULL;
 	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(hm->seen); i++) {
-		if (hm->seen[i].pages && hm->seen[i].location == location)
-			return &hm->seen[i];
-		if (!hm->seen[i].pages)
-			seen = &hm->seen[i];
+	for (i = 0; i < ARRAY_SIZE(ctx->seen); i++) {
+		if (ctx->seen[i].pages && ctx->seen[i].location == location)
+			return &ctx->seen[i];
+		if (!ctx->seen[i].pages)
+			seen = &ctx->seen[i];
 	}
 	return seen;
 }
 
-/* @nr pages more, or fewer, of @hm's are seen at @location. hm->lock is held. */
-void hetmem_foreign_seen(struct hetmem_mm *hm, u32 location, long nr)
+/*
+ * Pages of @hm's that were seen at @location. Two contexts can track the same memory,
+ * so the one that saw the most counts. hm->lock is held.
+ */
+static u64 pages_seen(struct hetmem_mm *hm, u32 location)
 {
-	struct hetmem_seen *seen = seen_at(hm, location);
+	const struct hetmem_seen *seen;
+	struct hetmem_context *ctx;
+	u64 pages = 0;
+
+	list_for_each_entry(ctx, &hm->contexts, siblings) {
+		seen = seen_at(ctx, location);
+		pages = max(pages, seen ? seen->pages : 0);
+	}
+	return pages;
+}
+
+/* @nr pages more, or fewer, of @ctx's are seen at @location. hm->lock is held. */
+void hetmem_foreign_seen(struct hetmem_context *ctx, u32 location, long nr)
+{
+	struct hetmem_seen *seen = seen_at(ctx, location);
 
 	/* Of more pools than that, those that came last are not counted. */
 	if (!seen || !hetmem_is_foreign(location))
@@ -288,7 +305,6 @@ static struct limit *limit_find(const u8 uuid[16])
  */
 int hetmem_foreign_limit(struct hetmem_mm *hm, u32 location, const u8 uuid[16], u64 nr_pages)
 {
-	const struct hetmem_seen *seen = seen_at(hm, location);
 	const struct limit *entry;
 	u64 limit;
 
@@ -296,8 +312,7 @@ int hetmem_foreign_limit(struct hetmem_mm *hm, u32 location, const u8 uuid[16], 
 	entry = limit_find(uuid);
 	limit = entry ? entry->bytes : U64_MAX;
 	spin_unlock(&hetmem_owners_lock);
-	/* A free entry has no pages. */
-	if ((seen ? seen->pages : 0) + nr_pages <= limit >> PAGE_SHIFT)
+	if (pages_seen(hm, location) + nr_pages <= limit >> PAGE_SHIFT)
 		return 0;
 	trace_hetmem_limit_hit("foreign/limits", limit);
 	return -EDQUOT;
@@ -359,7 +374,6 @@ const struct attribute_group hetmem_foreign_group = {
 unsigned int hetmem_foreign_list(struct hetmem_context *ctx, struct hetmem_pool_info *info)
 {
 	const struct hetmem_binding *binding;
-	const struct hetmem_seen *seen;
 	const struct pool *pool;
 	unsigned int i, nr = 0, bound;
 
@@ -371,8 +385,7 @@ unsigned int hetmem_foreign_list(struct hetmem_context *ctx, struct hetmem_pool_
 			continue;
 		info[nr].location = pool->location;
 		info[nr].capacity = pool->capacity;
-		seen = seen_at(ctx->hm, pool->location);
-		info[nr].seen = seen ? seen->pages << PAGE_SHIFT : 0;
+		info[nr].seen = pages_seen(ctx->hm, pool->location) << PAGE_SHIFT;
 		bound = 0;
 		for (binding = ctx->bindings; binding < ctx->bindings + ctx->nr_bindings;
 		     binding++) {

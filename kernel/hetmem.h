@@ -113,6 +113,12 @@ struct hetmem_binding {
 	bool executor;
 };
 
+/* Pages of tracked ranges that REFRESH saw in a pool of another driver's. */
+struct hetmem_seen {
+	u32 location;
+	u64 pages;
+};
+
 /**
  * struct hetmem_context - an open file of /dev/hetmem
  * @user: that it is charged to
@@ -129,6 +135,7 @@ struct hetmem_binding {
  * @all_dirty: grows when all ranges become dirty, see range.c
  * @moving: as hetmem_range.moving, for all ranges
  * @refresh: held by REFRESH and UNTRACK, outside of mmap_lock and hm->lock
+ * @seen: what REFRESH saw of other drivers' pools
  * @thrash: slots for blocks that go back and forth, see thrash.c
  * @ring: of events, once userspace has asked for it
  * @wait: for events
@@ -160,6 +167,7 @@ struct hetmem_context {
 	u64 all_dirty;
 	unsigned long moving;
 	struct mutex refresh; /* REFRESH, UNTRACK */
+	struct hetmem_seen seen[HETMEM_MAX_BINDINGS];
 	struct hetmem_thrash_slot *thrash;
 	struct hetmem_ring *ring;
 	wait_queue_head_t wait;

@@ -22,7 +22,7 @@
 #define CMD_QUERY	BIT(0)
 /* Likewise, to those who may set priorities. */
 #define CMD_ASK		BIT(1)
-/* Works in the caller's own address space, which is held for as long. */
+/* Works in the context's address space, which is held for as long. */
 #define CMD_MM		BIT(2)
 /* head.start is an address, and with _RANGE head.end too. */
 #define CMD_ADDR	BIT(3)
@@ -84,9 +84,9 @@ static const struct hetmem_command hetmem_commands[] = {
 		.known = HETMEM_MIGRATE_PIN),
 	COMMAND(UNPIN, unpin, 32, CMD_RANGE),
 	COMMAND(STATS, stats, 144, CMD_QUERY | CMD_ADDR | CMD_READ, RESERVED(stats),
-		.known = HETMEM_STATS_CONTEXT),
+		.known = HETMEM_STATS_CONTEXT | HETMEM_STATS_NEXT),
 	COMMAND(RING, ring, 32, 0, RESERVED(ring)),
-	COMMAND(REFRESH, refresh, 48, CMD_MM | CMD_ADDR | CMD_PARTIAL | CMD_READ),
+	COMMAND(REFRESH, refresh, 48, CMD_QUERY | CMD_MM | CMD_ADDR | CMD_PARTIAL | CMD_READ),
 	COMMAND(ALLOW, allow, 16, CMD_SILENT, RESERVED(allow)),
 	COMMAND(BIND_DEVICE, bind_device, 32, CMD_SILENT, RESERVED(bind_device),
 		.known = HETMEM_BIND_EXECUTOR),

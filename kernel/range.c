@@ -49,8 +49,8 @@ void hetmem_range_on_device(struct hetmem_context *ctx, struct hetmem_range *ran
 	range->on_device += (long)nr_pages - block->on_device;
 	if (!nr_pages)
 		location = block->location;
-	hetmem_foreign_seen(ctx->hm, block->location, -(long)block->on_device);
-	hetmem_foreign_seen(ctx->hm, location, nr_pages);
+	hetmem_foreign_seen(ctx, block->location, -(long)block->on_device);
+	hetmem_foreign_seen(ctx, location, nr_pages);
 	block->location = location;
 	block->on_device = nr_pages;
 }
@@ -352,12 +352,13 @@ bool hetmem_exclusive_seen(struct hetmem_context *ctx, unsigned long addr)
 int hetmem_stats(struct hetmem_context *ctx, void *arg)
 {
 	struct hetmem_cmd_stats *cmd = arg;
-	bool whole = cmd->flags & HETMEM_STATS_CONTEXT;
+	const bool whole = cmd->flags & HETMEM_STATS_CONTEXT;
+	const bool next = cmd->flags & HETMEM_STATS_NEXT;
 	struct hetmem_counters *count = &ctx->total;
 	struct hetmem_range *range;
 	int ret = 0;
 
-	if (whole && cmd->start)
+	if (whole && (cmd->start || next))
 		return -EINVAL;
 	cmd->end = TASK_SIZE_MAX;
 	cmd->on_device = 0;
@@ -367,7 +368,7 @@ int hetmem_stats(struct hetmem_context *ctx, void *arg)
 	cmd->nr_changes = HETMEM_CHANGE_NR;
 	spin_lock(&ctx->hm->lock);
 	if (!whole) {
-		range = hetmem_range_first(ctx, cmd->start, cmd->start);
+		range = hetmem_range_first(ctx, cmd->start, next ? ULONG_MAX : cmd->start);
 		if (!range) {
 			ret = -ENOENT;
 			goto out;

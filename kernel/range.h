@@ -32,12 +32,6 @@ struct hetmem_busy {
 	struct hetmem_busy_slot slots[HETMEM_BUSY_SLOTS];
 };
 
-/* Pages of tracked ranges that REFRESH saw in a pool of another driver's. */
-struct hetmem_seen {
-	u32 location;
-	u64 pages;
-};
-
 /**
  * struct hetmem_mm - an address space that has contexts
  * @notifier: has its mm_struct; keeps it
@@ -54,7 +48,6 @@ struct hetmem_seen {
  * @ended: the memory is gone
  * @windows: looks in progress
  * @busy: invalidations in progress
- * @seen: what REFRESH saw of other drivers' pools
  */
 struct hetmem_mm {
 	struct mmu_notifier notifier;
@@ -70,7 +63,6 @@ struct hetmem_mm {
 	bool ended;
 	struct list_head windows;
 	struct hetmem_busy busy;
-	struct hetmem_seen seen[HETMEM_MAX_BINDINGS];
 };
 
 /**
@@ -147,7 +139,9 @@ struct hetmem_block {
  * @clean_as_of: older than context->all_dirty: as if all of @dirty were set
  * @looking: block that REFRESH is looking at, @nr_blocks if none: not clean yet
  * @on_device: sum over @blocks
- * @as_of: ns, when the last complete REFRESH began
+ * @next_look: block at which the next REFRESH begins
+ * @began: ns, when the last REFRESH that began at the first block did
+ * @as_of: ns, @began of the last one that reached the last block
  * @moving: jiffies when pages of it were last seen to begin a way between host
  *	and device
  * @thrashed: THRASH events, added to a ring or not
@@ -164,6 +158,8 @@ struct hetmem_range {
 	u64 clean_as_of;
 	unsigned long looking;
 	u64 on_device;
+	unsigned long next_look;
+	u64 began;
 	u64 as_of;
 	unsigned long moving;
 	u64 thrashed;

@@ -21,6 +21,9 @@
  * Devices that are registered with hetmem have told already what moved: for
  * them the counters are put right, and nothing is told.
  *
+ * One command looks at HETMEM_REFRESH_BLOCKS blocks at most, and the next one goes on
+ * after them: UNTRACK waits for a REFRESH, which another process can make.
+ *
  * Locking. context->refresh over the command, which keeps the range: UNTRACK
  * takes it too. hm->lock for the range's bookkeeping, never across a look.
  */
@@ -178,14 +181,18 @@ static void refresh_put(struct refresh *r, int ret)
 
 static int refresh_range(struct refresh *r, struct hetmem_cmd_refresh *cmd)
 {
-	const u64 began = ktime_get_ns();
+	struct hetmem_range *range = r->range;
+	const u64 now = ktime_get_ns();
 	int ret = 0;
 
 	/* Once: what makes all blocks dirty later is the next REFRESH's. */
 	spin_lock(&r->ctx->hm->lock);
-	hetmem_range_fill_dirty(r->ctx, r->range);
+	hetmem_range_fill_dirty(r->ctx, range);
+	r->block = range->next_look;
+	if (!r->block)
+		range->began = now;
 	spin_unlock(&r->ctx->hm->lock);
-	for (; !ret && refresh_take(r); r->block++) {
+	for (; !ret && cmd->walked_blocks < HETMEM_REFRESH_BLOCKS && refresh_take(r); r->block++) {
 		ret = refresh_look(r);
 		refresh_put(r, ret);
 		cmd->walked_blocks += !ret;
@@ -194,11 +201,12 @@ static int refresh_range(struct refresh *r, struct hetmem_cmd_refresh *cmd)
 		cond_resched();
 	}
 	spin_lock(&r->ctx->hm->lock);
-	if (!ret)
-		r->range->as_of = began;
-	cmd->as_of = r->range->as_of;
-	cmd->dirty_blocks = hetmem_range_nr_dirty(r->ctx, r->range);
-	cmd->on_device = r->range->on_device;
+	range->next_look = ret || r->block >= range->nr_blocks ? 0 : r->block;
+	if (!ret && !range->next_look)
+		range->as_of = range->began;
+	cmd->as_of = range->as_of;
+	cmd->dirty_blocks = hetmem_range_nr_dirty(r->ctx, range);
+	cmd->on_device = range->on_device;
 	spin_unlock(&r->ctx->hm->lock);
 	return ret;
 }
@@ -217,6 +225,7 @@ int hetmem_refresh(struct hetmem_context *ctx, void *arg)
 	ret = hetmem_walk_init(&r.walk, ctx->hm);
 	if (ret)
 		return ret;
+	r.walk.skip_gaps = true;
 	if (mutex_lock_killable(&ctx->refresh)) {
 		ret = -EINTR;
 		goto exit_walk;

@@ -43,14 +43,15 @@
  *	-EFAULT		the struct, or an array that it points to, cannot be
  *			read or written
  *	-EPERM		the context belongs to another address space. Allowed
- *			then: INFO, RESIDENCY and STATS, if the owner allowed
- *			HETMEM_SHAREABLE or the caller has CAP_SYS_PTRACE;
+ *			then: INFO, RESIDENCY, STATS and REFRESH, if the owner
+ *			allowed HETMEM_SHAREABLE or the caller has CAP_SYS_PTRACE;
  *			HINT, if the owner allowed HETMEM_ALLOW_HINTS or the
  *			caller has CAP_SYS_NICE. Capabilities count in the
  *			initial user namespace.
  *	-EBADF		the file is not open for writing. INFO, RESIDENCY, STATS,
  *			REFRESH and LIST do not need that
- *	-ESRCH		the address space of the context is gone (RESIDENCY)
+ *	-ESRCH		the address space of the context is gone (RESIDENCY,
+ *			REFRESH)
  *	-EDQUOT		the user of the context has used up caps/user_kb of
  *			kernel memory, or its part of caps/total_kb (sysfs)
  *	-ENOMEM		the kernel has no memory, or the caller's memory cgroup
@@ -215,8 +216,8 @@ struct hetmem_device_info {
  * @location: HETMEM_LOC(HETMEM_FOREIGN or HETMEM_COHERENT, index)
  * @flags: HETMEM_POOL_*
  * @capacity: bytes for pages, in use or not
- * @seen: bytes of tracked ranges of this address space that REFRESH last saw
- *	in the pool
+ * @seen: bytes of tracked ranges that REFRESH last saw in the pool, of that context
+ *	of this address space that has the most there
  * @uuid: UUID of the device that this context bound to the pool, else zeroes
  *
  * A pool is a dev_pagemap of a driver. The module lists it if the driver migrated
@@ -538,8 +539,8 @@ enum hetmem_change {
  * struct hetmem_cmd_stats - HETMEM_IOC_STATS: counters of a range
  * @size: sizeof(struct hetmem_cmd_stats)
  * @flags: HETMEM_STATS_*
- * @start: in, any page-aligned address inside a tracked range; out, first byte
- *	of the range
+ * @start: in, any page-aligned address inside a tracked range, with
+ *	HETMEM_STATS_NEXT any page-aligned address; out, first byte of the range
  * @end: out, first byte after the range
  * @to_device: out, pages moved to devices registered with hetmem
  * @to_host: out, pages moved from these devices to the host: by MIGRATE, by faults
@@ -561,11 +562,15 @@ enum hetmem_change {
  * the end of the user address space. CHANGE_EXIT is always the count of the
  * context.
  *
+ * With HETMEM_STATS_NEXT the range is the first one that ends after @start, so
+ * a caller can list all ranges of a context.
+ *
  * A notification, a move or a failure that touches more than 64 ranges of a
  * context counts for the context and for 64 of the ranges.
  *
  * Errors:
- *	-ENOENT		@start is in no tracked range
+ *	-ENOENT		@start is in no tracked range, or no range ends after it
+ *	-EINVAL		both flags
  */
 struct hetmem_cmd_stats {
 	__u32		size;
@@ -585,6 +590,7 @@ struct hetmem_cmd_stats {
 };
 
 #define HETMEM_STATS_CONTEXT	(1U << 0)
+#define HETMEM_STATS_NEXT	(1U << 1)
 
 /* Types of events; bit (1 << type) in hetmem_cmd_ring.events. */
 enum hetmem_event_type {
@@ -719,14 +725,15 @@ struct hetmem_cmd_ring {
  * @size: sizeof(struct hetmem_cmd_refresh)
  * @flags: 0
  * @start: in, any page-aligned address inside a tracked range
- * @dirty_blocks: out, blocks that are still dirty: they changed again, or a driver
- *	seems to be moving them
- * @walked_blocks: out, blocks looked at
+ * @dirty_blocks: out, blocks that are still dirty: they were not reached, they
+ *	changed again, or a driver seems to be moving them
+ * @walked_blocks: out, blocks looked at, at most HETMEM_REFRESH_BLOCKS
  * @as_of: out, CLOCK_MONOTONIC in ns of the oldest look that counts
  * @on_device: out, pages of the range that are on a device
  *
  * Looks, in the caller's context, at the blocks of the range that notifications
- * have marked since the last look. Adds TO_DEVICE and TO_HOST events for pages
+ * have marked since the last look. One call looks at HETMEM_REFRESH_BLOCKS of them at
+ * most, and the next call goes on after them. Adds TO_DEVICE and TO_HOST events for pages
  * that moved. The counters are exact under three conditions. dirty_blocks is 0.
  * Nothing has moved since as_of. No migration by a driver that is not registered
  * was under way for more than 100 ms: the kernel does not report its end.
@@ -745,6 +752,8 @@ struct hetmem_cmd_refresh {
 	__aligned_u64	on_device;
 };
 
+#define HETMEM_REFRESH_BLOCKS	4096
+
 /**
  * struct hetmem_cmd_allow - HETMEM_IOC_ALLOW: what other processes may do
  * @size: sizeof(struct hetmem_cmd_allow)
@@ -760,7 +769,7 @@ struct hetmem_cmd_allow {
 	__u32		reserved;
 };
 
-/* Every process that has the file may use INFO, RESIDENCY and STATS. */
+/* Every process that has the file may use INFO, RESIDENCY, STATS and REFRESH. */
 #define HETMEM_SHAREABLE	(1U << 0)
 /* Every process that has the file may use HINT. */
 #define HETMEM_ALLOW_HINTS	(1U << 1)

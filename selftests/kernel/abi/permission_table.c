@@ -48,7 +48,7 @@ static const struct row {
 	ROW(UNPIN, yes, no, no, no, no, no, no),
 	ROW(STATS, yes, yes, yes, SHAREABLE, SHAREABLE, SHAREABLE, SHAREABLE),
 	ROW(RING, yes, no, no, no, no, no, no),
-	ROW(REFRESH, yes, no, no, no, no, no, no),
+	ROW(REFRESH, yes, yes, yes, SHAREABLE, SHAREABLE, SHAREABLE, SHAREABLE),
 	ROW(ALLOW, yes, no, no, no, no, no, no),
 	ROW(BIND_DEVICE, yes, no, no, no, no, no, no),
 	ROW(HINT, yes, yes, ALLOW_HINTS, yes, ALLOW_HINTS, ALLOW_HINTS, ALLOW_HINTS),
@@ -96,6 +96,7 @@ static int right_answer(unsigned int id, const struct owned *o)
 {
 	switch (id) {
 	case CMD_RESIDENCY:
+	case CMD_REFRESH:
 		return o->gone ? -ESRCH : 0;
 	case CMD_mmap:
 		return -ENXIO;		/* no ring */

@@ -389,6 +389,13 @@ TEST_F(limit, of_each_process)
 	EXPECT_EQ(NO, MAY(6));
 	EXPECT_EQ(YES, MAY(5));
 	EXPECT_EQ(0, other_process(self->loc, self->p));
+	/* Two that track it see the same pages, not twice as many. */
+	ASSERT_EQ(0, hm_track(FD, self->p, SIZE));
+	EXPECT_EQ(3, refresh(FD, self->p));
+	EXPECT_EQ(NO, MAY(6));
+	EXPECT_EQ(YES, MAY(5));
+	ASSERT_EQ(0, hm_untrack(FD, self->p, SIZE));
+	EXPECT_EQ(YES, MAY(5));
 	/* Until it closes. */
 	close(fd);
 	EXPECT_EQ(YES, MAY(8));

@@ -260,6 +260,8 @@ static void make_hetmem(struct fuzzer *f, struct call *call,
 			c->stats.flags = HETMEM_STATS_CONTEXT;
 			break;
 		}
+		if (one_in(r, 3))
+			c->stats.flags = HETMEM_STATS_NEXT;
 		/* fall through */
 	case CMD_REFRESH: {
 		struct command_head head = { .start = WILD };

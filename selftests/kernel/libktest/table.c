@@ -34,14 +34,15 @@ const struct command commands[CMD_NR] = {
 	[CMD_STATS] = {
 		COMMAND(STATS, stats), COMMAND_RESERVED(stats),
 		.start = true, .answers = true, .looks = true,
-		.stranger = true, .known_flags = HETMEM_STATS_CONTEXT,
+		.stranger = true,
+		.known_flags = HETMEM_STATS_CONTEXT | HETMEM_STATS_NEXT,
 	},
 	[CMD_RING] = {
 		COMMAND(RING, ring), COMMAND_RESERVED(ring), .answers = true,
 	},
 	[CMD_REFRESH] = {
 		COMMAND(REFRESH, refresh), .start = true, .answers = true,
-		.looks = true,
+		.looks = true, .stranger = true,
 	},
 	[CMD_ALLOW] = {
 		COMMAND(ALLOW, allow), COMMAND_RESERVED(allow),

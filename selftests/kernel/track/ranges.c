@@ -120,6 +120,31 @@ static long used_bytes(int fd)
 }
 
 /* Each block of 2 MiB is remembered: all of them are more than all users may have. */
+TEST_F(ranges, listed)
+{
+	static const int starts[] = { 3, 10, 11, 700, 5000 };
+	struct hetmem_cmd_stats st = { .size = sizeof(st), .flags = HETMEM_STATS_NEXT };
+	size_t i;
+
+	EXPECT_EQ(-ENOENT, hm_ioctl(self->fd, HETMEM_IOC_STATS, &st));
+	for (i = ARRAY_SIZE(starts); i-- > 0;)
+		ASSERT_EQ(0, hm_track(self->fd, BASE + PAGES(starts[i]), PAGES(1)));
+	for (i = 0; i < ARRAY_SIZE(starts); i++) {
+		ASSERT_EQ(0, hm_ioctl(self->fd, HETMEM_IOC_STATS, &st));
+		EXPECT_EQ((uintptr_t)BASE + PAGES(starts[i]), st.start);
+		EXPECT_EQ(st.start + PAGES(1), st.end);
+		EXPECT_EQ(1, st.dirty_blocks);
+		/* Any address in it is before its end. */
+		ASSERT_EQ(0, hm_ioctl(self->fd, HETMEM_IOC_STATS, &st));
+		EXPECT_EQ((uintptr_t)BASE + PAGES(starts[i]), st.start);
+		st.start = st.end;
+	}
+	EXPECT_EQ(-ENOENT, hm_ioctl(self->fd, HETMEM_IOC_STATS, &st));
+	st.start = 0;
+	st.flags |= HETMEM_STATS_CONTEXT;
+	EXPECT_EQ(-EINVAL, hm_ioctl(self->fd, HETMEM_IOC_STATS, &st));
+}
+
 TEST_F(ranges, whole_address_space)
 {
 	const size_t all = (1UL << 47) - 2 * page_size(), some = 1UL << 41;

@@ -199,13 +199,69 @@ TEST_F(refresh, many_words)
 
 	ASSERT_EQ(FAR, p);
 	ASSERT_EQ(0, hm_track(self->fd, p, size));
-	ASSERT_EQ(0, hm_refresh(self->fd, p, &self->cmd));
+	ASSERT_EQ(0, hm_refresh_all(self->fd, p, &self->cmd));
 	ASSERT_EQ(size / BLOCK, self->cmd.walked_blocks);
 	ASSERT_EQ(0, munmap(p + odd, part));
 	EXPECT_EQ((long)(part / BLOCK), hm_dirty(self->fd, p));
-	EXPECT_EQ(0, hm_refresh(self->fd, p, &self->cmd));
+	EXPECT_EQ(0, hm_refresh_all(self->fd, p, &self->cmd));
 	EXPECT_EQ(part / BLOCK, self->cmd.walked_blocks);
 	munmap(p, size);
+}
+
+/* A call looks at so many blocks, and the next one goes on after them. */
+TEST_F(refresh, in_parts)
+{
+	const unsigned long part = HETMEM_REFRESH_BLOCKS, all = 2 * part + part / 2;
+	uint64_t before = now_ns(), first;
+
+	ASSERT_EQ(0, hm_track(self->fd, FAR, all * BLOCK));
+	ASSERT_EQ(0, hm_refresh(self->fd, FAR, &self->cmd));
+	EXPECT_EQ(part, self->cmd.walked_blocks);
+	EXPECT_EQ(all - part, self->cmd.dirty_blocks);
+	EXPECT_EQ(0, self->cmd.as_of);
+	first = now_ns();
+	/* What changes before the place where it goes on is left for the next round. */
+	ASSERT_EQ(FAR, mmap(FAR, BLOCK, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS |
+			    MAP_FIXED_NOREPLACE, -1, 0));
+	ASSERT_EQ(0, munmap(FAR, BLOCK));
+	ASSERT_EQ(0, hm_refresh(self->fd, FAR, &self->cmd));
+	EXPECT_EQ(part, self->cmd.walked_blocks);
+	EXPECT_EQ(0, self->cmd.as_of);
+	ASSERT_EQ(0, hm_refresh(self->fd, FAR, &self->cmd));
+	EXPECT_EQ(part / 2, self->cmd.walked_blocks);
+	EXPECT_EQ(1, self->cmd.dirty_blocks);
+	/* As of the beginning of the round. */
+	EXPECT_LE(before, self->cmd.as_of);
+	EXPECT_GE(first, self->cmd.as_of);
+	ASSERT_EQ(0, hm_refresh(self->fd, FAR, &self->cmd));
+	EXPECT_EQ(1, self->cmd.walked_blocks);
+	EXPECT_EQ(0, self->cmd.dirty_blocks);
+	EXPECT_LE(first, self->cmd.as_of);
+}
+
+/* Another process looks, as far as the owner allows it: the owner's memory, not its own. */
+TEST_F(refresh, by_another)
+{
+	struct hetmem_cmd_refresh *cmd = &self->cmd;
+	pid_t pid;
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		ASSERT_EQ(0, hm_allow(self->fd, i ? HETMEM_SHAREABLE : 0));
+		pid = fork();
+		ASSERT_LE(0, pid);
+		if (!pid) {
+			munmap(self->map, SIZE + BLOCK);
+			CHILD_CHECK(!become_nobody());
+			CHILD_CHECK(REFRESH(self->p) == (i ? 0 : -EPERM));
+			CHILD_CHECK(!i || cmd->walked_blocks == BLOCKS);
+			_exit(0);
+		}
+		EXPECT_EQ(0, child_status(pid));
+		EXPECT_EQ(i ? 0 : BLOCKS, DIRTY());
+	}
+	*AT(3) = 1;
+	EXPECT_WALKED(0);
 }
 
 /* Two contexts have each their own marks. */
