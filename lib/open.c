@@ -10,9 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/publish.h"
 #include "driver/check.h"
 #include "hint/agent.h"
 #include "place/place.h"
+#include "platform/kmod_hint.h"
 #include "provider/provider.h"
 #include "spec/spec.h"
 
@@ -291,6 +293,8 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 		module_path = params->module_path;
 
 	hm_kmod_open(&hm->kmod, module_path, module, sizeof(module));
+	if (hm_kmod_there(&hm->kmod) && hm_publish_wanted())
+		hm_kmod_allow(hm->kmod.fd, HETMEM_SHAREABLE);
 	err = open_driver(hm, choice, module_path, cuda, &has_cuda);
 	if (err)
 		goto fail;

@@ -222,7 +222,7 @@ static void init_lock(void)
 	hm_fork_add(&publish_lock.fork);
 }
 
-static bool is_wanted(void)
+bool hm_publish_wanted(void)
 {
 	const char *value = secure_getenv("HETMEM_PUBLISH");
 
@@ -241,7 +241,7 @@ struct hm_published_pool *hm_publish_add(const char *provider, const char *tag, 
 	struct hm_published_pool *pool = NULL;
 	unsigned int i = 0;
 
-	if (!is_wanted())
+	if (!hm_publish_wanted())
 		return NULL;
 	pthread_once(&publish_once, init_lock);
 	hm_lock(&publish_lock);

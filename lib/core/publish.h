@@ -77,6 +77,9 @@ struct hm_published {
 	struct hm_published_pool pools[HM_PUBLISH_POOLS];
 };
 
+/* Whether other processes of the user may see what this one does: not HETMEM_PUBLISH=0. */
+bool hm_publish_wanted(void);
+
 _Static_assert(sizeof(struct hm_published_pool) == 256 && sizeof(struct hm_published) == 16384,
 	       "the layout of version 1");
 

@@ -13,6 +13,9 @@
  * again soon, the next hold is twice as long, up to a bound. A block that cannot be held
  * is left alone for as long as it would have been held.
  *
+ * The thread also has the module look again at what moved, once a second at most. Limits
+ * of other drivers' devices (foreign/ in sysfs) go by what the module has seen.
+ *
  * Only the thread uses the ring and the table of blocks. Start, stop and stats hold
  * hm->making; the thread never takes it. Counters are atomic. The thread ends early if
  * the module does not answer, or the program closes its descriptors or ends it: the agent
@@ -37,6 +40,10 @@
 #define PIN_TRIES	4
 
 #define NS_PER_MS	1000000ULL
+
+/* From one refresh() to the next, and how long one may take. */
+#define REFRESH_MS	1000
+#define REFRESH_MAX_MS	50
 
 static const uint32_t any_host = HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
 
@@ -342,6 +349,16 @@ static int on_time(struct hm_agent *a)
 	return next == UINT64_MAX ? -1 : (int)((next - now) / NS_PER_MS + 1);
 }
 
+static void refresh(struct hm_agent *a)
+{
+	const uint64_t now = hm_now();
+
+	if (now - a->refreshed < REFRESH_MS * NS_PER_MS)
+		return;
+	a->refreshed = now;
+	hm_kmod_refresh_all(a->fd, now + REFRESH_MAX_MS * NS_PER_MS);
+}
+
 static void on_hints(struct hm_agent *a)
 {
 	ssize_t n = hetmem_executor_run(a->hints);
@@ -369,6 +386,7 @@ static void *run(void *arg)
 			fds[2].fd = -1;
 		else if (a->hints && fds[2].revents)
 			on_hints(a);
+		refresh(a);
 	}
 	if (!__atomic_load_n(&a->stop, __ATOMIC_ACQUIRE))
 		say_ended(a, "the module does not answer, or the program closed its descriptor");

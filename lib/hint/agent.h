@@ -52,6 +52,7 @@ struct hm_block {
  * @stop_fd: an eventfd that wakes @thread to end
  * @alive: @thread is to be joined
  * @told: it was said that the thread has ended
+ * @refreshed: hm_now() of the last refresh()
  * @hints: NULL: hints are not carried out here
  */
 struct hm_agent {
@@ -66,6 +67,7 @@ struct hm_agent {
 	bool stop;
 	bool alive;
 	bool told;
+	uint64_t refreshed;
 	pthread_t thread;
 	struct hm_ring ring;
 	struct hetmem_executor *hints;

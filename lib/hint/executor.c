@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/publish.h"
 #include "hint/executor.h"
 
 /* Hints that can wait unread; less if the administrator allows less. */
@@ -209,6 +210,8 @@ static int bind_devices(struct hetmem_executor *x)
 
 static int open_context(struct hetmem_executor *x, unsigned int flags)
 {
+	const uint32_t allowed = (hm_publish_wanted() ? HETMEM_SHAREABLE : 0) |
+				 (flags & HETMEM_EXECUTOR_ALLOW ? HETMEM_ALLOW_HINTS : 0);
 	unsigned int entries = ENTRIES;
 	int err;
 
@@ -221,8 +224,8 @@ static int open_context(struct hetmem_executor *x, unsigned int flags)
 				   1ULL << HETMEM_EVENT_HINT);
 		entries /= 2;
 	} while (err == -EDQUOT && entries >= HETMEM_RING_MIN);
-	if (!err && flags & HETMEM_EXECUTOR_ALLOW)
-		err = hm_kmod_allow(x->fd, HETMEM_ALLOW_HINTS);
+	if (!err && allowed)
+		err = hm_kmod_allow(x->fd, allowed);
 	return err ? hm_error(err, "executor: its ring: %s", strerror(-err)) :
 		0;
 }

@@ -232,6 +232,53 @@ int64_t hm_kmod_list(int fd, struct hetmem_list_entry *entries, size_t nr)
 	return err ? err : (int64_t)cmd.nr;
 }
 
+static int range_stats(int fd, uintptr_t at, uint32_t flags, struct hetmem_cmd_stats *stats)
+{
+	*stats = (struct hetmem_cmd_stats){
+		.size = sizeof(*stats), .flags = flags, .start = at,
+	};
+	return command(fd, HETMEM_IOC_STATS, stats);
+}
+
+int hm_kmod_next_range(int fd, uintptr_t at, struct hetmem_cmd_stats *stats)
+{
+	const int err = range_stats(fd, at, HETMEM_STATS_NEXT, stats);
+
+	return !err && stats->end <= at ? -EIO : err;
+}
+
+void hm_kmod_refresh(int fd, struct hetmem_cmd_stats *stats, uint64_t pause, uint64_t end)
+{
+	const uint64_t now = hm_now();
+	struct hetmem_cmd_stats after;
+	int passes = 0;
+
+	/* In a time namespace as_of can be later than now. */
+	if (!stats->dirty_blocks || (now >= stats->as_of && now - stats->as_of < pause))
+		return;
+	/* The first pass can begin where somebody else's look ended. */
+	while (passes < 2 && hm_now() < end) {
+		struct hetmem_cmd_refresh cmd = { .size = sizeof(cmd), .start = stats->start };
+
+		if (command(fd, HETMEM_IOC_REFRESH, &cmd) || !cmd.dirty_blocks)
+			break;
+		passes += cmd.walked_blocks < HETMEM_REFRESH_BLOCKS;
+	}
+	if (!range_stats(fd, stats->start, 0, &after))
+		*stats = after;
+}
+
+void hm_kmod_refresh_all(int fd, uint64_t end)
+{
+	struct hetmem_cmd_stats stats;
+	uintptr_t at = 0;
+
+	while (hm_now() < end && !hm_kmod_next_range(fd, at, &stats)) {
+		at = stats.end;
+		hm_kmod_refresh(fd, &stats, HM_REFRESH_PAUSE, end);
+	}
+}
+
 int64_t hm_kmod_pages_at(int fd, uintptr_t start, uintptr_t end,
 			 uint32_t location)
 {

@@ -94,6 +94,25 @@ int hm_kmod_unpin(int fd, uintptr_t start, uintptr_t end);
 /* Number of contexts there are for the caller to see; fills at most @nr. */
 int64_t hm_kmod_list(int fd, struct hetmem_list_entry *entries, size_t nr);
 
+/*
+ * Fills @stats of the first tracked range of the context @fd that ends after @at.
+ * -ENOENT: there is none.
+ */
+int hm_kmod_next_range(int fd, uintptr_t at, struct hetmem_cmd_stats *stats);
+
+/*
+ * Has the module look again at what changed in the tracked range of @stats, and updates
+ * @stats. Does nothing if the last complete look was less than @pause ns ago. No look begins
+ * after @end of hm_now(), and each is bounded.
+ */
+void hm_kmod_refresh(int fd, struct hetmem_cmd_stats *stats, uint64_t pause, uint64_t end);
+
+/* The same of all tracked ranges of the context, once a second at most. */
+void hm_kmod_refresh_all(int fd, uint64_t end);
+
+/* The pause of those who look again and again. */
+#define HM_REFRESH_PAUSE	1000000000ULL
+
 /* Pages of [@start, @end) at @location, the module's. */
 int64_t hm_kmod_pages_at(int fd, uintptr_t start, uintptr_t end,
 			 uint32_t location);

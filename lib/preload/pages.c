@@ -13,6 +13,8 @@
 #include <fcntl.h>
 #include <linux/hetmem.h>
 #include <linux/mempolicy.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -132,6 +134,16 @@ static bool is_module(int fd)
 	       st.st_rdev == atomic_load(&module_device);
 }
 
+/* Lets the user's `hetmem list`, `top` and `record` look, as programs with pools do. */
+static void allow_looks(int fd)
+{
+	const char *value = secure_getenv("HETMEM_PUBLISH");
+	struct hetmem_cmd_allow cmd = { .size = sizeof(cmd), .allowed = HETMEM_SHAREABLE };
+
+	if (!value || strcmp(value, "0"))
+		ioctl(fd, HETMEM_IOC_ALLOW, &cmd);
+}
+
 static int open_module(void)
 {
 	int none = FD_UNTRIED, fd, high;
@@ -146,6 +158,7 @@ static int open_module(void)
 		}
 		if (!fstat(fd, &st) && S_ISCHR(st.st_mode)) {
 			atomic_store(&module_device, st.st_rdev);
+			allow_looks(fd);
 		} else {
 			close(fd);
 			fd = FD_NONE;

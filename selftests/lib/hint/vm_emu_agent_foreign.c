@@ -245,6 +245,52 @@ static void by_class(unsigned int class)
 	is(hetmem_resource_destroy(res), 0, "nothing is live");
 }
 
+/* Bytes of ours that the module has seen in pools of other drivers; -1: INFO fails. */
+static int64_t seen_in_pools(void)
+{
+	struct hetmem_pool_info pools[64] = { 0 };
+	struct hetmem_cmd_info info = {
+		.size = sizeof(info), .pools = (uintptr_t)pools,
+		.pool_size = sizeof(*pools), .nr_pools = 64,
+	};
+	int64_t seen = 0;
+	unsigned int i;
+
+	if (ioctl(hm->kmod.fd, HETMEM_IOC_INFO, &info))
+		return -1;
+	for (i = 0; i < info.nr_pools && i < 64; i++)
+		seen += pools[i].seen;
+	return seen;
+}
+
+/* Limits of other drivers' devices go by what the module has seen: the agent sees to it. */
+static void looks_again(void)
+{
+	struct hetmem_agent_params params = {
+		.size = sizeof(params), .policy = HETMEM_AGENT_OFF,
+		.flags = HETMEM_AGENT_NO_HINTS,
+	};
+	unsigned char *data = malloc(PAGES * page);
+	struct hmm_dmirror_cmd cmd = {
+		.addr = (uintptr_t)memory, .ptr = (uintptr_t)data, .npages = PAGES,
+	};
+	volatile unsigned char *p = memory;
+	size_t i;
+
+	is(seen_in_pools(), 0, "nothing was seen");
+	need(!hetmem_agent_start(hm, &params), "an agent: %s", hetmem_last_error());
+	need(!ioctl(gpu, HMM_DMIRROR_MIGRATE_TO_DEV, &cmd), "pages go to the GPU");
+	ok(wait_until(seen_in_pools() == (int64_t)(PAGES * page)), "it sees them");
+	for (i = 0; i < PAGES / 2; i++)
+		(void)p[i * page];
+	ok(wait_until(seen_in_pools() <= (int64_t)(PAGES / 2 * page)), "and that they go");
+	for (; i < PAGES; i++)
+		(void)p[i * page];
+	ok(wait_until(!seen_in_pools()), "all of them");
+	is(hetmem_agent_stop(hm), 0, "stops");
+	free(data);
+}
+
 int main(void)
 {
 	page = sysconf(_SC_PAGESIZE);
@@ -255,6 +301,7 @@ int main(void)
 	need(!hetmem_system_alloc(hm, SIZE, (void **)&memory), "memory");
 	memset(memory, 1, SIZE);
 	fought_over = memory + BLOCK;
+	looks_again();
 	advised();
 	aggressive();
 	refused(CU_MEM_ADVISE_SET_PREFERRED_LOCATION);
