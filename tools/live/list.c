@@ -6,10 +6,13 @@
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <hetmem.h>
 
+#include "hint/peer.h"
+#include "map/source.h"
 #include "options.h"
 #include "platform/kmod_hint.h"
 #include "sample.h"
@@ -19,18 +22,19 @@
 #include "json_text.h"
 #endif
 
-/* Addresses to ask about before the search ends. */
-#define PROBES		(1U << 20)
+#define MAX_RANGES	(1U << 20)
 #define MAX_CONTEXTS	65536
+#define MAX_POOLS	64
 
 static int help(void)
 {
 	puts("Usage: hetmem list [--json] [PID]\n"
-	     "Lists who has the module open; or with PID which ranges that process tracks, and\n"
-	     "what was counted for each.\n\n"
+	     "Lists who has the module open; or with PID which ranges that process\n"
+	     "tracks, what was counted for each, and what of them is in pools of other\n"
+	     "drivers.\n\n"
 	     "  --json  the same as JSON\n\n"
-	     "Root sees all, others their own. The ranges of a process need the rights of\n"
-	     "ptrace on it and, of other processes, CAP_SYS_PTRACE or the process's consent.");
+	     "Root sees all, others their own. The ranges of a process need the rights\n"
+	     "of ptrace on it. HETMEM_PUBLISH=0 in its environment leaves them to root.");
 	return EXIT_OK;
 }
 
@@ -119,6 +123,82 @@ static void print_ranges(const struct ranges *r)
 		table_row(table, cells);
 	}
 	table_print(table);
+}
+
+/* "GPU-8f6aef44-1a5d-1978-3d98-5cc4d0fa0446", as nvidia-smi has it. */
+static void uuid_text(const unsigned char uuid[16], char text[48])
+{
+	char *at = text + sprintf(text, "GPU-");
+	int i;
+
+	for (i = 0; i < 16; i++)
+		at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+			      uuid[i]);
+}
+
+/* Adds what one context reports. Only the one that bound a device has its UUID. */
+static size_t add_pools(int fd, struct hetmem_pool_info *pools, size_t nr)
+{
+	static const unsigned char none[16];
+	struct hetmem_pool_info more[MAX_POOLS] = { 0 };
+	struct hetmem_cmd_info info = {
+		.size = sizeof(info), .pools = (uintptr_t)more,
+		.pool_size = sizeof(*more), .nr_pools = MAX_POOLS,
+	};
+	size_t i, j;
+
+	if (ioctl(fd, HETMEM_IOC_INFO, &info))
+		return nr;
+	for (i = 0; i < info.nr_pools && i < MAX_POOLS; i++) {
+		for (j = 0; j < nr && pools[j].location != more[i].location; j++)
+			;
+		if (j == MAX_POOLS)
+			continue;
+		if (j == nr)
+			pools[nr++] = more[i];
+		else if (memcmp(more[i].uuid, none, sizeof(none)))
+			pools[j] = more[i];
+	}
+	return nr;
+}
+
+/* Pools of other drivers that have memory of the ranges, or that the process has named. */
+static void print_pools(pid_t pid)
+{
+	static const struct table_column columns[] = {
+		{ "POOL", false }, { "SIZE", true }, { "OF THESE RANGES", true },
+		{ "DEVICE", false },
+	};
+	int fds[HM_PEER_CONTEXTS], nr_fds = hm_peer_contexts(pid, fds, HM_PEER_CONTEXTS), i;
+	struct hetmem_pool_info pools[MAX_POOLS];
+	struct table *table = NULL;
+	size_t nr = 0, p;
+
+	for (i = 0; i < nr_fds; i++) {
+		nr = add_pools(fds[i], pools, nr);
+		close(fds[i]);
+	}
+	for (p = 0; p < nr; p++) {
+		char name[64], uuid[48], device[64] = "-";
+		const char *cells[] = {
+			location_text(pools[p].location, name, sizeof(name)),
+			size_text(pools[p].capacity), size_text(pools[p].seen), device,
+		};
+
+		uuid_text(pools[p].uuid, uuid);
+		if (strspn(uuid + 4, "0-") != strlen(uuid + 4))
+			snprintf(device, sizeof(device), "%s%s", uuid,
+				 pools[p].flags & HETMEM_POOL_SEVERAL ? " and others" : "");
+		else if (!pools[p].seen)
+			continue;
+		if (!table)
+			table = table_new(columns, ARRAY_SIZE(columns));
+		table_row(table, cells);
+	}
+	if (table) {
+		puts("");
+		table_print(table);
+	}
 }
 
 #ifdef HAVE_JSON_C
@@ -213,14 +293,16 @@ static int refused(pid_t pid, int err)
 static int list_ranges(pid_t pid, bool json)
 {
 	struct ranges r = { NULL, 0 };
-	ssize_t nr = sample_ranges(pid, PROBES, INFINITY, keep_range, &r);
+	ssize_t nr = sample_ranges(pid, MAX_RANGES, 0, INFINITY, keep_range, &r);
 
 	if (nr >= 0 && json)
 		json_ranges(&r);
 	else if (r.nr)
 		print_ranges(&r);
 	else if (nr >= 0)
-		printf("no tracked range was found in the mappings of process %d\n", pid);
+		printf("process %d tracks no range\n", pid);
+	if (nr >= 0 && !json)
+		print_pools(pid);
 	free(r.range);
 	return nr < 0 ? refused(pid, nr) : EXIT_OK;
 }

@@ -30,11 +30,12 @@
 #define LINK		"/memfd:" HM_PUBLISH_NAME " (deleted)"
 #define SYSFS		"/sys/class/misc/hetmem/"
 #define MAX_CONTEXTS	65536
-#define BLOCK		(2ULL << 20)
 /* Of a walk, between two looks at the clock. */
 #define PIECE		(64ULL << 20)
-/* Tries to find the ranges of a process for the sum of what thrashed there. */
-#define PROBES		4096
+/* Ranges of a process for the sum of what thrashed there. */
+#define MAX_RANGES	4096
+/* Of now(): later than any end. */
+#define NEVER		1e9
 
 /* Descriptors of a process that are looked at before more of another's. */
 #define FIRST_LOOKS	256
@@ -672,7 +673,7 @@ static void look_at_counters(struct sample_process *p, const struct budget *budg
 		close(fds[i]);
 	}
 	if (p->counted && p->ranges)
-		p->all_ranges = sample_ranges(p->pid, PROBES, budget->end, sum_thrash,
+		p->all_ranges = sample_ranges(p->pid, MAX_RANGES, 1, budget->end, sum_thrash,
 					      &p->thrashed) >= (ssize_t)p->largest;
 }
 
@@ -1008,61 +1009,62 @@ uint64_t sample_live(const struct hm_published_pool *pool)
 
 /* Tracked ranges. */
 
-/* The range around @addr; false: there is none. */
-static bool ask_range(const int *fds, int nr, uint64_t addr, struct sample_range *range)
+/*
+ * Fills @stats of the first range after @at in any of the contexts. Returns the context's
+ * descriptor, or a negative errno: -ENOENT there is none; -EPERM none of them answers.
+ */
+static int next_range(const int *fds, int nr, uint64_t at, struct hetmem_cmd_stats *stats)
 {
-	const uint64_t page = sysconf(_SC_PAGESIZE);
-	int i;
+	struct hetmem_cmd_stats next;
+	int i, err, found = -EPERM;
 
 	for (i = 0; i < nr; i++) {
-		struct hetmem_cmd_stats stats = { .size = sizeof(stats), .start = addr };
-
-		if (ioctl(fds[i], HETMEM_IOC_STATS, &stats) || stats.end <= addr)
-			continue;
-		*range = (struct sample_range){
-			.start = stats.start, .end = stats.end,
-			.on_device = stats.on_device * page,
-			.to_device = stats.to_device * page,
-			.to_host = stats.to_host * page,
-			.thrashed = stats.thrashed, .dirty_blocks = stats.dirty_blocks,
-		};
-		return true;
+		err = hm_kmod_next_range(fds[i], at, &next);
+		if (!err && (found < 0 || next.start < stats->start)) {
+			*stats = next;
+			found = fds[i];
+		} else if (err != -EPERM && found == -EPERM) {
+			found = err;
+		}
 	}
-	return false;
+	return found;
 }
 
-ssize_t sample_ranges(pid_t pid, size_t most, double end,
+static struct sample_range range_of(const struct hetmem_cmd_stats *stats)
+{
+	const uint64_t page = sysconf(_SC_PAGESIZE);
+
+	return (struct sample_range){
+		.start = stats->start, .end = stats->end,
+		.on_device = stats->on_device * page,
+		.to_device = stats->to_device * page,
+		.to_host = stats->to_host * page,
+		.thrashed = stats->thrashed, .dirty_blocks = stats->dirty_blocks,
+	};
+}
+
+ssize_t sample_ranges(pid_t pid, size_t most, double pause, double end,
 		      void (*each)(const struct sample_range *range, void *arg), void *arg)
 {
-	int fds[HM_PEER_CONTEXTS], nr = hm_peer_contexts(pid, fds, HM_PEER_CONTEXTS), i;
+	int fds[HM_PEER_CONTEXTS], nr = hm_peer_contexts(pid, fds, HM_PEER_CONTEXTS), fd, i;
+	struct hetmem_cmd_stats stats;
 	struct sample_range range;
-	struct vmas vmas = { 0 };
 	uint64_t at = 0;
 	ssize_t found = 0;
-	size_t v;
-	int err;
 
 	if (nr < 0)
 		return nr;
-	err = vmas_read_until(&vmas, pid, end);
-	if (err == -ETIME)
-		err = 0;
-	for (v = 0; !err && v < vmas.nr; v++) {
-		if (at < vmas.vma[v].start)
-			at = vmas.vma[v].start;
-		while (at < vmas.vma[v].end && most && now() < end) {
-			most--;
-			if (ask_range(fds, nr, at, &range)) {
-				each(&range, arg);
-				found++;
-				at = range.end;
-			} else {
-				at = (at / BLOCK + 1) * BLOCK;
-			}
-		}
+	for (fd = 0; most && now() < end; most--) {
+		fd = next_range(fds, nr, at, &stats);
+		if (fd < 0)
+			break;
+		at = stats.end;
+		hm_kmod_refresh(fd, &stats, pause * 1e9, end < NEVER ? end * 1e9 : UINT64_MAX);
+		range = range_of(&stats);
+		each(&range, arg);
+		found++;
 	}
-	vmas_free(&vmas);
 	for (i = 0; i < nr; i++)
 		close(fds[i]);
-	return err ? err : found;
+	return !found && fd == -EPERM ? fd : found;
 }

@@ -175,11 +175,12 @@ struct sample_range {
 };
 
 /*
- * Calls @each for the tracked ranges of @pid, in order. The module has no list of another
- * process's ranges: its mappings are probed, at most @most times, until @end of now().
+ * Calls @each for the tracked ranges of @pid, in order: @most of them at most, until @end of
+ * now(). The module looks again at what changed in them. Exception: it does not if the last look
+ * was less than @pause seconds ago.
  * Returns how many were found, or a negative errno: -ESRCH, -EPERM, -ENXIO the process has no context.
  */
-ssize_t sample_ranges(pid_t pid, size_t most, double end,
+ssize_t sample_ranges(pid_t pid, size_t most, double pause, double end,
 		      void (*each)(const struct sample_range *range, void *arg), void *arg);
 
 #endif

@@ -12,6 +12,7 @@
 #include "bounded.h"
 #include "map/source.h"
 #include "maps.h"
+#include "platform/kmod_hint.h"
 #include "record.h"
 #include "util.h"
 
@@ -280,11 +281,15 @@ static int put(struct record_taker *t, struct record_file *file, struct record_s
 	return 0;
 }
 
-static void look_at_counters(const struct source *source, struct record_sample *head)
+static void look_at_counters(const struct source *source, double end, struct record_sample *head)
 {
 	struct hetmem_cmd_stats stats = { .size = sizeof(stats), .flags = HETMEM_STATS_CONTEXT };
 
-	if (source->context < 0 || ioctl(source->context, HETMEM_IOC_STATS, &stats))
+	if (source->context < 0)
+		return;
+	/* Limits and lists of others go by what the module has seen: see to it here, too. */
+	hm_kmod_refresh_all(source->context, end * 1e9);
+	if (ioctl(source->context, HETMEM_IOC_STATS, &stats))
 		return;
 	head->flags |= RECORD_COUNTED;
 	head->to_device = stats.to_device;
@@ -355,7 +360,7 @@ static void look(void *arg)
 		t->page_size = source.page_size;
 		t->seen.nr = t->nr_tallies = 0;
 		l->head.source = source.context >= 0 ? RECORD_MODULE : RECORD_PAGEMAP;
-		look_at_counters(&source, &l->head);
+		look_at_counters(&source, start + l->budget / 4, &l->head);
 		l->err = walk(t, &source, &vmas, start + l->budget, &stopped);
 	}
 	source_close(&source);

@@ -15,6 +15,7 @@ echo "PID $pid"
 try none hetmem status --interval 0
 hetmem prefetch --pid $pid --range $range >/dev/null
 try there hetmem status --json --interval 0 $pid
+try ranges-there hetmem list $pid
 hetmem pullback --pid $pid --range $range >/dev/null
 try back hetmem status --prometheus
 # What moves while two looks are taken.
@@ -42,6 +43,17 @@ try user-sets su user -c "hetmem tune thrash/count=21 caps/max_hints=3"
 try unchanged cat /sys/class/misc/hetmem/thrash/count /sys/class/misc/hetmem/caps/max_hints
 try user-list su user -c "hetmem list"
 try user-ranges su user -c "hetmem list $pid"
+# A user's own process, which allows looks or does not.
+kill $pid
+wait $pid
+for publish in 1 0; do
+	su user -c "HETMEM_PUBLISH=$publish executor" >/tmp/own &
+	while [ ! -s /tmp/own ]; do sleep 0.1; done
+	try own-$publish su user -c "hetmem list $(pidof executor)"
+	kill $(pidof executor)
+	wait $!
+	rm /tmp/own
+done
 try stranger su user -c "hetmem status --interval 0"
 try end true
 EOS
@@ -64,6 +76,9 @@ judge_live()
 	gives rate 0 'what moves in a second, by the module' "^ *$pid .* executor .*[1-9].* .iB .*[1-9].*module"
 	gives stranger 0 'another user sees the module, not the process' '^module: ' '^no process uses hetmem'
 	gives list 0 'list: who has the module open' "^ *$pid .* executor +1 +0 B +0 -$"
+	gives ranges-there 0 'list: what is on the device' '^[0-9a-f]+-[0-9a-f]+ +8 MiB +8 MiB +8 MiB '
+	gives own-1 0 "list: a user's own process" '^[0-9a-f]+-[0-9a-f]+ +8 MiB +0 B '
+	gives own-0 1 'list: which may forbid it' 'not permitted to look at process'
 	gives ranges 0 'list: the range of the program' '^[0-9a-f]+-[0-9a-f]+ +8 MiB .* [0-9]+ +[0-9]+$'
 	part ranges-json
 	ask 'list: as JSON' '@rows == 1 && $row->{to_device_bytes} >= 8 << 20 && $row->{start} =~ /^0x/'
