@@ -19,6 +19,8 @@ const struct command subcommands[] = {
 	{ "prefetch", cmd_prefetch, "has a process move its memory to a device" },
 	{ "pullback", cmd_pullback, "has a process bring its memory back" },
 	{ "advise", cmd_advise, "tells a process which side uses memory next" },
+	{ "sleep", cmd_sleep, "moves what a process has on its GPUs to host memory" },
+	{ "wake", cmd_wake, "brings back the GPU memory of a process that sleeps" },
 	{ "list", cmd_list, "who uses the module; what a process tracks" },
 	{ "tune", cmd_tune, "the module's settings: shows, sets, saves, restores" },
 	{ "demo", cmd_demo, "memory moves to a device and back, verified" },
@@ -34,12 +36,11 @@ static int help(void)
 	size_t i;
 
 	puts("Usage: hetmem COMMAND [OPTION]...\n"
-	     "Memory that CPUs and GPUs share: what can move, where it is.\n");
+	     "Memory that CPUs and GPUs share: what can move, where it is.");
 	for (i = 0; i < ARRAY_SIZE(subcommands); i++)
 		printf("  %-10s %s\n", subcommands[i].name,
 		       subcommands[i].help);
-	puts("\n"
-	     "  --help     this text; 'hetmem COMMAND --help' for a command\n"
+	puts("  --help     this text; 'hetmem COMMAND --help' for a command\n"
 	     "  --version  version of the tool and of the interfaces it uses\n"
 	     "Exit status: 0 yes or done, 1 no or failed, 2 cannot do what was typed.");
 	return EXIT_OK;

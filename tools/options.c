@@ -83,6 +83,8 @@ const struct options_of options_table[] = {
 		VALUE("timeout", 't', "SECONDS"),
 	} },
 	{ "advise", "PID", { VALUE("timeout", 't', "SECONDS") } },
+	{ "sleep", "PID", { VALUE("timeout", 't', "SECONDS") } },
+	{ "wake", "PID", { { .name = NULL } } },
 	{ "list", "PID", { FLAG("json", 'j') } },
 	{ "tune", "NAME=VALUE", {
 		FLAG("save", 's'),

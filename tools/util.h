@@ -46,6 +46,8 @@ int cmd_record(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_prefetch(int argc, char **argv);
 int cmd_pullback(int argc, char **argv);
+int cmd_sleep(int argc, char **argv);
+int cmd_wake(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_spec(int argc, char **argv);
 int cmd_replay(int argc, char **argv);

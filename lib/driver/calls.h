@@ -80,8 +80,13 @@ X(cuMemPoolTrimTo, cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, OPTIONAL)	\
 X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, OPTIONAL) \
 X(cuMemPoolGetAttribute, cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, OPTIONAL)
 
-/* From 13.0 on. */
+/* From 12.8 and 13.0 on. */
 #define HM_DRIVER_CALLS_13(X)						\
+X(cuCheckpointProcessGetState, cuCheckpointProcessGetState, cuCheckpointProcessGetState, 12080, OPTIONAL) \
+X(cuCheckpointProcessLock, cuCheckpointProcessLock, cuCheckpointProcessLock, 12080, OPTIONAL) \
+X(cuCheckpointProcessCheckpoint, cuCheckpointProcessCheckpoint, cuCheckpointProcessCheckpoint, 12080, OPTIONAL) \
+X(cuCheckpointProcessRestore, cuCheckpointProcessRestore, cuCheckpointProcessRestore, 12080, OPTIONAL) \
+X(cuCheckpointProcessUnlock, cuCheckpointProcessUnlock, cuCheckpointProcessUnlock, 12080, OPTIONAL) \
 X(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, 13000, OPTIONAL) \
 X(cuMemDiscardBatchAsync, cuMemDiscardBatchAsync, cuMemDiscardBatchAsync, 13000, OPTIONAL)
 

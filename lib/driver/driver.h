@@ -16,6 +16,7 @@
 
 #include "driver/cuda_types.h"
 #include "driver/place_calls.h"
+#include "driver/process_calls.h"
 
 struct hm_driver {
 	const char *name;	/* "cuda", "soft", "none" */
@@ -42,8 +43,7 @@ struct hm_driver {
 	CUresult (*cuDeviceGet)(CUdevice *device, int ordinal);
 	CUresult (*cuDeviceGetName)(char *name, int len, CUdevice device);
 	CUresult (*cuDeviceGetUuid)(CUuuid *uuid, CUdevice device);
-	CUresult (*cuDeviceGetAttribute)(int *value, CUdevice_attribute which,
-					 CUdevice device);
+	CUresult (*cuDeviceGetAttribute)(int *value, CUdevice_attribute which, CUdevice device);
 	CUresult (*cuDeviceTotalMem)(size_t *bytes, CUdevice device);
 	/* Of the current context's device; integrated: without the page cache. */
 	CUresult (*cuMemGetInfo)(size_t *available, size_t *total);
@@ -92,8 +92,7 @@ struct hm_driver {
 	 *	 thread's mode; in RELAXED mode calls that are unsafe while
 	 *	 another stream is captured are legal, see soft/calls.h.
 	 */
-	CUresult (*cuStreamIsCapturing)(CUstream stream,
-					CUstreamCaptureStatus *status);
+	CUresult (*cuStreamIsCapturing)(CUstream stream, CUstreamCaptureStatus *status);
 	CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode *m);
 
 	/*
@@ -127,8 +126,7 @@ struct hm_driver {
 	 * pre:  flags is one of CU_MEM_ATTACH_GLOBAL and _HOST.
 	 * post: one address for the CPU and every device; cuMemFree() frees.
 	 */
-	CUresult (*cuMemAllocManaged)(CUdeviceptr *ptr, size_t size,
-				      unsigned int flags);
+	CUresult (*cuMemAllocManaged)(CUdeviceptr *ptr, size_t size, unsigned int flags);
 
 	/*
 	 * pre:  Register: mapped memory that is not registered, not even in
@@ -154,10 +152,8 @@ struct hm_driver {
 	 * post: the bytes are there in stream order; size 0 does nothing.
 	 * Memory the device cannot reach fails the context when it runs.
 	 */
-	CUresult (*cuMemcpyAsync)(CUdeviceptr dst, CUdeviceptr src,
-				  size_t size, CUstream stream);
-	CUresult (*cuMemcpyDtoHAsync)(void *dst, CUdeviceptr src, size_t size,
-				      CUstream stream);
+	CUresult (*cuMemcpyAsync)(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream);
+	CUresult (*cuMemcpyDtoHAsync)(void *dst, CUdeviceptr src, size_t size, CUstream stream);
 	CUresult (*cuMemsetD8Async)(CUdeviceptr dst, unsigned char value,
 				    size_t n, CUstream stream);
 
@@ -169,6 +165,13 @@ struct hm_driver {
 	hm_advise_v1_fn *cuMemAdvise_v1;
 	hm_advise_v2_fn *cuMemAdvise_v2;
 	hm_range_attribute_fn *cuMemRangeGetAttribute;
+
+	/* See process_calls.h. */
+	hm_process_state_fn *cuCheckpointProcessGetState;
+	hm_process_lock_fn *cuCheckpointProcessLock;
+	hm_process_checkpoint_fn *cuCheckpointProcessCheckpoint;
+	hm_process_restore_fn *cuCheckpointProcessRestore;
+	hm_process_unlock_fn *cuCheckpointProcessUnlock;
 
 	/*
 	 * pre:  sizes and alignment are multiples of the granularity.
@@ -235,14 +238,11 @@ struct hm_driver {
 	 * post: Destroy waits for the last free; Trim keeps what is used.
 	 */
 	CUresult (*cuDeviceGetDefaultMemPool)(CUmemoryPool *pool, CUdevice d);
-	CUresult (*cuMemPoolCreate)(CUmemoryPool *pool,
-				    const CUmemPoolProps *props);
+	CUresult (*cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps *props);
 	CUresult (*cuMemPoolDestroy)(CUmemoryPool pool);
 	CUresult (*cuMemPoolTrimTo)(CUmemoryPool pool, size_t keep);
-	CUresult (*cuMemPoolSetAttribute)(CUmemoryPool pool,
-					  CUmemPool_attribute which, void *v);
-	CUresult (*cuMemPoolGetAttribute)(CUmemoryPool pool,
-					  CUmemPool_attribute which, void *v);
+	CUresult (*cuMemPoolSetAttribute)(CUmemoryPool pool, CUmemPool_attribute which, void *v);
+	CUresult (*cuMemPoolGetAttribute)(CUmemoryPool pool, CUmemPool_attribute which, void *v);
 };
 
 #endif /* HETMEM_DRIVER_DRIVER_H */

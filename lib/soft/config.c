@@ -20,6 +20,8 @@
  * HETMEM_SOFT_DEBUG	not empty and not 0: reports on stderr what was not
  *			freed when the driver is closed
  * HETMEM_SOFT_CHECK	the same, and check mode, see check.c
+ * HETMEM_SOFT_SLEEP	not empty and not 0: other processes can put this one to sleep,
+ *			see checkpoint.c
  */
 #include <errno.h>
 #include <stdio.h>

@@ -155,6 +155,7 @@ struct soft_memory {
  * @refs: held by handles that the user has
  * @mappings: of it
  * @charged: counts against the device or the host; what was imported does not
+ * @shared: exported or imported
  * @streams: of the host, once it was mapped: where streams reach it
  * @id: never used twice
  * @uses: of it, for check mode
@@ -167,6 +168,7 @@ struct soft_handle {
 	unsigned int refs;
 	unsigned int mappings;
 	bool charged;
+	bool shared;
 	uintptr_t streams;
 	CUmemAllocationProp prop;
 	unsigned long long id;

@@ -26,9 +26,20 @@ void hm_soft_sleep(uint64_t ns)
 		;
 }
 
+_Thread_local bool hm_soft_is_worker;
+
+bool hm_soft_is_stopped(const struct soft_world *w)
+{
+	return w->sleep.state != CU_PROCESS_STATE_RUNNING && !w->sleep.stop && !hm_soft_is_worker;
+}
+
 void hm_soft_lock(void)
 {
-	pthread_mutex_lock(&hm_soft_world->lock);
+	struct soft_world *w = hm_soft_world;
+
+	pthread_mutex_lock(&w->lock);
+	while (hm_soft_is_stopped(w))
+		pthread_cond_wait(&w->changed, &w->lock);
 }
 
 void hm_soft_unlock(void)
@@ -162,6 +173,7 @@ static int make_world(const char *module_path, char *reason, size_t len)
 		return -ENOMEM;
 	}
 	w->fd = -1;
+	w->sleep.fd = -1;
 	w->generation = hm_generation();
 	w->page_size = sysconf(_SC_PAGESIZE);
 	pthread_mutex_init(&w->lock, NULL);
@@ -169,6 +181,8 @@ static int make_world(const char *module_path, char *reason, size_t len)
 	hm_kmod_open(&w->kmod, module_path, module, sizeof(module));
 	hm_soft_emu_open(w);
 	err = hm_soft_configure(w, reason, len);
+	if (!err)
+		err = hm_soft_begin_sleep(w, reason, len);
 	if (err) {
 		free_world(w);
 		return err;
@@ -222,6 +236,7 @@ static void soft_close(void)
 	 * Hold fork's lock to the end: a child with half a world, or a second
 	 * world beside this one, would be one more case to get right.
 	 */
+	hm_soft_end_sleep(w);
 	hm_soft_free_graphs(w);
 	hm_soft_stop_streams(w);
 	hm_soft_free_events(w);
@@ -284,6 +299,7 @@ static void fill_api(void)
 	hm_soft_fill_vmm(&api);
 	hm_soft_fill_copy(&api);
 	hm_soft_fill_place(&api);
+	hm_soft_fill_checkpoint(&api);
 }
 
 /* As CUDA: the newest ABI of that name up to the version asked for. */

@@ -61,6 +61,20 @@ struct soft_emu {
 	char name[64];
 };
 
+/**
+ * struct soft_sleep - the process as others put it to sleep, see checkpoint.c
+ * @state: with the lock; @stop: the driver ends
+ * @fd: where others ask, -1: they cannot; @asked: the thread that answers
+ * @saved: contents of the devices' memory
+ */
+struct soft_sleep {
+	CUprocessState state;
+	bool stop;
+	int fd;
+	pthread_t asked;
+	struct soft_saved *saved;
+};
+
 struct soft_world {
 	unsigned int generation;
 	unsigned int refs;
@@ -93,6 +107,7 @@ struct soft_world {
 	uint64_t seed;		/* of the order of graphs' branches */
 	struct CUmemPoolHandle_st pools[SOFT_MAX_POOLS];
 	struct hm_kmod kmod;
+	struct soft_sleep sleep;
 	unsigned int nr_rules;
 	struct soft_rule rules[SOFT_MAX_RULES];
 	/* Check mode: what the host is behind, memory that is not the driver's. */
@@ -127,6 +142,11 @@ CUresult hm_soft_enter(const char *call, uint64_t *delay);
 } while (0)
 
 void hm_soft_sleep(uint64_t ns);
+/* The thread is the driver's own: it is not stopped while the process is locked. */
+extern _Thread_local bool hm_soft_is_worker;
+/* With the lock: the process is locked by another one, and this thread must wait for @changed. */
+bool hm_soft_is_stopped(const struct soft_world *w);
+/* Waits while that holds. */
 void hm_soft_lock(void);
 void hm_soft_unlock(void);
 /* Says on stderr that something was not freed. */
@@ -152,6 +172,11 @@ int hm_soft_host_node(const struct CUctx_st *dev);
 extern const struct hm_nvml hm_soft_nvml;
 /* As in struct hm_soft. */
 bool hm_soft_fact(int ordinal, int id, struct hm_platform *p);
+
+/* checkpoint.c: Begin: 0, or -EINVAL and why in @reason. End: without the lock, both. */
+void hm_soft_fill_checkpoint(struct hm_api *d);
+int hm_soft_begin_sleep(struct soft_world *w, char *reason, size_t len);
+void hm_soft_end_sleep(struct soft_world *w);
 
 /* device.c */
 void hm_soft_fill_device(struct hm_api *d);

@@ -86,6 +86,7 @@ static void *work(void *arg)
 	struct soft_world *w = hm_soft_world;
 	struct CUstream_st *s = arg;
 
+	hm_soft_is_worker = true;
 	pthread_mutex_lock(&w->lock);
 	while (s->first || (s->live && !s->stop)) {
 		if (s->first && is_ready(s->first))
@@ -332,7 +333,8 @@ void hm_soft_wait(struct soft_task *task)
 	if (!task)
 		return;
 	task->refs++;
-	while (!task->done)
+	/* A call that goes on while the process sleeps would free what is saved. */
+	while (!task->done || hm_soft_is_stopped(w))
 		pthread_cond_wait(&w->changed, &w->lock);
 	hm_soft_task_put(task);
 }

@@ -288,6 +288,8 @@ static CUresult export_handle(void *shareable,
 		res = CUDA_ERROR_INVALID_VALUE;
 	else
 		fd = fcntl(h->fd, F_DUPFD_CLOEXEC, 0);
+	if (fd >= 0)
+		h->shared = true;
 	hm_soft_unlock();
 	if (res)
 		return res;
@@ -322,6 +324,7 @@ static CUresult import_handle(CUmemGenericAllocationHandle *handle,
 			CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	h->fd = fd;
+	h->shared = true;
 	h->size = st.st_size;
 	h->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
 	h->prop.requestedHandleTypes = type;

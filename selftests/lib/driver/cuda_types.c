@@ -244,6 +244,13 @@ static int compare(void)
 		       sizeof(((real_##type *)0)->member), #type "." #member);
 	MEMBERS MEMBERS_12060
 #undef X
+#if CUDA_VERSION >= 12080
+	_Static_assert(sizeof(CUcheckpointLockArgs) == 64 && sizeof(CUcheckpointUnlockArgs) == 64 &&
+		       sizeof(CUcheckpointCheckpointArgs) == 64 &&
+		       sizeof(CUcheckpointRestoreArgs) == 64 && CU_PROCESS_STATE_LOCKED == 1 &&
+		       CU_PROCESS_STATE_CHECKPOINTED == 2 && CU_PROCESS_STATE_FAILED == 3 &&
+		       !offsetof(CUcheckpointLockArgs, timeoutMs), "driver/process_calls.h");
+#endif
 	return 1;
 }
 
@@ -260,6 +267,9 @@ static int compare(void)
 	       sizeof(CUmemAccessDesc) == 12 && sizeof(CUmemPoolProps) == 88 &&
 	       offsetof(CUmemAllocationProp, win32HandleMetaData) == 16 &&
 	       offsetof(CUmemPoolProps, maxSize) == 24 &&
+	       sizeof(CUcheckpointLockArgs) == 64 && sizeof(CUcheckpointCheckpointArgs) == 64 &&
+	       sizeof(CUcheckpointRestoreArgs) == 64 && sizeof(CUcheckpointUnlockArgs) == 64 &&
+	       sizeof(CUprocessState) == 4 &&
 	       sizeof(CUresult) == 4 && sizeof(CUdeviceptr) == 8 &&
 	       sizeof(CUmemGenericAllocationHandle) == 8;
 }

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * sleeper: a program that 'hetmem sleep' puts to sleep. It fills memory of every kind, prints
+ * its PID, and carries out commands, a line each: "check" whether all contents are there,
+ * "alloc", "begin" and "end" of a capture, "quit".
+ */
+#include "cuda/program.h"
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
+CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t size, CUstream stream);
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
+
+#define SIZE	(2 * MIB)
+#define NR	20
+
+static CUdeviceptr blocks[NR], async, mapped;
+static CUstream stream;
+
+static bool is_filled(CUdeviceptr p, unsigned char value)
+{
+	static unsigned char host[SIZE];
+	size_t i;
+
+	if (cuMemcpyDtoHAsync_v2(host, p, SIZE, stream) || cuStreamSynchronize(stream))
+		return false;
+	for (i = 0; i < SIZE; i++)
+		if (host[i] != value)
+			return false;
+	return true;
+}
+
+static bool make(void)
+{
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
+	};
+	const CUmemAccessDesc access = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUmemGenericAllocationHandle handle;
+	size_t i;
+
+	if (!start() || cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) ||
+	    cuMemAllocAsync(&async, SIZE, stream) || cuMemsetD8Async(async, 101, SIZE, stream) ||
+	    cuMemCreate(&handle, SIZE, &prop, 0) || cuMemAddressReserve(&mapped, SIZE, 0, 0, 0) ||
+	    cuMemMap(mapped, SIZE, 0, handle, 0) || cuMemSetAccess(mapped, SIZE, &access, 1) ||
+	    cuMemsetD8Async(mapped, 102, SIZE, stream))
+		return false;
+	for (i = 0; i < NR; i++)
+		if (cuMemAlloc_v2(&blocks[i], SIZE) ||
+		    cuMemsetD8Async(blocks[i], i + 1, SIZE, stream))
+			return false;
+	return !cuStreamSynchronize(stream);
+}
+
+static const char *check(void)
+{
+	size_t i;
+
+	for (i = 0; i < NR; i++)
+		if (!is_filled(blocks[i], i + 1))
+			return "a block is broken";
+	return !is_filled(async, 101) ? "the stream's block is broken" :
+		!is_filled(mapped, 102) ? "the mapped memory is broken" : "whole";
+}
+
+static const char *end_capture(void)
+{
+	CUgraphExec exec;
+	CUgraph graph;
+
+	if (cuStreamEndCapture(stream, &graph) || cuGraphInstantiateWithFlags(&exec, graph, 0) ||
+	    cuGraphLaunch(exec, stream))
+		return "the capture has failed";
+	return is_filled(async, 103) && !cuMemsetD8Async(async, 101, SIZE, stream) ? "replayed" :
+		"the graph did nothing";
+}
+
+static const char *obey(const char *command)
+{
+	CUdeviceptr p;
+
+	if (!strcmp(command, "check\n"))
+		return check();
+	if (!strcmp(command, "alloc\n"))
+		return cuMemAlloc_v2(&p, SIZE) || cuMemFree_v2(p) ? "no memory" : "allocated";
+	if (!strcmp(command, "begin\n"))
+		return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) ||
+			cuMemsetD8Async(async, 103, SIZE, stream) ? "no capture" : "captures";
+	return end_capture();
+}
+
+int main(void)
+{
+	char command[64];
+
+	if (!make()) {
+		printf("no memory\n");
+		return 1;
+	}
+	printf("%d\n", getpid());
+	fflush(stdout);
+	while (fgets(command, sizeof(command), stdin) && strcmp(command, "quit\n")) {
+		puts(obey(command));
+		fflush(stdout);
+	}
+	return 0;
+}
