@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/nvtx.h"
 #include "core/publish.h"
 #include "driver/check.h"
 #include "hint/agent.h"
@@ -291,6 +292,7 @@ int hetmem_open(struct hetmem **out, const struct hetmem_params *params)
 		goto fail;
 	if (params)
 		module_path = params->module_path;
+	hm_nvtx_open();
 
 	hm_kmod_open(&hm->kmod, module_path, module, sizeof(module));
 	if (hm_kmod_there(&hm->kmod) && hm_publish_wanted())

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/nvtx.h"
 #include "place/headroom.h"
 #include "place/place.h"
 #include "provider/arenas.h"
@@ -468,6 +469,7 @@ int hm_place_carry_out(struct hetmem *hm, const struct hm_span *span,
 		       struct hm_maps *maps, struct hetmem_moved *moved)
 {
 	struct hm_span part = *span;
+	HM_RANGE(HETMEM_LOC_KIND(plan->location) == HETMEM_DEVICE ? "to device" : "to host", span->size);
 	int err = hm_headroom_cut(hm, plan, &part);
 
 	if (!err)

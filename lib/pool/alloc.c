@@ -8,6 +8,7 @@
  */
 #include <stdio.h>
 
+#include "core/nvtx.h"
 #include "pool/graph.h"
 #include "pool/show.h"
 #include "pool/source.h"
@@ -1080,6 +1081,7 @@ static int wait_for_change(struct pool *p, uint64_t deadline,
 	uint64_t frees = count_frees(p);
 	struct hm_stream *of, *lost;
 	unsigned int naps = 0;
+	HM_RANGE("wait", 0);
 
 	record_all(p, &of, &lost);
 	if (!of && !lost)
@@ -1262,6 +1264,7 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 	uint64_t units, room, wait_ns;
 	struct block *b = NULL;
 	int err = -ENOMEM;
+	HM_RANGE("alloc", size);
 
 	if (p->whole && align > whole)
 		return hm_error(-EINVAL, "alloc: exportable memory is aligned to %zu",

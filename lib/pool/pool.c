@@ -51,6 +51,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/nvtx.h"
 #include "core/snapshot.h"
 #include "driver/check.h"
 #include "pool/graph.h"
@@ -231,6 +232,7 @@ static int pool_trim(struct pool *p, size_t *arg)
 	bool wait, changed = true;
 	unsigned int naps = 0;
 	uint64_t keep, deadline;
+	HM_RANGE("trim", 0);
 
 	pthread_mutex_lock(&p->lock);
 	keep = *arg > p->opt.min ? *arg : p->opt.min;
@@ -936,6 +938,7 @@ static int pool_sleep_or_wake(struct pool *p, struct hm_ctl_sleep *arg, bool wak
 {
 	const char *tag = arg->tag;
 	int err = 0;
+	HM_RANGE(wake ? "wake" : "sleep", 0);
 
 	if (!p->source->sleep)
 		return -EOPNOTSUPP;

@@ -30,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/nvtx.h"
 #include "stream/lookup.h"
 
 /* One set, no entry: its shift leaves one bit of a hash, so that there are two. */
@@ -604,6 +605,7 @@ int hm_stream_sync(struct hm_order *o, struct hm_stream *s, uint64_t pos)
 	unsigned int naps = 0;
 	CUresult res;
 	int err = 0;
+	HM_RANGE("wait", 0);
 
 	if (s->done < pos && s->recorded < pos && !s->lost)
 		err = hm_stream_record(o, s);

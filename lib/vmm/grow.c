@@ -21,6 +21,7 @@
  */
 #include <stdlib.h>
 
+#include "core/nvtx.h"
 #include "vmm/spill.h"
 #include "vmm/vmm_impl.h"
 
@@ -1097,6 +1098,7 @@ int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
 		uint64_t units, bool order, struct block **b)
 {
 	int err;
+	HM_RANGE("grow", units << UNIT_SHIFT);
 
 	if (p->whole)
 		return grow_whole(p, units, b);

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/nvtx.h"
 #include "driver/check.h"
 #include "pool/graph.h"
 #include "vmm/spill.h"
@@ -884,6 +885,7 @@ int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, si
 	struct move **moves = malloc((nr ? nr : 1) * sizeof(struct move *));
 	size_t i, made = 0, n = 0;
 	int err = moves ? 0 : no_memory(), one;
+	HM_RANGE(spill ? "spill" : "fetch", 0);
 
 	*bytes = 0;
 	/* All of them, before the lock is released: entries of blocks that are freed go. */

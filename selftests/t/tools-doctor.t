@@ -446,6 +446,9 @@ die unless @{$devices->[0]{contradictions}} == 1 && $devices->[1]{contradictions
 EOP
 check '--json: verdicts, evidence, contradictions' perl "$tmp/check.pl" "$tmp/json"
 plays 'a description that is wrong' 'gh200' '^missing +memory moves +no: .*HETMEM_SOFT_MACHINE, line 1: "gh200": use none'
+HETMEM_NVTX=1 NVTX_INJECTION64_PATH=/nonexistent plays 'NVTX without a profiler' none \
+	'^note +NVTX +no ranges: the library in NVTX_INJECTION64_PATH cannot be loaded'
+HETMEM_NVTX=yes plays 'NVTX by another word' none '^note +NVTX +no ranges: HETMEM_NVTX is not 1'
 unset HETMEM_DRIVER HETMEM_SOFT_MACHINE
 
 check 'the example of an error names no group' sh -c "! strings '$hetmem' build/libhetmem.so* | grep 'join its group'"

@@ -6,6 +6,7 @@
 
 #include <hetmem.h>
 
+#include "core/nvtx.h"
 #include "doctor.h"
 
 #ifdef HAVE_JSON_C
@@ -266,6 +267,23 @@ static void check_cuda(struct doctor *doctor)
 	hetmem_close(hm);
 }
 
+/* A line only for a user who asked for ranges. */
+static void check_nvtx(struct doctor *doctor)
+{
+	const char *why, *source;
+
+	if (!getenv("HETMEM_NVTX"))
+		return;
+	source = hm_nvtx_source(&why);
+	if (source)
+		doctor_report(doctor, CHECK_OK, "NVTX", NULL, "ranges go to: %s", source);
+	else
+		doctor_report(doctor, CHECK_NOTE, "NVTX",
+			      "set HETMEM_NVTX=1, and start the program by 'nsys profile'",
+			      "no ranges: %s", why);
+	doctor_show(doctor);
+}
+
 /* From files alone: what such a machine should be able to do. */
 static bool verdict_from_files(struct doctor *doctor)
 {
@@ -307,6 +325,7 @@ bool doctor_devices(struct doctor *doctor)
 		      hetmem_driver_name(hm));
 	if (hetmem_device_count(hm))
 		doctor_show(doctor);
+	check_nvtx(doctor);
 	report_devices(doctor, hm);
 	ret = hetmem_feature(hm, HETMEM_FEATURE_MIGRATION, &feature);
 	moves = !ret && feature.available;
