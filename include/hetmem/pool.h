@@ -151,11 +151,16 @@ struct hetmem_alloc_params {
 };
 
 /*
- * Flags. A resource that moves no blocks ignores them. A pool ignores the flags of blocks
- * of at most 1 MiB.
+ * Flags. A resource that moves no blocks ignores the first two. A pool ignores these two for
+ * blocks of at most 1 MiB.
+ *
+ * A whole block has a handle of its own, or a region of a provider without handles. It takes a
+ * multiple of 2 MiB, and the private pool reuses it as a whole. Only a @private_pool has such
+ * blocks, for transports that register memory by handle.
  */
 #define HETMEM_ALLOC_MOVABLE	(1U << 0)	/* may be spilled, see <hetmem/move.h> */
 #define HETMEM_ALLOC_KEEP	(1U << 1)	/* is never spilled, also with movable= */
+#define HETMEM_ALLOC_WHOLE	(1U << 2)	/* shares no handle with another block */
 
 /*
  * hetmem_alloc() with options. For a private pool @stream may be captured, with or

@@ -383,10 +383,12 @@ static int check_params(const struct hetmem_alloc_params *params, void **ptr)
 				params->size);
 	if (hm_has_more(params, sizeof(*params), params->size))
 		return hm_error(-E2BIG, "alloc_with: params has members that this library does not know");
-	if (params->flags & ~(HETMEM_ALLOC_MOVABLE | HETMEM_ALLOC_KEEP))
+	if (params->flags & ~(HETMEM_ALLOC_MOVABLE | HETMEM_ALLOC_KEEP | HETMEM_ALLOC_WHOLE))
 		return hm_error(-EINVAL, "alloc_with: flags %#x are not HETMEM_ALLOC_*",
 				params->flags);
-	if (params->flags == (HETMEM_ALLOC_MOVABLE | HETMEM_ALLOC_KEEP))
+	if (params->flags & HETMEM_ALLOC_WHOLE && !params->private_pool)
+		return hm_error(-EINVAL, "alloc_with: only a private pool has whole blocks: set private_pool, too");
+	if (params->flags & HETMEM_ALLOC_MOVABLE && params->flags & HETMEM_ALLOC_KEEP)
 		return hm_error(-EINVAL, "alloc_with: a block is movable or kept");
 	if (params->flags & HETMEM_ALLOC_MOVABLE && params->private_pool)
 		return hm_error(-EINVAL, "alloc_with: a private pool's blocks do not move");

@@ -1212,8 +1212,8 @@ void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
 }
 
 static struct block *find_block(struct pool *p, struct pool_stream *s,
-				struct graph *g, unsigned int zone, uint64_t units, int *err,
-				struct hm_stream **waited)
+				struct graph *g, unsigned int zone, uint64_t units, bool whole,
+				int *err, struct hm_stream **waited)
 {
 	if (p->asleep) {
 		*err = hm_pool_asleep();
@@ -1226,7 +1226,7 @@ static struct block *find_block(struct pool *p, struct pool_stream *s,
 	if (!g)
 		g = s->graph;
 	if (g)
-		return hm_graph_find(p, s, g, zone, units, err, waited);
+		return hm_graph_find(p, s, g, zone, units, whole, err, waited);
 	return hm_pool_find(p, s, zone, units, err, waited);
 }
 
@@ -1254,11 +1254,20 @@ static bool is_movable(const struct pool *p, const struct hm_ctl_alloc *with, si
 	return flags & HETMEM_ALLOC_MOVABLE || (p->opt.movable && size >= p->opt.movable);
 }
 
+/* Whole blocks have multiples of it. */
+static size_t whole_granule(const struct pool *p)
+{
+	const size_t granule = p->provider->granularity;
+
+	return p->whole || granule > WHOLE_LEAST ? granule : WHOLE_LEAST;
+}
+
 int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 		       const struct hm_ctl_alloc *with, size_t size, size_t align, void **ptr)
 {
-	const size_t whole = p->provider->granularity;
-	unsigned int zone = size > SMALL_MAX || p->whole;
+	const bool whole = p->whole || (with && with->flags & HETMEM_ALLOC_WHOLE);
+	const size_t granule = whole_granule(p);
+	unsigned int zone = size > SMALL_MAX || whole;
 	bool movable = is_movable(p, with, size);
 	struct hm_stream *waited = NULL;
 	uint64_t units, room, wait_ns;
@@ -1266,9 +1275,10 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 	int err = -ENOMEM;
 	HM_RANGE("alloc", size);
 
-	if (p->whole && align > whole)
-		return hm_error(-EINVAL, "alloc: exportable memory is aligned to %zu",
-				whole);
+	if (whole && align > p->provider->granularity)
+		return hm_error(-EINVAL, "alloc: %s is aligned to %zu",
+				p->whole ? "exportable memory" : "a whole block",
+				p->provider->granularity);
 	/* What follows may release the lock for a while. */
 	s->pins++;
 	hm_pool_sync_lost(p);
@@ -1278,11 +1288,11 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 		hm_error(err, "more than there can be");
 	} else {
 		units = units_of(size);
-		if (p->whole)
-			units = ((size + whole - 1) & ~(whole - 1)) >>
+		if (whole)
+			units = ((size + granule - 1) & ~(granule - 1)) >>
 				UNIT_SHIFT;
-		room = units + (p->whole ? 0 : (align - UNIT) >> UNIT_SHIFT);
-		b = find_block(p, s, g, zone, room, &err, &waited);
+		room = units + (whole ? 0 : (align - UNIT) >> UNIT_SHIFT);
+		b = find_block(p, s, g, zone, room, whole, &err, &waited);
 		if (b)
 			b = place_block(p, b, units, align, movable);
 	}

@@ -36,7 +36,7 @@ enum block_state {
 #define BLOCK_USED	2	/* has uses on further streams */
 #define BLOCK_GRAPH	4	/* belongs to a capture */
 #define BLOCK_RESERVE	8	/* addresses are reserved after it; BUSY: it is these */
-#define BLOCK_WHOLE	16	/* owns its handle, never cut or merged */
+#define BLOCK_WHOLE	16	/* owns its handle or region, never cut or merged */
 #define BLOCK_EXPORTED	32	/* shared with other processes: never reused */
 #define BLOCK_MOVABLE	64	/* live: may be spilled */
 #define BLOCK_SPILLED	128	/* some of it is host memory: never reused */

@@ -127,15 +127,61 @@ static struct block *find_unowned(struct pool *p, const struct graph_id *of,
 	return best;
 }
 
+/* Whole blocks that one search looks at: a private pool seldom has others beside them. */
+#define WHOLE_LOOKS	64
+
+/* The smallest free BLOCK_WHOLE of @g with @units, or NULL. One granule is no larger block's. */
+static struct block *best_whole(const struct pool *p, const struct graph *g, uint64_t units)
+{
+	struct block *b = hm_arena_best(p, &g->arenas[1], units);
+	unsigned int i;
+
+	for (i = 0; b && !(b->flags & BLOCK_WHOLE); i++)
+		b = i < WHOLE_LOOKS ? hm_arena_next(p, &g->arenas[1], b) : NULL;
+	return b && units == WHOLE_LEAST >> UNIT_SHIFT && b->units != units ? NULL : b;
+}
+
+/* What an allocation of a whole block lacks. */
+struct whole {
+	uint64_t units;
+	struct block *block;
+};
+
+static int whole_attempt(struct pool *p, struct pool_stream *s, void *arg)
+{
+	struct whole *w = arg;
+	int err;
+
+	if (!p->source->grow_whole)
+		return hm_error(-EOPNOTSUPP, "this memory has no whole blocks");
+	err = p->source->grow_whole(p, s, w->units, &w->block);
+	if (err != -ENOMEM)
+		return err;
+	/* Free memory of the streams may be all that is in the way. */
+	hm_pool_flush(p);
+	hm_pool_settle_all(p);
+	return p->asleep ? hm_pool_asleep() : p->source->grow_whole(p, s, w->units, &w->block);
+}
+
+static struct block *find_whole(struct pool *p, struct pool_stream *s, uint64_t units, int *err,
+				struct hm_stream **waited)
+{
+	struct whole w = { .units = units };
+
+	*err = hm_pool_attempt(p, s, units << UNIT_SHIFT, whole_attempt, &w, waited);
+	return *err ? NULL : w.block;
+}
+
 /* *@made: bytes that were made for it. May release the lock: a capture can have ended. */
-static struct block *find_new(struct pool *p, unsigned int zone, uint64_t units, int *err,
-			      struct hm_stream **waited, uint64_t *made)
+static struct block *find_new(struct pool *p, unsigned int zone, uint64_t units, bool whole,
+			      int *err, struct hm_stream **waited, uint64_t *made)
 {
 	CUstreamCaptureMode mode = hm_capture_relaxed(p->res.hm);
 	const uint64_t before = hm_pool_made_here();
 	struct block *b;
 
-	b = hm_pool_find(p, stream_at(p, 0), zone, units, err, waited);
+	b = whole && !p->whole ? find_whole(p, stream_at(p, 0), units, err, waited) :
+		hm_pool_find(p, stream_at(p, 0), zone, units, err, waited);
 	hm_capture_mode(p->res.hm, mode);
 	*made = hm_pool_made_here() - before;
 	return b;
@@ -155,9 +201,10 @@ static void keep_rest(struct pool *p, struct block *b, uint64_t units)
 
 struct block *hm_graph_find(struct pool *p, struct pool_stream *s,
 			    struct graph *g, unsigned int zone, uint64_t units,
-			    int *err, struct hm_stream **waited)
+			    bool whole, int *err, struct hm_stream **waited)
 {
-	struct block *b = hm_arena_best(p, &g->arenas[zone], units);
+	struct block *b = whole && !p->whole ? best_whole(p, g, units) :
+		hm_arena_best(p, &g->arenas[zone], units);
 	const bool private = g->of->private;
 	uint64_t made;
 
@@ -170,7 +217,7 @@ struct block *hm_graph_find(struct pool *p, struct pool_stream *s,
 	if (b) {
 		keep_rest(p, b, units);
 	} else {
-		b = find_new(p, zone, units, err, waited, &made);
+		b = find_new(p, zone, units, whole, err, waited, &made);
 		if (!b)
 			return NULL;
 		/* The lock may have been released, and with it @g. */
@@ -290,14 +337,20 @@ static int graph_make(struct pool *p, struct graph_id *of, struct graph **made)
 	return 0;
 }
 
+/* Clears flags of @b, which is no graph's any more: it is a block like others. */
+static void leave_graph(const struct pool *p, struct block *b, unsigned int flags)
+{
+	flags |= BLOCK_GRAPH | (p->whole ? 0 : BLOCK_WHOLE);
+	__atomic_store_n(&b->flags, b->flags & ~flags, __ATOMIC_RELEASE);
+}
+
 /* A BUSY block of a graph is one of @s. */
 static void graph_give_up(struct pool *p, struct pool_stream *s, uint64_t pos,
 			  struct block *b)
 {
 	hm_check_free(p->res.hm, (void *)(uintptr_t)b->addr, block_bytes(b),
 		      hm_stream_handle(&s->s));
-	__atomic_store_n(&b->flags, b->flags & ~BLOCK_GRAPH,
-			 __ATOMIC_RELEASE);
+	leave_graph(p, b, 0);
 	b->stream = s->s.index;
 	b->pos = pos;
 	if (b->flags & BLOCK_USED)
@@ -342,8 +395,7 @@ static bool graph_empty(struct pool *p, struct pool_stream *s, uint64_t pos,
 			if (b->slack)
 				hm_check_free(p->res.hm, (void *)(uintptr_t)(block_end(b) - b->slack),
 					      b->slack, HETMEM_STREAM_HOST);
-			__atomic_store_n(&b->flags, b->flags & ~BLOCK_GRAPH,
-					 __ATOMIC_RELEASE);
+			leave_graph(p, b, 0);
 			continue;
 		}
 		b = graph_take(p, g);
@@ -552,7 +604,7 @@ int hm_private_alloc(struct pool *p, struct hm_ctl_alloc *arg)
 		err = private_part(p, of, arg->stream, &g);
 	if (!err) {
 		of->users++;
-		err = hm_pool_alloc_slow(p, stream_at(p, 0), g, NULL, arg->size,
+		err = hm_pool_alloc_slow(p, stream_at(p, 0), g, arg, arg->size,
 					 arg->align, &arg->ptr);
 		of->users--;
 	}
@@ -671,7 +723,7 @@ static size_t shed_block(struct pool *p, struct block *b, uint64_t most)
 	if (b->flags & BLOCK_USED)
 		hm_uses_put(p, b->left);
 	b->left = 0;
-	__atomic_store_n(&b->flags, b->flags & ~(BLOCK_GRAPH | BLOCK_USED), __ATOMIC_RELEASE);
+	leave_graph(p, b, BLOCK_USED);
 	b->stream = 0;
 	b->pos = 0;
 	if (b->flags & BLOCK_DROPPED) {

@@ -108,11 +108,11 @@ static inline uint32_t graph_live_next(const struct block *b)
 struct pool_stream *hm_block_owner(const struct pool *p, const struct block *b);
 /*
  * Returns a BUSY block of @g, which @s captures or a private pool has, or NULL
- * and *@err. May release the lock. *@waited as hm_pool_find().
+ * and *@err. @whole: a BLOCK_WHOLE. May release the lock. *@waited as hm_pool_find().
  */
 struct block *hm_graph_find(struct pool *p, struct pool_stream *s,
 			    struct graph *g, unsigned int zone, uint64_t units,
-			    int *err, struct hm_stream **waited);
+			    bool whole, int *err, struct hm_stream **waited);
 /* A block of a graph is about to be LIVE. */
 void hm_graph_give(struct pool *p, struct block *b);
 /*

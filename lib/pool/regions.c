@@ -183,6 +183,27 @@ static int regions_grow(struct pool *p, struct pool_stream *s,
 	return err;
 }
 
+static int regions_grow_whole(struct pool *p, struct pool_stream *s, uint64_t units,
+			      struct block **b)
+{
+	const uint64_t bytes = units << UNIT_SHIFT;
+	struct region r;
+	int err = get_region(p, s, bytes, &r);
+
+	if (err == -ENOMEM && regions_trim(p, 0))
+		err = get_region(p, s, bytes, &r);
+	if (err)
+		return err;
+	err = regions_make_room(regions_of(p));
+	if (!err)
+		err = add_region(p, &r, 1, s, b);
+	if (err)
+		hm_retry_once(put_region(p, &r));
+	else
+		__atomic_store_n(&(*b)->flags, (*b)->flags | BLOCK_WHOLE, __ATOMIC_RELEASE);
+	return err;
+}
+
 static struct region *find_region(struct region_list *l, uint64_t addr)
 {
 	unsigned int i;
@@ -472,6 +493,7 @@ static int regions_init(struct pool *p)
 static const struct source regions_source = {
 	.init = regions_init,
 	.grow = regions_grow,
+	.grow_whole = regions_grow_whole,
 	.trim = regions_trim,
 	.shed = regions_shed,
 	.poll = regions_poll,

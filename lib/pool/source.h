@@ -12,6 +12,9 @@
 /* Units: a smaller rest of a large block is not worth a descriptor. */
 #define BLOCK_REST	((4 << 10) >> UNIT_SHIFT)
 
+/* Bytes of the smallest block of HETMEM_ALLOC_WHOLE. */
+#define WHOLE_LEAST	((size_t)2 << 20)
+
 /**
  * struct source - operations, all under pool->lock, which @grow, @retry
  * and @trim release for a while
@@ -24,6 +27,8 @@
  * @grow: puts into @b a BUSY block of at least @units that @s may use, in
  *	@zone. @order: also of memory that @s has to be ordered behind, and by
  *	calls of the driver that wait. -ENOMEM.
+ * @grow_whole: puts into @b a BUSY, complete BLOCK_WHOLE of @units, multiples of 2 MiB, for
+ *	@s, with a handle or region of its own, in zone 1. -ENOMEM.
  * @retry: a growth that failed left out some of what is free, and did not have
  *	to: makes that memory available, in pieces between which the lock is
  *	released. false: it did not. May be NULL.
@@ -80,6 +85,8 @@ struct source {
 	void (*prepare)(struct pool *p, struct pool_stream *s, bool order);
 	int (*grow)(struct pool *p, struct pool_stream *s, unsigned int zone,
 		    uint64_t units, bool order, struct block **b);
+	int (*grow_whole)(struct pool *p, struct pool_stream *s, uint64_t units,
+			  struct block **b);
 	bool (*retry)(struct pool *p);
 	size_t (*trim)(struct pool *p, uint64_t keep);
 	size_t (*shed)(struct pool *p, struct block *b, uint64_t from, uint64_t to,

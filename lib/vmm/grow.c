@@ -1053,13 +1053,14 @@ static int trim_for_whole(struct pool *p, uint32_t pages, uint32_t *page)
 }
 
 /* A block with a handle of its own. */
-static int grow_whole(struct pool *p, uint64_t units, struct block **out)
+int hm_vmm_grow_whole(struct pool *p, struct pool_stream *s, uint64_t units, struct block **out)
 {
 	struct vmm *v = vmm_of(p);
 	uint32_t pages = units >> (v->shift - UNIT_SHIFT), page;
 	struct block *b;
 	int err = 0;
 
+	(void)s;
 	if (!hm_vmm_find_hole(v, VMM_LARGE, pages, &page))
 		err = trim_for_whole(p, pages, &page);
 	if (err)
@@ -1101,7 +1102,7 @@ int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone,
 	HM_RANGE("grow", units << UNIT_SHIFT);
 
 	if (p->whole)
-		return grow_whole(p, units, b);
+		return hm_vmm_grow_whole(p, s, units, b);
 	err = grow_by_plan(p, s, zone, units, order, b);
 	/* Another stream that cannot be waited for is in nobody's way. */
 	return err == -EAGAIN && order ?

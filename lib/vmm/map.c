@@ -1245,6 +1245,7 @@ static const struct source vmm_source = {
 	.place = vmm_place,
 	.prepare = hm_vmm_prepare,
 	.grow = hm_vmm_grow,
+	.grow_whole = hm_vmm_grow_whole,
 	.retry = hm_vmm_retry,
 	.trim = hm_vmm_trim,
 	.shed = vmm_shed,

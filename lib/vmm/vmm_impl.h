@@ -189,8 +189,7 @@ int hm_vmm_alias(struct pool *p, uint32_t handle, uint32_t page);
  * nowhere else. What cannot be unmapped is an alias that waits for it.
  */
 void hm_vmm_unmap_new(struct pool *p, uint32_t page);
-/* Both: a handle of @pages, mapped at @page. */
-int hm_vmm_create(struct pool *p, uint32_t page, uint32_t pages);
+int hm_vmm_create(struct pool *p, uint32_t page, uint32_t pages);	/* both */
 /*
  * The handle of @f, whose block is BUSY and keeps its name if anything is left of it before
  * the handle, has an alias at @f->to, which becomes its active mapping: the other one is an
@@ -232,6 +231,7 @@ void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order);
 bool hm_vmm_retry(struct pool *p);
 int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone, uint64_t units,
 		bool order, struct block **b);
+int hm_vmm_grow_whole(struct pool *p, struct pool_stream *s, uint64_t units, struct block **b);
 int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_alloc *arg,
 		   bool order, struct block **b);
 void hm_vmm_unreserve(struct pool *p, struct block *b);

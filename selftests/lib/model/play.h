@@ -83,6 +83,9 @@ static void op_alloc(const struct op *op)
 	else if (op->x % 16 == 15 && retained[1 + op->other % MODEL_PRIVATE] &&
 		 !is_capturing(op->stream))
 		params.private_pool = new.id = 1 + op->other % MODEL_PRIVATE;
+	/* Of an alignment that every handle has. */
+	if (params.private_pool && op->x / 4096 % 2 && params.align <= 512)
+		params.flags |= HETMEM_ALLOC_WHOLE;
 	if (params.reserve && (is_capturing(op->stream) || row.largest || op->size == 0))
 		params.reserve = 0;
 	if (params.reserve && params.align > 65536)
