@@ -88,6 +88,31 @@ int hetmem_torch_retain_pool(int device, uint64_t first, uint64_t second);
 int hetmem_torch_pool_refs(int device, uint64_t first, uint64_t second);
 
 /*
+ * Pools with memory of their own, to be called after a retain and before the first
+ * allocation.
+ *
+ * over: the pool allocates from @res, which has private pools. Free such blocks with
+ * hetmem_free() of @res. When the pool has ended, @gone (may be NULL) is called with @data,
+ * without a lock. From then on @res is not used. Live blocks stay live.
+ *
+ * flags: allocations from the pool have the flags @flags. Only HETMEM_ALLOC_WHOLE is allowed.
+ *
+ * alloc: allocates from the pool, whatever the filters say.
+ *
+ * Errors:
+ * -ENOENT: there is no such pool;
+ * -EBUSY: over: the pool has a resource;
+ * those of hetmem_private_retain() and hetmem_alloc_with().
+ */
+int hetmem_torch_pool_over(int device, uint64_t first, uint64_t second,
+			   struct hetmem_resource *res, void (*gone)(void *data),
+			   void *data);
+int hetmem_torch_pool_flags(int device, uint64_t first, uint64_t second,
+			    unsigned int flags);
+int hetmem_torch_pool_alloc(int device, uint64_t first, uint64_t second,
+			    size_t size, hetmem_stream stream, void **ptr);
+
+/*
  * Limits what the resource of @device holds to @max bytes, for setMemoryFraction(). max= of
  * the spec stays a limit: a higher @max has no effect beyond it. A later call replaces the
  * limit; hetmem_resource_set() of "max" ends it. Errors:

@@ -111,6 +111,9 @@ static int enter(struct hetmem_resource *res, int device,
  * @id: of the private pool
  * @refs: begins without release; 0: it is given back when no filter is there
  * @dropped: its memory then goes to the driver
+ * @over: the resource that it allocates from; NULL: that of the device
+ * @flags: HETMEM_ALLOC_* of its blocks
+ * @gone, @data: called when it was given back; NULL: nothing is
  */
 struct torch_pool {
 	struct torch_pool *next;
@@ -120,6 +123,17 @@ struct torch_pool {
 	uint64_t id;
 	unsigned int refs;
 	bool dropped;
+	struct hetmem_resource *over;
+	unsigned int flags;
+	void (*gone)(void *data);
+	void *data;
+};
+
+/* Where an allocation comes from. @id 0: from no pool. */
+struct torch_choice {
+	struct hetmem_resource *over;
+	uint64_t id;
+	unsigned int flags;
 };
 
 /* Between begin and end. */
@@ -151,16 +165,20 @@ static struct torch_use *uses;
 static unsigned int nr_uses;
 static uint64_t last_id = FIRST_ID;
 
-/*
- * Sets *@id to the private pool for an allocation, or to 0. Returns 0, or the error of
- * the filter that failed.
- */
-static int pool_for(int device, hetmem_stream stream, uint64_t *id)
+static struct torch_choice choice_of(const struct torch_pool *pool)
+{
+	return (struct torch_choice){
+		.over = pool->over, .id = pool->id, .flags = pool->flags,
+	};
+}
+
+/* Sets *@choice for an allocation. Returns 0, or the error of the filter that failed. */
+static int pool_for(int device, hetmem_stream stream, struct torch_choice *choice)
 {
 	const struct torch_filter *f;
 	int wants = 0;
 
-	*id = 0;
+	*choice = (struct torch_choice){ 0 };
 	if (!__atomic_load_n(&nr_filters, __ATOMIC_ACQUIRE))
 		return 0;
 	pthread_rwlock_rdlock(&pools_lock);
@@ -169,7 +187,7 @@ static int pool_for(int device, hetmem_stream stream, uint64_t *id)
 			continue;
 		wants = f->fn(f->data, stream);
 		if (wants > 0)
-			*id = f->pool->id;
+			*choice = choice_of(f->pool);
 	}
 	pthread_rwlock_unlock(&pools_lock);
 	return wants < 0 ? wants : 0;
@@ -187,10 +205,15 @@ static struct torch_pool *find_pool(int device, uint64_t first, uint64_t second)
 	return pool;
 }
 
+static struct hetmem_resource *resource_of(const struct torch_pool *pool)
+{
+	return pool->over ? pool->over : hetmem_torch_resource(pool->device);
+}
+
 /* 0, or an error: the pool stays, to be given back later. */
 static int give_back(const struct torch_pool *pool)
 {
-	struct hetmem_resource *res = hetmem_torch_resource(pool->device);
+	struct hetmem_resource *res = resource_of(pool);
 	struct hm_context saved;
 	CUresult result;
 	int err;
@@ -271,8 +294,11 @@ static bool free_later(void *ptr)
 	return u;
 }
 
-/* All that were released; not while something may be captured. */
-static void give_all_back(void)
+/*
+ * All that were released; not while something may be captured. Adds them to *@ended, for
+ * end_pools().
+ */
+static void give_all_back(struct torch_pool **ended)
 {
 	struct torch_pool **link = &pools, *pool;
 
@@ -282,7 +308,21 @@ static void give_all_back(void)
 			continue;
 		}
 		*link = pool->next;
-		free(pool);
+		pool->next = *ended;
+		*ended = pool;
+	}
+}
+
+/* Without the lock: gone() can free memory by an allocator that uses these functions. */
+static void end_pools(struct torch_pool *ended)
+{
+	struct torch_pool *next;
+
+	for (; ended; ended = next) {
+		next = ended->next;
+		if (ended->gone)
+			ended->gone(ended->data);
+		free(ended);
 	}
 }
 
@@ -337,6 +377,60 @@ int hetmem_torch_retain_pool(int device, uint64_t first, uint64_t second)
 	return err;
 }
 
+static int no_such_pool(void)
+{
+	return hm_error(-ENOENT, "torch: no such pool");
+}
+
+static int move_pool(struct torch_pool *pool, struct hetmem_resource *res)
+{
+	struct hetmem_resource *from = hetmem_torch_resource(pool->device);
+	int err = hetmem_private_retain(res, pool->id);
+
+	if (!err)
+		hetmem_private_release(from, pool->id, HETMEM_STREAM_HOST);
+	return err;
+}
+
+int hetmem_torch_pool_over(int device, uint64_t first, uint64_t second,
+			   struct hetmem_resource *res, void (*gone)(void *data), void *data)
+{
+	struct torch_pool *pool;
+	int err = 0;
+
+	if (!res)
+		return hm_error(-EINVAL, "torch: res is NULL");
+	pthread_rwlock_wrlock(&pools_lock);
+	pool = find_pool(device, first, second);
+	if (!pool)
+		err = no_such_pool();
+	else if (pool->over)
+		err = hm_error(-EBUSY, "torch: the pool has a resource");
+	else
+		err = move_pool(pool, res);
+	if (!err) {
+		pool->over = res;
+		pool->gone = gone;
+		pool->data = data;
+	}
+	pthread_rwlock_unlock(&pools_lock);
+	return err;
+}
+
+int hetmem_torch_pool_flags(int device, uint64_t first, uint64_t second, unsigned int flags)
+{
+	struct torch_pool *pool;
+
+	if (flags & ~HETMEM_ALLOC_WHOLE)
+		return hm_error(-EINVAL, "torch: a pool has no flags but HETMEM_ALLOC_WHOLE");
+	pthread_rwlock_wrlock(&pools_lock);
+	pool = find_pool(device, first, second);
+	if (pool)
+		pool->flags = flags;
+	pthread_rwlock_unlock(&pools_lock);
+	return pool ? 0 : no_such_pool();
+}
+
 int hetmem_torch_pool_refs(int device, uint64_t first, uint64_t second)
 {
 	const struct torch_pool *pool;
@@ -387,6 +481,7 @@ int hetmem_torch_begin_pool(int device, uint64_t first, uint64_t second,
 void *hetmem_torch_end_pool(int device, uint64_t first, uint64_t second)
 {
 	struct torch_filter **link = &filters, *f;
+	struct torch_pool *ended = NULL;
 	void *data = NULL;
 
 	pthread_rwlock_wrlock(&pools_lock);
@@ -401,15 +496,16 @@ void *hetmem_torch_end_pool(int device, uint64_t first, uint64_t second)
 		__atomic_sub_fetch(&nr_filters, 1, __ATOMIC_RELEASE);
 		if (!filters)
 			record_uses();
-		give_all_back();
+		give_all_back(&ended);
 	}
 	pthread_rwlock_unlock(&pools_lock);
+	end_pools(ended);
 	return data;
 }
 
 static void put_pool(int device, uint64_t first, uint64_t second, bool drop)
 {
-	struct torch_pool *pool;
+	struct torch_pool *pool, *ended = NULL;
 
 	if (is_forked())
 		return;
@@ -418,13 +514,14 @@ static void put_pool(int device, uint64_t first, uint64_t second, bool drop)
 	if (pool) {
 		pool->refs--;
 		pool->dropped = drop;
-		give_all_back();
+		give_all_back(&ended);
 	}
 	pthread_rwlock_unlock(&pools_lock);
 	if (!pool) {
-		hm_error(-ENOENT, "torch: no such pool");
+		no_such_pool();
 		complain("release_pool");
 	}
+	end_pools(ended);
 }
 
 void hetmem_torch_release_pool(int device, uint64_t first, uint64_t second)
@@ -449,21 +546,55 @@ uint64_t hetmem_torch_private_pool(int device, uint64_t first, uint64_t second)
 	return id;
 }
 
-static int alloc(struct hetmem_resource *res, size_t size, int device,
-		 hetmem_stream stream, void **ptr)
+static int alloc_chosen(struct hetmem_resource *res, const struct torch_choice *choice,
+			size_t size, hetmem_stream stream, void **ptr)
 {
-	struct hetmem_alloc_params params = {
+	const struct hetmem_alloc_params params = {
 		.size = sizeof(params),
 		.bytes = size,
 		.stream = stream,
+		.private_pool = choice->id,
+		.flags = choice->flags,
 	};
-	int err = pool_for(device, stream, &params.private_pool);
+
+	return hetmem_alloc_with(choice->over ? choice->over : res, &params, ptr);
+}
+
+static int alloc(struct hetmem_resource *res, size_t size, int device,
+		 hetmem_stream stream, void **ptr)
+{
+	struct torch_choice choice;
+	int err = pool_for(device, stream, &choice);
 
 	if (err)
 		return hm_error(err, "torch: a pool's filter failed");
-	if (params.private_pool)
-		return hetmem_alloc_with(res, &params, ptr);
+	if (choice.id)
+		return alloc_chosen(res, &choice, size, stream, ptr);
 	return hetmem_alloc(res, size, 0, stream, ptr);
+}
+
+int hetmem_torch_pool_alloc(int device, uint64_t first, uint64_t second, size_t size,
+			    hetmem_stream stream, void **ptr)
+{
+	const struct torch_pool *pool;
+	struct torch_choice choice;
+	struct hetmem_resource *res;
+	struct hm_context saved;
+	int err = find_resource(device, &res);
+
+	if (err)
+		return err;
+	pthread_rwlock_rdlock(&pools_lock);
+	pool = find_pool(device, first, second);
+	if (pool)
+		choice = choice_of(pool);
+	pthread_rwlock_unlock(&pools_lock);
+	err = pool ? enter(res, device, &saved) : no_such_pool();
+	if (err)
+		return err;
+	err = alloc_chosen(res, &choice, size, stream, ptr);
+	hm_context_leave(res->hm, &saved);
+	return err;
 }
 
 int hetmem_torch_try_alloc(size_t size, int device, hetmem_stream stream,
@@ -498,8 +629,8 @@ void hetmem_torch_free(void *ptr, size_t size, int device,
 {
 	struct hetmem_resource *res;
 	struct hm_context saved;
+	struct torch_choice choice;
 	int err = -ENODEV;
-	uint64_t id;
 
 	/* The memory of an inherited block is the parent's: that is no error. */
 	if (!ptr || is_forked() || free_later(ptr))
@@ -509,7 +640,7 @@ void hetmem_torch_free(void *ptr, size_t size, int device,
 	 * PyTorch frees on the stream of the allocation. A stream that is captured, or whose
 	 * filter failed, must not be asked for its id.
 	 */
-	if (pool_for(device, stream, &id) || id)
+	if (pool_for(device, stream, &choice) || choice.id)
 		stream = HETMEM_STREAM_UNKNOWN;
 	if (res && !enter(res, device, &saved)) {
 		err = hetmem_free(res, ptr, size, stream);
@@ -580,12 +711,14 @@ void hetmem_torch_init(int device_count)
 
 void hetmem_torch_reset(void)
 {
+	struct torch_pool *ended = NULL;
 	struct hetmem_resource *res;
 	int i;
 
 	pthread_rwlock_wrlock(&pools_lock);
-	give_all_back();
+	give_all_back(&ended);
 	pthread_rwlock_unlock(&pools_lock);
+	end_pools(ended);
 	for (i = 0; i < HM_MAX_DEVICES; i++) {
 		res = __atomic_load_n(&torch_resources[i], __ATOMIC_ACQUIRE);
 		if (!res)

@@ -281,9 +281,14 @@ static int get_addresses(struct hm_provider *self, size_t size, size_t align,
 static int custom_alloc(struct hm_provider *self, size_t size,
 			hetmem_stream stream, void **ptr)
 {
+	int err = range_get(self, "alloc", size, self->granularity, get_region,
+			    calls_of(self)->free, ptr);
+
 	(void)stream;
-	return range_get(self, "alloc", size, self->granularity, get_region,
-			 calls_of(self)->free, ptr);
+	/* If it is a live block of another resource, check mode must not take it for two. */
+	if (!err)
+		hm_check_free(self->hm, *ptr, size, HETMEM_STREAM_HOST);
+	return err;
 }
 
 static int custom_free(struct hm_provider *self, void *ptr, size_t size,

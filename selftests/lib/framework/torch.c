@@ -416,6 +416,81 @@ static void test_drop(void)
 	is(hetmem_torch_pool_refs(0, 0, 9), 0, "no reference is left");
 }
 
+/* A provider whose memory is of the device's own resource. */
+static unsigned int given, taken;
+
+static int nested_alloc(void *data, size_t size, void **ptr)
+{
+	int err = hetmem_alloc(data, size, 0, HETMEM_STREAM_HOST, ptr);
+
+	given += !err;
+	return err;
+}
+
+static int nested_free(void *data, void *ptr, size_t size)
+{
+	taken++;
+	return hetmem_free(data, ptr, size, HETMEM_STREAM_HOST);
+}
+
+static void count_gone(void *data)
+{
+	++*(int *)data;
+}
+
+/* Pools over another resource, pools of whole blocks, and memory of a pool that is named. */
+static void test_own_memory(void)
+{
+	const struct hetmem_provider nested = {
+		.size = sizeof(nested), .version = HETMEM_PROVIDER_VERSION, .device = 0,
+		.granularity = HETMEM_ALIGNMENT, .alloc = nested_alloc, .free = nested_free,
+	};
+	struct filter of_a = { .stream = a };
+	struct hetmem_resource *res;
+	uint64_t before = live(0);
+	void *p, *q, *r;
+	int gone = 0;
+
+	need(!hetmem_provider_register(hm, "nested", &nested, hetmem_torch_resource(0)) &&
+	     !hetmem_resource_create(hm, "pool(custom(name=nested))", &res), "a resource: %s",
+	     hetmem_last_error());
+	is(hetmem_torch_pool_over(0, 0, 20, res, count_gone, &gone), -ENOENT, "no such pool");
+	is(hetmem_torch_pool_flags(0, 0, 20, HETMEM_ALLOC_WHOLE), -ENOENT, "for flags, too");
+	is(hetmem_torch_pool_alloc(0, 0, 20, MB, a, &p), -ENOENT, "and for memory");
+	need(!hetmem_torch_begin_pool(0, 0, 20, is_stream, &of_a), "begin");
+	is(hetmem_torch_pool_over(0, 0, 20, NULL, NULL, NULL), -EINVAL, "over nothing");
+	is(hetmem_torch_pool_flags(0, 0, 20, HETMEM_ALLOC_KEEP), -EINVAL, "another flag");
+	is(hetmem_torch_pool_over(0, 0, 20, res, count_gone, &gone), 0, "a pool over it");
+	is(hetmem_torch_pool_over(0, 0, 20, res, NULL, NULL), -EBUSY, "once");
+	p = hetmem_torch_alloc(3 * MB, 0, a);
+	q = hetmem_torch_alloc(3 * MB, 0, b);
+	is(given, 1, "the pool's block is of the provider, no other is");
+	fill(p, 1, 3 * MB, a);
+	is(hetmem_torch_pool_alloc(0, 0, 20, 3 * MB, b, &r), 0, "memory of the pool, by its name");
+	is(given, 2, "is of the provider");
+	is(hetmem_free(res, r, 3 * MB, HETMEM_STREAM_UNKNOWN), 0, "freed");
+	hetmem_torch_free(q, 3 * MB, 0, b);
+	ok(hetmem_torch_end_pool(0, 0, 20) == &of_a && !gone, "end");
+	drv->cuCtxSynchronize();
+	hetmem_torch_drop_pool(0, 0, 20);
+	is(gone, 1, "the pool has ended");
+	is(taken, 1, "free memory went back");
+	fill(p, 2, 3 * MB, a);
+	is(hetmem_free(res, p, 3 * MB, HETMEM_STREAM_UNKNOWN), 0, "the live block, freed later");
+	is(hetmem_resource_destroy(res), 0, "nothing is left");
+	is(taken, 2, "all went back");
+	is(hetmem_provider_unregister(hm, "nested"), 0, "of no more use");
+	need(!hetmem_torch_retain_pool(0, 0, 21) &&
+	     !hetmem_torch_pool_flags(0, 0, 21, HETMEM_ALLOC_WHOLE), "whole blocks");
+	is(hetmem_torch_pool_alloc(0, 0, 21, 700, a, &p), 0, "one");
+	is(hetmem_torch_pool_alloc(0, 0, 21, 700, a, &q), 0, "another");
+	ok((uintptr_t)p % (2 * MB) == 0 && (uintptr_t)q % (2 * MB) == 0, "each has a handle");
+	hetmem_torch_free(p, 700, 0, a);
+	hetmem_torch_free(q, 700, 0, a);
+	hetmem_torch_drop_pool(0, 0, 21);
+	is(live(0), before, "all were freed");
+}
+
 /* A forked child frees what it inherits, while the parent's other thread has the locks. */
 static void *come_and_go(void *done)
 {
@@ -520,6 +595,7 @@ int main(void)
 	test_pool_threads();
 	test_retain();
 	test_drop();
+	test_own_memory();
 	test_forked();
 	test_try_alloc();
 	test_errors();
