@@ -592,9 +592,174 @@ class Full(tap.Case):
             del pool
             kept.copy_(torch.ones(2 * MIB, dtype=torch.uint8))
             assert (kept.cpu() == 1).all()
-            for option in ("use_on_oom", "no_split"):
-                fails(RuntimeError, lambda: torch.cuda.MemPool(**{option: True}), option)
             fails(hetmem.HetmemError, ht.pool, "torch.cuda.MemPool")
+            """)
+
+    LIMITED = """
+        # 200 of 256 MiB, natively, too.
+        torch.cuda.set_per_process_memory_fraction(200 / 256)
+        counters = ctypes.CDLL(HELPER)
+        def count(name): return ctypes.c_long.in_dll(counters, name).value
+        given = torch.cuda.memory.CUDAPluggableAllocator(HELPER, "counted_alloc", "counted_free")
+        def within(pool, *sizes):
+            with torch.cuda.use_mem_pool(pool): return [empty(size) for size in sizes]
+        def segments(pool):
+            return sorted(len(s["blocks"]) for s in pool.snapshot())
+        """
+
+    def equal(self, code, **environment):
+        """@code succeeds natively, and in full mode."""
+        code = tap.textwrap.dedent(self.LIMITED).replace("HELPER", repr(helper())) + \
+            tap.textwrap.dedent(code)
+        self.run_before(code, **environment)
+        self.run_code(code, **environment)
+
+    def test_pool_at_oom(self):
+        """use_on_oom=True: what is free in the pool serves others, when there is no more."""
+        self.equal("""
+            for size in (80 * MIB, 33 * MIB + 512):
+                unused, used = torch.cuda.MemPool(), torch.cuda.MemPool(use_on_oom=True)
+                full = empty(200 * MIB - 2 * 82 * MIB)
+                other = within(unused, 80 * MIB)
+                mine = within(used, 80 * MIB)
+                address = mine[0].data_ptr()
+                ooms = stats("num_ooms")
+                fails(torch.OutOfMemoryError, lambda: empty(size))
+                del mine, other
+                first = empty(size - 20 * MIB)
+                assert first.data_ptr() == address
+                fails(torch.OutOfMemoryError, lambda: empty(79 * MIB))
+                # One that is in a pool has its own only.
+                with torch.cuda.use_mem_pool(unused):
+                    fails(torch.OutOfMemoryError, lambda: empty(90 * MIB))
+                del first
+                again = empty(70 * MIB)
+                assert again.data_ptr() == address and stats("num_ooms") == ooms + 3
+                del used, unused, again, full
+                torch.cuda.empty_cache()
+                assert torch.cuda.memory_reserved() == 0
+            """)
+
+    def test_pool_without_splits(self):
+        """no_split=True: a segment has one block."""
+        self.equal("""
+            torch.cuda.empty_cache()
+            pool = torch.cuda.MemPool(no_split=True)
+            kept = empty(3 * MIB)
+            made = within(pool, 1000, MIB, 3 * MIB, 5 * MIB + 3, 30 * MIB, 7)
+            assert segments(pool) == [1] * 6
+            assert all(s["total_size"] % (2 * MIB) == 0 for s in pool.snapshot())
+            large, small = made[4].data_ptr(), made[0].data_ptr()
+            del made[4], made[0]
+            more = within(pool, 25 * MIB, 600)
+            assert [x.data_ptr() for x in more] == [large, small] and segments(pool) == [1] * 6
+            torch.cuda.synchronize()
+            del made, more, pool
+            torch.cuda.empty_cache()
+            assert torch.cuda.memory_allocated() == 3 * MIB
+            assert torch.cuda.memory_reserved() < 30 * MIB
+            graph, pool = torch.cuda.CUDAGraph(), torch.cuda.MemPool(no_split=True)
+            source = torch.arange(5000.).cuda()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, pool=pool.id):
+                inner = source.clone(); out = inner.clone(); del inner
+            others = [torch.full((5000,), 7.0).cuda() for _ in range(20)]
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(out.cpu(), torch.arange(5000.)) and segments(pool) == [1, 1]
+            """)
+
+    def test_pool_with_an_allocator(self):
+        self.equal("""
+            torch.cuda.empty_cache()
+            pool = torch.cuda.MemPool(given.allocator())
+            assert pool.use_count() == 1 and count("allocs") == 0 == len(pool.snapshot())
+            x = within(pool, MIB)
+            assert count("allocs") == 1 and segments(pool) == [2]
+            outside = empty(MIB)
+            assert count("allocs") == 1
+            x += within(pool, MIB)
+            assert segments(pool) == [2]
+            x += within(pool, MIB, 12 * MIB)
+            assert count("allocs") == 3 and len(pool.snapshot()) == 3
+            assert [tuple(s["segment_pool_id"]) for s in pool.snapshot()] == [pool.id] * 3
+            assert torch.cuda.memory_allocated() == 16 * MIB
+            assert torch.cuda.memory_reserved() >= count("bytes") + MIB
+            # All of it is a tensor's that outlives the pool.
+            side = torch.cuda.Stream()
+            x[0].record_stream(side)
+            source = torch.arange(MIB, dtype=torch.uint8)
+            x[0].copy_(source); x[1][MIB // 2:].copy_(source[MIB // 2:])
+            address = x[3].data_ptr()
+            del x[3]
+            assert within(pool, 12 * MIB)[0].data_ptr() == address and count("allocs") == 3
+            torch.cuda.empty_cache()
+            assert count("frees") == 0
+            torch.cuda.synchronize()
+            del x[2], pool
+            assert count("frees") == 2
+            assert torch.equal(x[0].cpu(), source)
+            assert torch.equal(x[1].cpu()[MIB // 2:], source[MIB // 2:])
+            del x
+            torch.cuda.empty_cache()
+            assert count("bytes") == 0 and count("frees") == 3
+            assert torch.cuda.memory_allocated() == MIB
+            # Both options; a pool in threads; a pool of a graph.
+            pool = torch.cuda.MemPool(given.allocator(), no_split=True, use_on_oom=True)
+            x = within(pool, 100, 3 * MIB, 100)
+            assert segments(pool) == [1] * 3 and count("allocs") == 6
+            del x
+            made = []
+            def work(size):
+                stream = torch.cuda.Stream()
+                with torch.cuda.stream(stream):
+                    for i in range(30): made.extend(within(pool, size + i)); made.pop(0)
+            made += within(pool, *[100] * 4)
+            threads = [threading.Thread(target=work, args=(n * 300_000,)) for n in range(4)]
+            for thread in threads: thread.start()
+            for thread in threads: thread.join()
+            assert len(made) == 4 and set(segments(pool)) == {1}
+            made.clear()
+            torch.cuda.synchronize()
+            graph, source = torch.cuda.CUDAGraph(), torch.arange(1000.).cuda()
+            torch.cuda.synchronize()
+            shared = torch.cuda.MemPool(given.allocator())
+            with torch.cuda.graph(graph, pool=shared.id): out = source.clone()
+            del pool
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(out.cpu(), torch.arange(1000.)) and count("bytes") > 0
+            del graph, out, shared
+            torch.cuda.empty_cache()
+            assert count("bytes") == 0 and count("allocs") == count("frees")
+            # An allocator that has nothing.
+            fail = ctypes.c_int.in_dll(counters, "fail")
+            pool = torch.cuda.MemPool(given.allocator())
+            for failure in (1, 0):
+                fail.value = failure
+                if failure: fails(torch.OutOfMemoryError, lambda: within(pool, MIB), "memory")
+                else: x = within(pool, MIB)
+            """)
+        # One that allocates from this very allocator, as t_pools of a program might.
+        self.run_code("""
+            own = torch.cuda.memory.CUDAPluggableAllocator(
+                os.environ["HETMEM_LIBRARY"], "hetmem_torch_alloc", "hetmem_torch_free")
+            pool = torch.cuda.MemPool(own.allocator())
+            with torch.cuda.use_mem_pool(pool): x = [empty(5 * MIB) for _ in range(4)]
+            assert ht.resource().stats().live == 4 and torch.cuda.memory_allocated() == 20 * MIB
+            x.clear()
+            del pool
+            torch.cuda.empty_cache()
+            assert ht.resource().stats().live == 0 == torch.cuda.memory_reserved()
+            # A forked child drops what it inherits.
+            pool = torch.cuda.MemPool(own.allocator())
+            with torch.cuda.use_mem_pool(pool): x = empty(5 * MIB)
+            if pid := os.fork():
+                assert os.waitpid(pid, 0)[1] == 0
+            else:
+                del x, pool
+                os._exit(0)
+            sys.keep = x, pool
             """)
 
     def test_end_of_a_mem_pool(self):
@@ -1020,12 +1185,34 @@ def helper():
         source = path[:-2] + "cc"
         with open(source, "w", encoding="utf-8") as file:
             file.write("""
+                #include <atomic>
+                #include <map>
+                #include <mutex>
                 #include <c10/cuda/CUDACachingAllocator.h>
                 namespace base = c10::cuda::CUDACachingAllocator;
                 extern "C" std::size_t cache_info(int device, std::size_t at_least)
                 {
                     base::get()->cacheInfo(device, &at_least);
                     return at_least;
+                }
+                extern "C" { std::atomic<long> allocs, frees, bytes; int fail; }
+                static std::mutex lock;
+                static std::map<void *, std::size_t> sizes;
+                extern "C" void *counted_alloc(std::size_t size, int, void *)
+                {
+                    void *p;
+                    if (fail || cudaMalloc(&p, size)) return nullptr;
+                    std::lock_guard<std::mutex> guard(lock);
+                    allocs++; bytes += size; sizes[p] = size;
+                    return p;
+                }
+                extern "C" void counted_free(void *p, std::size_t, int, void *)
+                {
+                    {
+                        std::lock_guard<std::mutex> guard(lock);
+                        frees++; bytes -= sizes[p]; sizes.erase(p);
+                    }
+                    cudaFree(p);
                 }
                 extern "C" int history() { return base::get()->isHistoryEnabled(); }
                 extern "C" void register_another()
@@ -1037,7 +1224,7 @@ def helper():
             ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", "-w",
              "-isystem", f"{SITE}/torch/include", "-isystem", f"{SITE}/nvidia/cu13/include",
              "-o", path, source, f"{SITE}/torch/lib/libc10_cuda.so",
-             f"{SITE}/torch/lib/libc10.so"], check=True)
+             f"{SITE}/torch/lib/libc10.so", f"{STAND_INS}/libcudart.so.13"], check=True)
     return path
 
 

@@ -109,6 +109,22 @@ struct exported {
 	}
 };
 
+/* The memory of a torch.cuda.MemPool(allocator): a pool over that allocator. */
+struct own_memory {
+	std::shared_ptr<base::CUDAAllocator> from;
+	DeviceIndex device;
+	struct hetmem *hm = nullptr;
+	struct hetmem_resource *res = nullptr;
+	std::string name;
+	MempoolId_t pool;
+	/* What the allocator gave, by address. */
+	std::mutex lock;
+	std::map<std::uintptr_t, std::size_t> regions;
+
+	~own_memory();
+	std::uintptr_t region_of(const void *ptr);
+};
+
 struct live_block {
 	std::size_t size;
 	DeviceIndex device;
@@ -116,6 +132,8 @@ struct live_block {
 	MempoolId_t pool;
 	traceback context;
 	std::shared_ptr<exported> shared;
+	/* What it is of; null: the device's resource. */
+	std::shared_ptr<own_memory> own;
 };
 
 /* What PyTorch passes to begin a pool, and the pool. */
@@ -165,10 +183,20 @@ void rethrow()
 	std::rethrow_exception(thrown);
 }
 
+/* The allocator of a pool is at work on this thread. What it allocates here is of no pool. */
+thread_local bool in_allocator;
+
+struct allocator_guard {
+	allocator_guard() { in_allocator = true; }
+	~allocator_guard() { in_allocator = false; }
+};
+
 int ask(void *data, hetmem_stream stream)
 {
 	const filter *f = static_cast<filter *>(data);
 
+	if (in_allocator)
+		return 0;
 	return keep_exception([&] {
 		if (!f->wants(static_cast<cudaStream_t>(stream)))
 			return 0;
@@ -306,8 +334,19 @@ public:
 	virtual bool supportsUserMetadata();
 	virtual traceback getContextForPointer(const void *ptr);
 
+	void pool_ended(DeviceIndex device, MempoolId_t pool);
+	void set_allocator(DeviceIndex device, MempoolId_t pool,
+			   std::shared_ptr<base::CUDAAllocator> from);
+
 private:
 	void *get(std::size_t size, DeviceIndex device, cudaStream_t stream);
+	void *get_at_oom(std::size_t size, DeviceIndex device, cudaStream_t stream);
+	std::shared_ptr<own_memory> own_of(DeviceIndex device, MempoolId_t pool);
+	std::vector<std::shared_ptr<own_memory>> all_own(DeviceIndex device);
+	struct hetmem_resource *pool_resource(DeviceIndex device, MempoolId_t pool);
+	void *own_base(void *ptr, std::size_t *size);
+	bool record_own(void *ptr, cudaStream_t stream);
+	void count_held(DeviceIndex device, struct hetmem_resource_stats *held);
 	std::vector<DeviceIndex> used_devices();
 	template <class F> void giving_back(const std::vector<DeviceIndex> &devices, F fn);
 	std::vector<held_range> held(DeviceIndex device);
@@ -341,6 +380,12 @@ private:
 	std::vector<std::unique_ptr<device_state>> states;
 	/* The numbers that the library has for PyTorch's pools. */
 	std::map<std::pair<DeviceIndex, std::uint64_t>, MempoolId_t> pools;
+	/* Pools with an allocator of their own, and all memory of such pools that is held. */
+	std::map<std::pair<DeviceIndex, MempoolId_t>, std::shared_ptr<own_memory>> own;
+	std::vector<std::weak_ptr<own_memory>> held_own;
+	std::atomic<bool> any_own{ false };
+	/* Those that serve others when there is no memory. */
+	std::vector<std::pair<DeviceIndex, MempoolId_t>> at_oom;
 
 	std::atomic<bool> recording{ false };
 	std::atomic<base::CreateContextFn> recorder{ nullptr };
@@ -466,6 +511,128 @@ struct hetmem_resource *allocator::resource(DeviceIndex device)
 std::uint64_t allocator::private_pool(DeviceIndex device, MempoolId_t pool)
 {
 	return hetmem_torch_private_pool(device, pool.first, pool.second);
+}
+
+/*
+ * Memory of a torch.cuda.MemPool(allocator): a resource over that allocator, which the pool
+ * and all of its blocks keep.
+ */
+
+int own_alloc(void *data, std::size_t size, void **ptr)
+{
+	own_memory *memory = static_cast<own_memory *>(data);
+
+	return keep_exception([&] {
+		c10::cuda::CUDAGuard guard(memory->device);
+		allocator_guard at_work;
+
+		*ptr = memory->from->raw_alloc(size);
+		if (!*ptr)
+			return -ENOMEM;
+		std::lock_guard<std::mutex> guarded(memory->lock);
+
+		memory->regions[reinterpret_cast<std::uintptr_t>(*ptr)] = size;
+		return 0;
+	});
+}
+
+int own_free(void *data, void *ptr, std::size_t)
+{
+	own_memory *memory = static_cast<own_memory *>(data);
+
+	{
+		std::lock_guard<std::mutex> guard(memory->lock);
+
+		memory->regions.erase(reinterpret_cast<std::uintptr_t>(ptr));
+	}
+	try {
+		c10::cuda::CUDAGuard guard(memory->device);
+		allocator_guard at_work;
+
+		memory->from->raw_delete(ptr);
+	} catch (...) {
+		/* The allocator has forgotten it, or keeps it: another call changes nothing. */
+	}
+	return 0;
+}
+
+own_memory::~own_memory()
+{
+	if (res)
+		hetmem_resource_destroy(res);
+	if (!name.empty())
+		hetmem_provider_unregister(hm, name.c_str());
+}
+
+/* The beginning of the region that has @ptr; 0: none. */
+std::uintptr_t own_memory::region_of(const void *ptr)
+{
+	std::lock_guard<std::mutex> guard(lock);
+	auto after = regions.upper_bound(reinterpret_cast<std::uintptr_t>(ptr));
+
+	return after == regions.begin() ? 0 : std::prev(after)->first;
+}
+
+std::shared_ptr<own_memory> make_own(struct hetmem *hm, DeviceIndex device, MempoolId_t pool,
+				     std::shared_ptr<base::CUDAAllocator> from)
+{
+	static std::atomic<unsigned int> nr;
+	auto memory = std::make_shared<own_memory>();
+	struct hetmem_provider provider = {};
+	const std::string name = "torch" + std::to_string(nr++);
+
+	memory->from = std::move(from);
+	memory->device = device;
+	memory->pool = pool;
+	memory->hm = hm;
+	provider.size = sizeof(provider);
+	provider.version = HETMEM_PROVIDER_VERSION;
+	provider.device = device;
+	provider.granularity = HETMEM_ALIGNMENT;
+	provider.alloc = own_alloc;
+	provider.free = own_free;
+	check(hetmem_provider_register(hm, name.c_str(), &provider, memory.get()),
+	      "allocator of a pool");
+	memory->name = name;
+	check(hetmem_resource_create(hm, ("pool(custom(name=" + name + "))").c_str(),
+				     &memory->res),
+	      "allocator of a pool");
+	return memory;
+}
+
+/* Null: the pool is of the device's resource. */
+std::shared_ptr<own_memory> allocator::own_of(DeviceIndex device, MempoolId_t pool)
+{
+	if (C10_LIKELY(!any_own))
+		return nullptr;
+	std::lock_guard<std::mutex> guard(lock);
+	auto found = own.find({ device, pool });
+
+	return found == own.end() ? nullptr : found->second;
+}
+
+std::vector<std::shared_ptr<own_memory>> allocator::all_own(DeviceIndex device)
+{
+	std::vector<std::shared_ptr<own_memory>> all;
+
+	if (C10_LIKELY(!any_own))
+		return all;
+	std::lock_guard<std::mutex> guard(lock);
+
+	for (const auto &one : held_own)
+		if (auto memory = one.lock())
+			all.push_back(std::move(memory));
+	all.erase(std::remove_if(all.begin(), all.end(),
+				 [=](const auto &one) { return one->device != device; }),
+		  all.end());
+	return all;
+}
+
+struct hetmem_resource *allocator::pool_resource(DeviceIndex device, MempoolId_t pool)
+{
+	const std::shared_ptr<own_memory> memory = own_of(device, pool);
+
+	return memory ? memory->res : resource(device);
 }
 
 /*
@@ -645,9 +812,18 @@ bool allocator::release_uncached(void *ptr)
 }
 
 /* A filter that throws is ignored: the library then frees on an unknown stream. */
-void give_back(void *ptr, std::size_t size, DeviceIndex device, cudaStream_t stream)
+void give_back(void *ptr, const live_block &block)
 {
-	hetmem_torch_free(ptr, size, device, stream);
+	int err = 0;
+
+	/* Blocks of private pools are freed on the stream of their allocation. */
+	if (C10_UNLIKELY(block.own != nullptr))
+		err = hetmem_free(block.own->res, ptr, block.size, HETMEM_STREAM_UNKNOWN);
+	else
+		hetmem_torch_free(ptr, block.size, block.device, block.stream);
+	/* A forked child has no such memory, and at the end of a process the driver may go first. */
+	if (err && err != -EOWNERDEAD && err != -EIO)
+		std::fprintf(stderr, "hetmem: free: %s\n", hetmem_last_error());
 	drop_exception();
 }
 
@@ -663,6 +839,31 @@ void allocator::forget(void *ptr)
 	block = std::move(found->second);
 	blocks.erase(found);
 	count(state(block.device).stats, block.size, false);
+}
+
+/* From a pool with use_on_oom, if the allocation is of no pool; or null. */
+void *allocator::get_at_oom(std::size_t size, DeviceIndex device, cudaStream_t stream)
+{
+	std::vector<std::pair<DeviceIndex, MempoolId_t>> able;
+	void *ptr;
+
+	if (chosen_pool != MempoolId_t{ 0, 0 })
+		return nullptr;
+	{
+		std::lock_guard<std::mutex> guard(lock);
+
+		able = at_oom;
+	}
+	for (const auto &[of, pool] : able) {
+		if (of != device || hetmem_torch_pool_alloc(device, pool.first, pool.second,
+							    size, stream, &ptr))
+			continue;
+		chosen_pool = pool;
+		return ptr;
+	}
+	/* An allocator of a pool that threw has no memory, either. */
+	drop_exception();
+	return nullptr;
 }
 
 void *allocator::get(std::size_t size, DeviceIndex device, cudaStream_t stream)
@@ -682,13 +883,14 @@ void *allocator::get(std::size_t size, DeviceIndex device, cudaStream_t stream)
 	if (C10_UNLIKELY(err == -ENOMEM)) {
 		const std::string reason = hetmem_last_error();
 
-		{
+		ptr = get_at_oom(size, device, stream);
+		if (!ptr) {
 			std::lock_guard<std::mutex> guard(lock);
 
 			state(device).stats.num_alloc_retries++;
 		}
-		if (!free_for_others() ||
-		    hetmem_torch_try_alloc(size, device, stream, &ptr)) {
+		if (!ptr && (!free_for_others() ||
+			     hetmem_torch_try_alloc(size, device, stream, &ptr))) {
 			rethrow();
 			out_of_memory(size, device, stream, context, reason);
 		}
@@ -696,8 +898,11 @@ void *allocator::get(std::size_t size, DeviceIndex device, cudaStream_t stream)
 		rethrow();
 		fail("alloc");
 	}
+	const live_block block = { size, device, stream, chosen_pool, context, nullptr,
+				   own_of(device, chosen_pool) };
+
 	try {
-		insert(ptr, { size, device, stream, chosen_pool, context, nullptr });
+		insert(ptr, block);
 		if (const auto *interpreter = c10::impl::GPUTrace::get_trace();
 		    C10_UNLIKELY(interpreter))
 			(*interpreter)->trace_gpu_memory_allocation(
@@ -705,7 +910,7 @@ void *allocator::get(std::size_t size, DeviceIndex device, cudaStream_t stream)
 	} catch (...) {
 		/* A tracker or a traceback threw. The caller never gets the block. */
 		forget(ptr);
-		give_back(ptr, size, device, stream);
+		give_back(ptr, block);
 		throw;
 	}
 	return ptr;
@@ -796,10 +1001,10 @@ bool allocator::release(void *ptr)
 			(*interpreter)->trace_gpu_memory_deallocation(
 				c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
 	} catch (...) {
-		give_back(ptr, block.size, block.device, block.stream);
+		give_back(ptr, block);
 		throw;
 	}
-	give_back(ptr, block.size, block.device, block.stream);
+	give_back(ptr, block);
 	return true;
 }
 
@@ -849,6 +1054,8 @@ std::vector<held_range> allocator::held(DeviceIndex device)
 	drop_exception();
 	if (hetmem_walk(resource(device), &walk))
 		ranges.clear();
+	for (const auto &memory : all_own(device))
+		hetmem_walk(memory->res, &walk);
 	rethrow();
 	std::sort(ranges.begin(), ranges.end(), [](const held_range &a, const held_range &b) {
 		return a.address < b.address;
@@ -933,12 +1140,71 @@ void allocator::cacheInfo(DeviceIndex device, std::size_t *largest)
 	*largest = std::max(*largest, sums.largest);
 }
 
+/* The live block around an address. */
+struct around {
+	const char *ptr;
+	void *first;
+	std::size_t size;
+};
+
+int find_around(void *data, const struct hetmem_walk_segment *,
+		const struct hetmem_walk_block *block)
+{
+	around *a = static_cast<around *>(data);
+	const char *first = static_cast<char *>(block->ptr);
+
+	if (block->state != HETMEM_BLOCK_LIVE || a->ptr < first ||
+	    a->ptr >= first + block->bytes)
+		return 0;
+	a->first = block->ptr;
+	a->size = block->requested;
+	return 1;
+}
+
+/* Of a pool with an allocator of its own, or null. */
+void *allocator::own_base(void *ptr, std::size_t *size)
+{
+	struct hetmem_walk walk = {};
+	around found = { static_cast<char *>(ptr), nullptr, 0 };
+
+	walk.size = sizeof(walk);
+	walk.block = find_around;
+	walk.data = &found;
+	for (DeviceIndex device : used_devices())
+		for (const auto &memory : all_own(device))
+			if (hetmem_walk(memory->res, &walk) == 1) {
+				if (size)
+					*size = found.size;
+				return found.first;
+			}
+	return nullptr;
+}
+
 void *allocator::getBaseAllocation(void *ptr, std::size_t *size)
 {
-	void *first = hetmem_torch_base_alloc(ptr, size);
+	void *first = any_own ? own_base(ptr, size) : nullptr;
 
+	if (!first)
+		first = hetmem_torch_base_alloc(ptr, size);
 	TORCH_CHECK(first, "invalid device pointer: ", ptr);
 	return first;
+}
+
+/* False: @ptr is of the device's resource. */
+bool allocator::record_own(void *ptr, cudaStream_t stream)
+{
+	std::shared_ptr<own_memory> memory;
+
+	{
+		std::lock_guard<std::mutex> guard(lock);
+		auto found = blocks.find(ptr);
+
+		if (found != blocks.end())
+			memory = found->second.own;
+	}
+	if (memory && hetmem_record_stream(memory->res, ptr, stream))
+		std::fprintf(stderr, "hetmem: record_stream: %s\n", hetmem_last_error());
+	return memory != nullptr;
 }
 
 void allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stream)
@@ -948,10 +1214,12 @@ void allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stre
 	if (!ptr.get())
 		return;
 	/* Memory of another library, or of another process, is none of ours. */
-	if (ptr.get_deleter() == &delete_block)
-		hetmem_torch_record_stream(ptr.get(), stream.stream());
-	else if (unified)
+	if (ptr.get_deleter() == &delete_block) {
+		if (!any_own || !record_own(ptr.get(), stream.stream()))
+			hetmem_torch_record_stream(ptr.get(), stream.stream());
+	} else if (unified) {
 		unified(ptr.get(), stream.stream());
+	}
 }
 
 double allocator::getMemoryFraction(DeviceIndex device)
@@ -1004,6 +1272,22 @@ void sampled(StatArray &array, const std::size_t now[2])
 	sampled(array[2], now[1]);
 }
 
+/* Also of pools with an allocator of their own. Their peaks can be of different times. */
+void allocator::count_held(DeviceIndex device, struct hetmem_resource_stats *held)
+{
+	held->size = sizeof(*held);
+	check(hetmem_resource_stats(resource(device), held), "stats");
+	for (const auto &memory : all_own(device)) {
+		struct hetmem_resource_stats more = {};
+
+		more.size = sizeof(more);
+		if (hetmem_resource_stats(memory->res, &more))
+			continue;
+		held->reserved += more.reserved;
+		held->reserved_peak += more.reserved_peak;
+	}
+}
+
 DeviceStats allocator::getDeviceStats(DeviceIndex device)
 {
 	struct hetmem_resource_stats held = {};
@@ -1017,14 +1301,15 @@ DeviceStats allocator::getDeviceStats(DeviceIndex device)
 		used = state(device).used;
 	}
 	/* To ask makes no resource. */
-	held.size = sizeof(held);
 	if (used) {
-		check(hetmem_resource_stats(resource(device), &held), "stats");
+		count_held(device, &held);
 		walk.size = sizeof(walk);
 		walk.segment = sum_segment;
 		walk.block = sum_block;
 		walk.data = &sums;
 		hetmem_walk(resource(device), &walk);
+		for (const auto &memory : all_own(device))
+			hetmem_walk(memory->res, &walk);
 	}
 	std::lock_guard<std::mutex> guard(lock);
 	device_state &s = state(device);
@@ -1089,9 +1374,8 @@ void allocator::resetPeakStats(DeviceIndex device)
 
 		used = state(device).used;
 	}
-	held.size = sizeof(held);
 	if (used)
-		check(hetmem_resource_stats(resource(device), &held), "stats");
+		count_held(device, &held);
 	std::lock_guard<std::mutex> guard(lock);
 	device_state &s = state(device);
 
@@ -1110,12 +1394,26 @@ struct picture {
 	/* A block's address, by the order of the blocks. */
 	std::vector<std::vector<void *>> addresses;
 	DeviceIndex device;
+	/* Memory of a pool with an allocator of its own, and the last segment's region. */
+	own_memory *own;
+	std::uintptr_t region;
 };
 
 void add_segment(picture *p, const struct hetmem_walk_segment *from)
 {
 	SegmentInfo segment;
 
+	if (p->own) {
+		const std::uintptr_t region = p->own->region_of(from->base);
+		const bool same = !p->segments.empty() && region == p->region;
+
+		/* The pool's blocks, and what it has not used yet, are of one region. */
+		p->region = region;
+		if (same) {
+			p->segments.back().total_size += from->bytes;
+			return;
+		}
+	}
 	segment.device = p->device;
 	segment.address = reinterpret_cast<std::size_t>(from->base);
 	segment.total_size = from->bytes;
@@ -1190,10 +1488,24 @@ base::SnapshotInfo allocator::snapshot(MempoolId_t pool, bool include_traces)
 		walk.block = picture_block;
 		walk.data = &made;
 		made.device = device;
+		made.own = nullptr;
 		if (!used || (!all && !walk.private_pool))
 			continue;
 		drop_exception();
 		err = hetmem_walk(resource(device), &walk);
+		walk.private_pool = 0;
+		const std::size_t nr_shared = made.segments.size();
+
+		for (const auto &memory : all_own(device)) {
+			made.own = memory.get();
+			made.region = 0;
+			const std::size_t first = made.segments.size();
+
+			if ((all || memory->pool == pool) && (!err || err == -EOPNOTSUPP))
+				err = hetmem_walk(memory->res, &walk);
+			for (std::size_t s = first; s < made.segments.size(); s++)
+				made.segments[s].owner_private_pool_id = memory->pool;
+		}
 		rethrow();
 		if (err != -EOPNOTSUPP)
 			check(err, "snapshot");
@@ -1203,8 +1515,9 @@ base::SnapshotInfo allocator::snapshot(MempoolId_t pool, bool include_traces)
 			SegmentInfo &segment = made.segments[s];
 			auto known = pools.find({ device, segment.owner_private_pool_id.first });
 
-			segment.owner_private_pool_id =
-				known == pools.end() ? MempoolId_t{ 0, 0 } : known->second;
+			if (s < nr_shared)
+				segment.owner_private_pool_id =
+					known == pools.end() ? MempoolId_t{ 0, 0 } : known->second;
 			for (std::size_t b = 0; b < segment.blocks.size(); b++) {
 				auto found = blocks.find(made.addresses[s][b]);
 
@@ -1414,6 +1727,8 @@ void allocator::releasePool(DeviceIndex device, MempoolId_t pool)
 	giving_back({ device }, [&] {
 		hetmem_torch_drop_pool(device, pool.first, pool.second);
 	});
+	if (!hetmem_torch_pool_refs(device, pool.first, pool.second))
+		setUseOnOOM(device, pool, false);
 }
 
 int allocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool)
@@ -1424,26 +1739,83 @@ int allocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool)
 void allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
 				   std::shared_ptr<base::CUDAAllocator> other)
 {
-	TORCH_CHECK(!other || other.get() == this,
-		    "hetmem: a torch.cuda.MemPool has no allocator of its own in full mode: "
-		    "create it without one, or use it without hetmem.torch.enable()");
+	const bool is_new = !hetmem_torch_pool_refs(device, pool.first, pool.second);
+
 	check(hetmem_torch_retain_pool(device, pool.first, pool.second), "pool");
+	/* Memory of this allocator is what a pool has without one. */
+	if (is_new && other && other.get() != this)
+		set_allocator(device, pool, std::move(other));
 	const std::uint64_t id = private_pool(device, pool);
 	std::lock_guard<std::mutex> guard(lock);
 
 	pools[{ device, id }] = pool;
 }
 
-void allocator::setUseOnOOM(DeviceIndex, MempoolId_t, bool use)
+using pool_name = std::pair<DeviceIndex, MempoolId_t>;
+
+/* After an error the pool is gone. */
+void allocator::set_allocator(DeviceIndex device, MempoolId_t pool,
+			      std::shared_ptr<base::CUDAAllocator> from)
 {
-	TORCH_CHECK(!use, "hetmem: no torch.cuda.MemPool has use_on_oom=True in full mode: "
-			  "leave it out");
+	const auto ended = [](void *data) {
+		const std::unique_ptr<pool_name> which(static_cast<pool_name *>(data));
+
+		the_allocator->pool_ended(which->first, which->second);
+	};
+
+	try {
+		auto memory = make_own(library(), device, pool, std::move(from));
+		auto which = std::make_unique<pool_name>(device, pool);
+
+		{
+			std::lock_guard<std::mutex> guard(lock);
+
+			held_own.erase(std::remove_if(held_own.begin(), held_own.end(),
+						      [](auto &one) { return one.expired(); }),
+				       held_own.end());
+			held_own.push_back(memory);
+			own[*which] = memory;
+			state(device).used = true;
+			any_own = true;
+		}
+		check(hetmem_torch_pool_over(device, pool.first, pool.second, memory->res, ended,
+					     which.get()),
+		      "allocator of a pool");
+		which.release();
+	} catch (...) {
+		pool_ended(device, pool);
+		hetmem_torch_release_pool(device, pool.first, pool.second);
+		throw;
+	}
 }
 
-void allocator::setNoSplit(DeviceIndex, MempoolId_t)
+/* Its blocks keep its memory. */
+void allocator::pool_ended(DeviceIndex device, MempoolId_t pool)
 {
-	TORCH_CHECK(false, "hetmem: no torch.cuda.MemPool has no_split=True in full mode: "
-			   "leave it out");
+	std::shared_ptr<own_memory> dropped;
+	std::lock_guard<std::mutex> guard(lock);
+	auto found = own.find({ device, pool });
+
+	if (found == own.end())
+		return;
+	dropped = std::move(found->second);
+	own.erase(found);
+}
+
+void allocator::setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use)
+{
+	const pool_name which(device, pool);
+	std::lock_guard<std::mutex> guard(lock);
+
+	at_oom.erase(std::remove(at_oom.begin(), at_oom.end(), which), at_oom.end());
+	if (use)
+		at_oom.push_back(which);
+}
+
+void allocator::setNoSplit(DeviceIndex device, MempoolId_t pool)
+{
+	check(hetmem_torch_pool_flags(device, pool.first, pool.second, HETMEM_ALLOC_WHOLE),
+	      "no_split of a pool");
 }
 
 bool allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
@@ -1454,7 +1826,7 @@ bool allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
 	ssize_t nr;
 
 	TORCH_CHECK(id, "hetmem: no such pool");
-	nr = hetmem_private_live(resource(device), id, live.data(), live.size());
+	nr = hetmem_private_live(pool_resource(device, pool), id, live.data(), live.size());
 	check(nr, "live blocks");
 	return static_cast<std::size_t>(nr) == expected.size() &&
 	       std::all_of(live.begin(), live.begin() + nr,
@@ -1469,7 +1841,7 @@ std::shared_ptr<base::AllocatorState> allocator::getCheckpointState(DeviceIndex 
 
 	TORCH_CHECK(id, "hetmem: no such pool");
 	made->pool = pool;
-	check(hetmem_private_checkpoint(resource(device), id, &made->saved), "checkpoint");
+	check(hetmem_private_checkpoint(pool_resource(device, pool), id, &made->saved), "checkpoint");
 	return made;
 }
 
@@ -1490,7 +1862,7 @@ base::CheckpointDelta allocator::setCheckpointPoolState(
 
 	TORCH_CHECK(saved, "hetmem: the checkpoint is another allocator's");
 	drop_exception();
-	check(hetmem_private_restore(resource(device), saved->saved, add_restored, &restored),
+	check(hetmem_private_restore(pool_resource(device, saved->pool), saved->saved, add_restored, &restored),
 	      "restore");
 	rethrow();
 	for (const hetmem_restored &block : restored) {
@@ -1503,7 +1875,8 @@ base::CheckpointDelta allocator::setCheckpointPoolState(
 				report_removed(block.ptr, old);
 			if (block.kind == HETMEM_RESTORED_ALLOCATED)
 				insert(block.ptr, { block.bytes, device, stream, saved->pool,
-						    gather(RecordContext::STATE), nullptr });
+						    gather(RecordContext::STATE), nullptr,
+						    own_of(device, saved->pool) });
 			return 0;
 		});
 		if (block.kind != HETMEM_RESTORED_ALLOCATED)
