@@ -264,11 +264,15 @@ static bool search_units(struct hm_arenas *a, struct search *s)
 static int may_hold(const struct hm_arenas *a, uint64_t more)
 {
 	const uint64_t held = a->held + a->coming;
+	int err;
 
-	if (more && a->max && (more > a->max || held > a->max - more))
-		return hm_error(-ENOMEM, "%s: %llu of at most %llu bytes are held, and units of 2 MiB take %llu more: raise max",
-				a->ops.name, (unsigned long long)held,
-				(unsigned long long)a->max, (unsigned long long)more);
+	if (more && a->max && (more > a->max || held > a->max - more)) {
+		err = hm_gate_advice(a->base, more);
+		return err ? err :
+			hm_error(-ENOMEM, "%s: %llu of at most %llu bytes are held, and units of 2 MiB take %llu more: raise max",
+				 a->ops.name, (unsigned long long)held,
+				 (unsigned long long)a->max, (unsigned long long)more);
+	}
 	return hm_gate_enter(a->base, more);
 }
 
@@ -287,7 +291,7 @@ static void give_units(struct hm_arenas *a, const struct search *s, unsigned int
 		a->peak = a->held;
 }
 
-/* As give_units(). -ENOMEM: more than max, or than the gate lets through. */
+/* As give_units(). Errors: more than max, or than the gate lets through. */
 static int take_units(struct hm_arenas *a, const struct search *s,
 		      unsigned int class)
 {

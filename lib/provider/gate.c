@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /* Gates: see gate.h. */
-#include <errno.h>
-
 #include "provider/gate.h"
 #include "provider/provider.h"
 
@@ -26,6 +24,7 @@ static void attach(struct hm_provider *p, struct hm_gate *gate)
 	*last = gate;
 	if (p->granularity > gate->granule)
 		gate->granule = p->granularity;
+	gate->drifts |= p->caps & HM_PROVIDER_STREAMED;
 }
 
 static void detach(struct hm_provider *p, const struct hm_gate *gate)
@@ -58,6 +57,11 @@ void hm_gate_open_to(struct hm_gate *gate, int64_t made, int64_t usable)
 			 __ATOMIC_SEQ_CST);
 }
 
+void hm_gate_bound(struct hm_gate *gate, int64_t bytes)
+{
+	__atomic_store_n(&gate->limit, bytes, __ATOMIC_SEQ_CST);
+}
+
 int64_t hm_gate_gone(const struct hm_gate *gate)
 {
 	return get(&gate->left);
@@ -80,12 +84,17 @@ bool hm_gate_unwatch(struct hm_gate_watch *w)
 	return w->refused;
 }
 
-static void tell_refused(const struct hm_gate *gate)
+/* Returns whether this thread watches @gate. */
+static bool tell_refused(const struct hm_gate *gate)
 {
 	struct hm_gate_watch *w;
+	bool any = false;
 
-	for (w = watches; w; w = w->outer)
+	for (w = watches; w; w = w->outer) {
 		w->refused |= w->gate == gate;
+		any |= w->gate == gate;
+	}
+	return any;
 }
 
 uint64_t hm_gate_room(const struct hm_gate *gate)
@@ -96,35 +105,70 @@ uint64_t hm_gate_room(const struct hm_gate *gate)
 	return room > 0 ? room / gate->granule * gate->granule : 0;
 }
 
-static bool enter(struct hm_gate *gate, uint64_t bytes)
+/* Of bytes beyond the bound. */
+static int refuse(struct hm_gate *gate)
+{
+	if (!gate->advises) {
+		tell_refused(gate);
+		return -ENOMEM;
+	}
+	return watches && gate->advises(gate) && tell_refused(gate) ? HM_UNDER_PRESSURE : 0;
+}
+
+static int enter(struct hm_gate *gate, uint64_t bytes)
 {
 	/* Read first: less has left than by the time @asked is compared. */
 	const int64_t left = get(&gate->left);
 	int64_t asked = get(&gate->asked);
+	bool asks = true;
+	int err;
 
+	/* No provider has as much: it fails, and the sums do not wrap. */
+	if (bytes > INT64_MAX / 4) {
+		tell_refused(gate);
+		return -ENOMEM;
+	}
 	do {
-		if (bytes > INT64_MAX / 4 ||
-		    asked - left + (int64_t)bytes > get(&gate->limit)) {
-			tell_refused(gate);
-			return false;
+		if (asks && asked - left + (int64_t)bytes > get(&gate->limit)) {
+			err = refuse(gate);
+			if (err)
+				return err;
+			/* Once: the owner can be asked by another thread meanwhile. */
+			asks = false;
 		}
 	} while (!__atomic_compare_exchange_n(&gate->asked, &asked, asked + (int64_t)bytes,
 					      false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
-	return true;
+	return 0;
+}
+
+int hm_gate_advice(const struct hm_provider *p, uint64_t bytes)
+{
+	struct hm_gate *gate;
+
+	for (gate = p->gate; gate; gate = gate->outer)
+		if (gate->advises && (bytes > INT64_MAX / 4 ||
+				      get(&gate->asked) - get(&gate->left) + (int64_t)bytes >
+				      get(&gate->limit)) && refuse(gate))
+			return hm_error(HM_UNDER_PRESSURE, "%s: under pressure", p->ops->name);
+	return 0;
 }
 
 int hm_gate_enter(const struct hm_provider *p, uint64_t bytes)
 {
 	struct hm_gate *gate, *taken;
+	int err;
 
 	/* Others may have taken what was usable: memory that is held serves all the same. */
 	if (!bytes)
 		return 0;
 	for (gate = p->gate; gate; gate = gate->outer) {
-		if (enter(gate, bytes))
+		err = enter(gate, bytes);
+		if (!err)
 			continue;
 		for (taken = p->gate; taken != gate; taken = taken->outer)
 			add(&taken->left, bytes);
+		if (err == HM_UNDER_PRESSURE)
+			return hm_error(err, "%s: under pressure", p->ops->name);
 		return hm_error(-ENOMEM, "%s: headroom: %llu bytes more would leave too little usable",
 				p->ops->name, (unsigned long long)bytes);
 	}

@@ -13,11 +13,19 @@
  * that, @leaving before it is given back, @left after that. So @asked - @left is at least
  * what the providers hold, and @made - @leaving at most. The first is compared with the
  * bound and the second makes it: the bound can be too low for a moment, never too high.
+ *
+ * A gate can also only advise: it then refuses a thread that watches it, while its owner
+ * wants to be asked first, and lets all others through.
  */
 #ifndef HETMEM_PROVIDER_GATE_H
 #define HETMEM_PROVIDER_GATE_H
 
+#include <errno.h>
+
 #include "core/resource.h"
+
+/* A gate that advises has refused: no memory is missing, and nothing is tried instead. */
+#define HM_UNDER_PRESSURE	(-EDQUOT)
 
 struct hm_provider;
 
@@ -27,15 +35,20 @@ struct hm_provider;
  * @limit: bound of @asked - @left
  * @asked, @made, @leaving, @left: bytes
  * @granule: the largest granularity of the providers: they make multiples of it
+ * @drifts: a provider does not report when memory leaves it: @left is too low
  * @usable: bytes that are usable, negative: too much was made; any thread, with any lock.
  *	NULL: nobody asks
+ * @advises: whether memory beyond the bound is refused with HM_UNDER_PRESSURE. Called in
+ *	threads that watch the gate, with any lock. NULL: always refused, with -ENOMEM
  */
 struct hm_gate {
 	struct hm_gate *outer;
 	int64_t limit;
 	int64_t asked, made, leaving, left;
 	size_t granule;
+	bool drifts;
 	int64_t (*usable)(struct hm_gate *gate);
+	bool (*advises)(struct hm_gate *gate);
 };
 
 /* HM_CTL_GATE: the memory of a resource passes @gate, or, not @attach, no longer does. */
@@ -53,6 +66,9 @@ int hm_gate_ctl(struct hm_provider *p, const struct hm_ctl_gate *arg);
  */
 int64_t hm_gate_made(const struct hm_gate *gate);
 void hm_gate_open_to(struct hm_gate *gate, int64_t made, int64_t usable);
+
+/* Bounds what the providers hold by @bytes, without what they held before @gate was attached. */
+void hm_gate_bound(struct hm_gate *gate, int64_t bytes);
 
 /*
  * Bytes that the providers had at any time since hm_gate_gone() returned @gone, at most:
@@ -79,8 +95,14 @@ bool hm_gate_unwatch(struct hm_gate_watch *w);
 uint64_t hm_gate_room(const struct hm_gate *gate);
 
 /*
- * Around the making of @bytes by @p: -ENOMEM if a gate refuses, else hm_gate_entered()
- * must follow, with the result of the making. No gate refuses 0 bytes.
+ * HM_UNDER_PRESSURE, if a gate that advises would refuse @bytes by @p, else 0. A caller that
+ * has no memory for a reason of its own asks before it tries anything else.
+ */
+int hm_gate_advice(const struct hm_provider *p, uint64_t bytes);
+
+/*
+ * Around the making of @bytes by @p: -ENOMEM or HM_UNDER_PRESSURE if a gate refuses, else
+ * hm_gate_entered() must follow, with the result of the making. No gate refuses 0 bytes.
  */
 int hm_gate_enter(const struct hm_provider *p, uint64_t bytes);
 void hm_gate_entered(const struct hm_provider *p, uint64_t bytes, int err);

@@ -161,6 +161,44 @@ static void watched(struct hm_gate *gate)
 	ok(!hm_gate_unwatch(&first), "and of no refusal before");
 }
 
+static bool wants;
+
+static bool advises(struct hm_gate *gate)
+{
+	(void)gate;
+	return wants;
+}
+
+/* A gate that advises lets through what nobody who watches it is to be asked about. */
+static void advice(void)
+{
+	struct hm_gate gate = { .advises = advises };
+	struct hm_provider *p = &providers[0];
+	struct hm_gate_watch watch;
+
+	pass(&gate, 1, true);
+	hm_gate_bound(&gate, 10 * UNIT);
+	wants = true;
+	is(hm_gate_enter(p, 20 * UNIT), 0, "nobody watches");
+	hm_gate_entered(p, 20 * UNIT, 0);
+	hm_gate_watch(&watch, &gate);
+	is(hm_gate_advice(p, UNIT), HM_UNDER_PRESSURE, "the advice for what is beyond");
+	is(hm_gate_enter(p, UNIT), HM_UNDER_PRESSURE, "who watches is refused");
+	ok(hm_gate_unwatch(&watch), "and hears of it");
+	hm_gate_leave(p, 15 * UNIT);
+	hm_gate_left(p, 15 * UNIT, 0);
+	hm_gate_watch(&watch, &gate);
+	is(hm_gate_advice(p, 5 * UNIT), 0, "no advice within the bound");
+	is(hm_gate_enter(p, 5 * UNIT), 0, "as much as is left");
+	hm_gate_entered(p, 5 * UNIT, -EIO);
+	wants = false;
+	is(hm_gate_enter(p, 50 * UNIT), 0, "the owner does not want to be asked");
+	hm_gate_entered(p, 50 * UNIT, 0);
+	is(hm_gate_enter(p, UINT64_MAX), -ENOMEM, "a size that would wrap");
+	hm_gate_unwatch(&watch);
+	pass(&gate, 1, false);
+}
+
 static void alone(void)
 {
 	struct hm_gate gate = { 0 };
@@ -219,6 +257,7 @@ int main(int argc, char **argv)
 		rounds = strtoul(argv[2], NULL, 0);
 	printf("# seed %u\n", seed);
 	alone();
+	advice();
 	threads();
 	return tap_end();
 }
