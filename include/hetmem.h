@@ -209,8 +209,9 @@ int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
  * @spilled_total, @fetched_total: bytes moved to the host, bytes moved back
  * @spilled_peak: highest value of @spilled
  * @parked_file: bytes of parked contents in files, see park=PATH of a pool
+ * @pressures: calls of functions of hetmem_on_pressure()
  *
- * Programs that were built before @parked_file was added do not get it.
+ * Programs that were built before @parked_file or @pressures was added do not get it.
  */
 struct hetmem_resource_stats {
 	size_t size;
@@ -233,12 +234,13 @@ struct hetmem_resource_stats {
 	uint64_t fetched_total;
 	uint64_t spilled_peak;
 	uint64_t parked_file;
+	uint64_t pressures;
 };
 
 /*
  * Reads the counters. The counters of an adaptor are sums over the pools and providers
  * below it. The zones of a guard() count as requested bytes. @failed includes failed
- * attempts after which fallback() or retry() served the allocation.
+ * attempts after which fallback(), retry() or watermark() served the allocation.
  */
 int hetmem_resource_stats(struct hetmem_resource *res,
 			  struct hetmem_resource_stats *stats);

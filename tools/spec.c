@@ -32,8 +32,8 @@ static int help(void)
 	     "  providers  device vmm managed async pinned registered system host custom\n"
 	     "  pool       pool(PROVIDER): what providers have, cut into blocks\n"
 	     "             classes(PROVIDER): the same, by placement class\n"
-	     "  adaptors   stats limit headroom log history retry fallback binning align\n"
-	     "             guard fixed\n"
+	     "  adaptors   stats limit headroom watermark log history retry fallback\n"
+	     "             binning align guard fixed\n"
 	     "  defaults   device-pool unified\n\n"
 	     "  hetmem spec 'stats(pool(vmm(device=0),max=90%))'\n"
 	     "  hetmem spec 'fallback(device-pool(max=8G),pool(managed))'");

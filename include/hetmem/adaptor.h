@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
  * Calls for the adaptors of a spec: counters of stats(), the callback of
- * retry(), edges of log(full=on), events of history(). Without the adaptor they
- * return -EOPNOTSUPP.
+ * retry() and watermark(), edges of log(full=on), events of history(). Without the
+ * adaptor they return -EOPNOTSUPP.
  */
 #ifndef HETMEM_ADAPTOR_H
 #define HETMEM_ADAPTOR_H
@@ -67,6 +67,39 @@ typedef int (*hetmem_failure_fn)(void *data, size_t size, unsigned int attempt);
  */
 int hetmem_on_failure(struct hetmem_resource *res, hetmem_failure_fn fn,
 		      void *data);
+
+/**
+ * struct hetmem_pressure - why watermark() calls the program
+ * @size: sizeof(struct hetmem_pressure)
+ * @bytes: size of the allocation, or of the block that grows; 0: memory is woken, fetched
+ *	or restored
+ * @held: physical memory that the resource holds
+ * @at: the watermark: @held would exceed it
+ */
+struct hetmem_pressure {
+	size_t size;
+	uint64_t bytes;
+	uint64_t held;
+	uint64_t at;
+};
+
+/*
+ * watermark() calls this function before its resource makes memory beyond at=, on the
+ * thread that needs the memory. The library holds no lock. The function may free memory,
+ * trim and allocate, also on the same resource; its own calls do not call it again. It
+ * must not destroy that resource. After its return the allocation goes on, and may exceed
+ * the watermark.
+ */
+typedef void (*hetmem_pressure_fn)(void *data, const struct hetmem_pressure *pressure);
+
+/*
+ * Sets the function of every watermark() in @res. NULL: none is called. A running
+ * function is not waited for, and has the @data that it was set with.
+ * One thread at a time calls the function. The next call begins at least every= after the
+ * end of the last one. Other threads do not wait: their allocations pass meanwhile. An
+ * allocation on a stream that is being captured passes, too.
+ */
+int hetmem_on_pressure(struct hetmem_resource *res, hetmem_pressure_fn fn, void *data);
 
 /* How a program orders its streams. */
 enum hetmem_edge {

@@ -402,7 +402,8 @@ struct hetmem_memory_figure {
  * @usable: the smallest figure that counts, less @reserve, or 0;
  *	HETMEM_MEMORY_UNKNOWN: no figure that counts is known
  * @least: enum hetmem_memory_figure_id of the smallest, -1 if there is none
- * @reserved: 0
+ * @pressures: calls of functions of hetmem_on_pressure(), see <hetmem/adaptor.h>: of all
+ *	watermark()s of @device's memory, or the host's, since hetmem_open()
  * @figures: by enum hetmem_memory_figure_id
  *
  * These figures count:
@@ -421,7 +422,7 @@ struct hetmem_memory_info {
 	uint64_t total;
 	uint64_t usable;
 	int least;
-	int reserved;
+	unsigned int pressures;
 	struct hetmem_memory_figure figures[HETMEM_MEMORY_NR];
 };
 

@@ -73,6 +73,28 @@ int hm_headroom_where(struct hetmem_resource *upstream, uint64_t *total);
 int hm_headroom_create(struct hetmem_resource *upstream, uint64_t bytes,
 		       uint64_t on_device, struct hetmem_resource **res);
 
+/* HM_CTL_ON_PRESSURE, of every watermark(). HM_CTL_PRESSURE: pools publish that it was called. */
+struct hm_ctl_pressure {
+	hetmem_pressure_fn fn;
+	void *data;
+};
+
+/* @share: what @at is of hm_watermark_total(), in millionths; 0: @at was given in bytes */
+struct hm_watermark_options {
+	uint64_t at;
+	uint64_t share;
+	uint64_t every_ns;
+};
+
+/*
+ * watermark.c: calls the program before @upstream makes memory beyond a bound.
+ * hm_watermark_total(): bytes that @upstream may hold, 0: not known.
+ */
+uint64_t hm_watermark_total(struct hetmem_resource *upstream);
+int hm_watermark_create(struct hetmem_resource *upstream,
+			const struct hm_watermark_options *options,
+			struct hetmem_resource **res);
+
 /*
  * log.c: every call a line of @file, in which %p is the process's id and %n
  * the log's number in it; @full: also what orders streams. -EBUSY: another log

@@ -130,6 +130,7 @@ static int sum_stats(struct hm_several *s,
 		stats->fetched_total += one.fetched_total;
 		stats->spilled_peak += one.spilled_peak;
 		stats->parked_file += one.parked_file;
+		stats->pressures += one.pressures;
 	}
 	return result;
 }

@@ -33,6 +33,7 @@
  * @flags: HM_PUBLISHED_*
  * @provider, @tag: as in a spec
  * @max: most bytes that it may hold, 0: no limit
+ * @pressures: calls of the program by watermark()s above the pool
  * The rest is as in struct hetmem_resource_stats. Of each stream the last
  * HM_PUBLISH_BATCH cached allocations, and the frees beside them, can be missing.
  */
@@ -57,7 +58,8 @@ struct hm_published_pool {
 	uint64_t spill_host;
 	uint64_t spilled_total;
 	uint64_t fetched_total;
-	uint64_t reserved_members[7];
+	uint64_t pressures;
+	uint64_t reserved_members[6];
 };
 
 #define HM_PUBLISHED_FORK	(1U << 0)	/* works in a forked child */

@@ -271,7 +271,8 @@ int hetmem_resource_stats(struct hetmem_resource *res,
 	size_t size = stats ? stats->size : 0;
 	int err;
 
-	if (size < sizeof(all) && size != offsetof(struct hetmem_resource_stats, parked_file))
+	if (size < sizeof(all) && size != offsetof(struct hetmem_resource_stats, parked_file) &&
+	    size != offsetof(struct hetmem_resource_stats, pressures))
 		return hm_error(-EINVAL, "resource_stats: stats->size is %zu, set it to sizeof(struct hetmem_resource_stats)",
 				size);
 	err = hm_resource_ctl(res, "resource_stats", HM_CTL_STATS, &all);

@@ -53,13 +53,13 @@ enum hm_ctl {
 	HM_CTL_MOVE,		/* [struct hm_ctl_move] core/move.h */
 	HM_CTL_OBSERVE,		/* [struct hm_ctl_observe] likewise */
 	HM_CTL_CHARGE,		/* [struct hm_ctl_charge] adaptor/adaptor.h */
+	HM_CTL_ON_PRESSURE,	/* [struct hm_ctl_pressure] likewise */
+	HM_CTL_PRESSURE,	/* [NULL] for every pool */
 };
 
 /*
- * Whose is the block that @ptr is in? 0, or -ENOENT: not this resource's.
- * Interior pointers are as good as the first, but of a pool they take a
- * search; who only asks for a block that begins there says @first, and may
- * be told of one that does not.
+ * Whose is the block that @ptr is in? 0, or -ENOENT: not this resource's. A pool searches
+ * for interior pointers. With @first it finds the block that begins there, or any other.
  */
 struct hm_ctl_owns {
 	const void *ptr;	/* in */

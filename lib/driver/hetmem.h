@@ -67,6 +67,7 @@ struct hm_memory_ops {
  * @arenas: of all resources with placement classes; with @arenas_lock, the last lock of all:
  *	placement asks what memory is with its own lock held
  * @keeps: of every headroom() of a device; with @lock
+ * @pressures: calls of programs by watermark()s, of the host's memory and each device's
  * @root: before the path of each file that memory.c reads, "" except in tests
  * @reserve: of HETMEM_RESERVE
  * The rest does not change after hetmem_open().
@@ -88,6 +89,7 @@ struct hetmem {
 	struct hm_arenas *arenas;
 	struct hm_lock arenas_lock;
 	struct hm_keep *keeps;
+	unsigned int pressures[HM_MAX_DEVICES + 1];
 	struct hm_agent *agent;
 	void (*start_agent)(struct hetmem *hm, int policy);
 	int agent_wanted;

@@ -260,6 +260,7 @@ int hetmem_memory_info(struct hetmem *hm, int device,
 	if (info.usable != HETMEM_MEMORY_UNKNOWN)
 		info.usable -= info.reserve < info.usable ? info.reserve :
 			info.usable;
+	info.pressures = __atomic_load_n(&hm->pressures[device + 1], __ATOMIC_RELAXED);
 	info.size = out->size;
 	*out = info;
 	return 0;

@@ -12,6 +12,7 @@
 #include "pool/graph.h"
 #include "pool/show.h"
 #include "pool/source.h"
+#include "provider/gate.h"
 
 /* How many blocks of another stream are looked at for a complete one. */
 #define PROBES		8
@@ -250,11 +251,14 @@ void hm_pool_record_all(struct pool *p)
 int hm_pool_may_hold(const struct pool *p, uint64_t bytes)
 {
 	const uint64_t held = p->reserved + p->busy;
+	int err;
 
-	if (p->opt.max && (bytes > p->opt.max || held > p->opt.max - bytes))
-		return hm_error(-ENOMEM, "pool: %llu of at most %llu bytes are held",
-				(unsigned long long)held,
-				(unsigned long long)p->opt.max);
+	if (p->opt.max && (bytes > p->opt.max || held > p->opt.max - bytes)) {
+		err = hm_gate_advice(p->provider, bytes);
+		return err ? err : hm_error(-ENOMEM, "pool: %llu of at most %llu bytes are held",
+					    (unsigned long long)held,
+					    (unsigned long long)p->opt.max);
+	}
 	return 0;
 }
 

@@ -55,6 +55,7 @@
 #include "core/snapshot.h"
 #include "driver/check.h"
 #include "pool/graph.h"
+#include "pool/show.h"
 #include "pool/source.h"
 #include "provider/gate.h"
 #include "stream/uses.h"
@@ -1073,6 +1074,8 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 		return hm_provider_access(p->provider, arg);
 	case HM_CTL_GATE:
 		return hm_gate_ctl(p->provider, arg);
+	case HM_CTL_PRESSURE:
+		return hm_pool_show_pressure(p);
 	case HM_CTL_CAPTURE_BEGIN:
 	case HM_CTL_CAPTURE_END:
 	case HM_CTL_CAPTURE_RELEASE:

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "pool/source.h"
+#include "provider/gate.h"
 
 /* A region is at most this part of what the pool has. */
 #define REGION_SHARE	16
@@ -165,7 +166,7 @@ static int regions_grow(struct pool *p, struct pool_stream *s,
 
 	err = get_region(p, s, region_bytes(p, bytes), &r);
 	bytes = round_up(bytes, p->provider->granularity);
-	if (err == -ENOMEM)
+	if (err == -ENOMEM || err == HM_UNDER_PRESSURE)
 		err = get_region(p, s, bytes, &r);
 	/*
 	 * Free regions that do not fit may be all that is in the way. Giving

@@ -89,6 +89,15 @@ void hm_pool_count(struct pool *p, struct hetmem_resource_stats *st)
 	st->live = st->allocs - st->frees;
 }
 
+int hm_pool_show_pressure(struct pool *p)
+{
+	pthread_mutex_lock(&p->lock);
+	if (p->published)
+		hm_publish_set(&p->published->pressures, p->published->pressures + 1);
+	pthread_mutex_unlock(&p->lock);
+	return 0;
+}
+
 void hm_pool_show(struct pool *p)
 {
 	struct hm_published_pool *to = p->published;

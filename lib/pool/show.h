@@ -32,4 +32,7 @@ static inline void pool_show_stream(struct pool *p, struct pool_stream *s, uint6
 	s->shown_frees = frees;
 }
 
+/* HM_CTL_PRESSURE */
+int hm_pool_show_pressure(struct pool *p);
+
 #endif /* HETMEM_POOL_SHOW_H */

@@ -294,6 +294,33 @@ static int make_headroom(const struct hm_spec *spec,
 				  hm_spec_bytes(spec, "keep", device), res);
 }
 
+static int change_watermark(const struct hm_spec *spec, uint64_t total, void *out)
+{
+	const struct hm_value *at = hm_spec_value(spec, "at");
+	struct hm_watermark_options *options = out;
+
+	if (at->percent && !total)
+		return hm_error(-EINVAL, "watermark: the total of this memory is not known: give at in bytes");
+	if (at->text) {
+		options->share = at->percent ? at->number : 0;
+		options->at = hm_spec_bytes(spec, "at", total);
+	}
+	if (has(spec, "every"))
+		options->every_ns = hm_spec_number(spec, "every");
+	return 0;
+}
+
+static int make_watermark(const struct hm_spec *spec,
+			  struct hetmem_resource **children, int nr,
+			  struct hetmem_resource **res)
+{
+	struct hm_watermark_options options = { 0 };
+	int err = change_watermark(spec, hm_watermark_total(children[0]), &options);
+
+	(void)nr;
+	return err ? err : hm_watermark_create(children[0], &options, res);
+}
+
 static int make_log(const struct hm_spec *spec,
 		    struct hetmem_resource **children, int nr,
 		    struct hetmem_resource **res)
@@ -501,6 +528,12 @@ const struct hm_kind hm_kinds[] = {
 	ADAPTOR(headroom, 1, 1, "leaves memory usable, on the device too",
 		{ "keep", HM_PARAM_SHARE, "0", NULL,
 		  "usable at all times, beside the reserve" }),
+	ADAPTOR_LIVE(watermark, "calls the program before memory is full",
+		{ .name = "at", .type = HM_PARAM_SHARE, .required = true,
+		  .not_zero = true, .live = true,
+		  .help = "memory that is held; a share is of the pools' max=" },
+		{ "every", HM_PARAM_TIME, "1s", NULL, "calls at most once in it",
+		  .live = true }),
 	ADAPTOR(log, 1, 1, "writes every call down",
 		{ .name = "file", .type = HM_PARAM_TEXT, .required = true,
 		  .help = "to write; %p: the process's id; %n: the log's number in it" },

@@ -339,7 +339,8 @@ static int check_bounds(const char *text, const struct hm_spec *spec)
 {
 	const struct hm_value *at = hm_spec_value(spec, "at");
 
-	if (!at->text || at->number + 1 == (uint64_t)spec->nr_children)
+	if (strcmp(spec->kind->name, "binning") || !at->text ||
+	    at->number + 1 == (uint64_t)spec->nr_children)
 		return 0;
 	return hm_spec_error(text, at->pos, "at has %d of the %d sizes that %d resources need",
 			     (int)at->number, spec->nr_children - 1,

@@ -92,6 +92,7 @@ class ResourceStats(ctypes.Structure):
         ("fetched_total", U64),
         ("spilled_peak", U64),
         ("parked_file", U64),
+        ("pressures", U64),
     ]
 
 
@@ -123,6 +124,10 @@ class Remap(ctypes.Structure):
         ("after", INT),
         ("error", INT),
     ]
+
+
+class Pressure(ctypes.Structure):
+    _fields_ = [("size", SIZE), ("bytes", U64), ("held", U64), ("at", U64)]
 
 
 class DeviceProps(ctypes.Structure):
@@ -171,7 +176,7 @@ class MemoryInfo(ctypes.Structure):
         ("total", U64),
         ("usable", U64),
         ("least", INT),
-        ("reserved", INT),
+        ("pressures", UINT),
         ("figures", MemoryFigure * MEMORY_NR),
     ]
 
@@ -184,6 +189,7 @@ STRUCTS: tuple[type[ctypes.Structure], ...] = (
     Counters,
     Access,
     Remap,
+    Pressure,
     DeviceProps,
     Feature,
     Run,
@@ -192,6 +198,7 @@ STRUCTS: tuple[type[ctypes.Structure], ...] = (
 )
 
 REMAP_FN = ctypes.CFUNCTYPE(None, ctypes.POINTER(Remap), P)
+PRESSURE_FN = ctypes.CFUNCTYPE(None, P, ctypes.POINTER(Pressure))
 
 # The result first.
 PROTOTYPES: dict[str, tuple[Any, ...]] = {
@@ -231,6 +238,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_priority": (INT, P, P, INT),
     "hetmem_on_remap": (INT, P, REMAP_FN, P),
     "hetmem_off_remap": (INT, P, REMAP_FN, P),
+    "hetmem_on_pressure": (INT, P, PRESSURE_FN, P),
     "hetmem_counters": (INT, P, P),
     "hetmem_counters_push": (INT, P),
     "hetmem_counters_pop": (INT, P, P),
