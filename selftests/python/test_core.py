@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import pickle
 import re
+import sys
 import tempfile
 import threading
 import time
@@ -454,6 +455,49 @@ class Resources(tap.Case):
         with self.assertRaises(hetmem.HetmemError) as caught:
             kept.spill()
         self.assertEqual(caught.exception.errno, errno.EBUSY)
+
+    def test_pressure(self):
+        pool = hetmem.resource("watermark(pool(vmm,max=64M),at=50%,every=0s)")
+        told, cache = [], []
+
+        def collect(pressure):
+            told.append(pressure)
+            cache.clear()
+            # In a function there is no call of it.
+            pool.alloc(40 * MIB).free()
+
+        def fail(_):
+            told.append(None)
+            raise ValueError("ignored")
+
+        before = hetmem.memory_info(0).pressures
+        pool.on_pressure(collect)
+        cache.append(pool.alloc(32 * MIB))
+        self.assertEqual(told, [])
+        block = pool.alloc(30 * MIB)
+        self.assertEqual(told, [hetmem.Pressure(30 * MIB, 32 * MIB, 32 * MIB)])
+        self.assertEqual((cache, pool.stats().pressures), ([], 1))
+        self.assertEqual(hetmem.memory_info(0).pressures, before + 1)
+        pool.on_pressure(fail)
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            other = pool.alloc(20 * MIB)
+        finally:
+            sys.unraisablehook = hook
+        self.assertEqual(len(told), 2)
+        pool.on_pressure(None)
+        other.free()
+        pool.trim()
+        pool.alloc(20 * MIB).free()
+        pool.on_pressure(collect)
+        pool.on_pressure(collect)
+        pool.trim()
+        pool.alloc(20 * MIB).free()
+        self.assertEqual(len(told), 3)
+        block.free()
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            hetmem.resource("pool(vmm)").on_pressure(collect)
+        self.assertEqual(caught.exception.errno, errno.EOPNOTSUPP)
 
     def test_grow(self):
         block = hetmem.resource("pool(vmm)").alloc(MIB, reserve=64 * MIB)

@@ -83,6 +83,7 @@ class Stats:
     fetched_total: int
     spilled_peak: int
     parked_file: int
+    pressures: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +146,7 @@ class MemoryInfo:
 
     @usable: the least figure that counts, less @reserve; None: none is known.
     @least: the name of that figure; None: none is known.
+    @pressures: calls of functions of Resource.on_pressure(), for this memory.
     """
 
     total: int
@@ -152,6 +154,7 @@ class MemoryInfo:
     reserve: int
     least: str | None
     figures: dict[str, MemoryFigure]
+    pressures: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +176,19 @@ class Remap:
     changes: tuple[str, ...]
     after: bool
     error: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Pressure:
+    """What Resource.on_pressure() passes: memory would be made beyond @at.
+
+    @bytes: of the allocation, or of the block that grows; 0: of a wake or a fetch.
+    @held: bytes that the resource holds.
+    """
+
+    bytes: int
+    held: int
+    at: int
 
 
 class _Single:
@@ -397,6 +413,8 @@ class Resource(_Single):
         if owned:
             handle.made[res] = self
         self._callbacks: dict[Callable[[Remap], None], Any] = {}
+        # One that was replaced can still run: each stays as long as the resource.
+        self._pressure: dict[Callable[[Pressure], None] | None, Any] = {}
         self._lib = handle.lib
         self.spec = spec
         self._access = self._ask_access()
@@ -658,6 +676,23 @@ class Resource(_Single):
         self._call("hetmem_off_remap", self._callbacks[function], None)
         del self._callbacks[function]
 
+    def on_pressure(self, function: Callable[[Pressure], None] | None) -> None:
+        """Calls @function before memory is made beyond at= of a watermark().
+
+        @function may free blocks, also of this resource. None: nothing is called.
+        """
+
+        def call(_: object, raw: Any) -> None:
+            told = raw.contents
+            if function is not None:
+                function(Pressure(int(told.bytes), int(told.held), int(told.at)))
+
+        callback = self._pressure.get(function)
+        if callback is None:
+            callback = _abi.PRESSURE_FN(call) if function else _abi.PRESSURE_FN()
+        self._call("hetmem_on_pressure", callback, None)
+        self._pressure[function] = callback
+
     @contextlib.contextmanager
     def counters(self) -> Iterator[Counting]:
         """Counts what goes through the stats() of the spec meanwhile."""
@@ -814,6 +849,7 @@ class Library(_Single):
                 )
                 for name, figure in zip(names, info.figures)
             },
+            pressures=int(info.pressures),
         )
 
     def features(self) -> list[Feature]:
