@@ -111,6 +111,7 @@ static struct json_object *json_pool(const struct hm_published_pool *old,
 	add(o, "failures", json_count(p->failed));
 	add(o, "driver_calls", json_count(p->driver_calls));
 	add(o, "host_wait_ns", json_count(p->host_wait_ns));
+	add(o, "pressures", json_count(p->pressures));
 	add(o, "parked_bytes", json_count(p->parked));
 	add(o, "spilled_bytes", json_count(p->spilled));
 	add(o, "spilled_total_bytes", json_count(p->spilled_total));

@@ -220,6 +220,8 @@ static void print_pools(const struct sample *s)
 	      pool->driver_calls);
 	POOLS("pool_host_wait_seconds_total", "counter", "Time that calls waited for a device.",
 	      ".9f", pool->host_wait_ns / 1e9);
+	POOLS("pool_pressures_total", "counter", "Calls of a program before a pool is full.", PRIu64,
+	      pool->pressures);
 	POOLS("pool_parked_bytes", "gauge", "Host memory with contents of a sleeping pool.", PRIu64,
 	      pool->parked);
 	POOLS("pool_spilled_bytes", "gauge", "Blocks that are on the host.", PRIu64, pool->spilled);
