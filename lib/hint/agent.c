@@ -36,6 +36,7 @@
 
 /* Events that fit the ring; fewer if the administrator allows fewer. */
 #define ENTRIES		256
+_Static_assert(ENTRIES <= HETMEM_RING_MAX, "the module takes such a ring");
 
 #define PIN_TRIES	4
 
@@ -321,9 +322,7 @@ static void on_events(struct hm_agent *a)
 	       hm_ring_next(&a->ring, &event))
 		if (event.type == HETMEM_EVENT_THRASH)
 			on_thrash(a, &event);
-	__atomic_store_n(&a->stats.dropped,
-			 a->ring.header->dropped[HETMEM_EVENT_THRASH],
-			 __ATOMIC_RELAXED);
+	__atomic_store_n(&a->stats.dropped, hm_ring_dropped(&a->ring), __ATOMIC_RELAXED);
 }
 
 /* Releases blocks whose hold is over. Returns the milliseconds to the next, or -1. */

@@ -25,6 +25,7 @@
 
 /* Hints that can wait unread; less if the administrator allows less. */
 #define ENTRIES		256
+_Static_assert(ENTRIES <= HETMEM_RING_MAX, "the module takes such a ring");
 
 /* What is moved to find out where a device is, and how often. */
 #define SCRATCH_PAGES	16
@@ -108,7 +109,7 @@ static int add_foreign(struct hetmem_executor *x, int device)
 	res = hm->driver.cuStreamCreate(&b->stream, CU_STREAM_NON_BLOCKING);
 	if (res)
 		err = hm_driver_error(&hm->driver, "cuStreamCreate", res);
-	else if (calibrate(x, b))
+	else if (x->nr_bindings < HETMEM_MAX_BINDINGS && calibrate(x, b))
 		x->nr_bindings++;
 	else
 		hm->driver.cuStreamDestroy(b->stream);
@@ -119,6 +120,9 @@ static int add_foreign(struct hetmem_executor *x, int device)
 static void add_registered(struct hetmem_executor *x, unsigned int id,
 			   uint32_t index)
 {
+	/* The module takes no more of one context. */
+	if (x->nr_bindings == HETMEM_MAX_BINDINGS)
+		return;
 	x->bindings[x->nr_bindings++] = (struct hm_binding){
 		.location = HETMEM_LOC(HETMEM_DEVICE, id),
 		.target = HETMEM_LOC(HETMEM_DEVICE, index),

@@ -89,6 +89,16 @@ bool hm_ring_next(struct hm_ring *ring, struct hetmem_event *event)
 	return true;
 }
 
+uint64_t hm_ring_dropped(const struct hm_ring *ring)
+{
+	uint64_t dropped = 0;
+	int type;
+
+	for (type = 0; type < HETMEM_EVENT_NR; type++)
+		dropped += __atomic_load_n(&ring->header->dropped[type], __ATOMIC_RELAXED);
+	return dropped;
+}
+
 /* Another thread may be reading. */
 static bool is_empty(const struct hm_ring *ring)
 {
@@ -193,7 +203,7 @@ int hm_kmod_pin(int fd, uintptr_t start, uintptr_t end, unsigned int ms,
 			.start = start,
 			.end = end,
 			.location = HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
-			.timeout_ms = ms,
+			.timeout_ms = ms < HETMEM_PIN_TIMEOUT_MAX ? ms : HETMEM_PIN_TIMEOUT_MAX,
 		};
 
 		err = command(fd, HETMEM_IOC_MIGRATE, &cmd);

@@ -40,6 +40,9 @@ void hm_ring_close(struct hm_ring *ring);
 /* The next event; false: there is none. */
 bool hm_ring_next(struct hm_ring *ring, struct hetmem_event *event);
 
+/* Events, of all types, that found no room. */
+uint64_t hm_ring_dropped(const struct hm_ring *ring);
+
 /*
  * Whether the polled descriptor @fd is no longer the context of @ring: the program closed
  * it, or made it another file.

@@ -196,8 +196,10 @@ int demo_residency_speed(struct demo *demo)
 void demo_counts(struct demo *demo, const char *what, const void *ptr)
 {
 	static const char *const names[HETMEM_CHANGE_NR] = {
-		"other", "unmap", "replace", "protect", "migrate", "exclusive",
-		"exit",
+		[HETMEM_CHANGE_OTHER] = "other", [HETMEM_CHANGE_UNMAP] = "unmap",
+		[HETMEM_CHANGE_REPLACE] = "replace", [HETMEM_CHANGE_PROTECT] = "protect",
+		[HETMEM_CHANGE_MIGRATE] = "migrate", [HETMEM_CHANGE_EXCLUSIVE] = "exclusive",
+		[HETMEM_CHANGE_EXIT] = "exit",
 	};
 	struct hetmem_cmd_stats stats = { .size = sizeof(stats) };
 	int i;
