@@ -399,7 +399,6 @@ unsigned int hetmem_device_list(struct hetmem_device_info *info)
 		if (nr == HETMEM_MAX_DEVICES)
 			break;
 		info[nr].id = dev->id;
-		info[nr].caps = dev->desc.caps;
 		info[nr].capacity = dev->desc.capacity;
 		info[nr].used = device_used(dev);
 		strscpy(info[nr++].name, dev->name, sizeof(dev->name));

@@ -151,7 +151,6 @@ struct hetmem_seen {
  * @hints: waiting for this executor, see hint.c
  * @nr_hints: how many they are
  * @parked: hints made through this context whose threads have left, see hint.c
- * @limited: the last one was refused because of a limit
  */
 struct hetmem_context {
 	struct hetmem_user *user;
@@ -183,7 +182,6 @@ struct hetmem_context {
 	struct list_head hints;
 	unsigned int nr_hints;
 	struct list_head parked;
-	bool limited;
 };
 
 /*

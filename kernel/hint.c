@@ -209,36 +209,31 @@ static bool hint_may(const struct hetmem_context *executor, const struct hetmem_
 
 /* Adds @hint to the executor's ring. Return: whether there was room. */
 static bool executor_tell(struct hetmem_context *executor, const struct hetmem_hint *hint,
-			  const struct hetmem_binding *binding, u32 type)
+			  const struct hetmem_binding *binding)
 {
 	struct hetmem_event event = {
-		.type = type,
+		.type = HETMEM_EVENT_HINT,
 		.start = hint->cmd.start,
 		.end = hint->cmd.end,
 		.location = hint->location,
-		.data = type == HETMEM_EVENT_HINT ? hint->id : 0,
+		.data = hint->id,
 	};
 	bool told;
 
 	if (binding)
 		memcpy(event.uuid, binding->uuid, sizeof(event.uuid));
-	told = hetmem_ring_wants(executor, type) && hetmem_ring_add(executor, &event);
-	if (type == HETMEM_EVENT_HINT)
-		trace_hetmem_hint(executor, event.start, event.end, event.location, event.data,
-				  told ? 0 : -EAGAIN);
+	told = hetmem_ring_add(executor, &event);
+	trace_hetmem_hint(executor, event.start, event.end, event.location, event.data,
+			  told ? 0 : -EAGAIN);
 	return told;
 }
 
-/*
- * Whether the device may be asked for more. The executor is notified
- * of the first hint that is refused, not of each: askers must not fill its ring.
- */
+/* Whether the device may be asked for more. */
 static int hint_limit(struct hetmem_context *executor, const struct hetmem_hint *hint,
 		      const struct hetmem_binding *binding)
 {
 	u64 pages = (hint->cmd.end - hint->cmd.start) >> PAGE_SHIFT;
 	const struct hetmem_hint *other;
-	int ret;
 
 	if (!binding || !hetmem_is_foreign(binding->location))
 		return 0;
@@ -246,11 +241,7 @@ static int hint_limit(struct hetmem_context *executor, const struct hetmem_hint 
 		if (other->location == binding->location)
 			pages += (other->cmd.end - other->cmd.start) >> PAGE_SHIFT;
 	}
-	ret = hetmem_foreign_limit(executor->hm, binding->location, binding->uuid, pages);
-	if (ret && !executor->limited)
-		executor_tell(executor, hint, binding, HETMEM_EVENT_LIMIT);
-	executor->limited = ret;
-	return ret;
+	return hetmem_foreign_limit(executor->hm, binding->location, binding->uuid, pages);
 }
 
 /* Queues @hint for the executor in @hm. hm->lock is held. */
@@ -270,7 +261,7 @@ static int hint_queue(struct hetmem_mm *hm, struct hetmem_hint *hint)
 	ret = hint_limit(executor, hint, binding);
 	if (!ret) {
 		hint->id = atomic64_inc_return(&hetmem_last_hint);
-		if (executor_tell(executor, hint, binding, HETMEM_EVENT_HINT)) {
+		if (executor_tell(executor, hint, binding)) {
 			list_add_tail(&hint->node, &executor->hints);
 			hint->executor = executor;
 			executor->nr_hints++;

@@ -256,31 +256,6 @@ void hetmem_context_notify(struct hetmem_context *ctx, const struct hetmem_notif
 	}
 }
 
-/*
- * Pages of the range arrived: at the device @location, or on the host from
- * there. REFRESH finds out what that means for its blocks.
- */
-static void range_moved(struct hetmem_context *ctx, struct hetmem_range *range, unsigned long start,
-			unsigned long last, enum hetmem_counter what, u32 location)
-{
-	const bool to_device = what == HETMEM_COUNT_TO_DEVICE;
-	struct hetmem_event event = {
-		.type = to_device ? HETMEM_EVENT_TO_DEVICE :
-				    HETMEM_EVENT_TO_HOST,
-		.start = start,
-		.end = last + 1,
-		.location = to_device ? location :
-					HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
-		.count = (last - start + 1) >> PAGE_SHIFT,
-	};
-	unsigned long first = hetmem_range_block(range, start);
-
-	bitmap_set(range->dirty, first, hetmem_range_block(range, last) - first + 1);
-	if (hetmem_ring_wants(ctx, event.type))
-		hetmem_ring_add(ctx, &event);
-	hetmem_thrash_bounce(ctx, range, start, last, what, location);
-}
-
 /**
  * hetmem_context_count - count pages, each where it belongs
  * @ctx: context, hm->lock held
@@ -294,6 +269,7 @@ void hetmem_context_count(struct hetmem_context *ctx, unsigned long start, unsig
 {
 	struct hetmem_range *range;
 	unsigned int nr = 0;
+	unsigned long first;
 
 	ctx->total.pages[what] += (last - start + 1) >> PAGE_SHIFT;
 	for (range = hetmem_range_first(ctx, start, last); range;
@@ -306,8 +282,12 @@ void hetmem_context_count(struct hetmem_context *ctx, unsigned long start, unsig
 			break;
 		}
 		range->count.pages[what] += (to - from + 1) >> PAGE_SHIFT;
-		if (what != HETMEM_COUNT_FAILED)
-			range_moved(ctx, range, from, to, what, location);
+		if (what == HETMEM_COUNT_FAILED)
+			continue;
+		/* REFRESH finds out what that means for its blocks. */
+		first = hetmem_range_block(range, from);
+		bitmap_set(range->dirty, first, hetmem_range_block(range, to) - first + 1);
+		hetmem_thrash_bounce(ctx, range, from, to, what, location);
 	}
 }
 

@@ -124,7 +124,6 @@ struct hetmem_notification {
 struct hetmem_block {
 	u32 location;
 	u16 on_device;
-	u16 on_host;
 };
 
 /**

@@ -15,11 +15,7 @@
  * dirty while its range was notified of a move less than HETMEM_SETTLE ago,
  * and pages that seem to have left a device are not believed to have.
  *
- * Pages that have left a device count as gone to the host only as far as the
- * host has more pages of the block than before. The others were unmapped,
- * dropped, or moved by mremap(). In a block with pages on several devices the event names one.
- * Devices that are registered with hetmem have told already what moved: for
- * them the counters are put right, and nothing is told.
+ * All pages of a block that are on devices count for the device of the last ones.
  *
  * One command looks at HETMEM_REFRESH_BLOCKS blocks at most, and the next one goes on
  * after them: UNTRACK waits for a REFRESH, which another process can make.
@@ -40,15 +36,12 @@
  * @block: block that is being looked at
  * @start: of its part of the range
  * @end: of that
- * @known: where its pages on a device were when it was last looked at
  *
- * Found in it, in pages:
- * @on_device: on devices
- * @stayed: of them, at the location that was known
- * @on_host: on the host
- * @unknown: nowhere
+ * Found in it:
+ * @on_device: pages on devices
+ * @location: of the last of them
+ * @unknown: there are pages that are nowhere
  * @moving: some could not be looked at, for they changed all the time
- * @location: of pages on a device, another one than was known if there is
  */
 struct refresh {
 	struct hetmem_context *ctx;
@@ -57,13 +50,10 @@ struct refresh {
 	unsigned long block;
 	unsigned long start;
 	unsigned long end;
-	u32 known;
 	unsigned int on_device;
-	unsigned int stayed;
-	unsigned int on_host;
-	unsigned int unknown;
-	bool moving;
 	u32 location;
+	bool unknown;
+	bool moving;
 };
 
 /* Takes the next dirty block, from r->block on. Return: whether there is one. */
@@ -75,10 +65,8 @@ static bool refresh_take(struct refresh *r)
 	spin_lock(&r->ctx->hm->lock);
 	r->block = find_next_bit(range->dirty, range->nr_blocks, r->block);
 	found = r->block < range->nr_blocks;
-	if (found) {
+	if (found)
 		__clear_bit(r->block, range->dirty);
-		r->known = range->blocks[r->block].location;
-	}
 	range->looking = r->block;
 	spin_unlock(&r->ctx->hm->lock);
 	r->start = hetmem_range_block_start(range, r->block);
@@ -91,15 +79,12 @@ static int refresh_look(struct refresh *r)
 	const struct hetmem_walk *walk = &r->walk;
 	struct hetmem_piece piece;
 	unsigned long at;
-	u64 nr;
 	int ret;
 
 	r->on_device = 0;
-	r->stayed = 0;
-	r->on_host = 0;
-	r->unknown = 0;
+	r->location = 0;
+	r->unknown = false;
 	r->moving = false;
-	r->location = r->known;
 	for (at = r->start; at < r->end; at = walk->end) {
 		ret = hetmem_walk_step(&r->walk, at, r->end);
 		if (ret)
@@ -107,61 +92,20 @@ static int refresh_look(struct refresh *r)
 		r->moving |= walk->why & HETMEM_WHY_MOVING;
 		piece = (struct hetmem_piece){};
 		while (hetmem_piece_next(walk, &piece)) {
-			nr = hetmem_piece_pages(&piece);
-			switch (HETMEM_LOC_KIND(piece.location)) {
-			case HETMEM_DEVICE:
-			case HETMEM_FOREIGN:
-			case HETMEM_COHERENT:
-				r->on_device += nr;
-				if (piece.location == r->known)
-					r->stayed += nr;
-				else
-					r->location = piece.location;
-				break;
-			case HETMEM_HOST:
-				r->on_host += nr;
-				break;
-			case HETMEM_UNKNOWN:
-				r->unknown += nr;
-				break;
-			}
+			r->unknown |= HETMEM_LOC_KIND(piece.location) == HETMEM_UNKNOWN;
+			if (!hetmem_on_device(piece.location))
+				continue;
+			r->on_device += hetmem_piece_pages(&piece);
+			r->location = piece.location;
 		}
 	}
 	return 0;
 }
 
-static void refresh_tell(struct refresh *r, u32 type, u32 location, u32 count)
-{
-	struct hetmem_event event = {
-		.type = type,
-		.start = r->start,
-		.end = r->end,
-		.location = location,
-		.count = count,
-	};
-
-	if (count && hetmem_ring_wants(r->ctx, type))
-		hetmem_ring_add(r->ctx, &event);
-}
-
-/* Tells how a block differs from what was known of it. */
-static void refresh_compare(struct refresh *r, const struct hetmem_block *block)
-{
-	unsigned int stayed = r->stayed ? block->on_device : 0;
-
-	if (r->on_device > stayed && hetmem_is_foreign(r->location))
-		refresh_tell(r, HETMEM_EVENT_TO_DEVICE, r->location, r->on_device - stayed);
-	if (r->on_device < block->on_device && r->on_host > block->on_host &&
-	    hetmem_is_foreign(block->location))
-		refresh_tell(r, HETMEM_EVENT_TO_HOST, HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY),
-			     min(block->on_device - r->on_device, r->on_host - block->on_host));
-}
-
-/* Remembers what was seen, unless @ret is an error, and tells what changed. */
+/* Remembers what was seen, unless @ret is an error. */
 static void refresh_put(struct refresh *r, int ret)
 {
 	struct hetmem_range *range = r->range;
-	struct hetmem_block *block = &range->blocks[r->block];
 	bool moves;
 
 	spin_lock(&r->ctx->hm->lock);
@@ -171,11 +115,8 @@ static void refresh_put(struct refresh *r, int ret)
 			       time_before(jiffies, r->ctx->moving + HETMEM_SETTLE));
 	if (ret || r->moving || moves)
 		__set_bit(r->block, range->dirty);
-	if (!ret && !r->moving && !(moves && r->on_device < block->on_device)) {
-		refresh_compare(r, block);
+	if (!ret && !r->moving && !(moves && r->on_device < range->blocks[r->block].on_device))
 		hetmem_range_on_device(r->ctx, range, r->block, r->location, r->on_device);
-		block->on_host = r->on_host;
-	}
 	spin_unlock(&r->ctx->hm->lock);
 }
 

@@ -21,8 +21,6 @@
  * @ctx: the context
  * @cmd: the command
  * @walk: through the memory
- * @kinds: bits of the kinds that are to be reported as runs
- * @room: pages that runs may have in addition
  * @nr_runs: that are not in the caller's array yet; the last one may grow
  * @runs: these
  * @nr_totals: locations seen
@@ -32,8 +30,6 @@ struct report {
 	struct hetmem_context *ctx;
 	struct hetmem_cmd_residency *cmd;
 	struct hetmem_walk walk;
-	u32 kinds;
-	u64 room;
 	unsigned int nr_runs;
 	struct hetmem_run runs[HETMEM_REPORT_RUNS];
 	unsigned int nr_totals;
@@ -84,8 +80,7 @@ static long report_run(struct report *report, unsigned long start, unsigned long
 		run += report->nr_runs - 1;
 	if (!report->nr_runs || run->end != start || run->location != piece->location ||
 	    run->order != piece->order || run->why != why) {
-		if (report->cmd->filled_runs + report->nr_runs == report->cmd->nr_runs ||
-		    !report->room)
+		if (report->cmd->filled_runs + report->nr_runs == report->cmd->nr_runs)
 			return start;
 		if (report->nr_runs == ARRAY_SIZE(report->runs)) {
 			ret = report_flush(report);
@@ -100,9 +95,6 @@ static long report_run(struct report *report, unsigned long start, unsigned long
 			.why = why,
 		};
 	}
-	if ((end - start) >> PAGE_SHIFT > report->room)
-		end = start + (report->room << PAGE_SHIFT);
-	report->room -= (end - start) >> PAGE_SHIFT;
 	run->end = end;
 	return end;
 }
@@ -114,7 +106,7 @@ static long report_piece(struct report *report, const struct hetmem_piece *piece
 	long reached = piece->end;
 	u32 why;
 
-	if (!(report->kinds & (1U << HETMEM_LOC_KIND(piece->location))))
+	if (!report->cmd->nr_runs)
 		return reached;
 	for (; part.start < piece->end; part.start = part.end) {
 		part.end = piece->end;
@@ -172,7 +164,7 @@ static int report_check(const struct hetmem_cmd_residency *cmd)
 {
 	int ret;
 
-	if (cmd->kinds >> (HETMEM_ZERO + 1) || cmd->nr_totals > HETMEM_MAX_TOTALS)
+	if (cmd->nr_totals > HETMEM_MAX_TOTALS)
 		return -EINVAL;
 	ret = hetmem_check_array(cmd->nr_runs, cmd->run_size,
 				 sizeof(struct hetmem_run));
@@ -203,9 +195,6 @@ int hetmem_residency(struct hetmem_context *ctx, void *arg)
 	report->ctx = ctx;
 	report->cmd = cmd;
 	report->walk.skip_gaps = true;
-	if (cmd->nr_runs)
-		report->kinds = cmd->kinds ? cmd->kinds : U32_MAX;
-	report->room = cmd->max_pages ? cmd->max_pages : U64_MAX;
 	while (cmd->walk_end < cmd->end && !ret) {
 		ret = report_look(report);
 		cond_resched();

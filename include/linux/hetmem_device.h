@@ -57,8 +57,8 @@ struct hetmem_device_ops {
 			 unsigned long start, unsigned long end);
 
 	/*
-	 * Move the device's pages of the range to the host, to @nid if it is
-	 * a node and the device has HETMEM_DEVICE_TO_NODE, else anywhere.
+	 * Move the device's pages of the range to the host. @nid is the node that
+	 * the caller wants, or NUMA_NO_NODE; another node is no error.
 	 */
 	int (*to_host)(void *drvdata, struct vm_area_struct *vma,
 		       unsigned long start, unsigned long end, int nid);
@@ -80,7 +80,6 @@ struct hetmem_device_ops {
  * @pgmap: of its device-private pages; identifies them
  * @owner: pgmap->owner; several devices of one driver may share it
  * @capacity: bytes
- * @caps: HETMEM_DEVICE_* of the uapi header
  * @ops: lives until unregistered
  * @drvdata: handed to every operation; ready before the device is registered
  */
@@ -89,7 +88,6 @@ struct hetmem_device_desc {
 	const struct dev_pagemap *pgmap;
 	void *owner;
 	u64 capacity;
-	u32 caps;
 	const struct hetmem_device_ops *ops;
 	void *drvdata;
 };

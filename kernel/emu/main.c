@@ -141,7 +141,6 @@ static int emu_register(struct emu_device *dev)
 		.pgmap = &dev->pgmap,
 		.owner = &emu_owner,
 		.capacity = (u64)dev->nr_pages << PAGE_SHIFT,
-		.caps = HETMEM_DEVICE_EVICTS | HETMEM_DEVICE_TO_NODE,
 		.ops = &emu_ops,
 		.drvdata = dev,
 	};

@@ -218,6 +218,26 @@ empty 'who may do what is tested as it is documented' diff <(tested_rights) <(do
 also 'for all commands' test "$(tested_rights | wc -l)" -gt \
 	"$(grep -c '^#define HETMEM_IOC_' include/uapi/linux/hetmem.h)"
 
+# The modules' interface has no name that only the kernel and its tests use. The names of the
+# header itself count: a size in a struct, the type in _IO().
+uapi=include/uapi/linux/hetmem.h
+uapi_names()
+{
+	grep -oE '\b(HETMEM|hetmem)_[A-Za-z_0-9]+\b' "$uapi" | grep -vE '_$|^HETMEM_H$' | sort -u
+}
+used_outside()
+{
+	grep -rhoE '\b(HETMEM|hetmem)_[A-Za-z_0-9]+\b' lib tools
+	sed -E 's,/\*.*\*/,,; /^\/?[ ]?\*/d' "$uapi" | sed -nE 's/^#define[[:space:]]+[A-Z_0-9]+(\([^)]*\))?[[:space:]]//p; /^	/p' |
+		grep -vE '^	HETMEM_[A-Z_]+	*=' | grep -oE '\b(HETMEM|hetmem)_[A-Za-z_0-9]+\b'
+}
+uapi_unused() { uapi_names | grep -vxF -f <(used_outside | sort -u); }
+empty 'every name of the ioctl interface is used by the library or the command' uapi_unused
+also 'there are some' test "$(uapi_names | wc -l)" -gt 90
+echo 'enum { HETMEM_FROB = 1 };' >"$tmp/uapi.h"
+unused_in() { local uapi=$1; uapi_unused; }
+also 'one that is not would be found' test "$(unused_in "$tmp/uapi.h")" = HETMEM_FROB
+
 # Tests that are documented as the like of the kernel's own are there.
 parity=Documentation/hmm-tests.md
 libktest=selftests/kernel/libktest

@@ -194,21 +194,18 @@ enum hetmem_location_kind {
  * struct hetmem_device_info - a device that is registered with hetmem
  * @id: number of the device, below 0x8000; the index of its location. Another
  *	device gets the number only after 32,767 others were registered
- * @caps: HETMEM_DEVICE_*
+ * @reserved: 0
  * @capacity: bytes for pages
  * @used: bytes of @capacity in use
  * @name: NUL-terminated
  */
 struct hetmem_device_info {
 	__u32		id;
-	__u32		caps;
+	__u32		reserved;
 	__aligned_u64	capacity;
 	__aligned_u64	used;
 	char		name[32];
 };
-
-#define HETMEM_DEVICE_EVICTS	(1U << 0)	/* makes room by itself */
-#define HETMEM_DEVICE_TO_NODE	(1U << 1)	/* honours a NUMA node */
 
 /**
  * struct hetmem_pool_info - a pool of device pages of a driver that is not
@@ -370,23 +367,18 @@ struct hetmem_total {
  * @nr_runs: in, entries of @runs; 0: report totals only
  * @run_size: in, sizeof(struct hetmem_run)
  * @filled_runs: out, entries filled
- * @kinds: in, bit (1 << kind) set: report runs of this kind; 0 means all
- * @max_pages: in, stop after reporting this many pages; 0 means no limit
- * @totals: in, array of struct hetmem_total, may be 0 if @nr_totals is 0
  * @nr_totals: in, entries of @totals, at most HETMEM_MAX_TOTALS
+ * @totals: in, array of struct hetmem_total, may be 0 if @nr_totals is 0
  * @total_size: in, sizeof(struct hetmem_total)
- * @filled_totals: out, entries filled: pages in [@start, @walk_end) by
- *	location, of all kinds; @kinds does not matter
- * @reserved: 0
+ * @filled_totals: out, entries filled: pages in [@start, @walk_end) by location
  *
  * The answer for each block of 2 MiB (see INFO) is a snapshot of one moment;
  * different blocks have different moments. RESIDENCY faults nothing in and moves
  * nothing. If a block changed during each of 8 looks, it is UNKNOWN with
  * HETMEM_WHY_MOVING.
  *
- * Stops early when @runs is full or @max_pages is reached, and returns 0 with
- * @walk_end below @end. To continue, call again from @walk_end. A run is split
- * where a call stops.
+ * Stops early when @runs is full, and returns 0 with @walk_end below @end. To
+ * continue, call again from @walk_end. A run is split where a call stops.
  *
  * Errors:
  *	-ENOSPC		there are more locations than @nr_totals
@@ -402,13 +394,10 @@ struct hetmem_cmd_residency {
 	__u32		nr_runs;
 	__u32		run_size;
 	__u32		filled_runs;
-	__u32		kinds;
-	__aligned_u64	max_pages;
-	__aligned_u64	totals;
 	__u32		nr_totals;
+	__aligned_u64	totals;
 	__u32		total_size;
 	__u32		filled_totals;
-	__u32		reserved;
 };
 
 /**
@@ -418,8 +407,8 @@ struct hetmem_cmd_residency {
  * @start: first byte, page-aligned
  * @end: first byte after it, page-aligned
  * @location: in, HETMEM_LOC(HETMEM_DEVICE, id), or HETMEM_LOC(HETMEM_HOST,
- *	node or HETMEM_NODE_ANY). A node is honoured for pages that come from
- *	a device with HETMEM_DEVICE_TO_NODE.
+ *	node or HETMEM_NODE_ANY). Pages that come from a device go to the node as
+ *	far as the device's driver can tell the kernel.
  * @timeout_ms: in, for HETMEM_MIGRATE_PIN, 1 to HETMEM_PIN_TIMEOUT_MAX; else 0
  * @walk_end: out, end of the walk: @end, or the address to continue at
  * @moved: out, pages that this call moved
@@ -603,29 +592,15 @@ enum hetmem_event_type {
 	 */
 	HETMEM_EVENT_INVALIDATED = 0,
 	/*
-	 * Pages arrived at location: count is their number. For devices
-	 * registered with hetmem the event comes at once, for others when
-	 * REFRESH finds the pages. Pages that were unmapped or dropped on a
-	 * device arrive nowhere.
-	 */
-	HETMEM_EVENT_TO_DEVICE	= 1,
-	HETMEM_EVENT_TO_HOST	= 2,
-	/*
 	 * A block goes back and forth, within the window that the administrator
 	 * has set. Registered device: count is the number of bounces between
 	 * host and device. Another driver: count is how often the driver
 	 * migrated pages that it had migrated before.
 	 */
-	HETMEM_EVENT_THRASH	= 3,
+	HETMEM_EVENT_THRASH	= 1,
 	/* For an executor: a request to move; data is the id for COMPLETE. */
-	HETMEM_EVENT_HINT	= 4,
-	/*
-	 * For an executor: a hint was refused because of the limit that the
-	 * administrator has set for its device. The first refusal makes an
-	 * event. The next event comes only after a hint was accepted.
-	 */
-	HETMEM_EVENT_LIMIT	= 5,
-	HETMEM_EVENT_NR		= 6,
+	HETMEM_EVENT_HINT	= 2,
+	HETMEM_EVENT_NR		= 3,
 };
 
 /**
@@ -635,11 +610,10 @@ enum hetmem_event_type {
  * @time: CLOCK_MONOTONIC in ns
  * @start: first byte
  * @end: first byte after it
- * @location: HETMEM_LOC() for TO_DEVICE, TO_HOST, THRASH, HINT and LIMIT, else 0
- * @count: pages for TO_DEVICE and TO_HOST, bounces for THRASH, else 0
+ * @location: HETMEM_LOC() for THRASH and HINT, else 0
+ * @count: bounces for THRASH, else 0
  * @data: the hint's id for HINT, else 0
- * @uuid: HINT and LIMIT: UUID of the device, if the device was bound with one; else
- *	zeroes
+ * @uuid: HINT: UUID of the device, if the device was bound with one; else zeroes
  */
 struct hetmem_event {
 	__u32		type;
@@ -733,10 +707,10 @@ struct hetmem_cmd_ring {
  *
  * Looks, in the caller's context, at the blocks of the range that notifications
  * have marked since the last look. One call looks at HETMEM_REFRESH_BLOCKS of them at
- * most, and the next call goes on after them. Adds TO_DEVICE and TO_HOST events for pages
- * that moved. The counters are exact under three conditions. dirty_blocks is 0.
- * Nothing has moved since as_of. No migration by a driver that is not registered
- * was under way for more than 100 ms: the kernel does not report its end.
+ * most, and the next call goes on after them. The counters are exact under three
+ * conditions. dirty_blocks is 0. Nothing has moved since as_of. No migration by a
+ * driver that is not registered was under way for more than 100 ms: the kernel does
+ * not report its end.
  *
  * Errors:
  *	-ENOENT		@start is in no tracked range

@@ -537,12 +537,6 @@ TEST_F(basic, residency_arguments)
 	EXPECT_EQ(1, cmd.filled_runs);
 	EXPECT_EQ(1, cmd.filled_totals);
 	cmd = good;
-	cmd.reserved = 1;
-	EXPECT_EQ(-EINVAL, hm_residency(self->fd, &cmd));
-	cmd = good;
-	cmd.kinds = 1U << (HETMEM_ZERO + 1);
-	EXPECT_EQ(-EINVAL, hm_residency(self->fd, &cmd));
-	cmd = good;
 	cmd.nr_totals = HETMEM_MAX_TOTALS + 1;
 	EXPECT_EQ(-EINVAL, hm_residency(self->fd, &cmd));
 	cmd = good;

@@ -66,25 +66,12 @@ FIXTURE_TEARDOWN(foreign)
 #define AT(loc)	pages_at(self->fd, self->p, self->size, loc)
 #define ON_HOST() pages_of_kind(self->fd, self->p, self->size, HETMEM_HOST)
 
-/* REFRESH finds @n pages on devices, and tells of @to_dev and @to_host. */
-#define EXPECT_FOUND(n, loc_, to_dev, to_host)				\
+/* REFRESH finds @n pages on devices. */
+#define EXPECT_FOUND(n)							\
 	do {								\
-		struct hetmem_event e_;					\
-		uint64_t d_ = 0, h_ = 0;				\
 		EXPECT_EQ(0, hm_refresh_all(self->fd, self->p,		\
 					    &self->cmd));		\
 		EXPECT_EQ(n, self->cmd.on_device);			\
-		while (ring_next(&self->r, &e_)) {			\
-			if (e_.type == HETMEM_EVENT_TO_DEVICE) {	\
-				EXPECT_EQ(loc_, e_.location);		\
-				d_ += e_.count;				\
-			} else if (e_.type == HETMEM_EVENT_TO_HOST) {	\
-				EXPECT_EQ(ANY_HOST, e_.location);	\
-				h_ += e_.count;				\
-			}						\
-		}							\
-		EXPECT_EQ(to_dev, d_);					\
-		EXPECT_EQ(to_host, h_);					\
 	} while (0)
 
 /*
@@ -146,49 +133,39 @@ TEST_F(foreign, there_and_back)
 	}
 	EXPECT_LE(NR(self->size), seen);
 	EXPECT_LT(0, hm_dirty(self->fd, self->p));
-	/* What came of it only REFRESH tells. */
-	EXPECT_FOUND(NR(self->size), self->loc[0], NR(self->size), 0);
+	/* What came of it only REFRESH finds. */
+	EXPECT_FOUND(NR(self->size));
 	EXPECT_EQ(NR(self->size), AT(self->loc[0]));
-	/* Nothing changed: nothing more is told. */
-	EXPECT_FOUND(NR(self->size), self->loc[0], 0, 0);
+	/* Nothing changed: nothing more is looked at. */
+	EXPECT_FOUND(NR(self->size));
 	EXPECT_EQ(0, self->cmd.walked_blocks);
 
 	ASSERT_EQ(0, from_gpu(GPU, self->p, self->size));
-	EXPECT_FOUND(0, NO_LOC, 0, NR(self->size));
+	EXPECT_FOUND(0);
 	EXPECT_EQ(NR(self->size), ON_HOST());
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
-	EXPECT_FOUND(0, NO_LOC, 0, 0);
+	EXPECT_FOUND(0);
 }
 
-/*
- * as_of is when REFRESH began: all that it found and told it told later, and
- * what moves after as_of may not be in its counters.
- */
+/* as_of is when REFRESH began: what moves after it may not be in the counters. */
 TEST_F(foreign, as_of)
 {
 	struct hetmem_cmd_refresh *cmd = &self->cmd;
 	struct hetmem_cmd_stats st;
-	uint64_t before, told = 0;
-	struct hetmem_event e;
+	uint64_t before;
 	int i;
 
-	for (i = 0; i < 50 && !told; i++) {
+	for (i = 0; i < 10; i++) {
 		ASSERT_EQ(0, to_gpu(GPU, self->p, self->size, 1));
-		ring_drain(&self->r);
 		before = now_ns();
 		ASSERT_EQ(0, hm_refresh(self->fd, self->p, cmd));
 		EXPECT_LE(before, cmd->as_of);
-		/* Something else moved meanwhile: once more. */
-		for (; ring_next(&self->r, &e) && !cmd->dirty_blocks; told++) {
-			EXPECT_EQ(HETMEM_EVENT_TO_DEVICE, e.type);
-			EXPECT_LE(cmd->as_of, e.time);
-		}
+		EXPECT_GE(now_ns(), cmd->as_of);
 		ASSERT_EQ(0, hm_stats(self->fd, self->p, &st));
 		EXPECT_EQ(cmd->as_of, st.as_of);
 		ASSERT_EQ(0, from_gpu(GPU, self->p, self->size));
 		EXPECT_EQ(0, hm_refresh_all(self->fd, self->p, cmd));
 	}
-	EXPECT_LT(0, told);
 }
 
 /*
@@ -264,12 +241,12 @@ TEST_F(foreign, faulted_back)
 	const size_t part = 16 * page_size();
 
 	ASSERT_EQ(0, to_gpu(GPU, self->p, self->size, 1));
-	EXPECT_FOUND(NR(self->size), self->loc[0], NR(self->size), 0);
+	EXPECT_FOUND(NR(self->size));
 	EXPECT_EQ(-1, mismatch(self->p, part, 1));
-	EXPECT_FOUND(NR(self->size - part), self->loc[0], 0, NR(part));
+	EXPECT_FOUND(NR(self->size - part));
 	EXPECT_EQ(NR(part), ON_HOST());
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
-	EXPECT_FOUND(0, NO_LOC, 0, NR(self->size - part));
+	EXPECT_FOUND(0);
 }
 
 /* MIGRATE to the host works on whatever driver's pages. */
@@ -279,19 +256,19 @@ TEST_F(foreign, migrated_to_host)
 	const size_t half = self->size / 2;
 
 	ASSERT_EQ(0, to_gpu(GPU, self->p, self->size, 1));
-	EXPECT_FOUND(NR(self->size), self->loc[0], NR(self->size), 0);
+	EXPECT_FOUND(NR(self->size));
 	ASSERT_EQ(0, hm_migrate(self->fd, self->p + half, half, ANY_HOST, &m));
 	EXPECT_EQ(NR(half), m.moved);
 	EXPECT_EQ(0, m.already);
 	EXPECT_EQ(0, m.not_moved);
 	EXPECT_EQ(NR(half), AT(self->loc[0]));
 	EXPECT_EQ(NR(half), ON_HOST());
-	EXPECT_FOUND(NR(half), self->loc[0], 0, NR(half));
+	EXPECT_FOUND(NR(half));
 	/* Half of it is there already. */
 	ASSERT_EQ(0, hm_migrate(self->fd, self->p, self->size, ANY_HOST, &m));
 	EXPECT_EQ(NR(half), m.moved);
 	EXPECT_EQ(NR(half), m.already);
-	EXPECT_FOUND(0, NO_LOC, 0, NR(half));
+	EXPECT_FOUND(0);
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
 	/* Only that driver can move anything there. */
 	EXPECT_EQ(-EOPNOTSUPP, hm_migrate(self->fd, self->p, self->size,
@@ -314,10 +291,10 @@ TEST_F(foreign, never_touched)
 	ASSERT_EQ(0, gpu_call(GPU, HMM_DMIRROR_MIGRATE_TO_DEV, self->p,
 			      self->size, data, &cmd));
 	EXPECT_TRUE(all_zero(data, self->size));
-	EXPECT_FOUND(NR(self->size), self->loc[0], NR(self->size), 0);
+	EXPECT_FOUND(NR(self->size));
 	ASSERT_EQ(0, hm_migrate(self->fd, self->p, self->size, ANY_HOST, &m));
 	EXPECT_EQ(NR(self->size), m.moved);
-	EXPECT_FOUND(0, NO_LOC, 0, NR(self->size));
+	EXPECT_FOUND(0);
 	EXPECT_TRUE(all_zero(self->p, self->size));
 	free(data);
 }
@@ -328,14 +305,14 @@ TEST_F(foreign, evicted)
 	long before;
 
 	ASSERT_EQ(0, to_gpu(GPU, self->p, self->size, 1));
-	EXPECT_FOUND(NR(self->size), self->loc[0], NR(self->size), 0);
+	EXPECT_FOUND(NR(self->size));
 	before = hm_notified(self->fd, self->p, HETMEM_CHANGE_MIGRATE);
 	/* Whoever closes such a device evicts all that it has. */
 	close(GPU);
 	EXPECT_EQ(before, hm_notified(self->fd, self->p,
 				      HETMEM_CHANGE_MIGRATE));
 	EXPECT_LT(0, hm_dirty(self->fd, self->p));
-	EXPECT_FOUND(0, NO_LOC, 0, NR(self->size));
+	EXPECT_FOUND(0);
 	EXPECT_EQ(NR(self->size), ON_HOST());
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
 	self->gpu[0] = gpu_open(0);
@@ -347,17 +324,16 @@ TEST_F(foreign, unmapped_in_part)
 	const size_t part = self->size / 4;
 
 	ASSERT_EQ(0, to_gpu(GPU, self->p, self->size, 1));
-	EXPECT_FOUND(NR(self->size), self->loc[0], NR(self->size), 0);
-	/* Gone is not come: nothing is told to have reached the host. */
+	EXPECT_FOUND(NR(self->size));
 	ASSERT_EQ(0, munmap(self->p + part, part));
-	EXPECT_FOUND(NR(self->size - part), self->loc[0], 0, 0);
+	EXPECT_FOUND(NR(self->size - part));
 	EXPECT_EQ(NR(part), AT(HETMEM_LOC(HETMEM_UNMAPPED, 0)));
 	ASSERT_EQ(0, madvise(self->p, part, MADV_DONTNEED));
-	EXPECT_FOUND(NR(self->size - 2 * part), self->loc[0], 0, 0);
+	EXPECT_FOUND(NR(self->size - 2 * part));
 	EXPECT_EQ(NR(part), AT(NO_LOC));
 	EXPECT_TRUE(all_zero(self->p, part));
 	EXPECT_EQ(-1, mismatch_at(self->p + 2 * part, 2 * part, 1, 2 * part));
-	EXPECT_FOUND(0, NO_LOC, 0, NR(2 * part));
+	EXPECT_FOUND(0);
 }
 
 TEST_F(foreign, moved_by_mremap)
@@ -368,18 +344,16 @@ TEST_F(foreign, moved_by_mremap)
 
 	ASSERT_NE(MAP_FAILED, to);
 	ASSERT_EQ(0, to_gpu(GPU, self->p, self->size, 1));
-	EXPECT_FOUND(NR(self->size), self->loc[0], NR(self->size), 0);
+	EXPECT_FOUND(NR(self->size));
 	ASSERT_EQ(to, mremap(self->p, self->size, self->size, MREMAP_MAYMOVE |
 			     MREMAP_FIXED, to));
-	/* They left this place, for no host. */
-	EXPECT_FOUND(0, NO_LOC, 0, 0);
+	/* They left this place. */
+	EXPECT_FOUND(0);
 	EXPECT_EQ(NR(self->size), pages_at(self->fd, to, self->size,
 					   self->loc[0]));
 	ASSERT_EQ(0, hm_track(self->fd, to, self->size));
 	EXPECT_EQ(0, hm_refresh_all(self->fd, to, &self->cmd));
 	EXPECT_EQ(NR(self->size), self->cmd.on_device);
-	EXPECT_EQ(NR(self->size), ring_sum(&self->r, HETMEM_EVENT_TO_DEVICE,
-					   self->loc[0]));
 	ASSERT_EQ(0, hm_migrate(self->fd, to, self->size, ANY_HOST, &m));
 	EXPECT_EQ(NR(self->size), m.moved);
 	EXPECT_EQ(-1, mismatch(to, self->size, 1));
@@ -397,7 +371,7 @@ TEST_F(foreign, forked)
 
 	ASSERT_EQ(0, turns_init(&t));
 	ASSERT_EQ(0, to_gpu(GPU, self->p, self->size, 1));
-	EXPECT_FOUND(NR(self->size), self->loc[0], NR(self->size), 0);
+	EXPECT_FOUND(NR(self->size));
 	pid = fork();
 	ASSERT_GE(pid, 0);
 	if (!pid) {
@@ -426,10 +400,9 @@ TEST_F(foreign, forked)
 	EXPECT_TRUE(turn_wait(t.to_parent[0]));
 	EXPECT_EQ(0, child_status(pid));
 	EXPECT_FOUND((uint64_t)pages_of_kind(self->fd, self->p, self->size,
-					     HETMEM_FOREIGN), self->loc[0], 0,
-		     (uint64_t)ON_HOST());
+					     HETMEM_FOREIGN));
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
-	EXPECT_FOUND(0, NO_LOC, 0, self->cmd.on_device);
+	EXPECT_FOUND(0);
 }
 
 /* Pages that went before anybody tracked them: the first look finds them. */
@@ -438,7 +411,7 @@ TEST_F(foreign, tracked_late)
 	ASSERT_EQ(0, hm_untrack(self->fd, self->p, self->size));
 	ASSERT_EQ(0, to_gpu(GPU, self->p, self->size, 1));
 	ASSERT_EQ(0, hm_track(self->fd, self->p, self->size));
-	EXPECT_FOUND(NR(self->size), self->loc[0], NR(self->size), 0);
+	EXPECT_FOUND(NR(self->size));
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
 }
 
@@ -470,13 +443,12 @@ TEST_F(foreign, again_and_again)
 	for (i = 0; i < test_rounds(16); i++) {
 		ASSERT_EQ(0, to_gpu(self->gpu[i & 1], self->p, self->size,
 				    1 + i));
-		EXPECT_FOUND(NR(self->size), self->loc[i & 1], NR(self->size),
-			     0);
+		EXPECT_FOUND(NR(self->size));
 		ASSERT_EQ(0, hm_migrate(self->fd, self->p, self->size,
 					ANY_HOST, &m));
 		EXPECT_EQ(0, m.not_moved);
 		EXPECT_EQ(-1, mismatch(self->p, self->size, 1 + i));
-		EXPECT_FOUND(0, NO_LOC, 0, NR(self->size));
+		EXPECT_FOUND(0);
 		fill(self->p, self->size, 2 + i);
 	}
 }

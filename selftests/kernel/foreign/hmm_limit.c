@@ -157,8 +157,7 @@ FIXTURE_SETUP(limit)
 	EXPECT_EQ(-1, mismatch(self->p, SIZE, 1));
 	self->r.fd = hm_open();
 	ASSERT_LE(0, self->r.fd);
-	ASSERT_EQ(0, ring_open(self->r.fd, 64, EVENT(HINT) | EVENT(LIMIT),
-			       &self->r));
+	ASSERT_EQ(0, ring_open(self->r.fd, 64, EVENT(HINT), &self->r));
 	ASSERT_EQ(0, hm_bind(self->r.fd, self->loc, HETMEM_BIND_EXECUTOR, uuid));
 	ASSERT_EQ(0, hm_track(self->r.fd, self->p, SIZE));
 }
@@ -264,31 +263,6 @@ TEST_F(limit, sum)
 	EXPECT_EQ(YES, MAY(PAGES));
 }
 
-/* The executor is told of the first refusal of each row of them. */
-TEST_F(limit, told)
-{
-	struct hetmem_event e;
-	int i, k;
-
-	ASSERT_EQ(0, SET(8));
-	for (i = 0; i < 3; i++) {
-		for (k = 0; k < 3; k++)
-			EXPECT_EQ(NO, MAY(9 + k));
-		ASSERT_TRUE(ring_next(&self->r, &e));
-		EXPECT_EQ(HETMEM_EVENT_LIMIT, e.type);
-		EXPECT_EQ(self->loc, e.location);
-		EXPECT_EQ(0, memcmp(e.uuid, uuid, 16));
-		EXPECT_EQ((uintptr_t)self->p, e.start);
-		EXPECT_EQ((uintptr_t)PAGE(9), e.end);
-		EXPECT_EQ(0, e.data);
-		EXPECT_EQ(0, e.count);
-		EXPECT_FALSE(ring_next(&self->r, &e));
-		EXPECT_EQ(YES, MAY(8));
-		ASSERT_TRUE(ring_next(&self->r, &e));
-		EXPECT_EQ(HETMEM_EVENT_HINT, e.type);
-	}
-}
-
 /* However a hint ends, what it asked for is given back. */
 TEST_F(limit, given_back)
 {
@@ -325,7 +299,6 @@ TEST_F(limit, given_back)
 	ring_close(&self->r);
 	close(FD);
 	EXPECT_EQ(-EOWNERDEAD, asker_end(&a));
-	/* An executor gets LIMIT only if its ring has that in its events. */
 	r.fd = hm_open();
 	ASSERT_LE(0, r.fd);
 	ASSERT_EQ(0, ring_open(r.fd, 16, EVENT(HINT), &self->r));

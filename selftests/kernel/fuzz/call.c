@@ -235,8 +235,6 @@ static void make_hetmem(struct fuzzer *f, struct call *call,
 		c->residency.runs = pick_buffer(f);
 		c->residency.nr_runs = pick_count(f, 400);
 		c->residency.run_size = pick_stride(f, sizeof(struct hetmem_run));
-		c->residency.kinds = one_in(r, 4) ? pick(r, 256) : 0;
-		c->residency.max_pages = one_in(r, 4) ? pick(r, 64) : 0;
 		c->residency.totals = pick_buffer(f);
 		c->residency.nr_totals = pick_count(f, HETMEM_MAX_TOTALS);
 		c->residency.total_size =

@@ -63,7 +63,7 @@ TEST_F(hint, bind)
 	EXPECT_EQ(0, hm_bind(fd, FOREIGN(1), 0, uuid));
 	EXPECT_EQ(0, hm_bind(fd, FOREIGN(1), 0, uuid));
 	EXPECT_EQ(-ENXIO, hm_bind(fd, FOREIGN(1), HETMEM_BIND_EXECUTOR, uuid));
-	ASSERT_EQ(0, ring_open(self->fd, 16, EVENT(LIMIT), &deaf));
+	ASSERT_EQ(0, ring_open(self->fd, 16, EVENT(THRASH), &deaf));
 	EXPECT_EQ(-ENXIO, hm_bind(self->fd, FOREIGN(1), HETMEM_BIND_EXECUTOR,
 				  uuid));
 	ring_close(&deaf);

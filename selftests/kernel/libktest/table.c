@@ -19,7 +19,7 @@ const struct command commands[CMD_NR] = {
 		COMMAND(UNTRACK, untrack), .range = true, .start = true,
 	},
 	[CMD_RESIDENCY] = {
-		COMMAND(RESIDENCY, residency), COMMAND_RESERVED(residency),
+		COMMAND(RESIDENCY, residency),
 		.range = true, .start = true, .answers = true,
 		.looks = true, .stranger = true,
 	},

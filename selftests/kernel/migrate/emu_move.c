@@ -124,10 +124,7 @@ TEST_F(emu, info_of_hetmem)
 		seen++;
 		EXPECT_EQ(self->dev->capacity, devs[i].capacity);
 		EXPECT_EQ(self->size, devs[i].used);
-		EXPECT_EQ(HETMEM_DEVICE_EVICTS,
-			  devs[i].caps & HETMEM_DEVICE_EVICTS);
-		EXPECT_EQ(0, devs[i].caps & ~(HETMEM_DEVICE_EVICTS |
-					      HETMEM_DEVICE_TO_NODE));
+		EXPECT_EQ(0, devs[i].reserved);
 	}
 	EXPECT_EQ(1, seen);
 }

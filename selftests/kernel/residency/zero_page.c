@@ -99,28 +99,6 @@ TEST_F(zero, small)
 	EXPECT_TRUE(adds_up(self->fd, self->p, 0, 0));
 }
 
-/* A bit for it in what is asked for. */
-TEST_F(zero, asked_for)
-{
-	struct hetmem_run runs[16];
-	struct hetmem_cmd_residency cmd = {
-		.start = (uintptr_t)self->p, .end = (uintptr_t)self->p + SIZE,
-		.runs = (uintptr_t)runs, .nr_runs = ARRAY_SIZE(runs),
-		.run_size = sizeof(runs[0]), .kinds = 1U << HETMEM_ZERO,
-	};
-
-	EXPECT_EQ(0, read_all(self->p, SIZE / 4));
-	fill(self->p + SIZE / 2, SIZE / 4, 1);
-	ASSERT_EQ(0, hm_residency(self->fd, &cmd));
-	ASSERT_LE(1, cmd.filled_runs);
-	EXPECT_EQ((uintptr_t)self->p, runs[0].start);
-	EXPECT_EQ((uintptr_t)self->p + SIZE / 4, runs[cmd.filled_runs - 1].end);
-	cmd.kinds = 1U << HETMEM_HOST;
-	ASSERT_EQ(0, hm_residency(self->fd, &cmd));
-	ASSERT_LE(1, cmd.filled_runs);
-	EXPECT_EQ((uintptr_t)self->p + SIZE / 2, runs[0].start);
-}
-
 TEST_F(zero, huge)
 {
 	long n;

@@ -384,7 +384,7 @@ TEST_F(ring, only_wanted)
 	struct hetmem_event e;
 	int i;
 
-	OPEN_RING(EVENT(HINT) | EVENT(LIMIT));
+	OPEN_RING(EVENT(HINT) | EVENT(THRASH));
 	for (i = 0; i < 2 * ENTRIES; i++)
 		ASSERT_EQ(0, invalidate(PAGE(0)));
 	EXPECT_FALSE(ring_next(&self->r, &e));

@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * Events and counters of a device that is registered with hetmem: its driver
- * tells what arrives, REFRESH puts the counters right where pages went away
- * unseen, and in the end they agree with what RESIDENCY sees.
+ * Counters of a device that is registered with hetmem: its driver reports what
+ * arrives, REFRESH puts the counters right where pages went away unseen, and in
+ * the end they agree with what RESIDENCY sees.
  */
 #include "libktest/harness.h"
 #include "libktest/emu.h"
-#include "libktest/ring.h"
 
 #include <pthread.h>
-
-#define ENTRIES	4096
 
 FIXTURE(told)
 {
 	struct rig rig;
-	struct ring r;
 	char *p;
 	size_t size;
 	struct hetmem_cmd_refresh cmd;
@@ -28,17 +24,12 @@ FIXTURE_SETUP(told)
 	self->p = map_filled(self->size, 1);
 	ASSERT_NE(NULL, self->p);
 	ASSERT_EQ(0, hm_track(self->rig.fd, self->p, self->size));
-	ASSERT_EQ(0, ring_open(self->rig.fd, ENTRIES, EVENT(TO_DEVICE) |
-			       EVENT(TO_HOST), &self->r));
 	ASSERT_EQ(0, hm_refresh_all(self->rig.fd, self->p, &self->cmd));
 	ASSERT_EQ(0, self->cmd.on_device);
 }
 
 FIXTURE_TEARDOWN(told)
 {
-	EXPECT_EQ(0, self->r.h->dropped[HETMEM_EVENT_TO_DEVICE]);
-	EXPECT_EQ(0, self->r.h->dropped[HETMEM_EVENT_TO_HOST]);
-	ring_close(&self->r);
 	munmap(self->p, self->size);
 	EXPECT_EQ(0, rig_exit(&self->rig));
 }
@@ -54,51 +45,45 @@ static long on_device(int fd, const void *p)
 	return ret ? ret : (long)st.on_device;
 }
 
-/* Nothing dirty, @n pages on the device by all accounts, nothing more told. */
+/* Pages of the range that its driver reported to arrive on the host. */
+static long came_back(int fd, const void *p)
+{
+	struct hetmem_cmd_stats st;
+	int ret = hm_stats(fd, p, &st);
+
+	return ret ? ret : (long)st.to_host;
+}
+
+/* Nothing dirty, @n pages on the device by all accounts. */
 #define EXPECT_SETTLED(n)						\
 	do {								\
-		struct hetmem_event e_;					\
 		EXPECT_EQ(0, hm_refresh_all(HM, self->p, &self->cmd));	\
 		EXPECT_EQ(n, self->cmd.on_device);			\
 		EXPECT_EQ((long)(n), on_device(HM, self->p));		\
 		EXPECT_EQ((long)(n), pages_of_kind(HM, self->p,		\
 						   self->size,		\
 						   HETMEM_DEVICE));	\
-		EXPECT_FALSE(ring_next(&self->r, &e_));			\
 	} while (0)
 
 TEST_F(told, there_and_back)
 {
-	uint64_t before = now_ns(), last = before;
-	struct hetmem_event e;
-	uint64_t pages = 0;
+	uint64_t before = now_ns();
+	struct hetmem_cmd_stats st;
 
 	ASSERT_EQ(NR(self->size), to_device(HM, DEV, self->p, self->size));
-	/* STATS has what REFRESH last saw. */
-	EXPECT_EQ(0, on_device(HM, self->p));
+	/* STATS has what REFRESH last saw, and what the driver reported. */
+	ASSERT_EQ(0, hm_stats(HM, self->p, &st));
+	EXPECT_EQ(0, st.on_device);
+	EXPECT_EQ(NR(self->size), st.to_device);
+	EXPECT_EQ(0, st.to_host);
 	EXPECT_LT(0, hm_dirty(HM, self->p));
-	while (ring_next(&self->r, &e)) {
-		EXPECT_EQ(HETMEM_EVENT_TO_DEVICE, e.type);
-		EXPECT_EQ(DEV->loc, e.location);
-		EXPECT_EQ(e.count, (e.end - e.start) / page_size());
-		EXPECT_LE((uintptr_t)self->p, e.start);
-		EXPECT_GE((uintptr_t)self->p + self->size, e.end);
-		EXPECT_EQ(0, e.cause);
-		EXPECT_EQ(0, e.data);
-		EXPECT_LE(last, e.time);
-		last = e.time;
-		pages += e.count;
-	}
-	EXPECT_EQ(NR(self->size), pages);
-	EXPECT_LE(last, now_ns());
 	EXPECT_SETTLED(NR(self->size));
 	EXPECT_LT(0, self->cmd.walked_blocks);
 	EXPECT_LE(before, self->cmd.as_of);
 
 	ASSERT_EQ(NR(self->size), to_host(HM, self->p, self->size));
 	EXPECT_EQ(NR(self->size), on_device(HM, self->p));
-	EXPECT_EQ(NR(self->size), ring_sum(&self->r, HETMEM_EVENT_TO_HOST,
-					   ANY_HOST));
+	EXPECT_EQ(NR(self->size), came_back(HM, self->p));
 	EXPECT_SETTLED(0);
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
 }
@@ -109,39 +94,23 @@ TEST_F(told, faulted_back)
 	uint64_t back;
 
 	ASSERT_EQ(NR(self->size), to_device(HM, DEV, self->p, self->size));
-	ring_drain(&self->r);
 	*(volatile char *)self->p;
-	back = ring_sum(&self->r, HETMEM_EVENT_TO_HOST, ANY_HOST);
+	back = came_back(HM, self->p);
 	EXPECT_LE(1, back);
 	EXPECT_SETTLED(NR(self->size) - back);
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
-	EXPECT_EQ(NR(self->size) - back,
-		  ring_sum(&self->r, HETMEM_EVENT_TO_HOST, ANY_HOST));
+	EXPECT_EQ(NR(self->size), came_back(HM, self->p));
 	EXPECT_SETTLED(0);
 }
-
-#undef EXPECT_SETTLED
-/* The same where what was told in between does not matter. */
-#define EXPECT_SETTLED(n)						\
-	do {								\
-		EXPECT_EQ(0, hm_refresh_all(HM, self->p, &self->cmd));	\
-		EXPECT_EQ(n, self->cmd.on_device);			\
-		EXPECT_EQ((long)(n), on_device(HM, self->p));		\
-		EXPECT_EQ((long)(n), pages_of_kind(HM, self->p,		\
-						   self->size,		\
-						   HETMEM_DEVICE));	\
-	} while (0)
 
 TEST_F(told, evicted)
 {
 	uint64_t evicted;
 
 	ASSERT_EQ(NR(self->size), to_device(HM, DEV, self->p, self->size));
-	ring_drain(&self->r);
 	ASSERT_EQ(0, emu_evict(DEV, NR(self->size), &evicted));
 	EXPECT_LE(NR(self->size), evicted);
-	EXPECT_EQ(NR(self->size), ring_sum(&self->r, HETMEM_EVENT_TO_HOST,
-					   ANY_HOST));
+	EXPECT_EQ(NR(self->size), came_back(HM, self->p));
 	EXPECT_SETTLED(0);
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
 }
@@ -152,14 +121,13 @@ TEST_F(told, unmapped)
 	const size_t quarter = self->size / 4;
 
 	ASSERT_EQ(NR(self->size), to_device(HM, DEV, self->p, self->size));
-	ring_drain(&self->r);
 	ASSERT_EQ(0, munmap(self->p, quarter));
 	EXPECT_LT(0, hm_dirty(HM, self->p));
 	EXPECT_SETTLED(NR(3 * quarter));
 	ASSERT_EQ(0, madvise(self->p + quarter, quarter, MADV_DONTNEED));
 	EXPECT_LT(0, hm_dirty(HM, self->p));
 	EXPECT_SETTLED(NR(2 * quarter));
-	EXPECT_EQ(0, ring_sum(&self->r, HETMEM_EVENT_TO_HOST, ANY_HOST));
+	EXPECT_EQ(0, came_back(HM, self->p));
 	EXPECT_EQ(-1, mismatch_at(self->p + 2 * quarter, 2 * quarter, 1,
 				  2 * quarter));
 }
@@ -185,16 +153,16 @@ TEST_F(told, dropped_and_moved_again)
 /* A range over memory that is on the device already: the first look says. */
 TEST_F(told, tracked_late)
 {
-	struct hetmem_event e;
+	struct hetmem_cmd_stats st;
 
 	ASSERT_EQ(0, hm_untrack(HM, self->p, self->size));
 	ASSERT_EQ(NR(self->size), to_device(HM, DEV, self->p, self->size));
-	EXPECT_FALSE(ring_next(&self->r, &e));
 	ASSERT_EQ(0, hm_track(HM, self->p, self->size));
 	EXPECT_EQ(0, on_device(HM, self->p));
 	EXPECT_SETTLED(NR(self->size));
-	/* The driver tells arrivals, and told this one before. */
-	EXPECT_FALSE(ring_next(&self->r, &e));
+	/* The driver reported this arrival before. */
+	ASSERT_EQ(0, hm_stats(HM, self->p, &st));
+	EXPECT_EQ(0, st.to_device);
 	ASSERT_EQ(NR(self->size), to_host(HM, self->p, self->size));
 	EXPECT_SETTLED(0);
 }
@@ -210,9 +178,8 @@ TEST_F(told, moved_away)
 	ASSERT_NE(MAP_FAILED, to);
 	ASSERT_EQ(to, mremap(self->p, self->size, self->size, MREMAP_MAYMOVE |
 			     MREMAP_FIXED, to));
-	ring_drain(&self->r);
 	EXPECT_SETTLED(0);
-	EXPECT_EQ(0, ring_sum(&self->r, HETMEM_EVENT_TO_HOST, ANY_HOST));
+	EXPECT_EQ(0, came_back(HM, self->p));
 	ASSERT_EQ(0, hm_track(HM, to, self->size));
 	ASSERT_EQ(0, hm_refresh_all(HM, to, &self->cmd));
 	EXPECT_EQ(NR(self->size), self->cmd.on_device);
@@ -279,7 +246,6 @@ TEST_F(told, in_many_ranges)
 	}
 	EXPECT_LE(64, counted);
 	EXPECT_GE(nr, counted);
-	ring_drain(&self->r);
 }
 
 /* Two devices, one range. */
@@ -345,7 +311,6 @@ TEST_F(told, moved_meanwhile)
 {
 	volatile bool stop = false;
 	struct mover m[2];
-	struct ring *r = &self->r;
 	long there;
 	int i, ret;
 
@@ -361,7 +326,6 @@ TEST_F(told, moved_meanwhile)
 		ret = hm_refresh(HM, self->p, &self->cmd);
 		EXPECT_EQ(0, ret);
 		EXPECT_GE(NR(self->size), self->cmd.on_device);
-		ring_drain(r);
 	}
 	stop = true;
 	for (i = 0; i < 2; i++) {
@@ -370,7 +334,6 @@ TEST_F(told, moved_meanwhile)
 	}
 	there = pages_of_kind(HM, self->p, self->size, HETMEM_DEVICE);
 	ASSERT_GE(there, 0);
-	ring_drain(r);
 	EXPECT_SETTLED((uint64_t)there);
 	EXPECT_EQ(-1, mismatch(self->p, self->size, 1));
 	EXPECT_SETTLED(0);
