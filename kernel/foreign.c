@@ -26,10 +26,13 @@
  * administrator.
  *
  * Locking. hetmem_owners_lock, the innermost spinlock, protects all tables
- * here. It is taken in notifications and while pages are decoded.
+ * here. It is taken in notifications and while pages are decoded. A mutex outside
+ * of it serializes the making and removing of the limits' files.
  */
+#include <linux/device.h>
 #include <linux/kstrtox.h>
 #include <linux/module.h>
+#include <linux/mutex.h>
 #include <linux/range.h>
 #include <linux/uuid.h>
 
@@ -74,17 +77,25 @@ struct owner {
 	struct pool pools[HETMEM_OWNER_POOLS];
 };
 
-/* Bytes of a device that hints may fill, for each address space. */
+/**
+ * struct limit - what hints may fill of a device, for each address space
+ * @uuid: of the device; null: unused
+ * @bytes: U64_MAX: no limit
+ * @attr: its file
+ * @name: of that
+ */
 struct limit {
 	uuid_t uuid;
 	u64 bytes;
+	struct device_attribute attr;
+	char name[sizeof("GPU-") + UUID_STRING_LEN];
 };
 
 static DEFINE_SPINLOCK(hetmem_owners_lock);
 static struct owner hetmem_owner_table[HETMEM_MAX_LEARNED];
 static u32 hetmem_last_pool = U16_MAX - 1;
 static struct limit hetmem_limits[HETMEM_MAX_LIMITS];
-static unsigned int hetmem_nr_limits;
+static DEFINE_MUTEX(hetmem_limits_mutex); /* adding and removing them */
 
 static struct owner *owner_find(const void *token)
 {
@@ -282,12 +293,12 @@ void hetmem_foreign_seen(struct hetmem_context *ctx, u32 location, long nr)
 	seen->pages += max_t(s64, nr, -(s64)seen->pages);
 }
 
-/* The limit of a device, or NULL. hetmem_owners_lock is held. */
+/* The limit of a device, or NULL. hetmem_owners_lock or hetmem_limits_mutex is held. */
 static struct limit *limit_find(const u8 uuid[16])
 {
 	unsigned int i;
 
-	for (i = 0; i < hetmem_nr_limits; i++) {
+	for (i = 0; i < HETMEM_MAX_LIMITS; i++) {
 		if (!memcmp(&hetmem_limits[i].uuid, uuid, sizeof(uuid_t)))
 			return &hetmem_limits[i];
 	}
@@ -310,59 +321,108 @@ int hetmem_foreign_limit(struct hetmem_mm *hm, u32 location, const u8 uuid[16], 
 
 	spin_lock(&hetmem_owners_lock);
 	entry = limit_find(uuid);
-	limit = entry ? entry->bytes : U64_MAX;
+	limit = entry ? READ_ONCE(entry->bytes) : U64_MAX;
 	spin_unlock(&hetmem_owners_lock);
 	if (pages_seen(hm, location) + nr_pages <= limit >> PAGE_SHIFT)
 		return 0;
-	trace_hetmem_limit_hit("foreign/limits", limit);
+	trace_hetmem_limit_hit("foreign/GPU-UUID", limit);
 	return -EDQUOT;
 }
 
-static ssize_t limits_show(struct device *device, struct device_attribute *attr, char *buf)
-{
-	ssize_t len = 0;
-	unsigned int i;
+#define limit_of(_attr)	container_of(_attr, struct limit, attr)
 
-	spin_lock(&hetmem_owners_lock);
-	for (i = 0; i < hetmem_nr_limits; i++)
-		len += sysfs_emit_at(buf, len, "%pUb %llu\n", &hetmem_limits[i].uuid,
-				     hetmem_limits[i].bytes);
-	spin_unlock(&hetmem_owners_lock);
-	return len;
+static ssize_t limit_show(struct device *device, struct device_attribute *attr, char *buf)
+{
+	const u64 bytes = READ_ONCE(limit_of(attr)->bytes);
+
+	return bytes == U64_MAX ? sysfs_emit(buf, "max\n") : sysfs_emit(buf, "%llu\n", bytes);
 }
 
-/* One line: "UUID BYTES"; "UUID max" removes the limit. */
-static ssize_t limits_store(struct device *device, struct device_attribute *attr, const char *buf,
-			    size_t count)
+static ssize_t limit_store(struct device *device, struct device_attribute *attr, const char *buf,
+			   size_t count)
 {
-	const char *uuid = buf + 4 * !strncmp(buf, "GPU-", 4);
-	struct limit limit = { .bytes = U64_MAX }, *old;
+	u64 bytes = U64_MAX;
 	int ret = 0;
 
-	if (uuid_parse(uuid, &limit.uuid) || uuid[UUID_STRING_LEN] != ' ')
-		return -EINVAL;
-	if (!sysfs_streq(uuid + UUID_STRING_LEN + 1, "max"))
-		ret = kstrtou64(uuid + UUID_STRING_LEN + 1, 0, &limit.bytes);
+	if (!sysfs_streq(buf, "max"))
+		ret = kstrtou64(buf, 0, &bytes);
 	if (ret)
 		return ret;
+	WRITE_ONCE(limit_of(attr)->bytes, bytes);
+	return count;
+}
 
+/* Makes the file of the device @uuid. hetmem_limits_mutex is held. */
+static int limit_add(struct device *device, const uuid_t *uuid)
+{
+	struct limit *limit = limit_find(uuid_null.b);
+	int ret;
+
+	if (limit_find(uuid->b))
+		return -EEXIST;
+	if (!limit)
+		return -ENOSPC;
+	snprintf(limit->name, sizeof(limit->name), "GPU-%pUb", uuid);
+	limit->bytes = U64_MAX;
+	limit->attr = (struct device_attribute)__ATTR(, 0644, limit_show, limit_store);
+	limit->attr.attr.name = limit->name;
+	sysfs_attr_init(&limit->attr.attr);
+	ret = sysfs_add_file_to_group(&device->kobj, &limit->attr.attr, "foreign");
+	if (ret)
+		return ret;
 	spin_lock(&hetmem_owners_lock);
-	old = limit_find(limit.uuid.b);
-	/* The new one, if any, replaces the old one, if any. */
-	if (old)
-		*old = hetmem_limits[--hetmem_nr_limits];
-	if (limit.bytes != U64_MAX && hetmem_nr_limits == HETMEM_MAX_LIMITS)
-		ret = -ENOSPC;
-	else if (limit.bytes != U64_MAX)
-		hetmem_limits[hetmem_nr_limits++] = limit;
+	limit->uuid = *uuid;
 	spin_unlock(&hetmem_owners_lock);
+	return 0;
+}
+
+static int limit_remove(struct device *device, const uuid_t *uuid)
+{
+	struct limit *limit = limit_find(uuid->b);
+
+	if (!limit)
+		return -ENOENT;
+	sysfs_remove_file_from_group(&device->kobj, &limit->attr.attr, "foreign");
+	spin_lock(&hetmem_owners_lock);
+	limit->uuid = uuid_null;
+	spin_unlock(&hetmem_owners_lock);
+	return 0;
+}
+
+/* Has @change carried out for the UUID in @buf, with "GPU-" before it or not. */
+static ssize_t limit_change(struct device *device, const char *buf, size_t count,
+			    int (*change)(struct device *device, const uuid_t *uuid))
+{
+	uuid_t uuid;
+	int ret;
+
+	buf += 4 * !strncmp(buf, "GPU-", 4);
+	if (uuid_parse(buf, &uuid) || !sysfs_streq(buf + UUID_STRING_LEN, "") ||
+	    uuid_is_null(&uuid))
+		return -EINVAL;
+	mutex_lock(&hetmem_limits_mutex);
+	ret = change(device, &uuid);
+	mutex_unlock(&hetmem_limits_mutex);
 	return ret ? ret : count;
 }
 
-static DEVICE_ATTR_RW(limits);
+static ssize_t add_store(struct device *device, struct device_attribute *attr, const char *buf,
+			 size_t count)
+{
+	return limit_change(device, buf, count, limit_add);
+}
+
+static ssize_t remove_store(struct device *device, struct device_attribute *attr, const char *buf,
+			    size_t count)
+{
+	return limit_change(device, buf, count, limit_remove);
+}
+
+static DEVICE_ATTR_WO(add);
+static DEVICE_ATTR_WO(remove);
 
 static struct attribute *hetmem_foreign_attrs[] = {
-	&dev_attr_limits.attr, NULL
+	&dev_attr_add.attr, &dev_attr_remove.attr, NULL
 };
 
 const struct attribute_group hetmem_foreign_group = {

@@ -206,7 +206,7 @@ static int hint_error(int err)
 		text = "too many hints are waiting there";
 		break;
 	case -EDQUOT:
-		text = "the administrator's limit for that device leaves no room (foreign/limits in sysfs)";
+		text = "the administrator's limit for that device leaves no room (foreign/GPU-UUID in sysfs)";
 		break;
 	case -ETIMEDOUT:
 		text = "no answer in time";

@@ -813,7 +813,7 @@ struct hetmem_cmd_bind_device {
  *	-ENOTUNIQ	the location is bound to several devices: pass @uuid
  *	-EAGAIN		the executor's ring or its queue is full, or the caller's
  *			user has caps/max_hints hints waiting there
- *	-EDQUOT		the hint exceeds foreign/limits of sysfs
+ *	-EDQUOT		the hint exceeds foreign/GPU-UUID of sysfs
  *	-ETIMEDOUT	no answer in time
  *	-EOWNERDEAD	the executor's address space or its context is gone
  *	-EINTR		a signal that has a handler, or a fatal one

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * foreign/limits: how much hints may ask for of another driver's device, by its
- * UUID. It bounds hints and nothing else: the device's driver moves what it
+ * foreign/GPU-UUID: how much hints may ask for of another driver's device. It bounds hints and nothing else: the device's driver moves what it
  * likes. test_hmm plays the GPU.
  */
 #include "libktest/harness.h"
@@ -10,9 +9,14 @@
 #include "libktest/sysfs.h"
 #include "libktest/trace.h"
 
+#include <dirent.h>
+#include <pthread.h>
+
 #define PAGES	32
 #define SIZE	(PAGES * page_size())
-#define LIMITS	"foreign/limits"
+#define ADD	"foreign/add"
+#define REMOVE	"foreign/remove"
+#define FILES	"foreign/GPU-"
 #define MAX_LIMITS 64
 
 static const uint8_t uuid[16] = {
@@ -26,113 +30,186 @@ static const uint8_t other_uuid[16] = { 0x01, [15] = 0xfe };
 
 #define OTHER	"01000000-0000-0000-0000-0000000000fe"
 
-/* Writes a line for @name; -1: no limit. */
+/* Sets the limit of @name, a UUID, and makes its file if need be; -1: removes it. */
 static int set_limit(const char *name, long bytes)
 {
-	char line[128];
+	char file[64];
+	int ret;
 
-	if (bytes < 0)
-		snprintf(line, sizeof(line), "%s max\n", name);
-	else
-		snprintf(line, sizeof(line), "%s %ld\n", name, bytes);
-	return sysfs_write(LIMITS, line);
+	if (bytes < 0) {
+		ret = sysfs_write(REMOVE, name);
+		return ret == -ENOENT ? 0 : ret;
+	}
+	ret = sysfs_write(ADD, name);
+	if (ret && ret != -EEXIST)
+		return ret;
+	snprintf(file, sizeof(file), FILES "%s", name);
+	return sysfs_set(file, bytes);
 }
 
-/* What the file says of @name; -1: nothing. @nr_lines may be NULL. */
-static long get_limit(const char *name, int *nr_lines)
+/* What the file of @name has; -1: "max", -2: there is none. */
+static long get_limit(const char *name)
 {
-	FILE *f = fopen(SYSFS LIMITS, "r");
-	char found[40];
-	long bytes, limit = -1;
+	char path[96], text[32];
+	long bytes = -1;
+	FILE *f;
+
+	snprintf(path, sizeof(path), SYSFS FILES "%s", name);
+	f = fopen(path, "r");
+	if (!f)
+		return -2;
+	if (fscanf(f, "%31s", text) == 1 && strcmp(text, "max"))
+		bytes = atol(text);
+	fclose(f);
+	return bytes;
+}
+
+static int nr_files(void)
+{
+	DIR *d = opendir(SYSFS "foreign");
+	struct dirent *e;
 	int nr = 0;
 
-	while (f && fscanf(f, "%39s %ld\n", found, &bytes) == 2) {
-		nr++;
-		if (!strcmp(found, name))
-			limit = bytes;
-	}
-	if (f)
-		fclose(f);
-	if (nr_lines)
-		*nr_lines = nr;
-	return limit;
+	while (d && (e = readdir(d)))
+		nr += !strncmp(e->d_name, "GPU-", 4);
+	if (d)
+		closedir(d);
+	return nr;
 }
 
-TEST(file)
+/* What names no device. */
+static const char *const no_uuid[] = {
+	"", "\n", " ", "GPU-", UUID " ", UUID " 1", " " UUID, UUID "1",
+	"GPU-GPU-" UUID, "gpu-" UUID, "MIG-" UUID, "8f6aef441a5d19783d985cc4d0fa0446",
+	"8f6aef44-1a5d-1978-3d98-5cc4d0fa044g", "8f6aef44-1a5d-1978-3d98-5cc4d0fa044",
+	"00000000-0000-0000-0000-000000000000", "max", "12345", "../add", UUID "/x",
+};
+
+TEST(files)
+{
+	unsigned int i;
+
+	ASSERT_EQ(0, nr_files());
+	for (i = 0; i < ARRAY_SIZE(no_uuid); i++) {
+		/* write(2) of nothing does not come to the module. */
+		EXPECT_EQ(*no_uuid[i] ? -EINVAL : 0, sysfs_write(ADD, no_uuid[i])) {
+			TH_LOG("'%s'", no_uuid[i]);
+		}
+		EXPECT_EQ(*no_uuid[i] ? -EINVAL : 0, sysfs_write(REMOVE, no_uuid[i]));
+	}
+	EXPECT_EQ(-ENOENT, sysfs_write(REMOVE, UUID));
+	EXPECT_EQ(0, nr_files());
+	/* Both forms, in both cases, with a line end or without. */
+	EXPECT_EQ(0, sysfs_write(ADD, "GPU-" UUID "\n"));
+	EXPECT_EQ(-1, get_limit(UUID));
+	EXPECT_EQ(-EEXIST, sysfs_write(ADD, "8F6AEF44-1A5D-1978-3D98-5CC4D0FA0446"));
+	EXPECT_EQ(0, sysfs_write(ADD, OTHER));
+	EXPECT_EQ(2, nr_files());
+	EXPECT_EQ(0, sysfs_write(REMOVE, "8F6AEF44-1A5D-1978-3D98-5CC4D0FA0446\n"));
+	EXPECT_EQ(-2, get_limit(UUID));
+	EXPECT_EQ(-ENOENT, sysfs_write(REMOVE, UUID));
+	EXPECT_EQ(0, sysfs_write(REMOVE, "GPU-" OTHER));
+	EXPECT_EQ(0, nr_files());
+}
+
+/* One value a file. */
+TEST(values)
 {
 	static const char *const wrong[] = {
-		"", "\n", " ", "GPU-", UUID, UUID "\n", UUID " ", UUID " \n",
-		"GPU-" UUID, UUID " much", UUID " -1", UUID " 1M", UUID " 1 2",
-		UUID "  1", " " UUID " 1", UUID "\t1", UUID "1 1",
-		"GPU-GPU-" UUID " 1", "gpu-" UUID " 1", "MIG-" UUID " 1",
-		"8f6aef441a5d19783d985cc4d0fa0446 1",
-		"8f6aef44-1a5d-1978-3d98-5cc4d0fa044g 1",
-		"8f6aef44-1a5d-1978-3d98-5cc4d0fa044 1",
-		UUID " maximum", "max", "12345",
+		"\n", " ", "much", "-1", "1M", "1 2", "1\n2\n", "maximum", "max 1", UUID " 1",
 	};
-	char line[80];
 	unsigned int i;
 	pid_t pid;
-	int nr;
 
-	ASSERT_EQ(-1, get_limit(UUID, &nr));
-	ASSERT_EQ(0, nr);
 	ASSERT_EQ(0, set_limit(UUID, 12345));
+	ASSERT_EQ(0, set_limit(OTHER, 77));
 	for (i = 0; i < ARRAY_SIZE(wrong); i++) {
-		/* write(2) of nothing does not come to the module. */
-		EXPECT_EQ(*wrong[i] ? -EINVAL : 0, sysfs_write(LIMITS, wrong[i])) {
+		EXPECT_EQ(-EINVAL, sysfs_write(FILES UUID, wrong[i])) {
 			TH_LOG("'%s'", wrong[i]);
 		}
 	}
-	EXPECT_EQ(-ERANGE, sysfs_write(LIMITS, UUID " 18446744073709551616"));
-	EXPECT_EQ(12345, get_limit(UUID, &nr));
-	EXPECT_EQ(1, nr);
-	/* Both forms, in both cases, with a line end or without; hexadecimal too. */
-	EXPECT_EQ(0, set_limit("GPU-" UUID, 1));
-	EXPECT_EQ(1, get_limit(UUID, &nr));
-	EXPECT_EQ(0, sysfs_write(LIMITS, "8F6AEF44-1A5D-1978-3D98-5CC4D0FA0446 0x10"));
-	EXPECT_EQ(16, get_limit(UUID, &nr));
-	EXPECT_EQ(1, nr);
-	EXPECT_EQ(0, set_limit("GPU-" OTHER, 0));
-	EXPECT_EQ(0, get_limit(OTHER, &nr));
-	EXPECT_EQ(2, nr);
-	EXPECT_EQ(0, set_limit("GPU-" UUID, -1));
-	EXPECT_EQ(-1, get_limit(UUID, &nr));
-	EXPECT_EQ(1, nr);
-	/* What is not there can be removed. */
-	EXPECT_EQ(0, set_limit(UUID, -1));
+	EXPECT_EQ(-ERANGE, sysfs_write(FILES UUID, "18446744073709551616"));
+	EXPECT_EQ(12345, get_limit(UUID));
+	EXPECT_EQ(0, sysfs_write(FILES UUID, "0x10\n"));
+	EXPECT_EQ(16, get_limit(UUID));
+	EXPECT_EQ(0, sysfs_write(FILES UUID, "0"));
+	EXPECT_EQ(0, get_limit(UUID));
+	EXPECT_EQ(0, sysfs_write(FILES UUID, "max\n"));
+	EXPECT_EQ(-1, get_limit(UUID));
+	EXPECT_EQ(77, get_limit(OTHER));
 
 	pid = fork();
 	ASSERT_LE(0, pid);
 	if (!pid) {
 		CHILD_CHECK(!become_nobody());
-		CHILD_CHECK(get_limit(OTHER, NULL) == 0);
-		CHILD_CHECK(set_limit(OTHER, 1) == -EACCES);
+		CHILD_CHECK(get_limit(OTHER) == 77);
+		CHILD_CHECK(sysfs_write(FILES OTHER, "1") == -EACCES);
+		CHILD_CHECK(sysfs_write(ADD, UUID) == -EACCES);
+		CHILD_CHECK(sysfs_write(REMOVE, OTHER) == -EACCES);
 		_exit(0);
 	}
 	EXPECT_EQ(0, child_status(pid));
-
-	/* As many as there is room for; one that is there can be changed. */
-	for (i = 1; i < MAX_LIMITS; i++) {
-		snprintf(line, sizeof(line),
-			 "00000000-0000-0000-0000-%012x", i);
-		EXPECT_EQ(0, set_limit(line, i));
-	}
-	EXPECT_EQ(-ENOSPC, set_limit(UUID, 1));
-	EXPECT_EQ(0, set_limit(OTHER, 77));
-	EXPECT_EQ(77, get_limit(OTHER, &nr));
-	EXPECT_EQ(MAX_LIMITS, nr);
-	EXPECT_EQ(0, set_limit(OTHER, -1));
-	EXPECT_EQ(0, set_limit(UUID, 1));
 	EXPECT_EQ(0, set_limit(UUID, -1));
-	for (i = 1; i < MAX_LIMITS; i++) {
-		snprintf(line, sizeof(line),
-			 "00000000-0000-0000-0000-%012x", i);
-		EXPECT_EQ(i, (unsigned int)get_limit(line, NULL));
-		EXPECT_EQ(0, set_limit(line, -1));
+	EXPECT_EQ(0, set_limit(OTHER, -1));
+}
+
+/* As many as there is room for; one that was removed makes room, and begins as a new one. */
+TEST(many)
+{
+	unsigned int i;
+	char name[40];
+
+	for (i = 1; i <= MAX_LIMITS; i++) {
+		snprintf(name, sizeof(name), "00000000-0000-0000-0000-%012x", i);
+		EXPECT_EQ(0, set_limit(name, i));
 	}
-	EXPECT_EQ(-1, get_limit(UUID, &nr));
-	EXPECT_EQ(0, nr);
+	EXPECT_EQ(-ENOSPC, sysfs_write(ADD, UUID));
+	EXPECT_EQ(-EEXIST, sysfs_write(ADD, name));
+	EXPECT_EQ(MAX_LIMITS, nr_files());
+	EXPECT_EQ(0, set_limit("00000000-0000-0000-0000-000000000007", -1));
+	EXPECT_EQ(0, sysfs_write(ADD, UUID));
+	EXPECT_EQ(-1, get_limit(UUID));
+	EXPECT_EQ(0, set_limit(UUID, -1));
+	for (i = 1; i <= MAX_LIMITS; i++) {
+		snprintf(name, sizeof(name), "00000000-0000-0000-0000-%012x", i);
+		EXPECT_EQ(i == 7 ? -2 : (int)i, (int)get_limit(name));
+		EXPECT_EQ(0, set_limit(name, -1));
+	}
+	EXPECT_EQ(0, nr_files());
+}
+
+static void *add_and_remove(void *arg)
+{
+	int *bad = arg, i;
+
+	for (i = 0; i < test_rounds(300); i++) {
+		const int ret = sysfs_write(i & 1 ? REMOVE : ADD, UUID);
+
+		if (ret && ret != -EEXIST && ret != -ENOENT)
+			*bad = ret;
+	}
+	return NULL;
+}
+
+/* Files come and go while they are read, written and removed by others. */
+TEST(at_once)
+{
+	pthread_t threads[3];
+	int bad[3] = { 0 }, i, ret;
+
+	for (i = 0; i < 3; i++)
+		ASSERT_EQ(0, pthread_create(&threads[i], NULL, add_and_remove, &bad[i]));
+	for (i = 0; i < test_rounds(300); i++) {
+		ret = sysfs_write(FILES UUID, "5");
+		EXPECT_TRUE(!ret || ret == -ENOENT || ret == -ENODEV);
+		EXPECT_NE(0, get_limit(UUID));
+	}
+	for (i = 0; i < 3; i++) {
+		pthread_join(threads[i], NULL);
+		EXPECT_EQ(0, bad[i]);
+	}
+	EXPECT_EQ(0, set_limit(UUID, -1));
+	EXPECT_EQ(0, nr_files());
 }
 
 FIXTURE(limit)
@@ -422,7 +499,7 @@ TEST_F(limit, traced)
 	ASSERT_EQ(0, trace_start());
 	EXPECT_EQ(NO, MAY(9));
 	trace_stop();
-	EXPECT_TRACED(1, "hetmem_limit_hit", "limit=foreign/limits value=%zu\n",
+	EXPECT_TRACED(1, "hetmem_limit_hit", "limit=foreign/GPU-UUID value=%zu\n",
 		      8 * page_size());
 	EXPECT_EQ(0, trace_count("hetmem_hint", ""));
 }

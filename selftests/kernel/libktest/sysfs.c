@@ -43,7 +43,6 @@ long nr_contexts(void)
 struct abi_file {
 	char name[64];		/* below SYSFS, "*" for <id> or <n> */
 	mode_t mode;
-	bool list;		/* lines, at first none */
 	bool there;
 };
 
@@ -53,14 +52,15 @@ struct abi {
 	unsigned int flaws;
 };
 
-/* "devices/0/name" and "devices/<id>/name" are "devices/" "*" "/name". */
+/* "devices/0/name" and "devices/<id>/name" are "devices/" "*" "/name"; "GPU-..." likewise. */
 static void abi_name(char *to, size_t size, const char *from)
 {
 	size_t n = 0;
 
 	while (*from && n < size - 1) {
-		if (n && to[n - 1] == '/' && (*from == '<' ||
-		    (*from >= '0' && *from <= '9'))) {
+		const bool digit = *from == '<' || (*from >= '0' && *from <= '9');
+
+		if (n && ((to[n - 1] == '/' && digit) || (n >= 4 && !memcmp(to + n - 4, "GPU-", 4)))) {
 			to[n++] = '*';
 			from += strcspn(from, "/");
 		} else {
@@ -92,8 +92,8 @@ static int abi_read(struct abi *abi)
 		} else if (file && sscanf(line, "Description: %127[^,.]",
 					  name) == 1) {
 			file->mode = !strcmp(name, "Read only") ? 0444 :
-				     !strcmp(name, "Read/write") ? 0644 : 0;
-			file->list = strstr(line, ", at first empty.") != NULL;
+				     !strcmp(name, "Read/write") ? 0644 :
+				     !strcmp(name, "Write only") ? 0200 : 0;
 		}
 	}
 	fclose(f);
@@ -131,7 +131,7 @@ static void abi_check_file(struct abi *abi, const char *name, mode_t mode)
 		if (abi->files[i].mode != (mode & 0777))
 			abi_flaw(abi, name, "not as readable, writable as documented");
 		snprintf(path, sizeof(path), SYSFS "%s", name);
-		if (!abi->files[i].list && !abi_one_value(path))
+		if (mode & 0444 && !abi_one_value(path))
 			abi_flaw(abi, name, "is not one value");
 		return;
 	}
