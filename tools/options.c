@@ -30,7 +30,7 @@ const struct options_of options_table[] = {
 		VALUE("policy", 'p', "local|interleave|interleave=NODES|prefer=NODE|bind=NODES"),
 		VALUE("spec", 's', "SPEC"),
 		VALUE("device", 'd', "SPEC"),
-		VALUE("device-set", 'D', "sync=on|sync=off"),
+		VALUE("device-set", 'D', "sync=on|sync=off|managed=on|managed=off|ipc=on|ipc=off"),
 		FLAG("agent", 'a'),
 		FLAG("mmap", 'M'),
 		VALUE("report", 'r', "FILE"),

@@ -35,7 +35,7 @@
  * struct options - what was typed
  * @policy: MPOL_*, -1: not given
  * @nodes: of @policy, as text; NULL: it has none
- * @device, @device_set: NULL: not given
+ * @device, @device_set: NULL: not given; @managed: the latter has managed=on
  * @blocks: an option is given that is about allocations of the host
  */
 struct options {
@@ -48,7 +48,8 @@ struct options {
 	bool mmap;
 	const char *report;
 	const char *device;
-	const char *device_set;
+	char *device_set;
+	bool managed;
 	bool blocks;
 	char **command;
 };
@@ -65,7 +66,7 @@ static int help(void)
 	     "  --mmap           large private anonymous mappings of mmap(), too\n"
 	     "  --report FILE    appends a line for each process when it ends\n"
 	     "  --device SPEC    CUDA's memory from a resource: 'limit(device-pool,max=20G)'\n"
-	     "  --device-set sync=off   cuMemFree() does not wait for earlier work\n\n"
+	     "  --device-set LIST  sync=off: cuMemFree() does not wait; managed=on, ipc=on\n\n"
 	     "COMMAND needs no change. What it starts gets the same. Programs that are linked\n"
 	     "statically, or set-user-ID, or have a malloc of their own, get nothing.\n\n"
 	     "Exit status: COMMAND's; 2 cannot do what was typed, 126 COMMAND cannot be run,\n"
@@ -172,6 +173,32 @@ static int parse_policy(struct options *o, const char *s)
 	return 0;
 }
 
+/* Adds words such as "sync=off", with commas. False: one is none of them. */
+static bool add_switches(struct options *o, const char *text)
+{
+#define SWITCH(name)	#name "=on", #name "=off",
+	static const char *const words[] = { HM_CUDA_SWITCHES(SWITCH) };
+#undef SWITCH
+	const char *word = text;
+	char *before = o->device_set;
+	size_t i, len;
+
+	do {
+		len = strcspn(word, ",");
+		for (i = 0; i < ARRAY_SIZE(words); i++)
+			if (strlen(words[i]) == len && !strncmp(words[i], word, len))
+				break;
+		if (i == ARRAY_SIZE(words))
+			return false;
+		if (!strncmp(word, "managed=", strlen("managed=")))
+			o->managed = !strncmp(word, "managed=on", len);
+		word += len;
+	} while (*word++);
+	o->device_set = xasprintf("%s%s%s", before ? before : "", before ? "," : "", text);
+	free(before);
+	return true;
+}
+
 /* 0, or the exit status; -1 for help. */
 static int parse(struct options *o, int argc, char **argv)
 {
@@ -191,9 +218,9 @@ static int parse(struct options *o, int argc, char **argv)
 			o->device = optarg;
 			break;
 		case 'D':
-			if (strcmp(optarg, "sync=on") && strcmp(optarg, "sync=off"))
-				return usage_error("run", "'%s' is not sync=on or sync=off", optarg);
-			o->device_set = optarg;
+			if (!add_switches(o, optarg))
+				return usage_error("run", "'%s' is not one of " HM_CUDA_SET_VALUES,
+						   optarg);
 			break;
 		case 'm':
 			if (!hm_parse_size(optarg, &o->min) ||
@@ -269,7 +296,7 @@ static int try_spec(const char *text, bool agent)
 }
 
 /* Whether the spec works on the first device. 0, or the exit status. */
-static int try_device(const char *text)
+static int try_device(const char *text, bool managed)
 {
 	const struct hetmem_params params = { .size = sizeof(params), .driver = "cuda" };
 	struct hetmem_access access = { .size = sizeof(access) };
@@ -288,6 +315,9 @@ static int try_device(const char *text)
 	} else {
 		if (hetmem_resource_access(res, &access) || !(access.devices & 1))
 			status = complain(EXIT_USAGE, "run", "device 0 cannot use all memory of '%s'; take device-pool",
+					  text);
+		else if (managed && !access.host)
+			status = complain(EXIT_USAGE, "run", "managed=on: the CPU cannot use all memory of '%s'; take pool(managed)",
 					  text);
 		hetmem_resource_destroy(res);
 	}
@@ -566,7 +596,7 @@ int cmd_run(int argc, char **argv)
 	if (!status && o.spec)
 		status = try_spec(o.spec, o.agent);
 	if (!status && o.device)
-		status = try_device(o.device);
+		status = try_device(o.device, o.managed);
 	if (!status)
 		status = check_command(o.command[0], o.blocks);
 	if (!status && o.blocks)
@@ -576,5 +606,6 @@ int cmd_run(int argc, char **argv)
 	if (!status)
 		status = start(o.command);
 	free(o.nodes);
+	free(o.device_set);
 	return status;
 }

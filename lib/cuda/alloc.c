@@ -64,6 +64,8 @@ CUresult hm_cuda_alloc(struct hm_cuda_device *d, enum hm_cuda_kind kind, size_t 
 		hetmem_free(d->resource, p, size, stream);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	if (kind == HM_CUDA_ASYNC)
+		hm_cuda_pool_add(d->handle, size);
 	*ptr = (uintptr_t)p;
 	return CUDA_SUCCESS;
 }
@@ -84,7 +86,7 @@ CUresult HM_CUDA_EXPORT cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 	d = hm_cuda_device(hm_cuda_current(), &error);
 	if (error)
 		return error;
-	return d ? hm_cuda_alloc(d, HM_CUDA_SERVED, size, HETMEM_STREAM_HOST, NULL, ptr) :
+	return d && !hm_cuda_ipc ? hm_cuda_alloc(d, HM_CUDA_SERVED, size, HETMEM_STREAM_HOST, NULL, ptr) :
 		hm_cuda_alloc_charged(ptr, size);
 }
 
@@ -107,6 +109,23 @@ static size_t pitch_unit(unsigned int element)
 	return known;
 }
 
+/* The driver's own rows. Their size is known afterwards. */
+static CUresult pitch_charged(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
+			      unsigned int element)
+{
+	CUresult res = HM_CUDA_NEXT(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
+	CUdevice device;
+
+	if (res || hm_cuda_is_child() || !hm_cuda_current_device(&device))
+		return res;
+	if (!hm_cuda_charge(device, *pitch * height)) {
+		HM_CUDA_NEXT(cuMemFree_v2)(*ptr);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	hm_cuda_note_charged(device, hm_cuda_current(), *ptr, *pitch * height);
+	return CUDA_SUCCESS;
+}
+
 CUresult HM_CUDA_EXPORT cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width,
 					   size_t height, unsigned int element)
 {
@@ -125,10 +144,10 @@ CUresult HM_CUDA_EXPORT cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size
 		d = hm_cuda_device(hm_cuda_current(), &error);
 	if (res || error)
 		return res ? res : error;
-	unit = d ? pitch_unit(element) : 0;
+	unit = d && !hm_cuda_ipc ? pitch_unit(element) : 0;
 	if (!unit || __builtin_add_overflow(width, unit - 1, &row) ||
 	    __builtin_mul_overflow(row / unit * unit, height, &size))
-		return HM_CUDA_NEXT(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
+		return pitch_charged(ptr, pitch, width, height, element);
 	res = hm_cuda_alloc(d, HM_CUDA_SERVED, size, HETMEM_STREAM_HOST, NULL, ptr);
 	if (!res)
 		*pitch = row / unit * unit;
@@ -166,6 +185,8 @@ CUresult hm_cuda_free(const struct hm_cuda_block *block, CUstream stream)
 	struct hm_cuda_device *d = hm_cuda_open_device(block->device);
 	int err = d ? hetmem_free(d->resource, (void *)block->range.start, 0, stream) : -EINVAL;
 
+	if (!err && block->kind == HM_CUDA_ASYNC)
+		hm_cuda_pool_sub(block->device, block->range.end - block->range.start);
 	return result_of(err);
 }
 
@@ -262,7 +283,7 @@ static void correct(const struct hm_cuda_block *block, CUpointer_attribute attri
 		return;
 	switch ((int)attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
-		*(CUcontext *)data = block->kind == HM_CUDA_SERVED ? block->ctx : NULL;
+		*(CUcontext *)data = block->kind == HM_CUDA_ASYNC ? NULL : block->ctx;
 		break;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		*(unsigned long long *)data = block->id;
@@ -272,6 +293,16 @@ static void correct(const struct hm_cuda_block *block, CUpointer_attribute attri
 		break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
 		*(size_t *)data = block->range.end - block->range.start;
+		break;
+	/* Called booleans; the driver writes four bytes. */
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+		*(unsigned int *)data = block->kind == HM_CUDA_MANAGED;
+		break;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		*(unsigned int *)data = false;
+		break;
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+		*(cuuint64_t *)data = CU_MEM_HANDLE_TYPE_NONE;
 		break;
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
 		*(CUmemoryPool *)data = block->pool;
@@ -291,6 +322,25 @@ CUresult HM_CUDA_EXPORT cuPointerGetAttribute(void *data, CUpointer_attribute at
 	if (!res && find_served(ptr, &block))
 		correct(&block, attribute, data);
 	return res;
+}
+
+/*
+ * A handle of the driver's would be of the memory around a block, and show other blocks to the
+ * process that opens it.
+ */
+CUresult HM_CUDA_EXPORT cuIpcGetMemHandle(void *handle, CUdeviceptr ptr)
+{
+	static bool told;
+	struct hm_cuda_block block;
+
+	if (!hm_cuda_is_active())
+		return HM_CUDA_NEXT(cuIpcGetMemHandle)(handle, ptr);
+	HM_CUDA_COUNT(cuIpcGetMemHandle);
+	if (!find_served(ptr, &block))
+		return HM_CUDA_NEXT(cuIpcGetMemHandle)(handle, ptr);
+	if (!__atomic_exchange_n(&told, true, __ATOMIC_RELAXED))
+		hm_cuda_say("cuIpcGetMemHandle: memory of a spec cannot be shared; run with '--device-set ipc=on'");
+	return HM_CUDA_NEXT(cuIpcGetMemHandle)(handle, NO_ADDRESS);
 }
 
 CUresult HM_CUDA_EXPORT cuPointerGetAttributes(unsigned int nr, CUpointer_attribute *attributes,

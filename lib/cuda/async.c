@@ -223,7 +223,7 @@ static CUresult serve_free(CUdeviceptr ptr, CUstream stream, CUstream meant, fre
 
 	if (!ptr || hm_cuda_is_child())
 		return next(ptr, stream);
-	if (!hm_cuda_block_take(ptr, HM_CUDA_KINDS_SERVED, &block))
+	if (!hm_cuda_block_take(ptr, HM_CUDA_KINDS_ORDERED, &block))
 		return hm_cuda_is_region(ptr) ? next(NO_ADDRESS, stream) :
 			free_charged(ptr, stream, next);
 	/* Only a graph's own memory is freed in its capture: the driver refuses this. */

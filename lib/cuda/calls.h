@@ -9,8 +9,8 @@
 #define HETMEM_CUDA_CALLS_H
 
 #define HM_CUDA_CALLS(P, S) \
-P(cuArray3DCreate) P(cuArray3DCreate_v2) P(cuArray3DGetDescriptor) P(cuArray3DGetDescriptor_v2) \
-P(cuArrayCreate) P(cuArrayCreate_v2) P(cuArrayDestroy) P(cuArrayGetDescriptor) \
+P(cuArray3DCreate) S(cuArray3DCreate_v2) P(cuArray3DGetDescriptor) P(cuArray3DGetDescriptor_v2) \
+P(cuArrayCreate) S(cuArrayCreate_v2) S(cuArrayDestroy) P(cuArrayGetDescriptor) \
 P(cuArrayGetDescriptor_v2) P(cuArrayGetMemoryRequirements) P(cuArrayGetPlane) \
 P(cuArrayGetSparseProperties) P(cuCheckpointProcessCheckpoint) \
 P(cuCheckpointProcessGetRestoreThreadId) P(cuCheckpointProcessGetState) P(cuCheckpointProcessLock) \
@@ -53,7 +53,7 @@ P(cuGLInit) P(cuGLMapBufferObject) P(cuGLMapBufferObjectAsync) P(cuGLMapBufferOb
 P(cuGLMapBufferObjectAsync_v2_ptsz) P(cuGLMapBufferObject_v2) P(cuGLMapBufferObject_v2_ptds) \
 P(cuGLRegisterBufferObject) P(cuGLSetBufferObjectMapFlags) P(cuGLUnmapBufferObject) \
 P(cuGLUnmapBufferObjectAsync) P(cuGLUnregisterBufferObject) P(cuGetErrorName) P(cuGetErrorString) \
-P(cuGetExportTable) S(cuGetProcAddress) S(cuGetProcAddress_v2) P(cuGraphAddBatchMemOpNode) \
+S(cuGetExportTable) S(cuGetProcAddress) S(cuGetProcAddress_v2) P(cuGraphAddBatchMemOpNode) \
 P(cuGraphAddChildGraphNode) P(cuGraphAddDependencies) P(cuGraphAddDependencies_v2) \
 P(cuGraphAddEmptyNode) P(cuGraphAddEventRecordNode) P(cuGraphAddEventWaitNode) \
 P(cuGraphAddExternalSemaphoresSignalNode) P(cuGraphAddExternalSemaphoresWaitNode) \
@@ -97,7 +97,7 @@ P(cuGraphicsVDPAURegisterOutputSurface) P(cuGraphicsVDPAURegisterVideoSurface) P
 P(cuGreenCtxDestroy) P(cuGreenCtxGetDevResource) P(cuGreenCtxGetId) P(cuGreenCtxRecordEvent) \
 P(cuGreenCtxStreamCreate) P(cuGreenCtxWaitEvent) P(cuImportExternalMemory) \
 P(cuImportExternalSemaphore) P(cuInit) P(cuIpcCloseMemHandle) P(cuIpcGetEventHandle) \
-P(cuIpcGetMemHandle) P(cuIpcOpenEventHandle) P(cuIpcOpenMemHandle) P(cuIpcOpenMemHandle_v2) \
+S(cuIpcGetMemHandle) P(cuIpcOpenEventHandle) P(cuIpcOpenMemHandle) P(cuIpcOpenMemHandle_v2) \
 P(cuKernelGetAttribute) P(cuKernelGetFunction) P(cuKernelGetLibrary) P(cuKernelGetName) \
 P(cuKernelGetParamInfo) P(cuKernelSetAttribute) P(cuKernelSetCacheConfig) P(cuLaunch) \
 P(cuLaunchCooperativeKernel) P(cuLaunchCooperativeKernelMultiDevice) \
@@ -124,9 +124,9 @@ P(cuMemGetMemPool) P(cuMemHostAlloc) P(cuMemHostGetDevicePointer) P(cuMemHostGet
 P(cuMemHostGetFlags) P(cuMemHostRegister) P(cuMemHostRegister_v2) P(cuMemHostUnregister) \
 S(cuMemImportFromShareableHandle) S(cuMemMap) P(cuMemMapArrayAsync) P(cuMemMapArrayAsync_ptsz) \
 P(cuMemPoolCreate) P(cuMemPoolDestroy) P(cuMemPoolExportPointer) \
-P(cuMemPoolExportToShareableHandle) P(cuMemPoolGetAccess) P(cuMemPoolGetAttribute) \
+P(cuMemPoolExportToShareableHandle) P(cuMemPoolGetAccess) S(cuMemPoolGetAttribute) \
 P(cuMemPoolImportFromShareableHandle) P(cuMemPoolImportPointer) P(cuMemPoolSetAccess) \
-P(cuMemPoolSetAttribute) P(cuMemPoolTrimTo) P(cuMemPrefetchAsync) P(cuMemPrefetchAsync_ptsz) \
+S(cuMemPoolSetAttribute) S(cuMemPoolTrimTo) P(cuMemPrefetchAsync) P(cuMemPrefetchAsync_ptsz) \
 P(cuMemPrefetchAsync_v2) P(cuMemPrefetchAsync_v2_ptsz) P(cuMemPrefetchBatchAsync) \
 P(cuMemPrefetchBatchAsync_ptsz) P(cuMemRangeGetAttribute) P(cuMemRangeGetAttributes) \
 S(cuMemRelease) S(cuMemRetainAllocationHandle) P(cuMemSetAccess) P(cuMemSetMemPool) S(cuMemUnmap) \
@@ -155,7 +155,7 @@ P(cuMemsetD2D32Async_ptsz) P(cuMemsetD2D32_v2) P(cuMemsetD2D32_v2_ptds) P(cuMems
 P(cuMemsetD2D8Async) P(cuMemsetD2D8Async_ptsz) P(cuMemsetD2D8_v2) P(cuMemsetD2D8_v2_ptds) \
 P(cuMemsetD32) P(cuMemsetD32Async) P(cuMemsetD32Async_ptsz) P(cuMemsetD32_v2) \
 P(cuMemsetD32_v2_ptds) P(cuMemsetD8) P(cuMemsetD8Async) P(cuMemsetD8Async_ptsz) P(cuMemsetD8_v2) \
-P(cuMemsetD8_v2_ptds) P(cuMipmappedArrayCreate) P(cuMipmappedArrayDestroy) \
+P(cuMemsetD8_v2_ptds) S(cuMipmappedArrayCreate) S(cuMipmappedArrayDestroy) \
 P(cuMipmappedArrayGetLevel) P(cuMipmappedArrayGetMemoryRequirements) \
 P(cuMipmappedArrayGetSparseProperties) P(cuModuleEnumerateFunctions) P(cuModuleGetFunction) \
 P(cuModuleGetFunctionCount) P(cuModuleGetGlobal) P(cuModuleGetGlobal_v2) P(cuModuleGetLoadingMode) \

@@ -81,14 +81,37 @@ CUresult hm_cuda_free_charged(CUdeviceptr ptr)
 	return res;
 }
 
+/* The device that serves managed memory; NULL: none. */
+static struct hm_cuda_device *managed_device(CUdeviceptr *ptr, size_t size, unsigned int flags,
+					     CUresult *error)
+{
+	CUdeviceptr none = 0;
+
+	*error = CUDA_SUCCESS;
+	/* Other flags are about streams, which a pool's blocks know nothing of. */
+	if (!hm_cuda_managed || !ptr || !size || flags != CU_MEM_ATTACH_GLOBAL ||
+	    hm_cuda_is_child())
+		return NULL;
+	*error = HM_CUDA_NEXT(cuMemAllocManaged)(&none, 0, flags);
+	if (*error != CUDA_ERROR_INVALID_VALUE)
+		return NULL;
+	return hm_cuda_device(hm_cuda_current(), error);
+}
+
 CUresult HM_CUDA_EXPORT cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
 {
+	struct hm_cuda_device *d;
 	CUdevice device;
 	CUresult res;
 
 	if (!hm_cuda_is_active())
 		return HM_CUDA_NEXT(cuMemAllocManaged)(ptr, size, flags);
 	HM_CUDA_COUNT(cuMemAllocManaged);
+	d = managed_device(ptr, size, flags, &res);
+	if (res)
+		return res;
+	if (d)
+		return hm_cuda_alloc(d, HM_CUDA_MANAGED, size, HETMEM_STREAM_HOST, NULL, ptr);
 	if (!ptr || !size || hm_cuda_is_child() || !hm_cuda_current_device(&device))
 		return HM_CUDA_NEXT(cuMemAllocManaged)(ptr, size, flags);
 	if (!hm_cuda_charge(device, size))
@@ -106,6 +129,12 @@ static void uncharge_block(const struct hm_cuda_block *block)
 	hm_cuda_uncharge(block->device, block->range.end - block->range.start);
 }
 
+static void end_context(CUcontext ctx)
+{
+	hm_cuda_block_drop(0, ctx, uncharge_block);
+	hm_cuda_array_drop(0, ctx);
+}
+
 /* The driver frees what a context of the program has. Primary contexts are refused there. */
 #define DESTROY(name)							\
 CUresult HM_CUDA_EXPORT name(CUcontext ctx)				\
@@ -116,7 +145,7 @@ CUresult HM_CUDA_EXPORT name(CUcontext ctx)				\
 		return res;						\
 	HM_CUDA_COUNT(name);						\
 	if (!res && ctx && !hm_cuda_is_child())				\
-		hm_cuda_block_drop(0, ctx, uncharge_block);		\
+		end_context(ctx);					\
 	return res;							\
 }
 

@@ -6,9 +6,10 @@
  * entry.c has what the linker sees: a symbol for each function of the driver (calls.h), and
  * dlsym() and dlvsym(). reach.c finds the driver and replaces the driver's functions wherever
  * a program asks for them. alloc.c serves allocations, charge.c charges what the driver
- * allocates, handle.c what the program makes by cuMemCreate(), context.c follows primary
- * contexts and captures. world.c opens the library and the resource of a device at the first
- * served call; block.c knows what is allocated.
+ * allocates, handle.c what the program makes by cuMemCreate(), array.c arrays. pool.c answers
+ * for the default pool. context.c follows primary contexts and captures. world.c opens the
+ * library and the resource of a device at the first served call; block.c knows what is
+ * allocated.
  *
  * libhetmem.a is part of this object, and calls the driver itself: it never calls in here.
  *
@@ -95,8 +96,13 @@ struct hm_cuda_device {
 __attribute__((format(printf, 1, 2)))
 void hm_cuda_say(const char *fmt, ...);
 
-/* HETMEM_CUDA_SET: cuMemFree() waits for earlier work. */
-extern bool hm_cuda_sync;
+/*
+ * HETMEM_CUDA_SET. sync: cuMemFree() waits for earlier work. managed: cuMemAllocManaged() is
+ * served. ipc: the driver makes all memory of cuMemAlloc().
+ */
+#define HM_CUDA_DECLARE(name)	extern bool hm_cuda_##name;
+HM_CUDA_SWITCHES(HM_CUDA_DECLARE)
+#undef HM_CUDA_DECLARE
 
 /* Reads the variables. True: programs are served. A spec that is wrong ends the process. */
 bool hm_cuda_read_settings(void);
@@ -134,6 +140,7 @@ void hm_cuda_end_device(CUdevice handle);
 enum hm_cuda_kind {
 	HM_CUDA_SERVED,		/* allocated by cuMemAlloc() and the like */
 	HM_CUDA_ASYNC,		/* allocated by cuMemAllocAsync() and the like */
+	HM_CUDA_MANAGED,	/* allocated by cuMemAllocManaged() */
 	HM_CUDA_CHARGED,	/* the driver's, charged to the limit */
 };
 
@@ -173,7 +180,9 @@ void hm_cuda_region_add(CUdeviceptr ptr);
 void hm_cuda_region_remove(CUdeviceptr ptr);
 bool hm_cuda_is_region(CUdeviceptr ptr);
 
-#define HM_CUDA_KINDS_SERVED	(1U << HM_CUDA_SERVED | 1U << HM_CUDA_ASYNC)
+/* What cuMemFreeAsync() frees, and what cuMemFree() does. */
+#define HM_CUDA_KINDS_ORDERED	(1U << HM_CUDA_SERVED | 1U << HM_CUDA_ASYNC)
+#define HM_CUDA_KINDS_SERVED	(HM_CUDA_KINDS_ORDERED | 1U << HM_CUDA_MANAGED)
 
 /* context.c */
 
@@ -214,5 +223,15 @@ CUresult hm_cuda_free_charged(CUdeviceptr ptr);
 
 /* Charges the memory of the program's handles to a device that was just opened. */
 void hm_cuda_recharge(struct hm_cuda_device *device);
+
+/* array.c */
+
+/* Forgets the arrays of @ctx, and takes them off the limit; NULL: those of the device. */
+void hm_cuda_array_drop(CUdevice device, CUcontext ctx);
+
+/* pool.c: what the program has by cuMemAllocAsync() */
+void hm_cuda_pool_add(CUdevice device, size_t size);
+void hm_cuda_pool_sub(CUdevice device, size_t size);
+void hm_cuda_pool_forget(CUdevice device);
 
 #endif /* HETMEM_CUDA_CUDA_H */

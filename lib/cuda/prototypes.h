@@ -8,10 +8,31 @@
 
 #include "driver/cuda_types.h"
 
+/* CUDA_ARRAY_DESCRIPTOR */
+struct hm_cuda_array_2d {
+	size_t width;
+	size_t height;
+	int format;
+	unsigned int channels;
+};
+
+/* CUDA_ARRAY3D_DESCRIPTOR */
+struct hm_cuda_array_shape {
+	size_t width;
+	size_t height;
+	size_t depth;
+	int format;
+	unsigned int channels;
+	unsigned int flags;
+};
+
 /* reach.c */
 CUresult cuGetProcAddress(const char *symbol, void **fn, int version, cuuint64_t flags);
 CUresult cuGetProcAddress_v2(const char *symbol, void **fn, int version, cuuint64_t flags,
 			     CUdriverProcAddressQueryResult *status);
+
+/* world.c */
+CUresult cuGetExportTable(const void **table, const CUuuid *id);
 
 /* context.c */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device);
@@ -40,6 +61,7 @@ CUresult cuMemFree_v2(CUdeviceptr ptr);
 CUresult cuMemGetInfo_v2(size_t *available, size_t *total);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr);
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
+CUresult cuIpcGetMemHandle(void *handle, CUdeviceptr ptr);
 CUresult cuPointerGetAttributes(unsigned int nr, CUpointer_attribute *attributes, void **data,
 				CUdeviceptr ptr);
 
@@ -71,5 +93,18 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 				      CUmemAllocationHandleType type, unsigned long long flags);
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
 					CUmemAllocationHandleType type);
+
+/* array.c */
+CUresult cuArrayCreate_v2(void **array, const struct hm_cuda_array_2d *desc);
+CUresult cuArray3DCreate_v2(void **array, const struct hm_cuda_array_shape *desc);
+CUresult cuArrayDestroy(void *array);
+CUresult cuMipmappedArrayCreate(void **array, const struct hm_cuda_array_shape *desc,
+				unsigned int levels);
+CUresult cuMipmappedArrayDestroy(void *array);
+
+/* pool.c */
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep);
 
 #endif /* HETMEM_CUDA_PROTOTYPES_H */

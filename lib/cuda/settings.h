@@ -7,8 +7,10 @@
 
 /* The spec of device memory. Without it nothing is interposed. */
 #define HM_CUDA_SPEC	"HETMEM_CUDA_SPEC"
-/* "sync=off": cuMemFree() does not wait for earlier work. */
+/* NAME=on and NAME=off of these, with commas. */
 #define HM_CUDA_SET	"HETMEM_CUDA_SET"
+#define HM_CUDA_SWITCHES(X)	X(sync) X(managed) X(ipc)
+#define HM_CUDA_SET_VALUES	"sync=, managed= or ipc=, and on or off"
 /* A file: a line is appended to it when a process ends. */
 #define HM_CUDA_REPORT	"HETMEM_CUDA_REPORT"
 

@@ -25,6 +25,8 @@
 #define REPORT_MOST	16384
 
 bool hm_cuda_sync = true;
+bool hm_cuda_managed;
+bool hm_cuda_ipc;
 
 static const char *spec_text;
 static const char *report;
@@ -54,17 +56,18 @@ static bool set(const char *word, size_t len)
 {
 	static const struct {
 		const char *text;
-		bool sync;
+		bool *where, value;
 	} words[] = {
-		{ "sync=on", true },
-		{ "sync=off", false },
+#define SWITCH(name)	{ #name "=on", &hm_cuda_##name, true }, { #name "=off", &hm_cuda_##name, false },
+		HM_CUDA_SWITCHES(SWITCH)
+#undef SWITCH
 	};
 	size_t i;
 
 	for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
 		if (strlen(words[i].text) != len || strncmp(words[i].text, word, len))
 			continue;
-		hm_cuda_sync = words[i].sync;
+		*words[i].where = words[i].value;
 		return true;
 	}
 	return false;
@@ -89,7 +92,8 @@ bool hm_cuda_read_settings(void)
 		len = strcspn(words, ",");
 		if (set(words, len))
 			continue;
-		hm_cuda_say(HM_CUDA_SET ": '%.*s' is not sync=on or sync=off", (int)len, words);
+		hm_cuda_say(HM_CUDA_SET ": '%.*s' is not one of " HM_CUDA_SET_VALUES, (int)len,
+			    words);
 		_exit(2);
 	}
 	return true;
@@ -245,6 +249,9 @@ static int open_resource(struct hm_cuda_device *d, int ordinal, CUcontext *ctx)
 	if (!err && !(access.devices >> ordinal & 1))
 		err = hm_error(-EINVAL, "devices cannot use all memory of '%s'; take device-pool",
 			       spec_text);
+	if (!err && hm_cuda_managed && !access.host)
+		err = hm_error(-EINVAL, "managed=on: the CPU cannot use all memory of '%s'; take pool(managed)",
+			       spec_text);
 	if (err) {
 		hetmem_resource_destroy(d->resource);
 		d->resource = NULL;
@@ -341,11 +348,64 @@ void hm_cuda_end_device(CUdevice handle)
 	if (d) {
 		__atomic_store_n(&d->ctx, NULL, __ATOMIC_RELEASE);
 		hm_cuda_block_drop(handle, NULL, forget);
+		hm_cuda_array_drop(handle, NULL);
+		hm_cuda_pool_forget(handle);
 		hetmem_resource_destroy(d->resource);
 		d->resource = NULL;
 		hm_device_release(hm, ordinal_of(handle));
 	}
 	pthread_mutex_unlock(&opening);
+}
+
+/* Tables of functions that programs asked for, by their id. */
+#define TABLES	32
+
+static struct {
+	CUuuid id;
+	unsigned long count;
+} tables[TABLES];
+static unsigned int nr_tables;
+static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+
+/* More than TABLES different ones are not told apart: they are in the count of the call. */
+static void count_table(const CUuuid *id)
+{
+	unsigned int i;
+
+	pthread_mutex_lock(&counting);
+	for (i = 0; i < nr_tables && memcmp(&tables[i].id, id, sizeof(*id)); i++)
+		;
+	if (i == nr_tables && i < TABLES)
+		tables[nr_tables++].id = *id;
+	if (i < nr_tables)
+		tables[i].count++;
+	pthread_mutex_unlock(&counting);
+}
+
+CUresult HM_CUDA_EXPORT cuGetExportTable(const void **table, const CUuuid *id)
+{
+	if (hm_cuda_is_active()) {
+		HM_CUDA_COUNT(cuGetExportTable);
+		if (id && !hm_cuda_is_child())
+			count_table(id);
+	}
+	return HM_CUDA_NEXT(cuGetExportTable)(table, id);
+}
+
+/* Appends " table:ID=COUNT" for each. Returns the new length. */
+static size_t print_tables(char *line, size_t len, size_t size)
+{
+	unsigned int i, byte;
+
+	for (i = 0; i < nr_tables && size - len > 80; i++) {
+		len += snprintf(line + len, size - len, " table:");
+		for (byte = 0; byte < sizeof(CUuuid); byte++)
+			len += snprintf(line + len, size - len, "%s%02x",
+					byte >= 4 && byte <= 10 && byte % 2 == 0 ? "-" : "",
+					(unsigned char)tables[i].id.bytes[byte]);
+		len += snprintf(line + len, size - len, "=%lu", tables[i].count);
+	}
+	return len;
 }
 
 /* Appends " NAME=COUNT" for each function that was called. Returns the new length. */
@@ -384,6 +444,7 @@ static void end(void)
 	if (n < 0 || fd < 0)
 		return;
 	len = print_counts(line, n, sizeof(line) - 1);
+	len = print_tables(line, len, sizeof(line) - 1);
 	line[len++] = '\n';
 	/* One write: lines of processes that end together do not mix. */
 	if (write(fd, line, len) < 0)

@@ -205,6 +205,42 @@ static CUresult my_set_pool(ARGS)
 	return CUDA_SUCCESS;
 }
 
+/* Arrays have no contents here. A handle is the address of a byte. */
+static struct {
+	pthread_mutex_t lock;
+	char *live[64];
+} arrays = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static CUresult my_array(ARGS)
+{
+	size_t i;
+
+	(void)b, (void)c, (void)d, (void)e, (void)f, (void)g, (void)h;
+	pthread_mutex_lock(&arrays.lock);
+	for (i = 0; i < 64 && arrays.live[i]; i++)
+		;
+	if (i < 64)
+		*(char **)a = arrays.live[i] = malloc(1);
+	pthread_mutex_unlock(&arrays.lock);
+	return i < 64 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult my_array_destroy(ARGS)
+{
+	size_t i;
+
+	(void)b, (void)c, (void)d, (void)e, (void)f, (void)g, (void)h;
+	pthread_mutex_lock(&arrays.lock);
+	for (i = 0; i < 64 && (!a || arrays.live[i] != (char *)a); i++)
+		;
+	if (i < 64) {
+		free(arrays.live[i]);
+		arrays.live[i] = NULL;
+	}
+	pthread_mutex_unlock(&arrays.lock);
+	return i < 64 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 /* The calling thread's stream is what NULL means in these. */
 #define PER_THREAD(fn, name, stream)					\
 static CUresult fn(ARGS)						\
@@ -235,6 +271,11 @@ static call_fn *const mine[NR_CALLS] = {
 	[CALL_cuCtxGetDevice] = my_get_device,
 	[CALL_cuMemAllocPitch_v2] = my_pitch,
 	[CALL_cuDeviceSetMemPool] = my_set_pool,
+	[CALL_cuArrayCreate_v2] = my_array,
+	[CALL_cuArray3DCreate_v2] = my_array,
+	[CALL_cuMipmappedArrayCreate] = my_array,
+	[CALL_cuArrayDestroy] = my_array_destroy,
+	[CALL_cuMipmappedArrayDestroy] = my_array_destroy,
 	[CALL_cuMemAllocAsync_ptsz] = my_alloc_async,
 	[CALL_cuMemAllocFromPoolAsync_ptsz] = my_from_pool,
 	[CALL_cuMemFreeAsync_ptsz] = my_free_async,

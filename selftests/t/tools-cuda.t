@@ -19,15 +19,18 @@ wrong '--device that is empty' 'is empty' run --device '' true
 wrong '--device of host memory' "device 0 cannot use.*take device-pool" run --device 'pool(host)' true
 wrong '--device of a device that is not there' 'no device 9' run --device 'pool(vmm(device=9))' true
 wrong '--device-set alone' "needs '--device'" run --device-set sync=off true
-wrong '--device-set that is wrong' 'not sync=on or sync=off' run --device device-pool --device-set sync true
+for set in sync sync=maybe '' 'sync=on,' ',sync=on' 'sync=on managed=on' managed=1; do
+	wrong "--device-set $set" 'is not one of sync=, managed= or ipc=' run --device device-pool --device-set "$set" true
+done
+wrong 'managed=on of device memory' 'managed=on: the CPU cannot use.*take pool.managed' run --device device-pool --device-set sync=off,managed=on true
 wrong 'a static program' 'is linked statically' run --device device-pool /bin/busybox true
 HETMEM_CUDA_PRELOAD=$tmp/none wrong 'a library that is not there' 'HETMEM_CUDA_PRELOAD' run --device device-pool true
 LD_LIBRARY_PATH='' wrong 'no driver' 'libcuda.so.1 not found' run --device device-pool true
-for set in sync= sync=maybe x ','; do
+for set in sync= sync=maybe x ',' managed ipc=2; do
 	LD_PRELOAD=$library HETMEM_CUDA_SPEC=device-pool HETMEM_CUDA_SET=$set /bin/true 2>"$tmp/err"
 	status=$?
 	: >"$tmp/out"
-	one_line 2 'HETMEM_CUDA_SET: .* is not sync=on or sync=off'
+	one_line 2 'HETMEM_CUDA_SET: .* is not one of sync=, managed= or ipc='
 	judge "HETMEM_CUDA_SET=$set"
 done
 LD_PRELOAD=$library HETMEM_CUDA_SPEC='limit(' /bin/true 2>"$tmp/err"
@@ -69,14 +72,19 @@ done
 for pool in device-pool 'pool(device)' 'stats(pool(async))' 'pool(vmm,handle=2M)'; do
 	check "serve: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/serve"
 	check "threads: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/threads"
+	check "charged: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/charged"
 	check "handles: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/handles" $RANDOM
 done
 check 'sync=off' "$hetmem" run --device 'limit(device-pool,max=64M)' --device-set sync=off "$programs/serve" nosync
+check 'managed=on' "$hetmem" run --device 'limit(pool(managed),max=64M)' --device-set managed=on "$programs/charged" managed
+check 'ipc=on' "$hetmem" run --device 'limit(device-pool,max=64M)' --device-set ipc=on "$programs/charged" ipc
 check 'check mode has nothing to say' env HETMEM_SOFT_CHECK=1 "$hetmem" run --device 'limit(device-pool,max=64M)' "$programs/serve"
 
 # Reports and recordings.
 check 'a report' "$hetmem" run --device device-pool --report "$tmp/report" "$programs/threads" child
 also 'counts by name' grep -Eq '^pid=[0-9]+ command=threads unknown=0 (.* )?cuInit=1 .*cuMemAlloc_v2=1 ' "$tmp/report"
+check 'a report of tables' "$hetmem" run --device 'limit(device-pool,max=64M)' --report "$tmp/tables" "$programs/charged"
+also 'counts them by id' grep -q ' table:01020300-0000-0000-0000-0000000000ff=2$' "$tmp/tables"
 check 'a recording' "$hetmem" run --device "log(device-pool,file=$tmp/log.csv)" "$programs/threads" child
 also 'has the calls' grep -q alloc "$tmp/log.csv"
 check 'can be replayed' env HETMEM_DRIVER=soft "$hetmem" replay "$tmp/log.csv"
