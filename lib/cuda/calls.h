@@ -17,8 +17,8 @@ P(cuCheckpointProcessGetRestoreThreadId) P(cuCheckpointProcessGetState) P(cuChec
 P(cuCheckpointProcessRestore) P(cuCheckpointProcessUnlock) P(cuCoredumpGetAttribute) \
 P(cuCoredumpGetAttributeGlobal) P(cuCoredumpSetAttribute) P(cuCoredumpSetAttributeGlobal) \
 P(cuCtxAttach) P(cuCtxCreate) P(cuCtxCreate_v2) P(cuCtxCreate_v3) P(cuCtxCreate_v4) \
-S(cuCtxDestroy) S(cuCtxDestroy_v2) P(cuCtxDetach) P(cuCtxDisablePeerAccess) \
-P(cuCtxEnablePeerAccess) P(cuCtxFromGreenCtx) P(cuCtxGetApiVersion) P(cuCtxGetCacheConfig) \
+S(cuCtxDestroy) S(cuCtxDestroy_v2) P(cuCtxDetach) S(cuCtxDisablePeerAccess) \
+S(cuCtxEnablePeerAccess) P(cuCtxFromGreenCtx) P(cuCtxGetApiVersion) P(cuCtxGetCacheConfig) \
 P(cuCtxGetCurrent) P(cuCtxGetDevResource) P(cuCtxGetDevice) P(cuCtxGetDevice_v2) \
 P(cuCtxGetExecAffinity) P(cuCtxGetFlags) P(cuCtxGetId) P(cuCtxGetLimit) P(cuCtxGetSharedMemConfig) \
 P(cuCtxGetStreamPriorityRange) P(cuCtxPopCurrent) P(cuCtxPopCurrent_v2) P(cuCtxPushCurrent) \
@@ -125,7 +125,7 @@ P(cuMemHostGetFlags) P(cuMemHostRegister) P(cuMemHostRegister_v2) P(cuMemHostUnr
 S(cuMemImportFromShareableHandle) S(cuMemMap) P(cuMemMapArrayAsync) P(cuMemMapArrayAsync_ptsz) \
 P(cuMemPoolCreate) P(cuMemPoolDestroy) P(cuMemPoolExportPointer) \
 P(cuMemPoolExportToShareableHandle) P(cuMemPoolGetAccess) S(cuMemPoolGetAttribute) \
-P(cuMemPoolImportFromShareableHandle) P(cuMemPoolImportPointer) P(cuMemPoolSetAccess) \
+P(cuMemPoolImportFromShareableHandle) P(cuMemPoolImportPointer) S(cuMemPoolSetAccess) \
 S(cuMemPoolSetAttribute) S(cuMemPoolTrimTo) P(cuMemPrefetchAsync) P(cuMemPrefetchAsync_ptsz) \
 P(cuMemPrefetchAsync_v2) P(cuMemPrefetchAsync_v2_ptsz) P(cuMemPrefetchBatchAsync) \
 P(cuMemPrefetchBatchAsync_ptsz) P(cuMemRangeGetAttribute) P(cuMemRangeGetAttributes) \

@@ -7,7 +7,7 @@
  * dlsym() and dlvsym(). reach.c finds the driver and replaces the driver's functions wherever
  * a program asks for them. alloc.c serves allocations, charge.c charges what the driver
  * allocates, handle.c what the program makes by cuMemCreate(), array.c arrays. pool.c answers
- * for the default pool. context.c follows primary contexts and captures. world.c opens the
+ * for the default pool, peer.c gives peers access. context.c follows primary contexts and captures. world.c opens the
  * library and the resource of a device at the first served call; block.c knows what is
  * allocated.
  *
@@ -233,5 +233,12 @@ void hm_cuda_array_drop(CUdevice device, CUcontext ctx);
 void hm_cuda_pool_add(CUdevice device, size_t size);
 void hm_cuda_pool_sub(CUdevice device, size_t size);
 void hm_cuda_pool_forget(CUdevice device);
+
+/* peer.c */
+
+/* From here on the peers of a device get access to what the library maps there. */
+void hm_cuda_peer_wrap(struct hm_driver *driver);
+/* The device's context ends, and with it the access that it gave and was given. */
+void hm_cuda_peer_forget(CUdevice device);
 
 #endif /* HETMEM_CUDA_CUDA_H */

@@ -188,6 +188,7 @@ static int open_library(void)
 		made->driver.cuMemAllocFromPoolAsync = note_from_pool;
 	if (real.cuMemFreeAsync)
 		made->driver.cuMemFreeAsync = note_free_async;
+	hm_cuda_peer_wrap(&made->driver);
 	generation = hm_generation();
 	__atomic_store_n(&hm, made, __ATOMIC_RELEASE);
 	return 0;
@@ -352,6 +353,7 @@ void hm_cuda_end_device(CUdevice handle)
 		hm_cuda_pool_forget(handle);
 		hetmem_resource_destroy(d->resource);
 		d->resource = NULL;
+		hm_cuda_peer_forget(handle);
 		hm_device_release(hm, ordinal_of(handle));
 	}
 	pthread_mutex_unlock(&opening);

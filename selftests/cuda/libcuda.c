@@ -146,14 +146,16 @@ static CUresult my_retain(ARGS)
 	return res;
 }
 
+static void forget_peers(int device);
+
 static CUresult my_release(ARGS)
 {
 	CUresult res;
 
 	load_once();
 	res = soft_calls[CALL_cuDevicePrimaryCtxRelease_v2](a, b, c, d, e, f, g, h);
-	if (!res)
-		__atomic_sub_fetch(&retains[(int)a], 1, __ATOMIC_RELAXED);
+	if (!res && !__atomic_sub_fetch(&retains[(int)a], 1, __ATOMIC_RELAXED))
+		forget_peers(a);
 	return res;
 }
 
@@ -203,6 +205,62 @@ static CUresult my_set_pool(ARGS)
 	(void)c, (void)d, (void)e, (void)f, (void)g, (void)h;
 	pools[(int)a] = (CUmemoryPool)b;
 	return CUDA_SUCCESS;
+}
+
+/* Access of a context's device to another's, which the soft driver has for mappings alone. */
+static bool peers[HM_MAX_DEVICES][HM_MAX_DEVICES];
+
+static void forget_peers(int device)
+{
+	int i;
+
+	for (i = 0; i < HM_MAX_DEVICES; i++)
+		peers[device][i] = peers[i][device] = false;
+}
+
+static int device_of(CUcontext ctx)
+{
+	int i;
+
+	for (i = 0; ctx && i < HM_MAX_DEVICES; i++)
+		if (primaries[i] == ctx)
+			return i;
+	return -1;
+}
+
+static CUresult change_peer(CUcontext peer, bool on)
+{
+	CUcontext ctx = NULL;
+	int user, owner = device_of(peer);
+
+	load_once();
+	SOFT(cuCtxGetCurrent, CUresult (*)(CUcontext *))(&ctx);
+	user = device_of(ctx);
+	if (user < 0 || owner < 0 || user == owner)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	/* CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED */
+	if (peers[user][owner] == on)
+		return on ? (CUresult)704 : (CUresult)705;
+	peers[user][owner] = on;
+	return CUDA_SUCCESS;
+}
+
+static CUresult my_enable(ARGS)
+{
+	(void)b, (void)c, (void)d, (void)e, (void)f, (void)g, (void)h;
+	return change_peer((CUcontext)a, true);
+}
+
+static CUresult my_disable(ARGS)
+{
+	(void)b, (void)c, (void)d, (void)e, (void)f, (void)g, (void)h;
+	return change_peer((CUcontext)a, false);
+}
+
+static CUresult my_pool_access(ARGS)
+{
+	(void)b, (void)c, (void)d, (void)e, (void)f, (void)g, (void)h;
+	return a ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Arrays have no contents here. A handle is the address of a byte. */
@@ -271,6 +329,9 @@ static call_fn *const mine[NR_CALLS] = {
 	[CALL_cuCtxGetDevice] = my_get_device,
 	[CALL_cuMemAllocPitch_v2] = my_pitch,
 	[CALL_cuDeviceSetMemPool] = my_set_pool,
+	[CALL_cuCtxEnablePeerAccess] = my_enable,
+	[CALL_cuCtxDisablePeerAccess] = my_disable,
+	[CALL_cuMemPoolSetAccess] = my_pool_access,
 	[CALL_cuArrayCreate_v2] = my_array,
 	[CALL_cuArray3DCreate_v2] = my_array,
 	[CALL_cuMipmappedArrayCreate] = my_array,

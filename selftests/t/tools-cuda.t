@@ -76,6 +76,10 @@ for pool in device-pool 'pool(device)' 'stats(pool(async))' 'pool(vmm,handle=2M)
 	check "handles: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/handles" $RANDOM
 done
 check 'sync=off' "$hetmem" run --device 'limit(device-pool,max=64M)' --device-set sync=off "$programs/serve" nosync
+for spec in device-pool 'limit(pool(vmm,handle=2M),max=128M)'; do
+	check "peers: $spec" env HETMEM_SOFT_DEVICES=2 "$hetmem" run --device "$spec" "$programs/peers"
+done
+check 'peers that the spec has' env HETMEM_SOFT_DEVICES=2 "$hetmem" run --device 'pool(vmm(peers=1))' "$programs/peers" spec
 check 'managed=on' "$hetmem" run --device 'limit(pool(managed),max=64M)' --device-set managed=on "$programs/charged" managed
 check 'ipc=on' "$hetmem" run --device 'limit(device-pool,max=64M)' --device-set ipc=on "$programs/charged" ipc
 check 'check mode has nothing to say' env HETMEM_SOFT_CHECK=1 "$hetmem" run --device 'limit(device-pool,max=64M)' "$programs/serve"
