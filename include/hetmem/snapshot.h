@@ -98,6 +98,39 @@ struct hetmem_walk {
  */
 int hetmem_walk(struct hetmem_resource *res, const struct hetmem_walk *walk);
 
+/**
+ * struct hetmem_sums - sums over a pool's memory, of blocks of up to 1 MiB and of larger ones
+ * @size: in: sizeof(struct hetmem_sums)
+ * @made, @made_bytes: handles and regions that were made so far, and their bytes
+ * @given_back, @given_back_bytes: of these, the ones that went back to the driver
+ * @held, @held_bytes: handles and regions now. Index 0: for small blocks; 1: for larger ones
+ * @pending, @pending_bytes: blocks that were freed while another stream used them, and still
+ *	wait for it; by index likewise
+ * @free: free blocks that any stream, or its stream, can allocate; by index likewise.
+ *	Blocks that a stream caches and those of private pools are not counted.
+ */
+struct hetmem_sums {
+	size_t size;
+	uint64_t made;
+	uint64_t made_bytes;
+	uint64_t given_back;
+	uint64_t given_back_bytes;
+	uint64_t held[2];
+	uint64_t held_bytes[2];
+	uint64_t pending[2];
+	uint64_t pending_bytes[2];
+	uint64_t free[2];
+};
+
+/*
+ * Sums over the pools of @res. The pools keep them: the call takes a time for each stream, and
+ * none for a block. Errors:
+ * -E2BIG: @sums is of a later version;
+ * -EOPNOTSUPP: @res has no pool;
+ * -EOWNERDEAD.
+ */
+int hetmem_pool_sums(struct hetmem_resource *res, struct hetmem_sums *sums);
+
 /*
  * The functions below wait for allocations from the private pool that are under
  * way in other threads, up to wait= of the pool. Later allocations and frees of

@@ -30,6 +30,25 @@ int hetmem_walk(struct hetmem_resource *res, const struct hetmem_walk *walk)
 	return err ? err : arg.result;
 }
 
+int hetmem_pool_sums(struct hetmem_resource *res, struct hetmem_sums *sums)
+{
+	struct hetmem_sums made = { .size = sizeof(made) };
+	struct hm_ctl_walk arg = { .sums = &made };
+	int err;
+
+	if (!sums)
+		return hm_error(-EINVAL, "pool_sums: sums is NULL");
+	if (sums->size < sizeof(*sums))
+		return hm_error(-EINVAL, "pool_sums: sums->size is %zu, set it to sizeof(struct hetmem_sums)",
+				sums->size);
+	if (sums->size > sizeof(*sums))
+		return hm_error(-E2BIG, "pool_sums: sums has members that this library does not know");
+	err = hm_resource_ctl(res, "pool_sums", HM_CTL_WALK, &arg);
+	if (!err)
+		*sums = made;
+	return err;
+}
+
 void hetmem_checkpoint_free(struct hetmem_checkpoint *checkpoint)
 {
 	struct hm_saved *s, *next;

@@ -8,10 +8,12 @@
 #include "core/resource.h"
 
 /*
+ * @sums: in: pools add to it, and nothing else is done; or NULL.
  * @result: out: what a callback returned. If it is not 0, nothing is done. @regions: in:
  * resources without a pool tell their memory, too, by segments alone.
  */
 struct hm_ctl_walk {
+	struct hetmem_sums *sums;
 	const struct hetmem_walk *walk;
 	int result;
 	bool regions;

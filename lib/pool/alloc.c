@@ -272,6 +272,8 @@ uint64_t hm_pool_made_here(void)
 void hm_pool_hold(struct pool *p, uint64_t bytes)
 {
 	made_here += bytes;
+	p->made++;
+	p->made_bytes += bytes;
 	p->reserved += bytes;
 	if (p->reserved > p->reserved_peak)
 		p->reserved_peak = p->reserved;
@@ -280,6 +282,7 @@ void hm_pool_hold(struct pool *p, uint64_t bytes)
 
 void hm_pool_unhold(struct pool *p, uint64_t bytes)
 {
+	p->given_back++;
 	p->reserved -= bytes;
 	hm_pool_show(p);
 }

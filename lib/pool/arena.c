@@ -197,6 +197,7 @@ void hm_arena_add(struct pool *p, struct arena *a, struct block *b)
 	else
 		tree_add(p, &a->root, b);
 	a->units += b->units;
+	a->nr++;
 	if (b->pos < a->settled)
 		a->settled = 0;
 }
@@ -218,6 +219,7 @@ void hm_arena_remove(struct pool *p, struct arena *a, struct block *b)
 	else
 		tree_remove(p, &a->root, b);
 	a->units -= b->units;
+	a->nr--;
 }
 
 struct block *hm_arena_best(const struct pool *p, const struct arena *a,

@@ -23,7 +23,7 @@ enum arena_walk {
  * @summary: bit: the word of @map is not 0
  * @root: tree by (units, address) of all other blocks
  * @no_bins: memory for @bins ran out: @root has all blocks
- * @units: sum of all blocks
+ * @units, @nr: sum of all blocks, and their number
  * @walks: where each walk goes on; 0: it is not under way
  * @settling, @settled: positions before this one were complete when the walk of
  *	hm_pool_settle() began, and when one ended; later blocks are not before it
@@ -35,6 +35,7 @@ struct arena {
 	uint32_t root;
 	bool no_bins;
 	uint64_t units;
+	uint64_t nr;
 	uint32_t walks[NR_WALKS];
 	uint64_t settling;
 	uint64_t settled;

@@ -24,7 +24,7 @@
  *	PENDING ones without uses
  * @turn, @to_ask, @cuts: where the next search of other streams begins, and how many
  *	of them it may ask the driver about, see alloc.c
- * @reserved: bytes held; @busy: being made or given back without the lock
+ * @reserved: bytes held, of @made_bytes; @made, @given_back: pieces; @busy: bytes on their way
  * @requested: sum of what streams published; @room: sum of their @room; @shown_peak: of figures
  * @graphs: ids of captures and private pools, or NULL; @nr_privates: of the latter
  * @decay_at: when to look next (ns); @decay_high: most requested since the last
@@ -77,7 +77,7 @@ struct pool {
 	uint64_t requested_peak, shown_peak;
 	bool shared, sum_due;
 	uint64_t failed;
-	uint64_t calls;
+	uint64_t calls, made, given_back, made_bytes;
 	uint64_t decay_at;
 	int64_t decay_high;
 	unsigned int nr_lost;

@@ -555,7 +555,7 @@ static int region_walk(struct region *r, struct hm_ctl_walk *arg)
 	size_t i;
 	int err;
 
-	if (!arg->regions)
+	if (!arg->regions || arg->sums)
 		return -EOPNOTSUPP;
 	hm_lock(&r->lock);
 	err = copy_spans(r, &spans);

@@ -33,6 +33,7 @@ struct region {
  * @room: of @regions; @out: regions that are being given back, for which there
  *	is room
  * @trims: trims so far
+ * @small, @nr_small: bytes and number of regions of zone 0
  */
 struct region_list {
 	struct region *regions;
@@ -40,6 +41,8 @@ struct region_list {
 	unsigned int room;
 	unsigned int out;
 	unsigned int trims;
+	uint64_t small;
+	uint64_t nr_small;
 };
 
 static struct region_list *regions_of(const struct pool *p)
@@ -136,6 +139,14 @@ static int regions_make_room(struct region_list *l)
 	return 0;
 }
 
+static void count_small(struct region_list *l, const struct region *r, unsigned int zone, int nr)
+{
+	if (zone)
+		return;
+	l->small += nr * (int64_t)r->bytes;
+	l->nr_small += nr;
+}
+
 /* @r, for which there is room, becomes a run: BUSY @b. -ENOMEM: it is nothing. */
 static int add_region(struct pool *p, const struct region *r, unsigned int zone,
 		      struct pool_stream *s, struct block **out)
@@ -150,6 +161,7 @@ static int add_region(struct pool *p, const struct region *r, unsigned int zone,
 		b->pos = stream_point(s);
 	}
 	l->regions[l->nr++] = *r;
+	count_small(l, r, zone, 1);
 	*out = b;
 	return 0;
 }
@@ -268,6 +280,7 @@ static size_t give_region(struct pool *p, struct region *r, struct block *b, uns
 
 	*r = l->regions[--l->nr];
 	l->out++;
+	count_small(l, &one, zone, -1);
 	hm_block_take(p, b);
 	hm_block_delete(p, b);
 	err = put_region(p, &one);
@@ -491,6 +504,12 @@ static int regions_init(struct pool *p)
 	return p->memory ? 0 : hm_error(-ENOMEM, "pool: no host memory");
 }
 
+static void regions_small(const struct pool *p, uint64_t *bytes, uint64_t *nr)
+{
+	*bytes = regions_of(p)->small;
+	*nr = regions_of(p)->nr_small;
+}
+
 static const struct source regions_source = {
 	.init = regions_init,
 	.grow = regions_grow,
@@ -500,6 +519,7 @@ static const struct source regions_source = {
 	.poll = regions_poll,
 	.destroy = regions_destroy,
 	.metadata = regions_metadata,
+	.small = regions_small,
 	.pin = regions_pin,
 	.enlarge = regions_enlarge,
 	.reserve = regions_reserve,

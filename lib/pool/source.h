@@ -70,6 +70,7 @@
  * @end_moves: ends moves that are under way; -EIO: some still are. With both locks;
  *	releases pool->lock.
  * @move, @observe: as HM_CTL_MOVE, HM_CTL_OBSERVE. Without a lock.
+ * @small: bytes, and number, of handles or regions of zone 0; NULL: not known
  * @addresses: bytes of addresses that memory can be mapped at, NULL: any number
  * @tell: calls observers before a sleep or a wake (@after: after it, with @err). With both
  *	locks; releases pool->lock.
@@ -121,6 +122,7 @@ struct source {
 	int (*move)(struct pool *p, struct hm_ctl_move *arg);
 	int (*observe)(struct pool *p, const struct hm_ctl_observe *arg);
 	void (*tell)(struct pool *p, enum hetmem_remap_cause cause, bool after, int err);
+	void (*small)(const struct pool *p, uint64_t *bytes, uint64_t *nr);
 	uint64_t (*addresses)(const struct pool *p);
 	void (*moved)(const struct pool *p, struct hetmem_resource_stats *st);
 };

@@ -16,6 +16,7 @@
 
 #include "core/snapshot.h"
 #include "pool/graph.h"
+#include "pool/source.h"
 
 /* Descriptors that one hold of the lock looks at. */
 #define SCANNED		1024
@@ -273,12 +274,44 @@ static int tell_segment(const struct pool *p, const struct hetmem_walk *walk,
 	return result;
 }
 
+static void add_sums(struct pool *p, struct hetmem_sums *sums)
+{
+	uint64_t small = 0, nr_small = 0;
+	unsigned int i, zone;
+
+	pthread_mutex_lock(&p->lock);
+	if (p->source->small)
+		p->source->small(p, &small, &nr_small);
+	/* Memory of handles that are asleep is not held. */
+	if (small > p->reserved)
+		small = p->reserved;
+	sums->made += p->made;
+	sums->made_bytes += p->made_bytes;
+	sums->given_back += p->given_back;
+	sums->given_back_bytes += p->made_bytes - p->reserved;
+	sums->held[0] += nr_small;
+	sums->held[1] += p->made - p->given_back - nr_small;
+	sums->held_bytes[0] += small;
+	sums->held_bytes[1] += p->reserved - small;
+	for (zone = 0; zone < NR_ZONES; zone++) {
+		sums->pending[zone] += p->pending[zone].nr;
+		sums->pending_bytes[zone] += p->pending[zone].units << UNIT_SHIFT;
+		for (i = 0; i < p->order.nr; i++)
+			sums->free[zone] += stream_at(p, i)->arenas[zone].nr;
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
 int hm_pool_walk(struct pool *p, struct hm_ctl_walk *arg)
 {
 	struct copies all = { 0 };
 	size_t i, nr;
 	int err;
 
+	if (arg->sums) {
+		add_sums(p, arg->sums);
+		return 0;
+	}
 	if (arg->result)
 		return 0;
 	err = copy_all(p, arg->walk->private_pool, &all);

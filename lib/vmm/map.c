@@ -49,6 +49,7 @@ void hm_vmm_set_small(struct vmm *v, uint32_t id, bool small)
 		return;
 	h->flags ^= HANDLE_SMALL;
 	v->small += small ? h->pages : -(uint64_t)h->pages;
+	v->nr_small += small ? 1 : -1;
 }
 
 int hm_vmm_drop_handle(struct pool *p, uint32_t id)
@@ -1239,6 +1240,14 @@ static int vmm_init(struct pool *p)
 	return err ? err : hm_spill_init(p, &v->spill);
 }
 
+static void vmm_small(const struct pool *p, uint64_t *bytes, uint64_t *nr)
+{
+	const struct vmm *v = vmm_of(p);
+
+	*bytes = page_bytes(v, v->small);
+	*nr = v->nr_small;
+}
+
 static const struct source vmm_source = {
 	.init = vmm_init,
 	.edge = vmm_edge,
@@ -1265,6 +1274,7 @@ static const struct source vmm_source = {
 	.load = vmm_load,
 	.idle = vmm_idle,
 	.parked = vmm_parked,
+	.small = vmm_small,
 	.addresses = vmm_addresses,
 	.export = hm_vmm_export,
 	.drop = hm_vmm_drop,

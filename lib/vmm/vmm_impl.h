@@ -114,7 +114,7 @@ struct vmm {
 	bool more;
 	uint64_t ahead;
 	uint64_t pages;
-	uint64_t small;
+	uint64_t small, nr_small;
 	uint32_t stamp;
 	struct hm_park *park;
 	struct hm_spill *spill;

@@ -3,8 +3,10 @@
  * The cost of an allocation and a free by how many blocks there are: the basic blocks of code
  * that the library executes, with a thousand blocks of memory and with a hundred thousand,
  * live and as many free between them. Logarithms of these are as 3 to 5. A cost that more
- * than doubles is neither O(1) nor O(log n).
+ * than doubles is neither O(1) nor O(log n). Statistics and sums cost about as much with both.
  */
+#include <hetmem/snapshot.h>
+
 #include "pool.h"
 #include "count_blocks.h"
 
@@ -16,6 +18,7 @@
 struct counted {
 	bool failed;
 	unsigned long steps[SAMPLES];
+	unsigned long sums;
 };
 
 struct kind {
@@ -74,6 +77,20 @@ struct work {
 
 static struct counted *counted;
 
+/* Blocks of code that the statistics take. */
+static unsigned long count_sums(void)
+{
+	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+	struct hetmem_sums sums = { .size = sizeof(sums) };
+
+	nr_blocks = 0;
+	counts_blocks = true;
+	if (hetmem_resource_stats(pool, &stats) || hetmem_pool_sums(pool, &sums))
+		counted->failed = true;
+	counts_blocks = false;
+	return nr_blocks;
+}
+
 /* In the child: frees any block and allocates another. */
 static void work(const void *arg)
 {
@@ -99,6 +116,7 @@ static void work(const void *arg)
 		counts_blocks = false;
 		counted->steps[i] = nr_blocks;
 	}
+	counted->sums = count_sums();
 }
 
 static int by_number(const void *a, const void *b)
@@ -131,12 +149,15 @@ int main(void)
 	need(library_counts(), "the library counts its basic blocks");
 	counted = shared_memory(sizeof(*counted));
 	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-		unsigned long few = steps(&kinds[i], FEWEST);
+		unsigned long few = steps(&kinds[i], FEWEST), sums = counted->sums;
 		unsigned long many = steps(&kinds[i], MOST);
 
 		ok(few && many && many <= 2 * few,
 		   "%s: %lu basic blocks with %d, %lu with %d", kinds[i].name,
 		   few, FEWEST, many, MOST);
+		/* One step more for each table that was outgrown. */
+		ok(sums && counted->sums <= sums + sums / 4, "%s: %lu for the sums, and %lu",
+		   kinds[i].name, sums, counted->sums);
 	}
 	return tap_end();
 }

@@ -489,6 +489,74 @@ static void threads(const char *provider)
 		drv->cuStreamDestroy(streams[i]);
 }
 
+static int sum_segments(void *data, const struct hetmem_walk_segment *segment)
+{
+	((uint64_t *)data)[!segment->small] += segment->bytes;
+	return 0;
+}
+
+/* What a pool keeps about its memory is what a walk finds. */
+static void sums(const char *provider)
+{
+	const struct hetmem_walk walk = { .size = sizeof(walk), .segment = sum_segments };
+	struct hetmem_sums made = { .size = sizeof(made) };
+	CUstream s = new_stream(), other = new_stream();
+	struct hetmem_walk with = walk;
+	uint64_t found[2] = { 0 };
+	void *p[40];
+	int i;
+
+	make_pool(provider, NULL);
+	is(hetmem_pool_sums(pool, &made), 0, "%s: sums of nothing", provider);
+	is(made.made + made.held[0] + made.held_bytes[1] + made.free[0], 0, "are nothing");
+	for (i = 0; i < 40; i++)
+		p[i] = get(i % 2 ? 3000 : (1 + i % 5) * MIB + 512, s);
+	need(!hetmem_record_stream(pool, p[0], other), "a use");
+	close_gate(other);
+	for (i = 0; i < 40; i += 2)
+		put(p[i], 0, s);
+	need(!hetmem_pool_sums(pool, &made), "sums");
+	with.data = found;
+	need(!hetmem_walk(pool, &with), "a walk");
+	is(made.held_bytes[0], found[0], "%s: bytes of small blocks", provider);
+	is(made.held_bytes[1], found[1], "%s: and of larger ones", provider);
+	is(made.held_bytes[0] + made.held_bytes[1], pool_stats().reserved, "all that is held");
+	is(made.made_bytes - made.given_back_bytes, pool_stats().reserved, "made, not given back");
+	is(made.held[0] + made.held[1], made.made - made.given_back, "in as many pieces");
+	is(made.pending[1], 1, "%s: one block waits", provider);
+	is(made.pending_bytes[1], MIB + 512, "with its bytes");
+	ok(made.free[1] > 0, "others are free");
+	open_gate();
+	for (i = 1; i < 40; i += 2)
+		put(p[i], 3000, s);
+	drv->cuCtxSynchronize();
+	hetmem_trim(pool, 0, NULL);
+	need(!hetmem_pool_sums(pool, &made), "sums");
+	is(made.given_back, made.made, "%s: all went back", provider);
+	is(made.given_back_bytes, made.made_bytes, "with its bytes");
+	is(made.held[0] + made.held[1] + made.held_bytes[0] + made.held_bytes[1] +
+	   made.pending[1] + made.free[0] + made.free[1], 0, "nothing is left");
+	made.size = 8;
+	is(hetmem_pool_sums(pool, &made), -EINVAL, "a size that is too small");
+	made.size = sizeof(made) + 8;
+	is(hetmem_pool_sums(pool, &made), -E2BIG, "a later version");
+	is(hetmem_pool_sums(pool, NULL), -EINVAL, "no sums");
+	hetmem_resource_destroy(pool);
+	need(!hetmem_resource_create(hm, "stats(fallback(pool(vmm,max=8M),pool(device)))", &pool),
+	     "two pools");
+	p[0] = get(7 * MIB, s);
+	p[1] = get(9 * MIB, s);
+	made.size = sizeof(made);
+	is(hetmem_pool_sums(pool, &made), 0, "sums of two pools");
+	is(made.held_bytes[1], pool_stats().reserved, "are those of both");
+	hetmem_resource_destroy(pool);
+	need(!hetmem_resource_create(hm, "device", &pool), "no pool");
+	is(hetmem_pool_sums(pool, &made), -EOPNOTSUPP, "has no sums");
+	hetmem_resource_destroy(pool);
+	drv->cuStreamDestroy(s);
+	drv->cuStreamDestroy(other);
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_MEMORY", "1G", 1);
@@ -504,6 +572,8 @@ int main(void)
 	adaptors();
 	threads("device");
 	threads("vmm");
+	sums("device");
+	sums("vmm");
 	is(device_used(), 0, "nothing is left");
 	close_soft();
 	return tap_end();
