@@ -145,6 +145,29 @@ class Full(tap.Case):
             assert stats("allocated_bytes.all.allocated") == 0
             free, total = torch.cuda.mem_get_info()
             assert total == 256 * MIB and free <= 226 * MIB
+            # What the driver gave and got back, since the last reset.
+            for turn in range(2):
+                torch.cuda.reset_accumulated_memory_stats()
+                torch.cuda.empty_cache()
+                freed = stats("num_device_free")
+                x = empty(40 * MIB)
+                s = torch.cuda.memory_stats()
+                made = s["num_device_alloc"]
+                assert made > 0 and s["segment.all.allocated"] == made
+                assert s["segment.all.current"] == s["segment.small_pool.current"] + \
+                    s["segment.large_pool.current"] >= made
+                assert 40 * MIB <= s["reserved_bytes.all.allocated"] < 50 * MIB
+                assert s["reserved_bytes.all.current"] == torch.cuda.memory_reserved() == \
+                    s["reserved_bytes.small_pool.current"] + s["reserved_bytes.large_pool.current"]
+                before = s["reserved_bytes.all.freed"]
+                idle = s["inactive_split_bytes.all.current"]
+                del x
+                assert stats("inactive_split_bytes.all.current") == idle + 40 * MIB
+                assert stats("inactive_split.all.current") > 0
+                torch.cuda.empty_cache()
+                s = torch.cuda.memory_stats()
+                assert s["segment.all.freed"] == s["num_device_free"] > freed
+                assert 40 * MIB <= s["reserved_bytes.all.freed"] - before < 50 * MIB
             assert "PyTorch CUDA memory summary" in torch.cuda.memory_summary()
             assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()
             """)
@@ -709,11 +732,14 @@ class Full(tap.Case):
             x = within(pool, 100, 3 * MIB, 100)
             assert segments(pool) == [1] * 3 and count("allocs") == 6
             del x
-            made = []
+            made, turn = [], threading.Lock()
             def work(size):
                 stream = torch.cuda.Stream()
                 with torch.cuda.stream(stream):
-                    for i in range(30): made.extend(within(pool, size + i)); made.pop(0)
+                    for i in range(30):
+                        # Natively one thread at a time begins a pool.
+                        with turn: made.extend(within(pool, size + i))
+                        made.pop(0)
             made += within(pool, *[100] * 4)
             threads = [threading.Thread(target=work, args=(n * 300_000,)) for n in range(4)]
             for thread in threads: thread.start()

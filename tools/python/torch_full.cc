@@ -15,6 +15,7 @@
  * statics hold after main() has returned.
  */
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -215,40 +216,15 @@ struct checkpoint : base::AllocatorState {
 	}
 };
 
-/* Sums of a walk, for small blocks and for large ones. */
-struct walk_sums {
-	std::size_t segments[2] = {}, pending[2] = {}, pending_bytes[2] = {};
-	std::size_t idle[2] = {}, idle_bytes[2] = {};
-	std::size_t held[2] = {}, largest = 0;
-};
-
-int sum_segment(void *data, const struct hetmem_walk_segment *segment)
+/* For a walk: the largest free block that is no private pool's, in *@data. */
+int find_largest(void *data, const struct hetmem_walk_segment *segment,
+		 const struct hetmem_walk_block *block)
 {
-	walk_sums *sums = static_cast<walk_sums *>(data);
+	std::size_t *largest = static_cast<std::size_t *>(data);
 
-	sums->segments[!segment->small]++;
-	sums->held[!segment->small] += segment->bytes;
-	return 0;
-}
-
-int sum_block(void *data, const struct hetmem_walk_segment *segment,
-	      const struct hetmem_walk_block *block)
-{
-	walk_sums *sums = static_cast<walk_sums *>(data);
-	const int large = !segment->small;
-
-	if (block->state == HETMEM_BLOCK_PENDING) {
-		sums->pending[large]++;
-		sums->pending_bytes[large] += block->bytes;
-	} else if (block->state != HETMEM_BLOCK_LIVE) {
-		/* A segment that is free as a whole can be given back. */
-		if (block->bytes < segment->bytes) {
-			sums->idle[large]++;
-			sums->idle_bytes[large] += block->bytes;
-		}
-		if (!segment->private_pool)
-			sums->largest = std::max(sums->largest, block->bytes);
-	}
+	if (!segment->private_pool && block->state != HETMEM_BLOCK_LIVE &&
+	    block->state != HETMEM_BLOCK_PENDING)
+		*largest = std::max(*largest, block->bytes);
 	return 0;
 }
 
@@ -262,6 +238,8 @@ struct device_state {
 	/* The library's peak at the last reset, and the largest sample since then. */
 	std::uint64_t reset_reserved = 0;
 	std::int64_t sampled_reserved = 0, sampled_peak = 0;
+	/* What was made and given back: of pools that ended; in all at the last reset. */
+	struct hetmem_sums ended = {}, reset = {};
 };
 
 struct held_range;
@@ -335,6 +313,7 @@ public:
 	virtual traceback getContextForPointer(const void *ptr);
 
 	void pool_ended(DeviceIndex device, MempoolId_t pool);
+	void count_ended(const own_memory &memory);
 	void set_allocator(DeviceIndex device, MempoolId_t pool,
 			   std::shared_ptr<base::CUDAAllocator> from);
 
@@ -346,7 +325,8 @@ private:
 	struct hetmem_resource *pool_resource(DeviceIndex device, MempoolId_t pool);
 	void *own_base(void *ptr, std::size_t *size);
 	bool record_own(void *ptr, cudaStream_t stream);
-	void count_held(DeviceIndex device, struct hetmem_resource_stats *held);
+	void count_held(DeviceIndex device, struct hetmem_resource_stats *held,
+			struct hetmem_sums *sums);
 	std::vector<DeviceIndex> used_devices();
 	template <class F> void giving_back(const std::vector<DeviceIndex> &devices, F fn);
 	std::vector<held_range> held(DeviceIndex device);
@@ -558,8 +538,10 @@ int own_free(void *data, void *ptr, std::size_t)
 
 own_memory::~own_memory()
 {
-	if (res)
+	if (res) {
+		the_allocator->count_ended(*this);
 		hetmem_resource_destroy(res);
+	}
 	if (!name.empty())
 		hetmem_provider_unregister(hm, name.c_str());
 }
@@ -1124,7 +1106,7 @@ void allocator::emptyCache(MempoolId_t pool)
 void allocator::cacheInfo(DeviceIndex device, std::size_t *largest)
 {
 	struct hetmem_walk walk = {};
-	walk_sums sums;
+	std::size_t free = 0;
 
 	if (!*largest) {
 		c10::cuda::CUDAGuard guard(device);
@@ -1133,11 +1115,11 @@ void allocator::cacheInfo(DeviceIndex device, std::size_t *largest)
 		C10_CUDA_CHECK(cudaMemGetInfo(largest, &total));
 	}
 	walk.size = sizeof(walk);
-	walk.block = sum_block;
-	walk.data = &sums;
+	walk.block = find_largest;
+	walk.data = &free;
 	/* A resource without a pool caches nothing. */
 	hetmem_walk(resource(device), &walk);
-	*largest = std::max(*largest, sums.largest);
+	*largest = std::max(*largest, free);
 }
 
 /* The live block around an address. */
@@ -1258,25 +1240,87 @@ std::vector<base::StreamSegmentSize> allocator::getExpandableSegmentSizes(Device
  * Statistics.
  */
 
-/* @now in a stat whose peak is only as often up to date as it is asked for. */
-void sampled(Stat &stat, std::size_t now)
+/* @now in a stat that is up to date as often as it is asked for: changes between are lost. */
+void sampled(Stat &stat, std::uint64_t now)
 {
-	stat.current = static_cast<std::int64_t>(now);
+	const std::int64_t more = static_cast<std::int64_t>(now) - stat.current;
+
+	stat.current += more;
 	stat.peak = std::max(stat.peak, stat.current);
+	stat.allocated += std::max<std::int64_t>(more, 0);
+	stat.freed += std::max<std::int64_t>(-more, 0);
 }
 
-void sampled(StatArray &array, const std::size_t now[2])
+void sampled(StatArray &array, const std::uint64_t now[2])
 {
 	sampled(array[0], now[0] + now[1]);
 	sampled(array[1], now[0]);
 	sampled(array[2], now[1]);
 }
 
+void add_sums(struct hetmem_sums *sums, const struct hetmem_sums &more)
+{
+	sums->made += more.made;
+	sums->made_bytes += more.made_bytes;
+	sums->given_back += more.given_back;
+	sums->given_back_bytes += more.given_back_bytes;
+	for (int i = 0; i < 2; i++) {
+		sums->held[i] += more.held[i];
+		sums->held_bytes[i] += more.held_bytes[i];
+		sums->pending[i] += more.pending[i];
+		sums->pending_bytes[i] += more.pending_bytes[i];
+		sums->free[i] += more.free[i];
+	}
+}
+
+/* A resource without a pool has no sums. */
+struct hetmem_sums sums_of(struct hetmem_resource *res)
+{
+	struct hetmem_sums sums = {};
+
+	sums.size = sizeof(sums);
+	return hetmem_pool_sums(res, &sums) ? hetmem_sums{} : sums;
+}
+
+std::int64_t since(std::uint64_t now, std::uint64_t then)
+{
+	return static_cast<std::int64_t>(now - then);
+}
+
+/* Bytes that are held and of no block. Memory of both sizes can share a handle. */
+std::array<std::uint64_t, 2> unused(const DeviceStats &stats, const struct hetmem_sums &sums)
+{
+	std::array<std::uint64_t, 2> bytes;
+
+	for (int i = 0; i < 2; i++) {
+		const std::uint64_t live = static_cast<std::uint64_t>(
+			stats.allocated_bytes[i + 1].current) + sums.pending_bytes[i];
+
+		bytes[i] = sums.held_bytes[i] - std::min(sums.held_bytes[i], live);
+	}
+	return bytes;
+}
+
+/* The memory of a pool went back to its allocator. */
+void allocator::count_ended(const own_memory &memory)
+{
+	const struct hetmem_sums sums = sums_of(memory.res);
+	std::lock_guard<std::mutex> guard(lock);
+	struct hetmem_sums &ended = state(memory.device).ended;
+
+	ended.made += sums.made;
+	ended.made_bytes += sums.made_bytes;
+	ended.given_back += sums.made;
+	ended.given_back_bytes += sums.made_bytes;
+}
+
 /* Also of pools with an allocator of their own. Their peaks can be of different times. */
-void allocator::count_held(DeviceIndex device, struct hetmem_resource_stats *held)
+void allocator::count_held(DeviceIndex device, struct hetmem_resource_stats *held,
+			   struct hetmem_sums *sums)
 {
 	held->size = sizeof(*held);
 	check(hetmem_resource_stats(resource(device), held), "stats");
+	*sums = sums_of(resource(device));
 	for (const auto &memory : all_own(device)) {
 		struct hetmem_resource_stats more = {};
 
@@ -1285,14 +1329,14 @@ void allocator::count_held(DeviceIndex device, struct hetmem_resource_stats *hel
 			continue;
 		held->reserved += more.reserved;
 		held->reserved_peak += more.reserved_peak;
+		add_sums(sums, sums_of(memory->res));
 	}
 }
 
 DeviceStats allocator::getDeviceStats(DeviceIndex device)
 {
 	struct hetmem_resource_stats held = {};
-	struct hetmem_walk walk = {};
-	walk_sums sums;
+	struct hetmem_sums sums = {};
 	bool used;
 
 	{
@@ -1301,32 +1345,31 @@ DeviceStats allocator::getDeviceStats(DeviceIndex device)
 		used = state(device).used;
 	}
 	/* To ask makes no resource. */
-	if (used) {
-		count_held(device, &held);
-		walk.size = sizeof(walk);
-		walk.segment = sum_segment;
-		walk.block = sum_block;
-		walk.data = &sums;
-		hetmem_walk(resource(device), &walk);
-		for (const auto &memory : all_own(device))
-			hetmem_walk(memory->res, &walk);
-	}
+	if (used)
+		count_held(device, &held, &sums);
 	std::lock_guard<std::mutex> guard(lock);
 	device_state &s = state(device);
-	Stat &reserved = s.stats.reserved_bytes[0];
+	Stat &reserved = s.stats.reserved_bytes[0], &segments = s.stats.segment[0];
 
-	sampled(s.stats.segment, sums.segments);
-	sampled(s.stats.inactive_split, sums.idle);
-	sampled(s.stats.inactive_split_bytes, sums.idle_bytes);
-	sampled(s.stats.reserved_bytes, sums.held);
-	/* The walk looks at addresses, of which some have no memory at present. */
+	add_sums(&sums, s.ended);
+	sampled(s.stats.segment, sums.held);
+	sampled(s.stats.inactive_split, sums.free);
+	sampled(s.stats.reserved_bytes, sums.held_bytes);
+	sampled(s.stats.inactive_split_bytes, unused(s.stats, sums).data());
+	/* These are exact, whenever they are asked for. */
+	s.stats.num_device_alloc = since(sums.made, s.reset.made);
+	s.stats.num_device_free = since(sums.given_back, s.reset.given_back);
+	segments.allocated = s.stats.num_device_alloc;
+	segments.freed = s.stats.num_device_free;
+	reserved.allocated = since(sums.made_bytes, s.reset.made_bytes);
+	reserved.freed = since(sums.given_back_bytes, s.reset.given_back_bytes);
 	reserved.current = static_cast<std::int64_t>(held.reserved);
 	s.sampled_reserved = std::max(s.sampled_reserved, reserved.current);
 	reserved.peak = held.reserved_peak > s.reset_reserved ?
 				static_cast<std::int64_t>(held.reserved_peak) :
 				s.sampled_reserved;
 	for (int i = 0; i < 3; i++) {
-		const auto more = [&](const std::size_t of[2]) {
+		const auto more = [&](const std::uint64_t of[2]) {
 			return static_cast<std::int64_t>(i ? of[i - 1] : of[0] + of[1]);
 		};
 		Stat &active = s.stats.active[i], &bytes = s.stats.active_bytes[i];
@@ -1355,9 +1398,15 @@ template <class F> void for_arrays(DeviceStats &stats, F fn)
 
 void allocator::resetAccumulatedStats(DeviceIndex device)
 {
+	const DeviceStats before = getDeviceStats(device);
 	std::lock_guard<std::mutex> guard(lock);
-	DeviceStats &stats = state(device).stats;
+	device_state &s = state(device);
+	DeviceStats &stats = s.stats;
 
+	s.reset.made += before.num_device_alloc;
+	s.reset.given_back += before.num_device_free;
+	s.reset.made_bytes += before.reserved_bytes[0].allocated;
+	s.reset.given_back_bytes += before.reserved_bytes[0].freed;
 	for_arrays(stats, [](Stat &stat) { stat.reset_accumulated(); });
 	stats.num_alloc_retries = 0;
 	stats.num_ooms = 0;
@@ -1366,6 +1415,7 @@ void allocator::resetAccumulatedStats(DeviceIndex device)
 void allocator::resetPeakStats(DeviceIndex device)
 {
 	struct hetmem_resource_stats held = {};
+	struct hetmem_sums sums = {};
 	bool used;
 
 	getDeviceStats(device);
@@ -1375,7 +1425,7 @@ void allocator::resetPeakStats(DeviceIndex device)
 		used = state(device).used;
 	}
 	if (used)
-		count_held(device, &held);
+		count_held(device, &held, &sums);
 	std::lock_guard<std::mutex> guard(lock);
 	device_state &s = state(device);
 
@@ -1418,6 +1468,8 @@ void add_segment(picture *p, const struct hetmem_walk_segment *from)
 	segment.address = reinterpret_cast<std::size_t>(from->base);
 	segment.total_size = from->bytes;
 	segment.is_large = !from->small;
+	/* Neighbouring handles are one segment, which grows and shrinks. */
+	segment.is_expandable = !p->own;
 	/* The library's number, until the whole picture is there. */
 	segment.owner_private_pool_id = { from->private_pool, 0 };
 	p->segments.push_back(std::move(segment));
