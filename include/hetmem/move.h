@@ -4,13 +4,15 @@
  * pools over vmm(). <hetmem.h> includes this header.
  *
  * A spilled block keeps its address. Kernels go on using it over the bus; its device memory
- * is free. Only whole handles of memory move. The ends of a block that share a handle with
- * other blocks stay. Device memory that moved once has handles of its own.
+ * is free. Handles of memory move as a whole. A handle with several blocks moves with any of
+ * them: the others go along, or come back. Exception: the handle stays if another block in
+ * it may not move or is of another stream, or if free memory in it is still in use. Memory
+ * that is freed in a handle on the host can be reused when the handle is back.
  *
- * Only movable blocks move. A movable block is larger than 1 MiB, and either was allocated
- * with HETMEM_ALLOC_MOVABLE or has at least movable= bytes, if the spec has movable=. With
- * spill= in its spec a pool spills movable blocks when the device or max= is full, and
- * fetches them when there is room. It moves only blocks of the allocating stream.
+ * Only movable blocks move: those allocated with HETMEM_ALLOC_MOVABLE, of any size, and, if
+ * the spec has movable=, those of at least that size and 1 MiB. With spill= in its spec a
+ * pool spills movable blocks when the device or max= is full, and fetches them when there is
+ * room. It moves only blocks of the allocating stream.
  *
  * A move is safe only under this promise. A block's stream is the stream of its allocation.
  * - All uses of a movable block are on its stream, or joined into it (by events) before the
@@ -50,9 +52,9 @@ extern "C" {
  * The pool keeps handles of host memory and reuses them; min_host= of the spec makes them
  * in advance. Errors:
  * -EINVAL: @ptr is not the beginning of a live block;
- * -EBUSY: the text has the reason: the block may not move; its stream has not finished
- *	after wait=; the pool is asleep; another thread's move, sleep or wake has not ended
- *	after wait=;
+ * -EBUSY: the text has the reason: the block may not move; all of its handles stay; fetch:
+ *	one of them cannot come back; its stream has not finished after wait=; the pool is
+ *	asleep; another thread's move, sleep or wake has not ended after wait=;
  * -ENOMEM: spill: no host memory, or more than spill=; fetch: no device memory;
  * -EDEADLK: called by a function of hetmem_on_remap();
  * -EOPNOTSUPP: not a pool over vmm(), or one with export= or comm=on; hetmem_spill() also:
@@ -65,11 +67,13 @@ int hetmem_fetch(struct hetmem_resource *res, void *ptr);
 /*
  * Begins a move and returns. The copy starts after the pending work of the block's stream,
  * and overlaps with later work of all streams. Do not use the block before the move has
- * ended. The synchronous function of the same direction ends the move. Once the copy is
- * complete, hetmem_poll() or another move of the block ends it, too; before that another
+ * ended. Handles that the block shares with others stay, since the others may be in use. The
+ * synchronous function of the same direction ends the move. Once the copy is complete,
+ * hetmem_poll() or another move of the block ends it, too; before that another
  * move returns -EBUSY. A block can be freed while it moves. If another thread ends the
  * move, that is no error. A copy that fails leaves the block where it was. Errors: those
- * of hetmem_spill() and hetmem_fetch().
+ * of hetmem_spill() and hetmem_fetch(), and
+ * -EBUSY: the block shares all of its handles.
  */
 int hetmem_spill_async(struct hetmem_resource *res, void *ptr);
 int hetmem_fetch_async(struct hetmem_resource *res, void *ptr);
@@ -89,9 +93,10 @@ int hetmem_host_access(struct hetmem_resource *res, void *ptr);
  * 1. the lowest priority;
  * 2. within a priority, the oldest block of the current step;
  * 3. within an age, the largest block.
- * It fetches the highest priority first, and within a priority the block spilled last. The
- * pool detects a step: it begins when the bytes of movable blocks rise again after they
- * fell. Blocks from before the step are spilled last. The pool cannot see uses. Errors:
+ * A handle of several blocks has the highest of their priorities. The pool fetches the
+ * highest priority first, and within a priority the block spilled last. It detects a step: a
+ * step begins when the bytes of movable blocks rise again after they fell. Blocks from
+ * before the step are spilled last. The pool cannot see uses. Errors:
  * -EINVAL: @ptr is not the beginning of a live block;
  * -EBUSY: the block is not movable;
  * -EOPNOTSUPP, -EOWNERDEAD.

@@ -1251,14 +1251,16 @@ static struct block *place_block(struct pool *p, struct block *b,
 	return hm_block_trim(p, b, addr, units, zone ? BLOCK_REST : 1);
 }
 
-/* Of a request: not of a capture's, which move never. */
-static bool is_movable(const struct pool *p, const struct hm_ctl_alloc *with, size_t size)
+/* A capture's blocks never move. Smaller blocks than SMALL_MAX are movable by a flag only. */
+static bool is_movable(const struct pool *p, const struct pool_stream *s,
+		       const struct graph *g, const struct hm_ctl_alloc *with, size_t size)
 {
 	const unsigned int flags = with ? with->flags : 0;
 
-	if (!p->source->declare || size <= SMALL_MAX || flags & HETMEM_ALLOC_KEEP)
+	if (!p->source->declare || g || s->graph || flags & HETMEM_ALLOC_KEEP)
 		return false;
-	return flags & HETMEM_ALLOC_MOVABLE || (p->opt.movable && size >= p->opt.movable);
+	return flags & HETMEM_ALLOC_MOVABLE ||
+	       (p->opt.movable && size >= SMALL_MAX && size >= p->opt.movable);
 }
 
 /* Whole blocks have multiples of it. */
@@ -1273,9 +1275,9 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 		       const struct hm_ctl_alloc *with, size_t size, size_t align, void **ptr)
 {
 	const bool whole = p->whole || (with && with->flags & HETMEM_ALLOC_WHOLE);
+	const bool movable = is_movable(p, s, g, with, size);
+	const unsigned int zone = size > SMALL_MAX || whole || movable;
 	const size_t granule = whole_granule(p);
-	unsigned int zone = size > SMALL_MAX || whole;
-	bool movable = is_movable(p, with, size);
 	struct hm_stream *waited = NULL;
 	uint64_t units, room, wait_ns;
 	struct block *b = NULL;
@@ -1312,7 +1314,9 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 	}
 	*ptr = (void *)(uintptr_t)b->addr;
 	hm_pool_give(p, s, b, size);
-	if (movable && !(b->flags & BLOCK_GRAPH))
+	/* A small block has another descriptor now. */
+	b = movable ? hm_block_find_locked(p, (uintptr_t)*ptr) : NULL;
+	if (b && !(b->flags & BLOCK_GRAPH))
 		p->source->declare(p, b, with ? with->priority : 0);
 	sum_if_due(p);
 	/* Last: it waits, and other threads go on. */

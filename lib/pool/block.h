@@ -30,6 +30,7 @@ enum block_state {
 	BLOCK_FREE,
 	BLOCK_PENDING,
 	BLOCK_BUSY,
+	BLOCK_HELD,	/* see vmm/sharers.h */
 };
 
 #define BLOCK_ZONE	1	/* bit: zone 1 */
@@ -49,11 +50,10 @@ enum block_state {
  * @prev, @next: neighbours in the run, 0 at its ends
  * @chain: next in the hash
  * @left, @right: links of a tree or list. Live: @left is the list of uses,
- *	@right the graph that the block belongs to, if any, or, of a movable one, its
- *	entry in vmm/movable.c. BUSY and about to be live: @right likewise.
+ *	@right the graph that it belongs to, or, of a movable one, its entry in
+ *	vmm/movable.c. BUSY and about to be live: @right likewise.
  * @stream: index. Free: the tag's. Live: the stream it was allocated on.
- * @pos: free: the tag's position. Live: serial of that stream; of a graph:
- *	links, see graph.c.
+ * @pos: free: the tag's position. Live: serial of that stream; of a graph: see graph.c.
  */
 struct block {
 	uint64_t addr;

@@ -422,7 +422,16 @@ static int reserve_attempt(struct pool *p, struct pool_stream *s, void *arg)
 	return 0;
 }
 
-/* A large block with flags: it comes by the slow path in any case. */
+/* Whether flags matter: blocks that the cached path gives out are not movable. */
+static bool is_flagged(const struct pool *p, const struct hm_ctl_alloc *arg)
+{
+	if (arg->size > SMALL_MAX)
+		return arg->flags;
+	return p->source->declare && (arg->flags & HETMEM_ALLOC_MOVABLE ||
+				      (arg->flags && p->opt.movable && arg->size == SMALL_MAX));
+}
+
+/* A block with flags comes by the slow path. */
 static int alloc_flagged(struct pool *p, struct hm_ctl_alloc *arg)
 {
 	struct pool_stream *s;
@@ -444,7 +453,7 @@ static int pool_alloc_with(struct pool *p, struct hm_ctl_alloc *arg)
 
 	if (arg->private_pool)
 		return hm_private_alloc(p, arg);
-	if (!arg->reserve && arg->flags && arg->size > SMALL_MAX)
+	if (!arg->reserve && is_flagged(p, arg))
 		return alloc_flagged(p, arg);
 	if (!arg->reserve)
 		return hm_pool_alloc(&p->res, arg->size, arg->align,

@@ -111,6 +111,7 @@ static const uint8_t states[] = {
 	[BLOCK_FREE] = HETMEM_BLOCK_FREE,
 	[BLOCK_PENDING] = HETMEM_BLOCK_PENDING,
 	[BLOCK_BUSY] = HETMEM_BLOCK_PENDING,
+	[BLOCK_HELD] = HETMEM_BLOCK_PENDING,
 };
 
 /* A block that is BUSY is another thread's, which may be writing to it. */
@@ -133,7 +134,7 @@ static void copy_block(const struct pool *p, const struct block *b,
 	} else if (state == BLOCK_LIVE) {
 		if (!copy_live(p, b, c))
 			c->state = HETMEM_BLOCK_PENDING;
-	} else if (state != BLOCK_BUSY) {
+	} else if (state != BLOCK_BUSY && state != BLOCK_HELD) {
 		i = __atomic_load_n(&b->stream, __ATOMIC_ACQUIRE);
 		c->stream = i ? stream_name(&stream_at(p, i)->s) :
 			HETMEM_STREAM_HOST;

@@ -15,8 +15,10 @@
  * leave a margin of free memory. The margin grows when a block that came back has to leave
  * in the same step, and shrinks from step to step.
  */
+#include <limits.h>
 #include <stdlib.h>
 
+#include "vmm/sharers.h"
 #include "vmm/spill.h"
 
 /* Parts of the ceiling: what moves at once at least, each way, and the least margin. */
@@ -106,7 +108,7 @@ bool hm_movable_forget(struct pool *p, struct block *b)
 
 	sp->bytes -= m->bytes;
 	step_falls(sp);
-	if (m->move) {
+	if (m->move || m->joined) {
 		m->freed = true;
 		/* Its slot stays its own until the block is free. */
 		stream_at(p, b->stream)->pins++;
@@ -120,8 +122,7 @@ void hm_movable_ended(struct pool *p, struct movable *m)
 {
 	struct block *b = block_at(p, m->block);
 
-	m->move = NULL;
-	if (!m->freed)
+	if (m->move || m->joined || !m->freed)
 		return;
 	forget(p, m);
 	stream_at(p, b->stream)->pins--;
@@ -135,7 +136,7 @@ void hm_movable_ended(struct pool *p, struct movable *m)
  * @id, @birth: its entry: it may be another one's when the lock was released
  * @old: from before the step
  * @age: of the step
- * @bytes: of it, of which a little more than is moved
+ * @bytes: of it
  */
 struct candidate {
 	uint32_t id;
@@ -199,8 +200,69 @@ static bool is_of(const struct block *b, const struct pool_stream *s)
 	return b->stream == s->s.index && (!s->s.index || b->pos == s->s.serial);
 }
 
+/*
+ * Handles as a search sees them. Several blocks of one handle are candidates, and the handle
+ * is asked about, and its bytes are counted, once: @seen is twice the number of the search,
+ * and one more if the handle stays. A handle on the host can come back.
+ */
+
+static bool can_leave(struct pool *p, struct pool_stream *s, const struct block *b,
+		      struct handle *h, uint32_t page, uint32_t search)
+{
+	uint32_t nr;
+
+	if (h->flags & (HANDLE_HOST | HANDLE_PINNED | HANDLE_TORN))
+		return false;
+	if (hm_spill_is_whole(p, b, page)) {
+		h->seen = 2 * search;
+		h->priority = INT_MIN;
+	} else if (h->seen / 2 != search) {
+		h->seen = 2 * search;
+		h->seen += hm_sharers_ask(p, s, b, page, &nr, &h->priority) != 0;
+	}
+	return !(h->seen & 1);
+}
+
+/* Whether something of @b can go to the host, or come back. */
+static bool has_something(struct pool *p, struct pool_stream *s, const struct block *b,
+			  bool spilled, uint32_t search)
+{
+	uint32_t page = page_of(vmm_of(p), b->addr), at;
+	struct handle *h;
+	bool has = false;
+
+	while ((h = hm_spill_next_handle(p, b, &page, &at))) {
+		p->work += LOOK_WORK;
+		if (spilled)
+			has |= h->flags & HANDLE_HOST;
+		else
+			has |= can_leave(p, s, b, h, at, search);
+	}
+	return has;
+}
+
+/* Bytes of handles that move with @b and were not counted, if @seen is that of none. */
+static uint64_t count_bytes(struct pool *p, const struct block *b, int priority, bool spill,
+			    uint32_t search)
+{
+	uint32_t page = page_of(vmm_of(p), b->addr), at;
+	uint64_t sum = 0;
+	struct handle *h;
+
+	while ((h = hm_spill_next_handle(p, b, &page, &at))) {
+		if (!(h->flags & HANDLE_HOST) != spill || h->seen == 2 * search)
+			continue;
+		if (spill && (h->seen & 1 || h->priority > priority ||
+			      h->flags & (HANDLE_PINNED | HANDLE_TORN)))
+			continue;
+		h->seen = 2 * search;
+		sum += bytes_of(p, h->pages);
+	}
+	return sum;
+}
+
 static void consider(struct pool *p, struct pool_stream *s, uint32_t id, bool spilled,
-		     struct candidates *c)
+		     uint32_t search, struct candidates *c)
 {
 	const struct hm_spill *sp = spill_of(p);
 	const struct movable *m = movable_at(sp, id);
@@ -211,8 +273,8 @@ static void consider(struct pool *p, struct pool_stream *s, uint32_t id, bool sp
 	};
 	struct pool_stream *of;
 
-	if (m->move || !m->spilled_at == spilled || block_state(b) != BLOCK_LIVE ||
-	    !is_of(b, s) || hm_spill_check(p, b, &of) || !hm_spill_has_handle(p, b))
+	if (m->move || (spilled && !m->spilled_at) || block_state(b) != BLOCK_LIVE ||
+	    !is_of(b, s) || hm_spill_check(p, b, &of) || !has_something(p, s, b, spilled, search))
 		return;
 	one.bytes = block_bytes(b);
 	if (!one.old)
@@ -224,12 +286,13 @@ static void consider(struct pool *p, struct pool_stream *s, uint32_t id, bool sp
 static void find_candidates(struct pool *p, struct pool_stream *s, bool spilled,
 			    struct candidates *c)
 {
+	const uint32_t search = ++vmm_of(p)->stamp;
 	struct hm_spill *sp = spill_of(p);
 	uint32_t id;
 
 	for (id = 1; id < sp->movables.nr; id++) {
 		if (movable_at(sp, id)->block)
-			consider(p, s, id, spilled, c);
+			consider(p, s, id, spilled, search, c);
 		hm_pool_step(p, LOOK_WORK);
 	}
 }
@@ -240,7 +303,8 @@ static uint64_t move_first(struct pool *p, struct pool_stream *s, struct candida
 {
 	struct hm_spill *sp = spill_of(p);
 	uint32_t *ids = malloc((c->nr ? c->nr : 1) * sizeof(*ids));
-	uint64_t sum = 0, moved = 0;
+	const uint32_t search = ++vmm_of(p)->stamp;
+	uint64_t sum = 0, moved = 0, one_sum;
 	size_t i, n = 0;
 
 	for (i = 0; ids && i < c->nr && (spill ? sum < bytes : true); i++) {
@@ -252,20 +316,21 @@ static uint64_t move_first(struct pool *p, struct pool_stream *s, struct candida
 		if (!m->block || m->birth != one->birth || m->move || m->freed ||
 		    hm_spill_check(p, block_at(p, m->block), &of))
 			continue;
+		one_sum = count_bytes(p, block_at(p, m->block), m->priority, spill, search);
 		/* What comes back has to fit, and nothing overtakes what does not. */
-		if (!spill && sum + one->bytes > bytes)
+		if (!spill && sum + one_sum > bytes)
 			break;
-		if (spill && sp->spilled + sum + one->bytes > p->opt.spill)
+		if (!one_sum || (spill && sp->spilled + sum + one_sum > p->opt.spill))
 			continue;
 		if (spill && m->returned && m->birth >= sp->step_birth &&
 		    sp->margin < ceiling(p) / MOST_MARGIN)
 			sp->margin += sp->margin / MARGIN_GROWTH;
 		m->returned = !spill;
 		ids[n++] = one->id;
-		sum += one->bytes;
+		sum += one_sum;
 	}
 	if (n)
-		hm_spill_move(p, s, ids, n, spill, &moved);
+		hm_spill_move(p, s, ids, n, spill, true, &moved);
 	free(ids);
 	return moved;
 }
@@ -352,7 +417,8 @@ static uint64_t room(const struct pool *p)
 {
 	const struct hm_spill *sp = spill_of(p);
 	const uint64_t used = p->requested > 0 ? p->requested : 0;
-	uint64_t live = used > sp->spilled ? used - sp->spilled : 0;
+	const uint64_t spilled = sp->spilled - sp->held;
+	uint64_t live = used > spilled ? used - spilled : 0;
 
 	live += sp->margin;
 	return ceiling(p) > live ? ceiling(p) - live : 0;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "vmm/spill.h"
+#include "vmm/sharers.h"
 #include "vmm/vmm_impl.h"
 
 int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg)
@@ -45,7 +45,7 @@ bool hm_vmm_drop(struct pool *p, struct block *b)
 	bool left;
 
 	if (b->flags & BLOCK_SPILLED)
-		return hm_spill_drop(p, b);
+		return hm_sharers_drop(p, b);
 	/* Without success it is free memory; nobody else has it for long. */
 	__atomic_store_n(&b->flags, b->flags & ~BLOCK_EXPORTED,
 			 __ATOMIC_RELEASE);

@@ -13,8 +13,7 @@ int hm_vmm_pin(struct pool *p, struct block *b)
 	uint32_t page = page_of(v, b->addr);
 	uint32_t end = page_of(v, block_end(b) - 1);
 
-	if (b->flags & BLOCK_SPILLED ||
-	    (b->flags & BLOCK_MOVABLE && movable_of(v->spill, b)->move))
+	if (b->flags & BLOCK_SPILLED || (b->flags & BLOCK_MOVABLE && hm_movable_moves(p, b)))
 		return hm_error(-EBUSY, "pin_comm: the block is on the host or moves: hetmem_fetch()");
 	while (page <= end) {
 		struct mapping *m = mapping_at(v, v->map[page]);

@@ -2,7 +2,9 @@
 /*
  * Moves: the memory of a block goes to the host, behind its address, or comes back.
  *
- * A block moves handle by handle. The contents of a handle are copied to other memory of
+ * A block moves handle by handle. A handle that it shares with other blocks moves as well,
+ * if these may move with it: see sharers.h. Exception: a move that is only begun leaves such
+ * handles, because the program does not expect that the others are copied. The contents of a handle are copied to other memory of
  * the same size; then the other memory is mapped at its address. Copies of several handles
  * are under way at one time, and mappings change while the next ones are copied. The old
  * memory is kept until the whole block has moved: if a handle fails, those before it are
@@ -24,6 +26,7 @@
 #include "core/nvtx.h"
 #include "driver/check.h"
 #include "pool/graph.h"
+#include "vmm/sharers.h"
 #include "vmm/spill.h"
 
 /* Copies that are under way at one time: as many as hide a change of mappings. */
@@ -32,8 +35,6 @@
 #define TRIES		3
 /* Instructions of a look at a handle, about. */
 #define LOOK_WORK	64
-/* Likewise, of a handle that is dropped. */
-#define DROP_WORK	2048
 #define MAX_MOVABLES	(1U << 20)
 
 enum job_state {
@@ -63,19 +64,20 @@ struct job {
  * struct move - a block that moves
  * @next: of the pending ones
  * @movable: its entry
+ * @sharers, @nr_sharers: entries of blocks that share a handle with it
+ * @by_priority: the pool has chosen it
  * @begun: it ends later
  * @err: of the first job that failed: the others do not begin
- * @addr, @bytes: of its jobs
- * @nr, @room: of @jobs; @started, @ended: of them, in order
+ * @nr, @room: of @jobs, by address; @started, @ended: of them, in order
  */
 struct move {
 	struct move *next;
 	uint32_t movable;
+	uint32_t *sharers, nr_sharers;
 	bool spill;
+	bool by_priority;
 	bool begun;
 	int err;
-	uint64_t addr;
-	uint64_t bytes;
 	unsigned int nr;
 	unsigned int room;
 	unsigned int started;
@@ -380,32 +382,32 @@ static uint32_t handle_id(const struct pool *p, uint32_t page)
 	return mapping_at(vmm_of(p), vmm_of(p)->map[page])->handle;
 }
 
-/*
- * The next handle from *@page on that is wholly in @b, or NULL; *@page is behind it. A
- * block has at most as many as it has pages.
- */
-static struct handle *next_whole(const struct pool *p, const struct block *b, uint32_t *page,
-				 uint32_t *at)
+struct handle *hm_spill_next_handle(const struct pool *p, const struct block *b,
+				    uint32_t *page, uint32_t *at)
 {
 	const struct vmm *v = vmm_of(p);
-	const uint32_t end = page_of(v, block_end(b));
+	const struct mapping *m;
 
-	while (*page < end) {
-		const struct mapping *m = mapping_at(v, v->map[*page]);
-		struct handle *h = handle_at(v, m->handle);
-		const bool whole = m->page == *page && *page + h->pages <= end;
+	if (*page > page_of(v, block_end(b) - 1))
+		return NULL;
+	m = mapping_at(v, v->map[*page]);
+	*at = m->page;
+	*page = m->page + handle_at(v, m->handle)->pages;
+	return handle_at(v, m->handle);
+}
 
-		*at = *page;
-		*page = m->page + h->pages;
-		if (whole)
-			return h;
-	}
-	return NULL;
+bool hm_spill_is_whole(const struct pool *p, const struct block *b, uint32_t page)
+{
+	const struct vmm *v = vmm_of(p);
+	const struct mapping *m = mapping_at(v, v->map[page]);
+
+	return page_addr(v, m->page) >= b->addr &&
+	       page_addr(v, m->page + handle_at(v, m->handle)->pages) <= block_end(b);
 }
 
 static uint32_t first_page(const struct pool *p, const struct block *b)
 {
-	return page_of(vmm_of(p), b->addr + bytes_of(p, 1) - 1);
+	return page_of(vmm_of(p), b->addr);
 }
 
 /* A block that has moved, or not. */
@@ -459,16 +461,16 @@ static void job_undo(struct pool *p, struct job *j, bool spill)
 	job_cancel(p, j, spill);
 }
 
-/* What it has now. With the lock, which it may release. */
-static void update_block(struct pool *p, const struct move *mv)
+/* What the block of the entry @id has now. With the lock, which it may release. */
+static void update_block(struct pool *p, const struct move *mv, uint32_t id)
 {
 	struct hm_spill *sp = spill_of(p);
-	struct movable *m = movable_at(sp, mv->movable);
+	struct movable *m = movable_at(sp, id);
 	struct block *b = block_at(p, m->block);
 	uint32_t page = first_page(p, b), at, flags = 0;
 	const struct handle *h;
 
-	while ((h = next_whole(p, b, &page, &at))) {
+	while ((h = hm_spill_next_handle(p, b, &page, &at))) {
 		flags |= h->flags;
 		hm_pool_step(p, LOOK_WORK);
 	}
@@ -498,7 +500,9 @@ static uint64_t move_settle(struct pool *p, struct move *mv)
 			job_commit(p, &mv->jobs[i], mv->spill);
 		hm_pool_step(p, LOOK_WORK);
 	}
-	update_block(p, mv);
+	update_block(p, mv, mv->movable);
+	for (i = 0; i < mv->nr_sharers; i++)
+		update_block(p, mv, mv->sharers[i]);
 	pthread_mutex_unlock(&p->lock);
 	for (i = 0; i < mv->started; i++) {
 		if (mv->jobs[i].state != JOB_MAPPED)
@@ -511,13 +515,6 @@ static uint64_t move_settle(struct pool *p, struct move *mv)
 
 /* What moves of a block. */
 
-bool hm_spill_has_handle(const struct pool *p, const struct block *b)
-{
-	uint32_t page = first_page(p, b), at;
-
-	return next_whole(p, b, &page, &at);
-}
-
 static int busy(const struct block *b, const char *reason)
 {
 	return hm_error(-EBUSY, "spill: block %p stays: %s", (void *)(uintptr_t)b->addr, reason);
@@ -525,7 +522,7 @@ static int busy(const struct block *b, const char *reason)
 
 static int not_movable(const struct block *b)
 {
-	return busy(b, "it is not movable: allocate more than 1 MiB with HETMEM_ALLOC_MOVABLE");
+	return busy(b, "it is not movable: allocate it with HETMEM_ALLOC_MOVABLE");
 }
 
 int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s)
@@ -551,22 +548,44 @@ int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s
 	return 0;
 }
 
-static void add_job(struct move *mv, const struct pool *p, const struct handle *h,
-		    uint32_t page)
+static void add_job(struct move *mv, const struct pool *p, struct handle *h, uint32_t page)
 {
-	if (!mv->nr)
-		mv->addr = page_addr(vmm_of(p), page);
-	mv->bytes += bytes_of(p, h->pages);
+	h->flags |= HANDLE_MOVES;
 	mv->jobs[mv->nr++] = (struct job){
 		.handle = handle_id(p, page), .page = page,
 		.pages = h->pages, .part = h->host, .device = mv->spill ? h->handle : 0,
 	};
 }
 
-/* With the lock. The block is freed now if that was asked for meanwhile. */
+/* Memory of @h, which @b has with others, is free again if it is where it is used. */
+static void release_held(struct pool *p, const struct block *b, const struct handle *h,
+			 uint32_t page)
+{
+	if (!(h->flags & (HANDLE_HOST | HANDLE_TORN)) && !hm_spill_is_whole(p, b, page))
+		hm_sharers_release(p, b, page);
+}
+
+/* With the lock. Blocks are freed now if that was asked for meanwhile. */
 static void move_free(struct pool *p, struct move *mv)
 {
-	hm_movable_ended(p, movable_at(spill_of(p), mv->movable));
+	struct hm_spill *sp = spill_of(p);
+	const struct block *b = block_at(p, movable_at(sp, mv->movable)->block);
+	unsigned int i;
+
+	for (i = 0; i < mv->nr; i++) {
+		struct handle *h = handle_at(vmm_of(p), mv->jobs[i].handle);
+
+		h->flags &= ~HANDLE_MOVES;
+		release_held(p, b, h, mv->jobs[i].page);
+	}
+	for (i = 0; i < mv->nr_sharers; i++)
+		movable_at(sp, mv->sharers[i])->joined--;
+	movable_at(sp, mv->movable)->move = NULL;
+	movable_at(sp, mv->movable)->begun = false;
+	for (i = 0; i < mv->nr_sharers; i++)
+		hm_movable_ended(p, movable_at(sp, mv->sharers[i]));
+	hm_movable_ended(p, movable_at(sp, mv->movable));
+	free(mv->sharers);
 	free(mv);
 }
 
@@ -591,61 +610,135 @@ static int mend(struct pool *p, struct handle *h, uint32_t page)
 	return 0;
 }
 
-/* The handles of @b that move. Releases the lock: the block has its move, and stays. */
-static int plan_jobs(struct pool *p, const struct block *b, struct move *mv)
+/* Whether the handle at @page, which @b has with others, can join @mv. May release the lock. */
+static int ask_sharers(struct pool *p, const struct pool_stream *s, const struct block *b,
+		       const struct move *mv, uint32_t page, uint32_t *nr)
 {
-	uint32_t page = first_page(p, b), at;
-	struct handle *h;
-	int err = 0;
+	int priority, err = hm_sharers_ask(p, s, b, page, nr, &priority);
 
-	/* The block may grow. */
-	while (!err && mv->nr < mv->room && (h = next_whole(p, b, &page, &at))) {
-		err = mend(p, h, at);
-		if (!err && !hm_vmm_unalias_handle(p, handle_id(p, at)))
-			err = busy(b, "its memory is in use at another address, too");
-		if (!err && !(h->flags & HANDLE_HOST) == mv->spill)
-			add_job(mv, p, h, at);
-		hm_pool_step(p, LOOK_WORK);
+	if (err == -EAGAIN && !mv->by_priority) {
+		hm_pool_flush(p);
+		err = hm_sharers_ask(p, s, b, page, nr, &priority);
 	}
+	if (err == -EAGAIN)
+		return busy(b, "it shares a handle with cached blocks");
+	if (!err && mv->by_priority && mv->spill &&
+	    priority > movable_at(spill_of(p), mv->movable)->priority)
+		return busy(b, "it shares a handle with a block of a higher priority");
+	return err;
+}
+
+/* The handle @h at @page moves with the blocks that have it; -EBUSY: it stays. */
+static int add_shared(struct pool *p, const struct pool_stream *s, const struct block *b,
+		      struct move *mv, struct handle *h, uint32_t page)
+{
+	uint32_t nr, *more;
+	int err = ask_sharers(p, s, b, mv, page, &nr);
+
+	if (!err)
+		err = mend(p, h, page);
+	if (!err && !hm_vmm_unalias_handle(p, handle_id(p, page)))
+		err = busy(b, "its memory is in use at another address, too");
+	if (err)
+		return err;
+	if (!(h->flags & HANDLE_HOST) != mv->spill) {
+		release_held(p, b, h, page);
+		return 0;
+	}
+	more = realloc(mv->sharers, (mv->nr_sharers + nr) * sizeof(*more));
+	if (!more)
+		return no_memory();
+	mv->sharers = more;
+	err = hm_sharers_join(p, b, page, mv->sharers, &mv->nr_sharers);
+	if (!err)
+		add_job(mv, p, h, page);
+	return err;
+}
+
+static int add_whole(struct pool *p, const struct block *b, struct move *mv, struct handle *h,
+		     uint32_t page)
+{
+	int err = mend(p, h, page);
+
+	if (!err && !hm_vmm_unalias_handle(p, handle_id(p, page)))
+		err = busy(b, "its memory is in use at another address, too");
+	if (!err && !(h->flags & HANDLE_HOST) == mv->spill)
+		add_job(mv, p, h, page);
 	return err;
 }
 
 /*
- * A move of the block of the entry @id, which stays from now on; move_plan() follows. NULL, and
- * 0: it has no page of its own.
+ * The handles of @b that move. Releases the lock: the block has its move, and stays. -EBUSY:
+ * none can move, or a program fetches the block, and one cannot come back.
  */
+static int plan_jobs(struct pool *p, const struct pool_stream *s, const struct block *b,
+		     struct move *mv)
+{
+	uint32_t page = first_page(p, b), at;
+	bool there = false, stays = false;
+	struct handle *h;
+	int err = 0;
+
+	/* The block may grow. */
+	while (!err && mv->nr < mv->room && (h = hm_spill_next_handle(p, b, &page, &at))) {
+		const bool is_there = !(h->flags & HANDLE_HOST) != mv->spill;
+
+		if (hm_spill_is_whole(p, b, at))
+			err = add_whole(p, b, mv, h, at);
+		else if (!mv->begun && !(h->flags & HANDLE_MOVES) &&
+			 (!is_there || h->flags & HANDLE_TORN))
+			err = add_shared(p, s, b, mv, h, at);
+		there |= is_there;
+		if (err == -EBUSY && (mv->spill || mv->by_priority) &&
+		    !hm_spill_is_whole(p, b, at)) {
+			stays = true;
+			err = 0;
+		}
+		hm_pool_step(p, LOOK_WORK);
+	}
+	return !err && stays && !there && !mv->nr ? -EBUSY : err;
+}
+
+/* A move of the block of the entry @id, which stays from now on; move_plan() follows. */
 static int move_make(struct pool *p, uint32_t id, bool spill, struct move **out)
 {
 	struct movable *m = movable_at(spill_of(p), id);
 	const struct block *b = block_at(p, m->block);
-	const uint32_t page = first_page(p, b), end = page_of(vmm_of(p), block_end(b));
-	struct move *mv;
+	const uint32_t room = page_of(vmm_of(p), block_end(b) - 1) + 1 - first_page(p, b);
+	struct move *mv = calloc(1, sizeof(*mv) + room * sizeof(mv->jobs[0]));
 
-	*out = NULL;
-	if (page >= end)
-		return 0;
-	mv = calloc(1, sizeof(*mv) + (end - page) * sizeof(mv->jobs[0]));
 	if (!mv)
 		return no_memory();
 	mv->movable = id;
 	mv->spill = spill;
-	mv->room = end - page;
+	mv->room = room;
 	m->move = mv;
 	*out = mv;
 	return 0;
 }
 
 /* Its jobs: NULL, and 0, if nothing of it has to move. Releases the lock. */
-static int move_plan(struct pool *p, struct move **mv)
+static int move_plan(struct pool *p, const struct pool_stream *s, struct move **mv)
 {
 	const struct movable *m = movable_at(spill_of(p), (*mv)->movable);
-	int err = plan_jobs(p, block_at(p, m->block), *mv);
+	int err = plan_jobs(p, s, block_at(p, m->block), *mv);
 
 	if (!err && (*mv)->nr)
 		return 0;
 	move_free(p, *mv);
 	*mv = NULL;
 	return err;
+}
+
+/* The first job of @mv from @i on that is no neighbour of the one before it. */
+static unsigned int next_range(const struct pool *p, const struct move *mv, unsigned int i,
+			       struct told *range)
+{
+	*range = (struct told){ page_addr(vmm_of(p), mv->jobs[i].page), 0 };
+	do
+		range->bytes += bytes_of(p, mv->jobs[i++].pages);
+	while (i < mv->nr && mv->jobs[i - 1].page + mv->jobs[i - 1].pages == mv->jobs[i].page);
+	return i;
 }
 
 /* Observers. With pool->sleep_lock only. */
@@ -670,8 +763,14 @@ static void observe_one(struct pool *p, enum hetmem_remap_cause cause, uint64_t 
 
 static void observe_move(struct pool *p, const struct move *mv, bool after)
 {
-	observe_one(p, mv->spill ? HETMEM_REMAP_SPILL : HETMEM_REMAP_FETCH, mv->addr,
-		    mv->bytes, after, after ? mv->err : 0);
+	struct told range;
+	unsigned int i;
+
+	for (i = 0; i < mv->nr;) {
+		i = next_range(p, mv, i, &range);
+		observe_one(p, mv->spill ? HETMEM_REMAP_SPILL : HETMEM_REMAP_FETCH, range.addr,
+			    range.bytes, after, after ? mv->err : 0);
+	}
 }
 
 int hm_spill_observe(struct pool *p, const struct hm_ctl_observe *arg)
@@ -829,16 +928,27 @@ static void row_run(struct pool *p, struct row *row)
 
 static void watch(struct pool *p, const struct pool_stream *s, const struct move *mv)
 {
+	const hetmem_stream stream = s->s.retired ? HETMEM_STREAM_HOST : hm_stream_handle(&s->s);
 	const struct hm_spill *sp = spill_of(p);
+	struct told range;
+	unsigned int i;
 
-	hm_check_move_begin(p->res.hm, (void *)(uintptr_t)mv->addr, mv->bytes,
-			    s->s.retired ? HETMEM_STREAM_HOST : hm_stream_handle(&s->s),
-			    mv->spill ? sp->out : sp->in, !mv->begun);
+	for (i = 0; i < mv->nr;) {
+		i = next_range(p, mv, i, &range);
+		hm_check_move_begin(p->res.hm, (void *)(uintptr_t)range.addr, range.bytes,
+				    stream, mv->spill ? sp->out : sp->in, !mv->begun);
+	}
 }
 
 static void unwatch(struct pool *p, const struct move *mv)
 {
-	hm_check_move_end(p->res.hm, (void *)(uintptr_t)mv->addr, mv->bytes);
+	struct told range;
+	unsigned int i;
+
+	for (i = 0; i < mv->nr;) {
+		i = next_range(p, mv, i, &range);
+		hm_check_move_end(p->res.hm, (void *)(uintptr_t)range.addr, range.bytes);
+	}
 }
 
 /* Ends the started jobs of @mv, then @mv. Without the lock. Returns the bytes that moved. */
@@ -880,7 +990,7 @@ static int run(struct pool *p, const struct pool_stream *s, struct move **moves,
 }
 
 int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, size_t nr,
-		  bool spill, uint64_t *bytes)
+		  bool spill, bool by_priority, uint64_t *bytes)
 {
 	struct move **moves = malloc((nr ? nr : 1) * sizeof(struct move *));
 	size_t i, made = 0, n = 0;
@@ -891,11 +1001,12 @@ int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, si
 	/* All of them, before the lock is released: entries of blocks that are freed go. */
 	for (i = 0; i < nr && moves; i++) {
 		one = move_make(p, ids[i], spill, &moves[made]);
-		made += !one && moves[made];
+		if (!one)
+			moves[made++]->by_priority = by_priority;
 		err = err ? err : one;
 	}
 	for (i = 0; i < made; i++) {
-		one = move_plan(p, &moves[i]);
+		one = move_plan(p, s, &moves[i]);
 		err = err ? err : one;
 		if (moves[i])
 			moves[n++] = moves[i];
@@ -978,15 +1089,16 @@ static int move_begin(struct pool *p, struct pool_stream *s, uint32_t id, bool s
 	int err;
 
 	err = move_make(p, id, spill, &mv);
-	if (err || !mv)
+	if (err)
 		return err;
+	mv->begun = true;
+	movable_at(sp, id)->begun = true;
 	s->pins++;
-	err = move_plan(p, &mv);
+	err = move_plan(p, s, &mv);
 	if (err || !mv) {
 		s->pins--;
 		return err;
 	}
-	mv->begun = true;
 	pthread_mutex_unlock(&p->lock);
 	observe_move(p, mv, false);
 	err = hm_provider_enter(p->provider, &saved);
@@ -1156,11 +1268,21 @@ static int access_host(struct pool *p, const struct block *b)
 
 	if (!(b->flags & BLOCK_SPILLED))
 		return busy(b, "it is not spilled");
-	while (!err && (h = next_whole(p, b, &page, &at)))
+	while (!err && (h = hm_spill_next_handle(p, b, &page, &at)))
 		if (h->flags & HANDLE_HOST)
 			err = ops->access_host(p->provider, page_addr(vmm_of(p), at),
 					       bytes_of(p, h->pages));
 	return err;
+}
+
+static bool has_own_handle(const struct pool *p, const struct block *b)
+{
+	uint32_t page = first_page(p, b), at;
+
+	while (hm_spill_next_handle(p, b, &page, &at))
+		if (hm_spill_is_whole(p, b, at))
+			return true;
+	return false;
 }
 
 /* The block, which may move now; its stream in *@s. */
@@ -1171,8 +1293,8 @@ static int find_movable(struct pool *p, const struct hm_ctl_move *arg, struct bl
 
 	if (!err)
 		err = hm_spill_check(p, *b, s);
-	if (!err && !hm_spill_has_handle(p, *b))
-		err = busy(*b, "it has no handle of its own");
+	if (!err && arg->begin && !has_own_handle(p, *b))
+		err = busy(*b, "it has no handle of its own, so that only hetmem_spill() and hetmem_fetch() move it");
 	return err;
 }
 
@@ -1232,7 +1354,7 @@ static int move_one(struct pool *p, const struct hm_ctl_move *arg)
 	hm_pool_poll(p);
 	err = find_movable(p, arg, &b, &s);
 	if (!err && b->right == id)
-		err = hm_spill_move(p, s, &id, 1, spill, &bytes);
+		err = hm_spill_move(p, s, &id, 1, spill, false, &bytes);
 	s->pins--;
 	return err;
 }
@@ -1261,37 +1383,6 @@ int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg)
 	err = move_one(p, arg);
 	hm_pool_unlock_moves(p);
 	return err;
-}
-
-/* A spilled block that was freed: its host memory is nobody's, the rest is free. */
-bool hm_spill_drop(struct pool *p, struct block *b)
-{
-	struct vmm *v = vmm_of(p);
-	const uint32_t first = first_page(p, b);
-	uint32_t page = page_of(v, block_end(b) - 1) + 1;
-	bool left = true;
-
-	__atomic_store_n(&b->flags, b->flags & ~BLOCK_SPILLED, __ATOMIC_RELEASE);
-	/* From the end on: what is before keeps its name. */
-	while (left && page > first) {
-		const struct mapping *m = mapping_at(v, v->map[page - 1]);
-		struct vmm_free f = {
-			.handle = m->handle, .page = m->page,
-			.pages = handle_at(v, m->handle)->pages, .block = block_id(p, b),
-		};
-
-		page = m->page;
-		if (!(handle_at(v, f.handle)->flags & (HANDLE_HOST | HANDLE_TORN)))
-			continue;
-		if (!hm_vmm_discard(p, &f, &left)) {
-			__atomic_store_n(&b->flags, b->flags | BLOCK_SPILLED, __ATOMIC_RELEASE);
-			return false;
-		}
-		hm_pool_step(p, DROP_WORK);
-	}
-	if (left)
-		hm_block_release(p, b);
-	return true;
 }
 
 /* Made and destroyed. */
@@ -1350,6 +1441,7 @@ void hm_spill_stop(struct pool *p, bool forget)
 	}
 	while ((mv = sp->pending)) {
 		sp->pending = mv->next;
+		free(mv->sharers);
 		free(mv);
 	}
 }

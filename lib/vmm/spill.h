@@ -51,8 +51,9 @@ struct move;
  * @spilled_at: when it was spilled, in moves; 0: it is not
  * @bytes: of the block when it was declared: it may grow
  * @priority: see hetmem_priority()
- * @move: under way, or NULL
- * @freed: while it was
+ * @move: under way, or NULL; @begun: it ends later; @joined: moves of blocks that share a
+ *	handle with it
+ * @freed: while any of these was
  * @returned: the pool fetched it in this step
  */
 struct movable {
@@ -63,6 +64,8 @@ struct movable {
 	uint64_t bytes;
 	uint64_t spilled_at;
 	struct move *move;
+	unsigned int joined;
+	bool begun;
 	bool freed;
 	bool returned;
 	bool pinned;
@@ -93,7 +96,7 @@ struct told {
  * @hosts: parts; @sizes, @nr_sizes: those that are not in use; @broken: list of those that
  *	the driver did not give up
  * @host_bytes, @host_peak: of parts
- * @spilled, @spilled_peak: of parts in use
+ * @spilled, @spilled_peak: of parts in use; @held: of these, what is of no block
  * @out_total, @in_total: bytes that were moved
  * @stuck, @nr_stuck: device memory that the driver did not release, and its pages
  *
@@ -118,7 +121,7 @@ struct hm_spill {
 	unsigned int nr_sizes;
 	uint32_t broken;
 	uint64_t host_bytes, host_peak;
-	uint64_t spilled, spilled_peak;
+	uint64_t spilled, spilled_peak, held;
 	uint64_t out_total, in_total;
 	struct {
 		uint64_t handle;
@@ -175,11 +178,12 @@ void hm_spill_free(struct pool *p, bool forget);
 void hm_spill_end(struct pool *p, bool wait);
 /*
  * Moves blocks of @s, @nr of them, which are in @ids and not moving, with both locks, and
- * releases pool->lock. Blocks that cannot move are left out. *@bytes: that moved. Returns
- * the first error.
+ * releases pool->lock. Blocks that cannot move are left out. Handles of several blocks move,
+ * too; with @by_priority, not with a block whose priority is lower than another one's.
+ * *@bytes: that moved. Returns the first error.
  */
 int hm_spill_move(struct pool *p, struct pool_stream *s, const uint32_t *ids, size_t nr,
-		  bool spill, uint64_t *bytes);
+		  bool spill, bool by_priority, uint64_t *bytes);
 /*
  * These wait with pool->lock alone, which they release: for all work on @s; for the copies of
  * all pending moves. -EBUSY: wait= is over; -EIO.
@@ -188,14 +192,19 @@ int hm_spill_wait(struct pool *p, struct pool_stream *s);
 int hm_spill_wait_pending(struct pool *p);
 /* Why the live block @b cannot move now: -EBUSY; or 0 and its stream. */
 int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s);
-/* Whether a handle is wholly in @b. */
-bool hm_spill_has_handle(const struct pool *p, const struct block *b);
+/*
+ * The next handle of @b from *@page on, or NULL: @b has no more. Its first page is *@at, and
+ * *@page is behind it.
+ */
+struct handle *hm_spill_next_handle(const struct pool *p, const struct block *b,
+				    uint32_t *page, uint32_t *at);
+/* Whether the handle at @page is wholly in @b. */
+bool hm_spill_is_whole(const struct pool *p, const struct block *b, uint32_t page);
 
 /* As in struct source. */
 int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg);
 int hm_spill_observe(struct pool *p, const struct hm_ctl_observe *arg);
 void hm_spill_tell(struct pool *p, enum hetmem_remap_cause cause, bool after, int err);
-bool hm_spill_drop(struct pool *p, struct block *b);
 
 /* parts.c, with pool->lock, which all but put and free may release. */
 
@@ -217,7 +226,7 @@ void hm_movable_regain(struct pool *p, struct pool_stream *s);
 /* Whether the movable block @b is under way. */
 static inline bool hm_movable_moves(const struct pool *p, const struct block *b)
 {
-	return movable_of(spill_of(p), b)->move;
+	return movable_of(spill_of(p), b)->move || movable_of(spill_of(p), b)->joined;
 }
 /* @m has ended its move: it is freed now, if it was meanwhile. */
 void hm_movable_ended(struct pool *p, struct movable *m);

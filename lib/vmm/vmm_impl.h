@@ -28,6 +28,7 @@
 #define HANDLE_STUCK	8	/* unmapped, and the driver did not release it */
 #define HANDLE_HOST	64	/* spilled: host memory */
 #define HANDLE_TORN	128	/* a move could not map it: it has memory and addresses */
+#define HANDLE_MOVES	256	/* its contents are being copied */
 
 /**
  * struct handle - memory
@@ -40,6 +41,7 @@
  * @aliases: list of its aliases
  * @front: 0, or the list of handles that end runs that it is in, zone + 1;
  *	@front_next, @front_prev: in it
+ * @seen, @priority: see movable.c
  */
 struct handle {
 	uint64_t handle;
@@ -50,9 +52,9 @@ struct handle {
 	uint32_t candidate;
 	union { uint32_t stamp, host; };
 	uint32_t aliases;
-	uint32_t front;
-	uint32_t front_next;
-	uint32_t front_prev;
+	uint32_t front, front_next, front_prev;
+	uint32_t seen;
+	int priority;
 };
 
 /**
@@ -69,10 +71,8 @@ struct mapping {
 	uint32_t page;
 	bool half;
 	uint32_t uses;
-	uint32_t next;
-	uint32_t prev;
-	uint32_t same_next;
-	uint32_t same_prev;
+	uint32_t next, prev;
+	uint32_t same_next, same_prev;
 };
 
 /**

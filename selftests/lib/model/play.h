@@ -600,7 +600,7 @@ static void move(const struct op *op, bool out)
 	err = LIB(moves[out + 2 * async](res, b->p));
 	must(!err || injected || err == -EBUSY || err == -ENOMEM || err == -EOPNOTSUPP, "errno",
 	     "move: %d", err);
-	must(!out || err || b->moving || (!b->keep && b->size > 1 << 20), "move",
+	must(!out || err || b->moving || (!b->keep && (b->movable || b->size >= 1 << 20)), "move",
 	     "a block of %zu bytes that may not move", b->size);
 	must(!out || err || b->moving || b->movable || has("movable="), "move",
 	     "a block that is not movable");

@@ -169,7 +169,9 @@ static void busy(void)
 	refused(hetmem_spill(res, slots[3].p), -EBUSY, "pinned", "pinned");
 	fill(&slots[4], MIB + 512 * 1024, streams[0]);
 	/* It begins where a handle does, and ends in it. */
-	refused(hetmem_spill(res, slots[4].p), -EBUSY, "no handle of its own", "small");
+	refused(hetmem_spill_async(res, slots[4].p), -EBUSY, "no handle of its own", "small");
+	is(hetmem_spill(res, slots[4].p), 0, "which moves with the block: %s", hetmem_last_error());
+	is(hetmem_fetch(res, slots[4].p), 0, "and comes back");
 	fill(&slots[5], 4 * MIB, streams[0]);
 	refused(hetmem_host_access(res, slots[5].p), -EBUSY, "not spilled", "host_access");
 	hold_up(streams[0]);
