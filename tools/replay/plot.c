@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "replay.h"
+#include "samples.h"
 
-#define SAMPLES		1200
 #define ROWS		48
 #define PANEL_HEIGHT	330
 #define LEFT		70
@@ -24,127 +24,8 @@
 #define MAP_WIDTH	480
 #define TOP		46
 
-enum line { REQUESTED, RESERVED, SPILLED, NR_LINES };
-
 static const char *const line_names[NR_LINES] = { "requested", "reserved", "spilled" };
 static const char *const colours[NR_LINES] = { "#2a5d9f", "#c0392b", "#27864b" };
-
-/* @moves: to the host, and back. */
-struct sample {
-	uint64_t bytes[NR_LINES];
-	uint32_t moves[2];
-};
-
-/* @spilled: some of it is on the host. */
-struct extent {
-	uintptr_t start;
-	size_t size;
-	bool spilled;
-};
-
-/**
- * struct panel - what one replay gave
- * @extents: blocks at the peak, by address
- */
-struct panel {
-	size_t nr_samples;
-	struct sample samples[SAMPLES + 1];
-	size_t nr_extents;
-	struct extent *extents;
-};
-
-static int by_start(const void *a, const void *b)
-{
-	const struct extent *x = a, *y = b;
-
-	return x->start < y->start ? -1 : x->start > y->start;
-}
-
-static void take_extents(struct panel *p, const struct replay_world *w,
-			 const struct replay_watch *watch, const size_t *sizes)
-{
-	uint32_t i;
-
-	p->extents = xcalloc(w->trace->blocks, sizeof(*p->extents));
-	for (i = 0; i < w->trace->blocks; i++)
-		if (w->ptrs[i])
-			p->extents[p->nr_extents++] = (struct extent){
-				(uintptr_t)w->ptrs[i], sizes[i],
-				watch->blocks && watch->blocks[i].spilled };
-	qsort(p->extents, p->nr_extents, sizeof(*p->extents), by_start);
-}
-
-/* The sample of a time, with the most that was @requested; what follows is the next one's. */
-static void take_sample(struct panel *p, struct replay_watch *watch,
-			struct hetmem_resource *res, uint64_t requested)
-{
-	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
-
-	hetmem_resource_stats(res, &stats);
-	p->samples[p->nr_samples++] = (struct sample){
-		.bytes = { requested, stats.reserved, watch->recent },
-		.moves = { watch->recent_moves[0], watch->recent_moves[1] },
-	};
-	watch->recent = watch->spill ? watch->spill->spilled : 0;
-	watch->recent_moves[0] = watch->recent_moves[1] = 0;
-}
-
-/*
- * A sample is of the most that was requested since the one before, so that no
- * peak is left out. In one thread, whatever the order: the picture is of what
- * was recorded.
- */
-static int take_samples(struct panel *p, struct hetmem *hm,
-			const struct replay_result *r,
-			const struct replay_how *how)
-{
-	struct replay_watch watch = { .spill = NULL };
-	struct replay_spill spill = { .known = false };
-	const struct replay_trace *t = r->trace;
-	size_t every = t->nr / SAMPLES + 1, i;
-	size_t *sizes = xcalloc(t->blocks, sizeof(*sizes));
-	struct hetmem_resource *res = NULL;
-	uint64_t requested = 0, most = 0;
-	struct replay_world w;
-	int status;
-
-	status = replay_world_open(&w, hm, t, how);
-	if (!status && hetmem_resource_create(hm, r->spec, &res))
-		status = complain(EXIT_FAILED, "replay", "%s",
-				  hetmem_last_error());
-	if (!status && r->spill.known)
-		status = replay_watch_open(&watch, &w, res, r->spec, false, &spill);
-	for (i = 0; !status && i < t->nr; i++) {
-		const struct replay_step *s = &t->steps[i];
-
-		if (r->spill.known)
-			replay_watch_step(&watch, i);
-		else
-			replay_step(&w, res, s);
-		if (s->op == REPLAY_ALLOC) {
-			requested += s->size;
-			sizes[s->block] = s->size;
-		} else if (s->op == REPLAY_FREE) {
-			requested -= s->size;
-		}
-		if (requested > most)
-			most = requested;
-		if (i == t->peak_step)
-			take_extents(p, &w, &watch, sizes);
-		if (i % every && i != t->nr - 1)
-			continue;
-		take_sample(p, &watch, res, most);
-		most = 0;
-	}
-	replay_watch_close(&watch);
-	if (res) {
-		replay_drain(&w, res);
-		hetmem_resource_destroy(res);
-	}
-	replay_world_close(&w);
-	free(sizes);
-	return status;
-}
 
 /* Text of XML. */
 static void put_text(FILE *f, const char *s)
@@ -161,12 +42,12 @@ static void put_text(FILE *f, const char *s)
 	}
 }
 
-static double place_x(const struct panel *p, size_t sample)
+static double place_x(const struct replay_samples *p, size_t sample)
 {
 	return LEFT + (double)sample * WIDTH / (p->nr_samples > 1 ? p->nr_samples - 1 : 1);
 }
 
-static void draw_line(FILE *f, const struct panel *p, uint64_t most, int top, enum line line)
+static void draw_line(FILE *f, const struct replay_samples *p, uint64_t most, int top, enum line line)
 {
 	size_t i;
 
@@ -178,7 +59,7 @@ static void draw_line(FILE *f, const struct panel *p, uint64_t most, int top, en
 }
 
 /* A mark for each sample with moves, in the colour of the side that they go to. */
-static void draw_moves(FILE *f, const struct panel *p, int top, int back)
+static void draw_moves(FILE *f, const struct replay_samples *p, int top, int back)
 {
 	const int y = top + HEIGHT + 2 + 7 * back;
 	size_t i;
@@ -191,7 +72,7 @@ static void draw_moves(FILE *f, const struct panel *p, int top, int back)
 	fputs("\"/>\n", f);
 }
 
-static void draw_spill(FILE *f, const struct panel *p, const struct replay_spill *s,
+static void draw_spill(FILE *f, const struct replay_samples *p, const struct replay_spill *s,
 		       uint64_t most, int top)
 {
 	const double y = top + HEIGHT - (double)s->limit * HEIGHT / most;
@@ -205,7 +86,7 @@ static void draw_spill(FILE *f, const struct panel *p, const struct replay_spill
 }
 
 /* The largest value that is drawn. */
-static uint64_t most_of(const struct panel *p, const struct replay_spill *s)
+static uint64_t most_of(const struct replay_samples *p, const struct replay_spill *s)
 {
 	uint64_t most = s->limit ? s->limit : 1;
 	size_t i;
@@ -251,30 +132,6 @@ static void draw_axes(FILE *f, const struct replay_result *r, uint64_t most,
 		LEFT + WIDTH, top + HEIGHT + (r->spill.known ? 28 : 16), r->trace->nr);
 }
 
-/*
- * Addresses that are far from the next block are another region, of which
- * there may be several; the space between them is left out.
- */
-#define FAR	((uintptr_t)1 << 30)
-
-static uintptr_t drawn_span(const struct panel *p)
-{
-	uintptr_t span = 0;
-	size_t i;
-
-	for (i = 0; i < p->nr_extents; i++) {
-		uintptr_t end = p->extents[i].start + p->extents[i].size;
-		uintptr_t next = i + 1 < p->nr_extents ?
-			p->extents[i + 1].start : end;
-
-		span += next - p->extents[i].start < FAR + p->extents[i].size ?
-			next - p->extents[i].start : p->extents[i].size;
-		if (i + 1 == p->nr_extents)
-			span += p->extents[i].size;
-	}
-	return span ? span : 1;
-}
-
 /* A block may go over the ends of rows. */
 static void draw_extent(FILE *f, uintptr_t at, size_t size, uintptr_t row_span,
 			int top)
@@ -297,27 +154,25 @@ static void draw_extent(FILE *f, uintptr_t at, size_t size, uintptr_t row_span,
 	}
 }
 
-static void draw_extents(FILE *f, const struct panel *p, bool spilled, int top)
+static void draw_extents(FILE *f, const struct replay_samples *p, bool spilled, int top)
 {
-	uintptr_t row_span = drawn_span(p) / ROWS + 1, at = 0;
+	uintptr_t row_span = replay_samples_span(p) / ROWS + 1, at = 0;
 	size_t i;
 
 	fprintf(f, "<g fill=\"%s\">\n", colours[spilled ? SPILLED : REQUESTED]);
 	for (i = 0; i < p->nr_extents; i++) {
-		const struct extent *e = &p->extents[i];
-		uintptr_t step = i + 1 < p->nr_extents ?
-			e[1].start - e->start : e->size;
+		const struct replay_extent *e = &p->extents[i];
 
 		if (e->spilled == spilled)
 			draw_extent(f, at, e->size, row_span, top);
-		at += step < FAR + e->size ? step : e->size;
+		at += replay_samples_step(p, i);
 	}
 	fputs("</g>\n", f);
 }
 
-static void draw_map(FILE *f, const struct panel *p, bool spills, int top)
+static void draw_map(FILE *f, const struct replay_samples *p, bool spills, int top)
 {
-	const uintptr_t row_span = drawn_span(p) / ROWS + 1;
+	const uintptr_t row_span = replay_samples_span(p) / ROWS + 1;
 
 	fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#eee\"/>\n",
 		MAP_LEFT, top, MAP_WIDTH, HEIGHT);
@@ -326,10 +181,10 @@ static void draw_map(FILE *f, const struct panel *p, bool spills, int top)
 		draw_extents(f, p, true, top);
 	fprintf(f, "<text x=\"%d\" y=\"%d\">%zu blocks at the peak over %s of addresses, a row is %s</text>\n",
 		MAP_LEFT, top + HEIGHT + 16, p->nr_extents,
-		size_text(drawn_span(p)), size_text(row_span));
+		size_text(replay_samples_span(p)), size_text(row_span));
 }
 
-static void draw_panel(FILE *f, const struct panel *p,
+static void draw_panel(FILE *f, const struct replay_samples *p,
 		       const struct replay_result *r, int top)
 {
 	const uint64_t most = most_of(p, &r->spill);
@@ -356,7 +211,7 @@ int replay_plot(FILE *f, struct hetmem *hm,
 {
 	struct replay_how one_thread = *how;
 	int status = EXIT_OK;
-	struct panel *p;
+	struct replay_samples *p;
 	size_t i;
 
 	one_thread.concurrent = false;
@@ -366,12 +221,11 @@ int replay_plot(FILE *f, struct hetmem *hm,
 		MAP_LEFT + MAP_WIDTH + 20, nr * PANEL_HEIGHT);
 	for (i = 0; !status && i < nr; i++) {
 		p = xcalloc(1, sizeof(*p));
-		status = take_samples(p, hm, &results[i], &one_thread);
+		status = replay_samples_take(p, hm, &results[i], &one_thread);
 		if (!status)
 			draw_panel(f, p, &results[i],
 				   i * PANEL_HEIGHT + TOP);
-		free(p->extents);
-		free(p);
+		replay_samples_free(p);
 	}
 	fputs("</svg>\n", f);
 	return status;
