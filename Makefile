@@ -127,6 +127,9 @@ endif
 # A subcommand's folder and what the subcommands share.
 $(B)/obj/tools/%.o: cppflags += -Itools
 
+# A page is part of the command.
+$(B)/obj/tools/page/page.o: tools/page/page.html
+
 $(B)/obj/%.o: %.c $(B)/flags $(B)/config.h
 	@mkdir -p $(@D)
 	$(say) CC $<

@@ -65,6 +65,7 @@ const struct options_of options_table[] = {
 	{ "report", "FILE", {
 		VALUE("svg", 's', "FILE.svg"),
 		VALUE("chrome", 'C', "FILE"),
+		VALUE("html", 'H', "FILE"),
 		FLAG("json", 'j'),
 		VALUE("color", 'c', "auto|always|never"),
 		HIDDEN("colour", 'c', "auto|always|never"),
@@ -116,6 +117,7 @@ const struct options_of options_table[] = {
 		FLAG("json", 'j'),
 		VALUE("plot", 'p', "FILE.svg"),
 		VALUE("curve", 'c', "FILE.svg"),
+		VALUE("html", 'H', "FILE"),
 	} },
 	{ "completion", "bash|zsh|fish", { { .name = NULL } } },
 	{ "bench kernel", "residency|track|busy|device|events", {

@@ -79,7 +79,7 @@ class Questions(tap.Case):
                 result = self.run_in(folder, ["sh", "-e", "-c", code], environment)
                 self.assertIn("trained\n", result.stdout)
                 self.assertEqual(result.stderr, "")
-            self.assertTrue({"train.csv", "train.svg"} <= set(os.listdir(folder)))
+            self.assertTrue({"train.csv", "train.html"} <= set(os.listdir(folder)))
             with open(os.path.join(folder, "train.csv"), encoding="utf-8") as file:
                 self.assertGreater(sum(",allocate," in line for line in file), 10)
             moves = self.run_in(folder, ["hetmem", "replay", "--spill", "16G", "--max", "75%", "--movable", "1M",

@@ -739,12 +739,13 @@ ask 'moves between nodes; unknown frames are skipped' "$sum"' $all->{complete} &
 
 for how in wide scattered sames times execs events locations; do
 	make $how "$tmp/m"
-	(ulimit -v 1000000; limited 60 "$hetmem" report --svg "$tmp/m.svg" --chrome "$tmp/m.json" "$tmp/m") >"$tmp/out" 2>"$tmp/err" </dev/null
+	(ulimit -v 1000000; limited 60 "$hetmem" report --svg "$tmp/m.svg" --chrome "$tmp/m.json" --html "$tmp/m.html" "$tmp/m") >"$tmp/out" 2>"$tmp/err" </dev/null
 	status=$?
 	[ $status -eq 0 ] && [ "$(wc -c <"$tmp/out")" -lt 20000 ] && ! LC_ALL=C grep -q '[^[:print:]]' "$tmp/out" &&
 		python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' "$tmp/m.svg"
 	judge "a hostile file: $how"
 	check 'as a Chrome trace, too' python3 "$tmp/chrome.py" "$tmp/m.json"
+	check 'as a page, too' python3 selftests/t/page.py data "$tmp/m.html"
 	run report --json "$tmp/m"
 	ask "as JSON, too" '$all->{pid} == 4711'
 done
@@ -759,9 +760,10 @@ done
 make damage "$tmp/bounded" "$tmp/d" "${SEED:-1}"
 bad=
 for file in "$tmp"/d.*; do
-	(ulimit -v 1000000; limited 60 "$hetmem" report --svg "$tmp/m.svg" --chrome "$tmp/m.json" "$file") >"$tmp/out" 2>"$tmp/err" </dev/null
+	(ulimit -v 1000000; limited 60 "$hetmem" report --svg "$tmp/m.svg" --chrome "$tmp/m.json" --html "$tmp/m.html" "$file") >"$tmp/out" 2>"$tmp/err" </dev/null
 	status=$?
 	[ $status -ne 0 ] || python3 "$tmp/chrome.py" "$tmp/m.json" || bad="$bad ${file##*.}(trace)"
+	[ $status -ne 0 ] || python3 selftests/t/page.py data "$tmp/m.html" || bad="$bad ${file##*.}(page)"
 	if [ $status -eq 2 ]; then
 		one_line 2 'hetmem report: ' || bad="$bad ${file##*.}"
 	elif [ $status -ne 0 ] || [ -s "$tmp/err" ]; then

@@ -72,6 +72,12 @@ int grid_cell(const struct grid *g, unsigned int row, unsigned int column)
 	return sum[most] < all - all / 8 ? CELL_MIXED : most;
 }
 
+double grid_bytes(const struct history *h, const struct grid *g, unsigned int row,
+		  unsigned int column, unsigned int location)
+{
+	return h->seconds > 0 ? cell_of(g, row, column)[location] * g->columns / h->seconds : 0;
+}
+
 uint64_t grid_most(const struct grid *g, int way)
 {
 	uint64_t most = 1;

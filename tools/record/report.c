@@ -26,7 +26,7 @@
 #define SVG_COLUMNS	400
 
 struct options {
-	const char *path, *svg, *chrome;
+	const char *path, *svg, *chrome, *html;
 	bool json;
 	enum colour_mode colour;
 };
@@ -37,6 +37,8 @@ static int help(void)
 	     "Shows what 'hetmem record' saw: where memory was over time, what moved, and\n"
 	     "the three findings that matter first, each with what to do.\n\n"
 	     "  --svg FILE.svg   draws the heat map and the timeline; replaces FILE.svg\n"
+	     "  --html FILE      writes a page of all this for a browser, without network;\n"
+	     "                   replaces FILE\n"
 	     "  --chrome FILE    writes a Chrome trace, which Perfetto opens; replaces FILE\n"
 	     "  --json           the same as JSON\n"
 	     "  --color=WHEN     auto, always or never\n\n"
@@ -56,6 +58,9 @@ static int parse(struct options *o, int argc, char **argv)
 			break;
 		case 'C':
 			o->chrome = optarg;
+			break;
+		case 'H':
+			o->html = optarg;
 			break;
 		case 'j':
 			o->json = true;
@@ -516,13 +521,14 @@ static int close_output(FILE *f, const char *path)
 	return err ? cannot_write(path, err) : 0;
 }
 
-static int write_svg(const char *path, const struct history *h, const struct grid *g)
+static int write_picture(const char *path, const struct history *h, const struct grid *g,
+			 void (*write)(FILE *f, const struct history *h, const struct grid *g))
 {
 	FILE *f = fopen(path, "we");
 
 	if (!f)
 		return cannot_write(path, errno);
-	report_svg(f, h, g);
+	write(f, h, g);
 	return close_output(f, path);
 }
 
@@ -559,6 +565,8 @@ int cmd_report(int argc, char **argv)
 	status = check_output("--svg", o.svg, &reader);
 	if (!status)
 		status = check_output("--chrome", o.chrome, &reader);
+	if (!status)
+		status = check_output("--html", o.html, &reader);
 	if (status) {
 		reader_close(&reader);
 		return status;
@@ -568,9 +576,11 @@ int cmd_report(int argc, char **argv)
 	width = text_width();
 	grid_init(&text, ROWS, width - LABEL - 1);
 	grid_init(&svg, SVG_ROWS, SVG_COLUMNS);
-	status = history_read(&history, &reader, grids, o.svg ? 2 : 1, NULL);
+	status = history_read(&history, &reader, grids, o.svg || o.html ? 2 : 1, NULL);
 	if (!status && o.svg)
-		status = write_svg(o.svg, &history, &svg);
+		status = write_picture(o.svg, &history, &svg, report_svg);
+	if (!status && o.html)
+		status = write_picture(o.html, &history, &svg, report_html);
 	if (!status && o.chrome)
 		status = write_chrome(o.chrome, &reader);
 	if (!status && o.json)

@@ -160,10 +160,14 @@ uint64_t history_address(const struct history *history, const struct grid *grid,
 enum { CELL_MIXED = -1, CELL_EMPTY = -2 };
 int grid_cell(const struct grid *grid, unsigned int row, unsigned int column);
 
+/* The bytes of a location in a cell, on average over its time. */
+double grid_bytes(const struct history *history, const struct grid *grid, unsigned int row,
+		  unsigned int column, unsigned int location);
+
 /* Of the timeline: the largest of all columns, 1 at least. */
 uint64_t grid_most(const struct grid *grid, int way);
 
-/* Names and advice, for text, JSON and SVG. */
+/* Names and advice, for text, JSON, SVG and HTML. */
 const char *report_way(const struct history *history, int way);
 bool report_is_device(uint32_t location);
 /* What to do about bit @bit of why. */
@@ -179,6 +183,7 @@ const char *report_reason(const struct history *history);
 char *report_note(const struct history *history);
 
 void report_svg(FILE *f, const struct history *history, const struct grid *grid);
+void report_html(FILE *f, const struct history *history, const struct grid *grid);
 int report_json(const struct history *history, const struct grid *grid);
 /* Reads a recording that is open, and writes all of it. 0, or an exit status. */
 int report_chrome(FILE *f, struct reader *reader);

@@ -18,6 +18,7 @@ struct options {
 	struct replay_spill_options spill;
 	const char *driver;
 	const char *plot;
+	const char *html;
 	const char *curve;
 	bool json;
 	struct replay_how how;
@@ -43,9 +44,9 @@ static int help(void)
 	     "  --work busy=US      each works so long with every block allocated on it\n"
 	     "  --memory            what is held alone: no times, no peer, few passes\n"
 	     "  --json              an array of objects\n"
-	     "  --plot FILE.svg     draws requested and reserved bytes over time, and\n"
-	     "                      the addresses at the peak\n"
-	     "  --curve FILE.svg    draws the specs' time against their ratio\n\n"
+	     "  --plot FILE.svg     draws bytes over time, and the addresses at the peak\n"
+	     "  --curve FILE.svg    draws the specs' time against their ratio\n"
+	     "  --html FILE         writes a page of all this for a browser, without network\n\n"
 	     "FILE has RMM's columns, Thread,Time,Action,Pointer,Size,Stream, plain or\n"
 	     "gzipped; -: standard input. log(R,file=) in a spec writes such files.\n"
 	     "Passes: 1 with a resource just made, 2 the same again.");
@@ -118,6 +119,9 @@ static int parse_option(struct options *o, int c, char **argv)
 		return 0;
 	case 'c':
 		o->curve = optarg;
+		return 0;
+	case 'H':
+		o->html = optarg;
 		return 0;
 	case 'S':
 		o->spill.spill = optarg;
@@ -369,10 +373,11 @@ static int run_all(const struct options *o, struct hetmem *hm,
 	size_t nr = (size_t)o->nr_files * o->nr_specs, n;
 	struct replay_result *results = xcalloc(nr, sizeof(*results));
 	char **own = xcalloc(o->nr_files, sizeof(*own));
-	FILE *plot = NULL, *curve = NULL;
+	FILE *plot = NULL, *curve = NULL, *html = NULL;
 	int i, j, status = EXIT_OK;
 
-	if (!open_picture(o->plot, &plot) || !open_picture(o->curve, &curve))
+	if (!open_picture(o->plot, &plot) || !open_picture(o->curve, &curve) ||
+	    !open_picture(o->html, &html))
 		status = EXIT_FAILED;
 	for (i = 0; !status && i < o->nr_files; i++) {
 		if (o->spill.spill)
@@ -390,10 +395,13 @@ static int run_all(const struct options *o, struct hetmem *hm,
 		status = replay_plot(plot, hm, results, nr, &o->how);
 	if (!status && curve)
 		replay_curve(curve, results, nr, o->nr_specs);
+	if (!status && html)
+		status = replay_page(html, hm, results, nr, o->files, o->nr_specs, &o->how);
 	if (!status)
 		status = check_failures(results, nr);
 	status = close_picture(o->plot, plot, status);
 	status = close_picture(o->curve, curve, status);
+	status = close_picture(o->html, html, status);
 	for (i = 0; i < o->nr_files; i++)
 		free(own[i]);
 	for (n = 0; n < nr; n++)

@@ -4,7 +4,7 @@
  * a run is one spec with one trace (run.c, in one thread;
  * threads.c, in as many as were recorded), beside the driver's own
  * allocator, with streams that may lag (lag.c) and blocks that move (spill.c),
- * and is shown as a table, as JSON (json.c) and as pictures (plot.c, curve.c).
+ * and is shown as a table, as JSON (json.c), as pictures (plot.c, curve.c) and as a page (page.c).
  */
 #ifndef HETMEM_TOOLS_REPLAY_H
 #define HETMEM_TOOLS_REPLAY_H
@@ -284,5 +284,9 @@ void replay_curve(FILE *f, const struct replay_result *results, size_t nr,
 int replay_plot(FILE *f, struct hetmem *hm,
 		const struct replay_result *results, size_t nr,
 		const struct replay_how *how);
+
+/* page.c: one page of all, with the @paths of the traces, @specs runs each; replays likewise. */
+int replay_page(FILE *f, struct hetmem *hm, const struct replay_result *results, size_t nr,
+		char *const *paths, size_t specs, const struct replay_how *how);
 
 #endif
