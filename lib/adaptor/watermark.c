@@ -257,10 +257,14 @@ static int set_below(struct watermark *w, struct hm_ctl_set *set)
 
 static int watermark_set(struct watermark *w, struct hm_ctl_set *set)
 {
-	const uint64_t total = hm_watermark_total(w->resource.upstream);
-	struct hm_watermark_options options;
+	struct hm_watermark_options options = { 0 };
+	uint64_t total;
 	int err;
 
+	/* Whether the parameter is one of ours: what a share is of is asked for only then. */
+	if (set->change(set, "watermark", 0, &options) == -ENOENT)
+		return set_below(w, set);
+	total = hm_watermark_total(w->resource.upstream);
 	hm_lock(&w->lock);
 	options = w->options;
 	err = set->change(set, "watermark", total, &options);
@@ -269,7 +273,7 @@ static int watermark_set(struct watermark *w, struct hm_ctl_set *set)
 		set_bound(w);
 	}
 	hm_unlock(&w->lock);
-	return err == -ENOENT ? set_below(w, set) : err;
+	return err;
 }
 
 static int set_callback(struct watermark *w, const struct hm_ctl_pressure *callback)
