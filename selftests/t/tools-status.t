@@ -63,7 +63,7 @@ start good "$tmp/publisher" 'good one' 'pool(device,max=64M,tag=model)' 'pool(ho
 good=$pid
 run status --interval 0
 [ $status -eq 0 ] && grep -Eq "^ *$good .* good one " "$tmp/out" &&
-	grep -Eq "^ *$good +1 device:0 model +3 MiB .* 64 MiB +1 " "$tmp/out" &&
+	grep -Eq "^ *$good +1 device:0 +model +3 MiB .* 64 MiB +1 " "$tmp/out" &&
 	grep -Eq "^ *$good +2 host +- +3 MiB " "$tmp/out"
 judge 'a process and its pools'
 grep -q 'hetmem.ko is not loaded' "$tmp/out" || [ -e /sys/class/misc/hetmem ]
