@@ -464,7 +464,7 @@ class Resources(tap.Case):
             told.append(pressure)
             cache.clear()
             # In a function there is no call of it.
-            pool.alloc(40 * MIB).free()
+            pool.alloc(20 * MIB).free()
 
         def fail(_):
             told.append(None)
@@ -498,6 +498,24 @@ class Resources(tap.Case):
         with self.assertRaises(hetmem.HetmemError) as caught:
             hetmem.resource("pool(vmm)").on_pressure(collect)
         self.assertEqual(caught.exception.errno, errno.EOPNOTSUPP)
+
+    def test_pressure_of_a_collector(self):
+        pool = hetmem.resource("watermark(pool(vmm,max=64M),at=90%,every=0s)")
+        pool.on_pressure(lambda _: gc.collect())
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                # Nothing but a collector frees it.
+                cycle = [pool.alloc(20 * MIB)]
+                cycle.append(cycle)
+            del cycle
+        finally:
+            gc.enable()
+        stats = pool.stats()
+        self.assertEqual(stats.allocs, 20)
+        self.assertGreaterEqual(stats.pressures, 5)
+        self.assertLessEqual(stats.reserved_peak, 0.9 * 64 * MIB)
 
     def test_grow(self):
         block = hetmem.resource("pool(vmm)").alloc(MIB, reserve=64 * MIB)
