@@ -33,6 +33,8 @@ static const struct {
 	{ "classes(device)", "classes(device,max=64M)" },
 	{ "headroom(pool(vmm),keep=1M)", "headroom(pool(vmm,max=64M),keep=1M)" },
 	{ "headroom(device)", "headroom(limit(device,max=64M))" },
+	{ "watermark(pool(vmm),at=4M,every=0s)", "watermark(pool(vmm,max=64M),at=4M,every=0s)" },
+	{ "watermark(device,at=50%)", "watermark(limit(device,max=64M),at=32M)" },
 	{ "history(pool(vmm),events=100)",
 	  "history(pool(vmm,max=64M),events=100)" },
 	{ "guard(history(pool(vmm)))", "guard(history(pool(vmm,max=64M)))" },
