@@ -112,7 +112,7 @@ int main(int argc, char **argv)
 	ok(p, "it goes on");
 	free(p, 1 << 20, 0, nullptr);
 
-	std::function<alloc_fn> slot = find<alloc_fn>(shim, "hetmem_plain_alloc_3");
+	std::function<alloc_fn> slot = find<alloc_fn>(shim, "hetmem_plain_alloc_03");
 	text = caught([&] { p = slot(100, 0, nullptr); });
 	ok(text.empty() && !p, "a slot without a resource has no memory");
 	std::printf("1..%d\n", count);

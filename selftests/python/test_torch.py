@@ -394,8 +394,8 @@ class Torch(framework.Case):
                 fails(hetmem.HetmemError, lambda: ht.pool("pool(vmm)", "kv"), "no tag=")
                 fails(hetmem.HetmemError, lambda: ht.pool("pool(host)"), "cannot use")
                 fails(hetmem.HetmemError, lambda: ht.pool(device=3))
-                for i in range(16): ht.pool("pool(vmm,max=16M)")
-                error = fails(hetmem.HetmemError, lambda: ht.pool("pool(vmm)"), "16")
+                for i in range(256): ht.pool("pool(vmm,max=16M)")
+                error = fails(hetmem.HetmemError, lambda: ht.pool("pool(vmm)"), "256")
             assert error.errno == errno.ENOSPC
             """)
         self.run_code("""

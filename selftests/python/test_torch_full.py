@@ -1119,6 +1119,50 @@ class Full(tap.Case):
         self.run_before(self.INHERITED.replace("BUSY", "0"))
         self.run_code(self.INHERITED.replace("BUSY", "2"))
 
+    def test_options_of_pytorch(self):
+        """PYTORCH_CUDA_ALLOC_CONF: what has no effect is named once."""
+        code = """
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                for _ in range(3): ht.enable(SPEC, mode=MODE)
+            texts = [str(w.message) for w in seen if "ALLOC_CONF" in str(w.message)]
+            assert len(texts) == bool(NAMES), texts
+            for name in NAMES: assert name in texts[0], texts
+            for name in SILENT: assert not any(name in text for text in texts), texts
+            x = empty(30 * MIB)
+            """
+        for conf, names, silent in (
+                ("max_split_size_mb:64,garbage_collection_threshold:0.8",
+                 ("max_split_size_mb", "garbage_collection_threshold (use max=", "decay="), ()),
+                ("expandable_segments:True,backend:native", (), ("backend",)),
+                ("pinned_use_cuda_host_register:True,pinned_num_register_threads:8", (), ()),
+                ("roundup_power2_divisions:[256:1,512:2,>:4],expandable_segments:False",
+                 ("roundup_power2_divisions", "expandable_segments"), ("256", ">")),
+                ("", (), ())):
+            for mode in ("full", "plain"):
+                self.run_before(code.replace("NAMES", repr(names)).replace("SILENT", repr(silent))
+                                .replace("MODE", repr(mode)), PYTORCH_CUDA_ALLOC_CONF=conf)
+
+    def test_graphs_in_plain_mode(self):
+        """What torch.compile(mode="reduce-overhead") calls: the error names the way out."""
+        self.run_before("""
+            warnings.simplefilter("ignore", DeprecationWarning)
+            assert ht.enable(SPEC, mode="plain") == "plain"
+            x = torch.arange(1000.).cuda()
+            f = torch.compile(lambda x: x.clone(), backend="cudagraphs")
+            with torch.no_grad():
+                fails(RuntimeError, lambda: [f(x) for _ in range(3)], 'mode="full"',
+                      "max-autotune-no-cudagraphs")
+            assert torch.equal(x.clone().cpu(), torch.arange(1000.))
+            """, TORCH_LOGS="-all")
+        self.run_before("""
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                ht.enable(SPEC, mode="plain")
+            assert [w for w in seen if 'mode="full"' in str(w.message)]
+            """, TORCHINDUCTOR_CUDAGRAPHS="1")
+        self.run_code("", TORCHINDUCTOR_CUDAGRAPHS="1")
+
     def test_auto(self):
         self.run_before("""
             assert ht.enable() == "full"

@@ -35,8 +35,8 @@
 
 namespace {
 
-/* As many as there are SLOT()s. */
-constexpr int slots = 16;
+/* As many as there are SLOT()s: two digits of 16. */
+constexpr int slots = 256;
 constexpr int devices = 64;
 
 class failure : public std::exception {
@@ -153,8 +153,10 @@ EXPORT void *hetmem_plain_alloc(std::size_t size, int device, hetmem_stream stre
 EXPORT void hetmem_plain_begin_pool(int, std::pair<unsigned long long, unsigned long long>,
 				    std::function<bool(hetmem_stream)>)
 {
-	throw failure("hetmem: plain mode has no CUDA graphs and no memory pools: run this part "
-		      "with PyTorch's own allocator");
+	throw failure("hetmem: plain mode has no CUDA graphs and no memory pools, and so no "
+		      "torch.compile(mode=\"reduce-overhead\"): call "
+		      "hetmem.torch.enable(mode=\"full\"), or compile with "
+		      "mode=\"max-autotune-no-cudagraphs\"");
 }
 
 /* The number of slots. */
@@ -176,13 +178,19 @@ EXPORT int hetmem_plain_set_slot(int number, int device, struct hetmem_resource 
 	EXPORT void *hetmem_plain_alloc_##number(std::size_t size, int device,	\
 						 hetmem_stream stream)		\
 	{									\
-		return slot_alloc(number, size, device, stream);		\
+		return slot_alloc(0x##number, size, device, stream);		\
 	}									\
 	EXPORT void hetmem_plain_free_##number(void *ptr, std::size_t,		\
 					       int device, hetmem_stream stream) \
 	{									\
-		slot_free(number, ptr, device, stream);				\
+		slot_free(0x##number, ptr, device, stream);				\
 	}
 
-SLOT(0) SLOT(1) SLOT(2) SLOT(3) SLOT(4) SLOT(5) SLOT(6) SLOT(7)
-SLOT(8) SLOT(9) SLOT(10) SLOT(11) SLOT(12) SLOT(13) SLOT(14) SLOT(15)
+#define SLOTS(high)								\
+	SLOT(high##0) SLOT(high##1) SLOT(high##2) SLOT(high##3)			\
+	SLOT(high##4) SLOT(high##5) SLOT(high##6) SLOT(high##7)			\
+	SLOT(high##8) SLOT(high##9) SLOT(high##a) SLOT(high##b)			\
+	SLOT(high##c) SLOT(high##d) SLOT(high##e) SLOT(high##f)
+
+SLOTS(0) SLOTS(1) SLOTS(2) SLOTS(3) SLOTS(4) SLOTS(5) SLOTS(6) SLOTS(7)
+SLOTS(8) SLOTS(9) SLOTS(a) SLOTS(b) SLOTS(c) SLOTS(d) SLOTS(e) SLOTS(f)

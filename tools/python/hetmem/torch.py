@@ -40,7 +40,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, Union
 
-from . import _abi, _library, _process, _torch_full
+from . import _abi, _library, _process, _torch_conf, _torch_full
 from ._library import HetmemError
 from ._log import LOGGER
 from ._torch_unified import (
@@ -147,6 +147,21 @@ def _enable_plain(torch: Any) -> None:
     memory.change_current_allocator(allocator)
 
 
+_NO_GRAPHS = (
+    'plain mode has no CUDA graphs: torch.compile(mode="reduce-overhead") and '
+    '"max-autotune" fail. Call hetmem.torch.enable(mode="full"), or use '
+    '"max-autotune-no-cudagraphs"'
+)
+
+
+def _wants_graphs() -> bool:
+    """Whether torch.compile() makes CUDA graphs by default, as far as is known now."""
+    config = sys.modules.get("torch._inductor.config")
+    if config is not None:
+        return bool(config.triton.cudagraphs)
+    return os.environ.get("TORCHINDUCTOR_CUDAGRAPHS") == "1"
+
+
 def _enable_some(torch: Any, mode: str) -> tuple[str, str | None]:
     """The mode that was taken, and the reason if it is not full."""
     reason = 'enable(mode="plain") asked for it'
@@ -191,6 +206,16 @@ def enable(spec: str | None = None, mode: str = "auto") -> str:
         LOGGER.warning("PyTorch allocates from hetmem, in plain mode: %s", _reason)
     else:
         LOGGER.info("PyTorch allocates from hetmem, in %s mode", _mode)
+    ignored = _torch_conf.without_effect()
+    if ignored:
+        warnings.warn(
+            "hetmem.torch: these options of PYTORCH_CUDA_ALLOC_CONF have no effect: "
+            f"{ignored}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    if _mode == "plain" and _wants_graphs():
+        warnings.warn(f"hetmem.torch: {_NO_GRAPHS}", RuntimeWarning, stacklevel=2)
     if _mode == "plain" and torch.backends.cudnn.benchmark:
         warnings.warn(
             "hetmem.torch: plain mode cannot do torch.backends.cudnn.benchmark: "
@@ -527,7 +552,7 @@ class Pool:
         resource._keep()
         self.resource = resource
         self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
-            path, f"hetmem_plain_alloc_{number}", f"hetmem_plain_free_{number}"
+            path, f"hetmem_plain_alloc_{number:02x}", f"hetmem_plain_free_{number:02x}"
         )
         self.mem_pool = torch.cuda.MemPool(self._allocator.allocator())
         self._torch = torch
