@@ -7,6 +7,7 @@
 #include "libktest/view.h"
 
 #include <linux/types.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
 
 #define GiB	(1UL << 30)
@@ -129,6 +130,93 @@ TEST_F(gaps, migrated)
 	ASSERT_EQ(0, hm_pin(self->fd, p + 2 * GiB, 2 * GiB, 60000, &m));
 	EXPECT_LE(1, m.pinned);
 	EXPECT_EQ((long)m.pinned, pages_pinned(self->fd, p, size));
+	munmap(p, size);
+}
+
+#define KEPT	16
+
+struct churn {
+	pthread_t thread;
+	char *p;
+	int flags;
+	unsigned int seed;
+	volatile bool *stop;
+};
+
+/* Maps, unmaps, moves, fills, collapses in [256 MiB, 1 GiB) of each GiB. */
+static void *churn(void *arg)
+{
+	const int prot = PROT_READ | PROT_WRITE;
+	struct churn *c = arg;
+
+	while (!*c->stop) {
+		const size_t block = 2 * MiB;
+		unsigned int r = rand_r(&c->seed);
+		char *p = c->p + r % KEPT * GiB + 256 * MiB + r / KEPT % 16 * block;
+
+		switch (r % 7) {
+		case 0:
+			mmap(p, 256 * MiB, prot, c->flags | MAP_NORESERVE | MAP_FIXED, -1, 0);
+			break;
+		case 1:
+			madvise(p, 4 * block, MADV_DONTNEED);
+			break;
+		case 2:
+			mremap(p, block, block, MREMAP_MAYMOVE | MREMAP_FIXED,
+			       c->p + r / 7 % KEPT * GiB + 800 * MiB);
+			mmap(p, block, prot, c->flags | MAP_NORESERVE | MAP_FIXED, -1, 0);
+			break;
+		case 3:
+			madvise(p, block, MADV_HUGEPAGE);
+			madvise(p, page_size(), MADV_POPULATE_WRITE);
+			break;
+		case 4:
+			mprotect(p, 3 * page_size(), PROT_READ);
+			break;
+		default:
+			/* A write could fault: another thread can have taken the right. */
+			madvise(p, page_size(), MADV_POPULATE_WRITE);
+		}
+	}
+	return NULL;
+}
+
+/*
+ * Tables come and go while they are read. What stays is seen each time, what is never
+ * touched never, and a view has no hole.
+ */
+TEST_F(gaps, while_tables_change)
+{
+	const size_t size = KEPT * GiB;
+	volatile bool stop = false;
+	char *p = MAP(size);
+	struct churn c[2];
+	struct view v;
+	int i, round;
+
+	for (i = 0; i < KEPT; i++) {
+		p[i * GiB + i * page_size()] = 1;
+		mlock(p + i * GiB + i * page_size(), page_size());
+	}
+	for (i = 0; i < 2; i++) {
+		c[i] = (struct churn){ .p = p, .flags = variant->flags, .seed = i, .stop = &stop };
+		ASSERT_EQ(0, pthread_create(&c[i].thread, NULL, churn, &c[i]));
+	}
+	for (round = 0; round < test_rounds(40); round++) {
+		ASSERT_EQ(0, view_take(self->fd, p, size, &v));
+		for (i = 0; i < KEPT; i++) {
+			const struct hetmem_run *r = view_at(&v, p + i * GiB + i * page_size());
+
+			EXPECT_TRUE(HETMEM_LOC_KIND(r->location) == HETMEM_HOST ||
+				    r->why & HETMEM_WHY_MOVING);
+			EXPECT_EQ(HETMEM_LOC(HETMEM_UNKNOWN, 0),
+				  view_at(&v, p + i * GiB + 128 * MiB)->location);
+		}
+		view_free(&v);
+	}
+	stop = true;
+	for (i = 0; i < 2; i++)
+		pthread_join(c[i].thread, NULL);
 	munmap(p, size);
 }
 
