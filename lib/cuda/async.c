@@ -70,20 +70,25 @@ static struct hm_cuda_device *server_of(CUstream stream, CUresult *error)
 	return d && !__atomic_load_n(&other_pool[d->handle], __ATOMIC_RELAXED) ? d : NULL;
 }
 
-/* The driver's own allocation, charged. @next: of a pool if @from_pool. */
+/* The driver's own allocation, charged. @from_pool: NULL: @plain is called. */
 static CUresult alloc_charged(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream,
-			      alloc_fn *plain, pool_fn *from_pool)
+			      CUstream meant, alloc_fn *plain, pool_fn *from_pool)
 {
-	CUcontext ctx = context_of(stream);
+	const bool good = ptr && size && !hm_cuda_is_child();
+	const bool in_order = good && is_plain(meant);
+	CUcontext ctx = context_of(meant);
+	struct hm_cuda_graph *memory = NULL;
 	CUdevice device;
 	CUresult res;
-	/* In a capture it is a node: memory is allocated when the graph is launched. */
-	const bool charged = ptr && size && !hm_cuda_is_child() && is_plain(stream) &&
-		hm_cuda_device_of_context(ctx, &device);
+	const bool charged = in_order && hm_cuda_device_of_context(ctx, &device);
 
 	if (charged && !hm_cuda_charge(device, size))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	/* In a capture it is a node. */
+	if (good && !in_order && !hm_cuda_graph_begin(meant, size, &memory))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	res = from_pool ? from_pool(ptr, size, pool, stream) : plain(ptr, size, stream);
+	hm_cuda_graph_done(memory, size, res, res ? 0 : *ptr);
 	if (charged && res)
 		hm_cuda_uncharge(device, size);
 	else if (charged)
@@ -115,7 +120,7 @@ static CUresult serve_alloc(CUdeviceptr *ptr, size_t size, CUstream stream, CUst
 	if (res)
 		return res;
 	if (!d)
-		return alloc_charged(ptr, size, NULL, stream, next, NULL);
+		return alloc_charged(ptr, size, NULL, stream, meant, next, NULL);
 	res = probe_alloc(stream, next);
 	if (res)
 		return res;
@@ -164,7 +169,7 @@ static CUresult serve_from_pool(CUdeviceptr *ptr, size_t size, CUmemoryPool pool
 		HM_CUDA_NEXT_AS(cuDeviceGetDefaultMemPool, CUresult (*)(CUmemoryPool *, CUdevice))
 			(&preset, d->handle);
 	if (!d || preset != pool)
-		return alloc_charged(ptr, size, pool, stream, NULL, next);
+		return alloc_charged(ptr, size, pool, stream, meant, NULL, next);
 	res = probe_alloc(stream, plain);
 	return res ? res : hm_cuda_alloc(d, HM_CUDA_ASYNC, size, meant, pool, ptr);
 }
@@ -201,14 +206,17 @@ static CUresult free_elsewhere(const struct hm_cuda_block *block, CUstream strea
 	return res ? res : hm_cuda_free(block, HETMEM_STREAM_HOST);
 }
 
-static CUresult free_charged(CUdeviceptr ptr, CUstream stream, free_fn *next)
+static CUresult free_charged(CUdeviceptr ptr, CUstream stream, CUstream meant, free_fn *next)
 {
 	struct hm_cuda_block block;
 	const bool taken = hm_cuda_block_take(ptr, 1U << HM_CUDA_CHARGED, &block);
 	const CUresult res = next(ptr, stream);
 
-	if (!taken)
+	if (!taken) {
+		if (!res && !is_plain(meant))
+			hm_cuda_graph_freed(ptr);
 		return res;
+	}
 	if (res)
 		hm_cuda_block_put(&block);
 	else
@@ -225,7 +233,7 @@ static CUresult serve_free(CUdeviceptr ptr, CUstream stream, CUstream meant, fre
 		return next(ptr, stream);
 	if (!hm_cuda_block_take(ptr, HM_CUDA_KINDS_ORDERED, &block))
 		return hm_cuda_is_region(ptr) ? next(NO_ADDRESS, stream) :
-			free_charged(ptr, stream, next);
+			free_charged(ptr, stream, meant, next);
 	/* Only a graph's own memory is freed in its capture: the driver refuses this. */
 	res = next(NO_ADDRESS, stream);
 	if (res == CUDA_ERROR_INVALID_VALUE && is_plain(meant))

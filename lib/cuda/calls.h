@@ -57,14 +57,14 @@ S(cuGetExportTable) S(cuGetProcAddress) S(cuGetProcAddress_v2) P(cuGraphAddBatch
 P(cuGraphAddChildGraphNode) P(cuGraphAddDependencies) P(cuGraphAddDependencies_v2) \
 P(cuGraphAddEmptyNode) P(cuGraphAddEventRecordNode) P(cuGraphAddEventWaitNode) \
 P(cuGraphAddExternalSemaphoresSignalNode) P(cuGraphAddExternalSemaphoresWaitNode) \
-P(cuGraphAddHostNode) P(cuGraphAddKernelNode) P(cuGraphAddKernelNode_v2) P(cuGraphAddMemAllocNode) \
-P(cuGraphAddMemFreeNode) P(cuGraphAddMemcpyNode) P(cuGraphAddMemsetNode) P(cuGraphAddNode) \
+P(cuGraphAddHostNode) P(cuGraphAddKernelNode) P(cuGraphAddKernelNode_v2) S(cuGraphAddMemAllocNode) \
+S(cuGraphAddMemFreeNode) P(cuGraphAddMemcpyNode) P(cuGraphAddMemsetNode) P(cuGraphAddNode) \
 P(cuGraphAddNode_v2) P(cuGraphBatchMemOpNodeGetParams) P(cuGraphBatchMemOpNodeSetParams) \
 P(cuGraphChildGraphNodeGetGraph) P(cuGraphClone) P(cuGraphConditionalHandleCreate) \
-P(cuGraphCreate) P(cuGraphDebugDotPrint) P(cuGraphDestroy) P(cuGraphDestroyNode) \
+P(cuGraphCreate) P(cuGraphDebugDotPrint) S(cuGraphDestroy) P(cuGraphDestroyNode) \
 P(cuGraphEventRecordNodeGetEvent) P(cuGraphEventRecordNodeSetEvent) \
 P(cuGraphEventWaitNodeGetEvent) P(cuGraphEventWaitNodeSetEvent) \
-P(cuGraphExecBatchMemOpNodeSetParams) P(cuGraphExecChildGraphNodeSetParams) P(cuGraphExecDestroy) \
+P(cuGraphExecBatchMemOpNodeSetParams) P(cuGraphExecChildGraphNodeSetParams) S(cuGraphExecDestroy) \
 P(cuGraphExecEventRecordNodeSetEvent) P(cuGraphExecEventWaitNodeSetEvent) \
 P(cuGraphExecExternalSemaphoresSignalNodeSetParams) \
 P(cuGraphExecExternalSemaphoresWaitNodeSetParams) P(cuGraphExecGetFlags) \
@@ -75,8 +75,8 @@ P(cuGraphExecUpdate_v2) P(cuGraphExternalSemaphoresSignalNodeGetParams) \
 P(cuGraphExternalSemaphoresSignalNodeSetParams) P(cuGraphExternalSemaphoresWaitNodeGetParams) \
 P(cuGraphExternalSemaphoresWaitNodeSetParams) P(cuGraphGetEdges) P(cuGraphGetEdges_v2) \
 P(cuGraphGetNodes) P(cuGraphGetRootNodes) P(cuGraphHostNodeGetParams) P(cuGraphHostNodeSetParams) \
-P(cuGraphInstantiate) P(cuGraphInstantiateWithFlags) P(cuGraphInstantiateWithParams) \
-P(cuGraphInstantiateWithParams_ptsz) P(cuGraphInstantiate_v2) P(cuGraphKernelNodeCopyAttributes) \
+S(cuGraphInstantiate) S(cuGraphInstantiateWithFlags) S(cuGraphInstantiateWithParams) \
+S(cuGraphInstantiateWithParams_ptsz) S(cuGraphInstantiate_v2) P(cuGraphKernelNodeCopyAttributes) \
 P(cuGraphKernelNodeGetAttribute) P(cuGraphKernelNodeGetParams) P(cuGraphKernelNodeGetParams_v2) \
 P(cuGraphKernelNodeSetAttribute) P(cuGraphKernelNodeSetParams) P(cuGraphKernelNodeSetParams_v2) \
 P(cuGraphLaunch) P(cuGraphLaunch_ptsz) P(cuGraphMemAllocNodeGetParams) \

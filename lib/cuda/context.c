@@ -140,17 +140,25 @@ CUresult HM_CUDA_EXPORT name(CUstream stream, CUgraph graph, const void *nodes,	
 BEGIN_TO(cuStreamBeginCaptureToGraph)
 BEGIN_TO(cuStreamBeginCaptureToGraph_ptsz)
 
-#define END(name)							\
+/* @meant: the stream that a NULL @stream is. */
+#define END(name, meant)						\
 CUresult HM_CUDA_EXPORT name(CUstream stream, CUgraph *graph)		\
 {									\
+	unsigned long long id;						\
+	CUresult res;							\
+									\
 	if (!hm_cuda_is_active())					\
 		return HM_CUDA_NEXT(name)(stream, graph);		\
 	HM_CUDA_COUNT(name);						\
-	return note_end(HM_CUDA_NEXT(name)(stream, graph));		\
+	id = hm_cuda_graph_capture(stream ? stream : (meant));		\
+	res = note_end(HM_CUDA_NEXT(name)(stream, graph));		\
+	if (!hm_cuda_is_child())					\
+		hm_cuda_graph_captured(id, res, graph && !res ? *graph : NULL); \
+	return res;							\
 }
 
-END(cuStreamEndCapture)
-END(cuStreamEndCapture_ptsz)
+END(cuStreamEndCapture, CU_STREAM_LEGACY)
+END(cuStreamEndCapture_ptsz, CU_STREAM_PER_THREAD)
 
 /* A stream that is captured is not looked up: that would end its capture. */
 static bool is_captured(CUstream stream)

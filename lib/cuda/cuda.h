@@ -7,7 +7,7 @@
  * dlsym() and dlvsym(). reach.c finds the driver and replaces the driver's functions wherever
  * a program asks for them. alloc.c serves allocations, charge.c charges what the driver
  * allocates, handle.c what the program makes by cuMemCreate(), array.c arrays. pool.c answers
- * for the default pool, peer.c gives peers access. context.c follows primary contexts and captures. world.c opens the
+ * for the default pool, peer.c gives peers access, graph.c charges graphs. context.c follows primary contexts and captures. world.c opens the
  * library and the resource of a device at the first served call; block.c knows what is
  * allocated.
  *
@@ -200,45 +200,13 @@ CUresult hm_cuda_alloc(struct hm_cuda_device *device, enum hm_cuda_kind kind, si
 /* Gives a block back that was taken from the table. */
 CUresult hm_cuda_free(const struct hm_cuda_block *block, CUstream stream);
 
-/* charge.c */
-
-/* Charges @size bytes to the limit() of the device's spec. False: they are beyond it. */
-bool hm_cuda_charge(CUdevice device, size_t size);
-void hm_cuda_uncharge(CUdevice device, size_t size);
-
-/* The device of the current context. False: there is none. */
-bool hm_cuda_current_device(CUdevice *device);
-
-/*
- * Notes @size bytes at @ptr that the driver has allocated, already charged to @device.
- * @ctx: whose end frees them; NULL: nobody's.
- */
-void hm_cuda_note_charged(CUdevice device, CUcontext ctx, CUdeviceptr ptr, size_t size);
-
-/* cuMemAlloc() and cuMemFree() of the driver, charged. */
-CUresult hm_cuda_alloc_charged(CUdeviceptr *ptr, size_t size);
-CUresult hm_cuda_free_charged(CUdeviceptr ptr);
-
-/* handle.c */
-
-/* Charges the memory of the program's handles to a device that was just opened. */
-void hm_cuda_recharge(struct hm_cuda_device *device);
-
-/* array.c */
-
-/* Forgets the arrays of @ctx, and takes them off the limit; NULL: those of the device. */
-void hm_cuda_array_drop(CUdevice device, CUcontext ctx);
-
-/* pool.c: what the program has by cuMemAllocAsync() */
-void hm_cuda_pool_add(CUdevice device, size_t size);
-void hm_cuda_pool_sub(CUdevice device, size_t size);
-void hm_cuda_pool_forget(CUdevice device);
-
 /* peer.c */
 
 /* From here on the peers of a device get access to what the library maps there. */
 void hm_cuda_peer_wrap(struct hm_driver *driver);
 /* The device's context ends, and with it the access that it gave and was given. */
 void hm_cuda_peer_forget(CUdevice device);
+
+#include "cuda/charge.h"
 
 #endif /* HETMEM_CUDA_CUDA_H */

@@ -26,6 +26,15 @@ struct hm_cuda_array_shape {
 	unsigned int flags;
 };
 
+/* CUDA_MEM_ALLOC_NODE_PARAMS */
+struct hm_cuda_node_alloc {
+	CUmemPoolProps pool;
+	const CUmemAccessDesc *access;
+	size_t nr_access;
+	size_t bytes;
+	CUdeviceptr ptr;
+};
+
 /* reach.c */
 CUresult cuGetProcAddress(const char *symbol, void **fn, int version, cuuint64_t flags);
 CUresult cuGetProcAddress_v2(const char *symbol, void **fn, int version, cuuint64_t flags,
@@ -111,5 +120,19 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep);
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags);
 CUresult cuCtxDisablePeerAccess(CUcontext peer);
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *desc, size_t count);
+
+/* graph.c */
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, void *node, char *log, size_t size);
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, void *node, char *log,
+			       size_t size);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, void *params);
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, void *params);
+CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphExecDestroy(CUgraphExec exec);
+CUresult cuGraphAddMemAllocNode(void **node, CUgraph graph, void *const *deps, size_t nr,
+				struct hm_cuda_node_alloc *params);
+CUresult cuGraphAddMemFreeNode(void **node, CUgraph graph, void *const *deps, size_t nr,
+			       CUdeviceptr ptr);
 
 #endif /* HETMEM_CUDA_PROTOTYPES_H */

@@ -351,6 +351,7 @@ void hm_cuda_end_device(CUdevice handle)
 		hm_cuda_block_drop(handle, NULL, forget);
 		hm_cuda_array_drop(handle, NULL);
 		hm_cuda_pool_forget(handle);
+		hm_cuda_graph_forget(handle);
 		hetmem_resource_destroy(d->resource);
 		d->resource = NULL;
 		hm_cuda_peer_forget(handle);

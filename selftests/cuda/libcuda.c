@@ -17,6 +17,15 @@
 #include "soft/calls.h"
 #include "cuda/libcuda.h"
 
+/* CUDA_MEM_ALLOC_NODE_PARAMS. */
+struct hm_cuda_node_alloc {
+	CUmemPoolProps pool;
+	const void *access;
+	size_t nr_access;
+	size_t bytes;
+	CUdeviceptr ptr;
+};
+
 #define ARGS	long a, long b, long c, long d, long e, long f, long g, long h
 
 typedef CUresult call_fn(ARGS);
@@ -207,6 +216,64 @@ static CUresult my_set_pool(ARGS)
 	return CUDA_SUCCESS;
 }
 
+/* Ids of captures, by the stream that began. A stream that has joined is in the last one. */
+static struct {
+	CUstream stream;
+	cuuint64_t id;
+} begun[16];
+static cuuint64_t last_capture;
+
+static CUresult my_begin(ARGS)
+{
+	CUresult res = call(CALL_cuStreamBeginCapture_v2, a, b, c, d, e, f, g, h);
+	cuuint64_t id;
+
+	if (res)
+		return res;
+	id = __atomic_add_fetch(&last_capture, 1, __ATOMIC_RELAXED);
+	begun[id % 16].stream = (CUstream)a;
+	begun[id % 16].id = id;
+	return CUDA_SUCCESS;
+}
+
+static CUresult my_capture_info(ARGS)
+{
+	CUstreamCaptureStatus *status = (CUstreamCaptureStatus *)b;
+	CUresult res;
+	size_t i;
+
+	load_once();
+	res = SOFT(cuStreamIsCapturing, CUresult (*)(CUstream, CUstreamCaptureStatus *))
+		((CUstream)a, status);
+	(void)d, (void)e, (void)f, (void)g, (void)h;
+	if (res || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+		return res;
+	*(cuuint64_t *)c = last_capture;
+	for (i = 0; i < 16; i++)
+		if (begun[i].stream == (CUstream)a)
+			*(cuuint64_t *)c = begun[i].id;
+	return CUDA_SUCCESS;
+}
+
+/* Nodes that a program adds: of their addresses nothing is ever used. */
+static CUresult my_alloc_node(ARGS)
+{
+	static CUdeviceptr unused = 1ULL << 50;
+	struct hm_cuda_node_alloc *params = (void *)e;
+
+	(void)a, (void)c, (void)d, (void)f, (void)g, (void)h;
+	if (!b || !params || !params->bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	params->ptr = __atomic_fetch_add(&unused, params->bytes, __ATOMIC_RELAXED);
+	return CUDA_SUCCESS;
+}
+
+static CUresult my_free_node(ARGS)
+{
+	(void)a, (void)c, (void)d, (void)f, (void)g, (void)h;
+	return b && e ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 /* Access of a context's device to another's, which the soft driver has for mappings alone. */
 static bool peers[HM_MAX_DEVICES][HM_MAX_DEVICES];
 
@@ -329,6 +396,10 @@ static call_fn *const mine[NR_CALLS] = {
 	[CALL_cuCtxGetDevice] = my_get_device,
 	[CALL_cuMemAllocPitch_v2] = my_pitch,
 	[CALL_cuDeviceSetMemPool] = my_set_pool,
+	[CALL_cuStreamBeginCapture_v2] = my_begin,
+	[CALL_cuStreamGetCaptureInfo] = my_capture_info,
+	[CALL_cuGraphAddMemAllocNode] = my_alloc_node,
+	[CALL_cuGraphAddMemFreeNode] = my_free_node,
 	[CALL_cuCtxEnablePeerAccess] = my_enable,
 	[CALL_cuCtxDisablePeerAccess] = my_disable,
 	[CALL_cuMemPoolSetAccess] = my_pool_access,

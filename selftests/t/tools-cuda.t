@@ -73,6 +73,7 @@ for pool in device-pool 'pool(device)' 'stats(pool(async))' 'pool(vmm,handle=2M)
 	check "serve: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/serve"
 	check "threads: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/threads"
 	check "charged: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/charged"
+	check "graphs: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/graphs" $RANDOM
 	check "handles: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/handles" $RANDOM
 done
 check 'sync=off' "$hetmem" run --device 'limit(device-pool,max=64M)' --device-set sync=off "$programs/serve" nosync
