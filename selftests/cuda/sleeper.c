@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * sleeper: a program that 'hetmem sleep' puts to sleep. It fills memory of every kind, prints
- * its PID, and carries out commands, a line each: "check" whether all contents are there,
- * "alloc", "begin" and "end" of a capture, "quit".
+ * sleeper [BLOCKS]: a program that 'hetmem sleep' puts to sleep. It fills memory of every kind,
+ * BLOCKS (20) of them of cuMemAlloc(), of 2 MiB each. It prints its PID, and carries out
+ * commands, a line each: "check" whether all contents are there, "alloc", "begin" and "end" of
+ * a capture, "quit".
  */
 #include "cuda/program.h"
 
@@ -11,9 +12,10 @@ CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t size, CUstream 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
 
 #define SIZE	(2 * MIB)
-#define NR	20
+#define MOST	65536
 
-static CUdeviceptr blocks[NR], async, mapped;
+static CUdeviceptr blocks[MOST], async, mapped;
+static size_t nr = 20;
 static CUstream stream;
 
 static bool is_filled(CUdeviceptr p, unsigned char value)
@@ -45,9 +47,9 @@ static bool make(void)
 	    cuMemMap(mapped, SIZE, 0, handle, 0) || cuMemSetAccess(mapped, SIZE, &access, 1) ||
 	    cuMemsetD8Async(mapped, 102, SIZE, stream))
 		return false;
-	for (i = 0; i < NR; i++)
+	for (i = 0; i < nr; i++)
 		if (cuMemAlloc_v2(&blocks[i], SIZE) ||
-		    cuMemsetD8Async(blocks[i], i + 1, SIZE, stream))
+		    cuMemsetD8Async(blocks[i], i % 99 + 1, SIZE, stream))
 			return false;
 	return !cuStreamSynchronize(stream);
 }
@@ -56,8 +58,8 @@ static const char *check(void)
 {
 	size_t i;
 
-	for (i = 0; i < NR; i++)
-		if (!is_filled(blocks[i], i + 1))
+	for (i = 0; i < nr; i++)
+		if (!is_filled(blocks[i], i % 99 + 1))
 			return "a block is broken";
 	return !is_filled(async, 101) ? "the stream's block is broken" :
 		!is_filled(mapped, 102) ? "the mapped memory is broken" : "whole";
@@ -89,9 +91,14 @@ static const char *obey(const char *command)
 	return end_capture();
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	char command[64];
+
+	if (argc > 1)
+		nr = strtoul(argv[1], NULL, 10);
+	if (nr > MOST)
+		return 2;
 
 	if (!make()) {
 		printf("no memory\n");
