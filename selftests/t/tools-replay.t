@@ -142,6 +142,19 @@ head -c 5000 $traces/table.csv.gz | "$hetmem" replay - >"$tmp/out" 2>"$tmp/err"
 status=$?
 one_line 1 'standard input: line [0-9]+: .*cut off'
 judge 'standard input that is cut off'
+# A recording that is replayed is not replaced.
+zcat $traces/table.csv.gz >"$tmp/kept.csv"
+cp "$tmp/kept.csv" "$tmp/was.csv"
+ln -s kept.csv "$tmp/link.csv"
+for option in plot curve html; do
+	wrong "--$option over the recording" "link.csv' is the recording; name another file with --$option" \
+		replay --memory --$option "$tmp/link.csv" "$tmp/kept.csv"
+done
+wrong 'a spec that logs to the recording' 'would log to the recording; give --spec' \
+	replay --memory --spec "stats(log(pool(vmm),file=$tmp/kept.csv))" "$tmp/link.csv"
+HETMEM_RESOURCE="log(device-pool,file=$tmp/link.csv)" wrong 'HETMEM_RESOURCE likewise' \
+	'would log to the recording; .*unset HETMEM_RESOURCE' replay --memory "$tmp/kept.csv"
+also 'it is as it was' cmp "$tmp/kept.csv" "$tmp/was.csv"
 wrong 'standard input twice' 'standard input can be read once' replay - -
 
 # A run in which nothing was had is a failure.

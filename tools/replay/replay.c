@@ -168,6 +168,30 @@ static bool any_spill(const struct options *o)
 	return false;
 }
 
+/* A replay must not replace what it reads. 0, or the exit status. */
+static int check_outputs(const struct options *o)
+{
+	const struct {
+		const char *option, *path;
+	} outputs[] = { { "--plot", o->plot }, { "--curve", o->curve }, { "--html", o->html } };
+	size_t n;
+	int i, j;
+
+	for (i = 0; i < o->nr_files; i++) {
+		if (!strcmp(o->files[i], "-"))
+			continue;
+		for (n = 0; n < ARRAY_SIZE(outputs); n++)
+			if (replay_same_file(outputs[n].path, o->files[i]))
+				return complain(EXIT_USAGE, "replay", "'%s' is the recording; name another file with %s",
+						outputs[n].path, outputs[n].option);
+		for (j = 0; j < o->nr_specs; j++)
+			if (o->specs[j] && replay_logs_to(o->specs[j], o->files[i]))
+				return complain(EXIT_USAGE, "replay", "'%s' would log to the recording; give --spec, or unset HETMEM_RESOURCE",
+						o->specs[j]);
+	}
+	return 0;
+}
+
 static int parse(struct options *o, int argc, char **argv)
 {
 	const char *env = getenv("HETMEM_RESOURCE");
@@ -195,7 +219,7 @@ static int parse(struct options *o, int argc, char **argv)
 		status = add_spec(o, env && *env ? env : "device-pool", "HETMEM_RESOURCE: ");
 	if (!status && o->how.moves && (o->how.concurrent || !any_spill(o)))
 		status = usage_error("replay", "--moves: nothing moves without spill= in a spec, or --order concurrent");
-	return status;
+	return status ? status : check_outputs(o);
 }
 
 static const char *ms(double value)

@@ -207,6 +207,10 @@ int replay_spill_check(const struct replay_spill_options *o);
 char *replay_spill_spec(const struct replay_spill_options *o,
 			const struct replay_trace *trace);
 
+/* Whether both are the same file; false if @path is NULL, or @other is no regular file. */
+bool replay_same_file(const char *path, const char *other);
+/* Whether a log() of @spec writes to the file @path. */
+bool replay_logs_to(const char *spec, const char *path);
 /* Whether @spec has a resource of this kind. */
 bool replay_has_kind(const char *spec, const char *kind);
 /* Whether @spec has spill=. *@limit: its max= in bytes, 0: none. @total: of the device. */

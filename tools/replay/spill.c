@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <hetmem/move.h>
 
@@ -50,6 +51,36 @@ bool replay_has_kind(const char *text, const char *kind)
 	has = has_kind(spec, kind);
 	hm_spec_free(spec);
 	return has;
+}
+
+bool replay_same_file(const char *path, const char *other)
+{
+	struct stat a, b;
+
+	return path && !stat(path, &a) && !stat(other, &b) && S_ISREG(b.st_mode) &&
+	       a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static bool logs_to(const struct hm_spec *spec, const char *path)
+{
+	bool does = replay_same_file(hm_spec_value(spec, "file")->text, path);
+	int i;
+
+	for (i = 0; i < spec->nr_children && !does; i++)
+		does = logs_to(spec->children[i], path);
+	return does;
+}
+
+bool replay_logs_to(const char *text, const char *path)
+{
+	struct hm_spec *spec;
+	bool does;
+
+	if (hm_spec_parse(text, &spec))
+		return false;
+	does = logs_to(spec, path);
+	hm_spec_free(spec);
+	return does;
 }
 
 bool replay_has_spill(const char *text, uint64_t total, uint64_t *limit)
