@@ -83,25 +83,34 @@ int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
 		hetmem_stream stream);
 
 /*
- * Gives back the end of the block @ptr of a pool over vmm(): bytes [@offset, @offset + @length),
- * up to its end, in the order of @stream, as if they were a block that is freed on @stream.
- * hetmem_grow() with a smaller size does the same. Recorded uses on other streams count:
- * @stream waits for them, the host does not.
+ * Gives back bytes [@offset, @offset + @length) of the block @ptr of a pool over vmm(), in the
+ * order of @stream, as if they were a block that is freed on @stream. Recorded uses on other
+ * streams count: @stream waits for them, the host does not. Memory is in handles, see
+ * hetmem_segments(). What shares a handle with bytes that stay is kept. Whole handles serve
+ * other allocations, at once on @stream, and go back to the driver by a trim. A block of at most
+ * 1 MiB keeps its memory until it is freed. A wake joins handles, up to 256 MiB of a block.
  *
- * The block has @offset bytes then: requested statistics fall at once, hetmem_segments() and
- * hetmem_free() take the new size. Memory is in handles. What shares a handle with the bytes
- * that stay is kept, and is used when the block grows again. Whole handles serve other
- * allocations, at once on @stream, and go back to the driver by a trim. Of a block that was
- * allocated with reserve, the addresses stay reserved: it can grow into them again. New
- * handles of such a block are at most 1/64 of what it grows by, a granule at least, or have
- * the size that handle= says. Other
- * blocks give back their end to the byte, for the nearest multiple of 512, and lose the
- * addresses. A block of at most 1 MiB keeps its memory until it is freed. After an error
- * nothing has changed. Errors:
- * -EINVAL: @ptr is not the beginning of a live block; @offset is 0; the block is smaller;
+ * If the range ends with the block, the block has @offset bytes then: requested statistics fall
+ * at once, hetmem_segments() and hetmem_free() take the new size. hetmem_grow() with a smaller
+ * size does the same. Of a block that was allocated with reserve, the addresses stay reserved:
+ * it can grow into them again. New handles of such a block are at most 1/64 of what it grows
+ * by, a granule at least, or have the size that handle= says. Other blocks give back their end
+ * to the byte, for the nearest multiple of 512, and lose the addresses.
+ *
+ * If the range ends before, the block keeps its size and all its addresses: there is a hole. The
+ * handle that the block begins in stays. hetmem_free() takes the size of the whole block and
+ * ends all of it. hetmem_segments() leaves the hole out, so a sleep, a wake and
+ * hetmem_pin_comm() do. Requested statistics and hetmem_walk() count the whole block, reserved
+ * ones what it holds. The block can grow at its end, and shrink to an end that is in no hole. It
+ * moves to the host no more, and its hole gets no memory again. What is in the hole must not be
+ * used: it is other blocks' memory, or none.
+ *
+ * After an error nothing has changed. Errors:
+ * -EINVAL: @ptr is not the beginning of a live block; the range is all of it; the block is
+ *	smaller;
  * -EBUSY: it belongs to a capture, is spilled or moves, or the pool is asleep;
- * -EOPNOTSUPP: memory that is not over vmm(), exported or pinned for communication; a range
- *	that ends before the block does;
+ * -EOPNOTSUPP: memory that is not over vmm(), exported or pinned for communication; the new end
+ *	is in a hole;
  * -ENOMEM: no addresses or descriptors to keep what was given back.
  */
 int hetmem_shrink(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 #include "adaptor/adaptor.h"
+#include "core/shrink.h"
 #include "provider/arenas.h"
 
 _Static_assert(HETMEM_PLACEMENT_STREAMING == HM_ARENAS_CLASSES, "classes");
@@ -372,6 +373,8 @@ static int classes_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return classes_record(c, arg);
 	case HM_CTL_GROW:
 		return classes_grow(c, arg);
+	case HM_CTL_SHRINK:
+		return ask_owner(c, ((struct hm_ctl_shrink *)arg)->ptr, op, arg);
 	case HM_CTL_POLL:
 		return classes_poll(c);
 	case HM_CTL_PIN_COMM:

@@ -340,6 +340,7 @@ static int fixed_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	case HM_CTL_ALLOC_WITH:
 		return hm_alloc_placed(self, arg);
 	case HM_CTL_GROW:		/* its buffers are of one size */
+	case HM_CTL_SHRINK:
 	case HM_CTL_EXPORT:		/* and are parts of handles */
 	case HM_CTL_MOVE:
 	case HM_CTL_CAPTURE_BEGIN:	/* there are too few to set aside */

@@ -745,6 +745,7 @@ static int guard_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	case HM_CTL_ALLOC_WITH:
 		return guard_alloc_with(g, arg);
 	case HM_CTL_GROW:	/* what is behind it is its zone */
+	case HM_CTL_SHRINK:
 	case HM_CTL_EXPORT:	/* whole handles have no room for zones */
 		return -EOPNOTSUPP;
 	default:

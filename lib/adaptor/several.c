@@ -10,6 +10,7 @@
 
 #include "adaptor/adaptor.h"
 #include "core/move.h"
+#include "core/shrink.h"
 #include "core/snapshot.h"
 
 void *hm_adaptor_new(size_t bytes, const struct hm_resource_ops *ops,
@@ -403,6 +404,8 @@ int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	case HM_CTL_GROW:
 		return ask_owner(s, ((struct hm_ctl_grow *)arg)->ptr, true, op,
 				 arg);
+	case HM_CTL_SHRINK:
+		return ask_owner(s, ((struct hm_ctl_shrink *)arg)->ptr, true, op, arg);
 	case HM_CTL_SEGMENTS:
 		return ask_owner(s, ((struct hm_ctl_segments *)arg)->ptr,
 				 false, op, arg);

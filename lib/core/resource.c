@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/move.h"
+#include "core/shrink.h"
 #include "core/snapshot.h"
 
 /* Callbacks that threads are in: all, and the calling thread's, the last first. */
@@ -228,11 +229,13 @@ int hetmem_shrink(struct hetmem_resource *res, void *ptr, size_t offset, size_t 
 		  hetmem_stream stream)
 {
 	struct hm_ctl_owns block = { .ptr = ptr, .first = true };
+	struct hm_ctl_shrink arg = {
+		.ptr = ptr, .offset = offset, .length = length, .stream = stream,
+	};
 	int err;
 
-	if (!ptr || !offset)
-		return hm_error(-EINVAL, "shrink: %s", ptr ? "offset is 0: free the block" :
-				"ptr is NULL");
+	if (!ptr)
+		return hm_error(-EINVAL, "shrink: ptr is NULL");
 	err = hm_resource_ctl(res, "shrink", HM_CTL_OWNS, &block);
 	if (err && err != -ENOENT)
 		return err;
@@ -243,9 +246,9 @@ int hetmem_shrink(struct hetmem_resource *res, void *ptr, size_t offset, size_t 
 	if (!length || offset >= block.asked)
 		return 0;
 	if (offset + length < block.asked)
-		return hm_error(-EOPNOTSUPP, "shrink: a block gives back its end, of %zu bytes",
-				block.asked);
-	return hetmem_grow(res, ptr, offset, stream);
+		return hm_resource_ctl(res, "shrink", HM_CTL_SHRINK, &arg);
+	return offset ? hetmem_grow(res, ptr, offset, stream) :
+		hm_error(-EINVAL, "shrink: that is all of the block: free it");
 }
 
 ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,

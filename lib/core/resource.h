@@ -27,6 +27,7 @@ enum hm_ctl {
 	HM_CTL_TRIM,		/* [size_t] in: bytes to keep; out: bytes given back */
 	HM_CTL_STATS,		/* [struct hetmem_resource_stats] */
 	HM_CTL_GROW,		/* [struct hm_ctl_grow] in place */
+	HM_CTL_SHRINK,		/* [struct hm_ctl_shrink] core/shrink.h */
 	HM_CTL_SEGMENTS,	/* [struct hm_ctl_segments] */
 	HM_CTL_PIN_COMM,	/* [struct hm_ctl_stream] stream is not used */
 	HM_CTL_SLEEP,		/* [struct hm_ctl_sleep] core/snapshot.h */
@@ -232,8 +233,7 @@ void hm_callback_leave(struct hm_callback *callback);
  * A public call @what of @res. -EINVAL: it is NULL; -EDEADLK: see above. Sets a
  * text for -EOPNOTSUPP.
  */
-int hm_resource_ctl(struct hetmem_resource *res, const char *what,
-		    enum hm_ctl op, void *arg);
+int hm_resource_ctl(struct hetmem_resource *res, const char *what, enum hm_ctl op, void *arg);
 
 /* HM_CTL_ALLOC_WITH of a resource with no options: a placement alone changes nothing. */
 int hm_alloc_placed(struct hetmem_resource *self, struct hm_ctl_alloc *arg);

@@ -353,9 +353,11 @@ static void use_remove(struct pool *p, struct use *u)
 
 void hm_block_end_uses(struct pool *p, struct block *b)
 {
+	/* The parts of a block with holes keep its tag: they are free memory at once. */
 	if (!(b->flags & BLOCK_DROPPED)) {
 		hm_block_release(p, b);
-	} else if (!hm_block_done(p, b) || !p->source->drop(p, b)) {
+	} else if ((b->flags & BLOCK_DROPPED & ~BLOCK_RESERVE && !hm_block_done(p, b)) ||
+		   !p->source->drop(p, b)) {
 		block_set_state(b, BLOCK_PENDING);
 		b->right = 0;
 		if (p->nr_dropped++)

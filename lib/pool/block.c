@@ -134,6 +134,19 @@ void hm_block_link(struct pool *p, struct block *b, struct block *next)
 	next->prev = block_id(p, b);
 }
 
+void hm_block_shorten(struct pool *p, struct block *b, uint64_t units)
+{
+	struct block *next = block_at(p, b->next);
+
+	b->units = units;
+	if (b->next) {
+		b->next = 0;
+		next->prev = 0;
+		block_edge(p, next);
+	}
+	block_edge(p, b);
+}
+
 void hm_block_delete(struct pool *p, struct block *b)
 {
 	struct block *prev = block_at(p, b->prev);

@@ -36,13 +36,13 @@ enum block_state {
 #define BLOCK_ZONE	1	/* bit: zone 1 */
 #define BLOCK_USED	2	/* has uses on further streams */
 #define BLOCK_GRAPH	4	/* belongs to a capture */
-#define BLOCK_RESERVE	8	/* addresses are reserved after it; BUSY: it is these */
+#define BLOCK_RESERVE	8	/* has addresses without memory, after it or in it; BUSY: it is these */
 #define BLOCK_WHOLE	16	/* owns its handle or region, never cut or merged */
 #define BLOCK_EXPORTED	32	/* shared with other processes: never reused */
 #define BLOCK_MOVABLE	64	/* live: may be spilled */
 #define BLOCK_SPILLED	128	/* some of it is host memory: never reused */
-/* Freed, it goes to no arena, but to source->drop() once its uses are complete. */
-#define BLOCK_DROPPED	(BLOCK_EXPORTED | BLOCK_SPILLED)
+/* Freed, it goes to no arena, but to source->drop() once its uses are complete. RESERVE: holes. */
+#define BLOCK_DROPPED	(BLOCK_EXPORTED | BLOCK_SPILLED | BLOCK_RESERVE)
 
 /**
  * struct block - descriptor of [@addr, @addr + @units * 512)
@@ -226,19 +226,19 @@ struct block *hm_block_cut(struct pool *p, struct block *b, uint64_t units);
 struct block *hm_block_trim(struct pool *p, struct block *b, uint64_t addr,
 			    uint64_t units, uint64_t smallest);
 /* Returns a BUSY, complete block that is a run of its own; NULL: no memory. */
-struct block *hm_block_new(struct pool *p, uint64_t addr, uint64_t units,
-			   unsigned int zone);
+struct block *hm_block_new(struct pool *p, uint64_t addr, uint64_t units, unsigned int zone);
 /* Joins two runs: @b is the last block of one, @next the first of the other. */
 void hm_block_link(struct pool *p, struct block *b, struct block *next);
 /* Deletes a BUSY block; its run becomes two, before and after it. */
 void hm_block_delete(struct pool *p, struct block *b);
+/* @b and its run end after @units. What came behind @b begins a run. */
+void hm_block_shorten(struct pool *p, struct block *b, uint64_t units);
 /* The BUSY or LIVE block @b absorbs its BUSY successor @n. */
 void hm_block_join(struct pool *p, struct block *b, struct block *n);
 /* Returns whether the tag's use is known to be complete. */
 bool hm_block_done(const struct pool *p, const struct block *b);
 /* Gives the BUSY block @b a descriptor in a cache line of @s. */
-struct block *hm_block_rehome(struct pool *p, const struct pool_stream *s,
-			      struct block *b);
+struct block *hm_block_rehome(struct pool *p, const struct pool_stream *s, struct block *b);
 /*
  * Moves complete blocks to the host's arena, where neighbours merge: some of
  * them. Returns whether there may be more.

@@ -52,6 +52,7 @@
 #include <string.h>
 
 #include "core/nvtx.h"
+#include "core/shrink.h"
 #include "core/snapshot.h"
 #include "driver/check.h"
 #include "pool/graph.h"
@@ -98,10 +99,27 @@ static void tell_uses(struct pool *p, const struct block *b, size_t from, size_t
 	}
 }
 
+/* The next part of @b in [*@from, @to) that has memory, as source->part() says it. */
+static uint64_t next_part(const struct pool *p, const struct block *b, uint64_t *from, uint64_t to)
+{
+	if (b->flags & BLOCK_RESERVE && p->source->part)
+		return p->source->part(p, b, from, to);
+	return *from < to ? to - *from : 0;
+}
+
+/* With the lock, in the context of @stream. */
+static void tell_part(struct pool *p, const struct block *b, size_t from, size_t size,
+		      hetmem_stream stream)
+{
+	hm_check_free(p->res.hm, (char *)(uintptr_t)b->addr + from, size, stream);
+	tell_uses(p, b, from, size);
+}
+
 void hm_pool_tell_free(struct pool *p, const struct block *b,
 		       hetmem_stream stream)
 {
 	const size_t size = block_bytes(b) - b->slack;
+	uint64_t from = 0, part;
 	struct hm_context saved;
 	struct pool_stream *s;
 	bool entered;
@@ -114,8 +132,10 @@ void hm_pool_tell_free(struct pool *p, const struct block *b,
 		stream = s->s.index && !s->s.retired ?
 			hm_stream_handle(&s->s) : HETMEM_STREAM_HOST;
 	}
-	hm_check_free(p->res.hm, (void *)(uintptr_t)b->addr, size, stream);
-	tell_uses(p, b, 0, size);
+	while ((part = next_part(p, b, &from, size))) {
+		tell_part(p, b, from, part, stream);
+		from += part;
+	}
 	pthread_mutex_unlock(&p->lock);
 	if (entered)
 		hm_context_leave(p->res.hm, &saved);
@@ -547,16 +567,49 @@ static int pool_grow_block(struct pool *p, struct pool_stream *s,
 	return 0;
 }
 
-/* Tells check mode that the end of @b, from @size on, was freed. With the lock. */
-static void tell_shrink(struct pool *p, const struct block *b, size_t size, size_t was,
-			hetmem_stream stream)
+/* A part of a block: bytes from @from on. */
+struct part {
+	uint64_t from;
+	uint64_t bytes;
+};
+
+/*
+ * For check mode: the parts of @b in [@from, @to) that have memory, before they are given back.
+ * *@nr of them, to be freed; NULL: no host memory.
+ */
+static struct part *list_parts(const struct pool *p, const struct block *b, uint64_t from,
+			       uint64_t to, size_t *nr)
+{
+	struct part *parts = NULL, *more;
+	size_t room = 0;
+	uint64_t bytes;
+
+	for (*nr = 0; (bytes = next_part(p, b, &from, to)); from += bytes) {
+		if (*nr == room) {
+			room = room ? 2 * room : 16;
+			more = realloc(parts, room * sizeof(*parts));
+			if (!more) {
+				free(parts);
+				return NULL;
+			}
+			parts = more;
+		}
+		parts[(*nr)++] = (struct part){ from, bytes };
+	}
+	return parts ? parts : calloc(1, sizeof(*parts));
+}
+
+/* Tells check mode that these of @b were freed. With the lock. */
+static void tell_parts(struct pool *p, const struct block *b, const struct part *parts, size_t nr,
+		       hetmem_stream stream)
 {
 	struct hm_context saved;
 	bool entered;
+	size_t i;
 
 	entered = p->res.device >= 0 && !hm_context_enter(p->res.hm, p->res.device, &saved);
-	hm_check_free(p->res.hm, (char *)(uintptr_t)b->addr + size, was - size, stream);
-	tell_uses(p, b, size, was - size);
+	for (i = 0; i < nr; i++)
+		tell_part(p, b, parts[i].from, parts[i].bytes, stream);
 	if (entered)
 		hm_context_leave(p->res.hm, &saved);
 }
@@ -582,28 +635,49 @@ static int wait_for_uses(struct pool *p, struct pool_stream *s, const struct blo
 }
 
 /*
- * The live block @b keeps @g->size bytes; the rest is freed on @s. That is behind all uses of
- * the block on other streams.
+ * Bytes [@from, @to) of the live block @b are freed on @s: up to its end, or inside it. That is
+ * behind all uses of the block on other streams.
  */
-static int pool_shrink_block(struct pool *p, struct pool_stream *s, struct block *b,
-			     const struct hm_ctl_grow *g)
+static int free_range(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
+		      uint64_t to, hetmem_stream stream)
 {
-	const uint64_t units = units_of(g->size), before = block_bytes(b);
-	const uint32_t excess = block_excess(b);
+	const uint64_t asked = block_bytes(b) - b->slack;
+	struct part *parts = NULL;
 	uint64_t pos = 0;
+	size_t nr = 0;
 	int err;
 
 	if (!p->source->shrink || p->opt.comm || b->flags & (BLOCK_WHOLE | BLOCK_EXPORTED))
-		return hm_error(-EOPNOTSUPP, "shrink: memory of %p cannot go back in parts", g->ptr);
+		return hm_error(-EOPNOTSUPP, "shrink: memory of %p cannot go back in parts",
+				(void *)(uintptr_t)b->addr);
+	if (hm_unlikely(p->res.hm->check)) {
+		parts = list_parts(p, b, from, asked < to ? asked : to, &nr);
+		if (!parts)
+			return hm_error(-ENOMEM, "shrink: no host memory");
+	}
 	err = wait_for_uses(p, s, b);
-	if (err)
-		return err;
-	stream_lock(s);
-	if (s->s.index)
-		pos = hm_stream_next_pos(&s->s);
-	stream_unlock(s);
-	if (units < b->units)
-		err = p->source->shrink(p, s, b, units, pos);
+	if (!err) {
+		stream_lock(s);
+		if (s->s.index)
+			pos = hm_stream_next_pos(&s->s);
+		stream_unlock(s);
+		if (from >> UNIT_SHIFT < b->units)
+			err = p->source->shrink(p, s, b, from, to, pos);
+	}
+	if (!err)
+		tell_parts(p, b, parts, nr, stream);
+	free(parts);
+	return err;
+}
+
+/* The live block @b keeps @g->size bytes. */
+static int pool_shrink_block(struct pool *p, struct pool_stream *s, struct block *b,
+			     const struct hm_ctl_grow *g)
+{
+	const uint64_t before = block_bytes(b);
+	const uint32_t excess = block_excess(b);
+	int err = free_range(p, s, b, g->size, before, g->stream);
+
 	if (err)
 		return err;
 	b->slack = block_bytes(b) - g->size;
@@ -613,8 +687,6 @@ static int pool_shrink_block(struct pool *p, struct pool_stream *s, struct block
 	hm_pool_publish(p, s);
 	__atomic_fetch_add(&stream_at(p, b->stream)->returned,
 			   (int64_t)block_excess(b) - excess, __ATOMIC_RELAXED);
-	if (hm_unlikely(p->res.hm->check))
-		tell_shrink(p, b, g->size, g->was, g->stream);
 	hm_pool_record(p, s, 1, before - block_bytes(b));
 	return 0;
 }
@@ -685,6 +757,36 @@ static int pool_grow(struct pool *p, struct hm_ctl_grow *arg)
 	if (hm_unlikely(p->res.hm->check) && !err && arg->size > arg->was)
 		hm_pool_tell_alloc(p, (char *)arg->ptr + arg->was,
 				   arg->size - arg->was, arg->stream);
+	return err;
+}
+
+static int shrink_attempt(struct pool *p, struct pool_stream *s, void *arg)
+{
+	const struct hm_ctl_shrink *range = arg;
+	struct hm_ctl_grow g = { .ptr = range->ptr };
+	struct block *b;
+	int err;
+
+	b = grow_find(p, &g, &err);
+	if (b && range->offset + range->length >= g.was)
+		err = hm_error(-EINVAL, "shrink: %p has %zu bytes now", range->ptr, g.was);
+	if (b && !err)
+		err = free_range(p, s, b, range->offset, range->offset + range->length,
+				 range->stream);
+	if (b && !err)
+		hm_pool_record(p, s, 1, range->length);
+	return err;
+}
+
+static int pool_shrink_inside(struct pool *p, struct hm_ctl_shrink *arg)
+{
+	struct pool_stream *s;
+	int err = hm_pool_lock_stream(p, arg->stream, &s);
+
+	if (err)
+		return err;
+	err = pool_attempt(p, s, shrink_attempt, arg, "shrink by", arg->length);
+	pthread_mutex_unlock(&p->lock);
 	return err;
 }
 
@@ -1065,6 +1167,8 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 		return pool_alloc_with(p, arg);
 	case HM_CTL_GROW:
 		return pool_grow(p, arg);
+	case HM_CTL_SHRINK:
+		return pool_shrink_inside(p, arg);
 	case HM_CTL_PIN_COMM:
 		return pool_pin_comm(p, arg);
 	case HM_CTL_SLEEP:

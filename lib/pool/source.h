@@ -44,12 +44,16 @@
  * @pin: the live block @b keeps its memory and addresses until destroy.
  * @enlarge: the live block @b gets @units or more; @order as in @grow. After an
  *	error it has what it had, and so does the pool.
- * @shrink: the live block @b keeps @units, and what shares a handle with these; the rest is
- *	free memory, with the point @pos of @s as its tag. Addresses that were reserved stay
- *	so. After an error it has what it had.
+ * @shrink: bytes [@from, @to) of the live block @b become free memory, with the point @pos of
+ *	@s as its tag, but for what shares a handle with other bytes of it. If @to is the
+ *	block's end it gets shorter: addresses that were reserved stay so. Else it keeps all
+ *	addresses, and is a BLOCK_RESERVE from now on. After an error it has what it had.
+ * @part: bytes of the next part of @b in [*@from, @to) that has memory, from the new *@from on;
+ *	0: there is none. NULL: all of a block has.
  * @reserve: puts into @b a BUSY block that @s may use, as @arg says: at a multiple of
  *	@arg->align, with addresses for @arg->reserve bytes; @order as in @grow.
- * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed, and has its tag.
+ * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed, and has its tag. It
+ *	is one no longer, unless it has addresses without memory in it.
  * @sleep, @wake: as the ctl of the same name. @wake releases the lock before it begins.
  * @refuses: why contents cannot be kept in a sleep, as a text that stays; NULL: they can
  * @save, @load: the contents of live blocks, before @sleep and after @wake. Nobody
@@ -76,7 +80,7 @@
  *	locks; releases pool->lock.
  * @moved: adds the figures of moves.
  *
- * From @pin on, NULL means -EOPNOTSUPP; @declare to @end_moves: that no block moves.
+ * From @pin on, but @part, NULL means -EOPNOTSUPP; @declare to @end_moves: that no block moves.
  */
 struct source {
 	int (*init)(struct pool *p);
@@ -100,7 +104,8 @@ struct source {
 	int (*enlarge)(struct pool *p, struct pool_stream *s, struct block *b,
 		       uint64_t units, bool order);
 	int (*shrink)(struct pool *p, struct pool_stream *s, struct block *b,
-		      uint64_t units, uint64_t pos);
+		      uint64_t from, uint64_t to, uint64_t pos);
+	uint64_t (*part)(const struct pool *p, const struct block *b, uint64_t *from, uint64_t to);
 	int (*reserve)(struct pool *p, struct pool_stream *s,
 		       const struct hm_ctl_alloc *arg, bool order, struct block **b);
 	void (*unreserve)(struct pool *p, struct block *b);

@@ -22,8 +22,8 @@
 #include <stdlib.h>
 
 #include "core/nvtx.h"
+#include "vmm/grow.h"
 #include "vmm/spill.h"
-#include "vmm/vmm_impl.h"
 
 /* The plan: where to grow. */
 
@@ -848,21 +848,19 @@ static bool has_uses(struct pool *p, uint64_t n)
 /* Tables with so much room that was never used need no further look. */
 #define PLENTY		128
 
-static int plan_descriptors(struct pool *p, const struct vmm_plan *plan)
+int hm_vmm_has_descriptors(struct pool *p, size_t nr)
 {
 	/* A handle is cut out of its block at both ends, and in a new one. */
-	const uint64_t names = 3 * plan->nr + SPARE_NAMES;
+	const uint64_t names = 3 * nr + SPARE_NAMES;
 
 	if ((p->blocks.max - p->blocks.nr < names + PLENTY &&
 	     !has_names(p, names)) ||
-	    (p->uses.max - p->uses.nr < plan->nr && !has_uses(p, plan->nr)))
+	    (p->uses.max - p->uses.nr < nr && !has_uses(p, nr)))
 		return hm_error(-ENOMEM, "pool: too many blocks");
 	return 0;
 }
 
-/* A BUSY block of what was mapped at [@from, @to). */
-static struct block *add_run(struct pool *p, unsigned int zone, uint32_t from,
-			     uint32_t to)
+struct block *hm_vmm_add_run(struct pool *p, unsigned int zone, uint32_t from, uint32_t to)
 {
 	struct vmm *v = vmm_of(p);
 	struct block *b;
@@ -898,7 +896,7 @@ static struct block *plan_run(struct pool *p, const struct vmm_plan *plan,
 				 !plan->zone);
 		to += plan->list[*i].pages;
 	}
-	return add_run(p, plan->zone, from, to);
+	return hm_vmm_add_run(p, plan->zone, from, to);
 }
 
 /* @b, or NULL, absorbs @n; what is more than @most is free again. */
@@ -1010,7 +1008,7 @@ static int carry_out(struct pool *p, struct vmm_plan *plan,
 	if (!err)
 		err = plan_order(p, plan, &waits);
 	if (!err)
-		err = plan_descriptors(p, plan);
+		err = hm_vmm_has_descriptors(p, plan->nr);
 	if (!err)
 		err = plan_map(p, plan);
 	if (err) {
@@ -1166,9 +1164,11 @@ void hm_vmm_unreserve(struct pool *p, struct block *b)
 	struct vmm *v = vmm_of(p);
 	const uint32_t page = page_of(v, block_end(b) - 1) + 1;
 
-	hm_vmm_set_apart(v, page, hm_vmm_apart(v, page), false);
-	__atomic_store_n(&b->flags, b->flags & ~BLOCK_RESERVE,
-			 __ATOMIC_RELEASE);
+	/* Only the last block of a run has room: what is set aside behind another is in its neighbour. */
+	if (!b->next)
+		hm_vmm_set_apart(v, page, hm_vmm_apart(v, page), false);
+	if (hm_vmm_find_apart(v, page_of(v, b->addr), page, true) == page)
+		__atomic_store_n(&b->flags, b->flags & ~BLOCK_RESERVE, __ATOMIC_RELEASE);
 }
 
 static int in_use(void)
@@ -1222,7 +1222,7 @@ static int plan_after(struct pool *p, struct vmm_plan *plan,
 	unsigned int nr = plan->nr_pieces;
 
 	plan->steps = plan_steps(pages);
-	if (b->flags & BLOCK_RESERVE)
+	if (b->flags & BLOCK_RESERVE && !b->next)
 		has = hm_vmm_apart(v, plan->page);
 	if (has && has < pages)
 		return hm_error(-ENOSPC, "grow: no more addresses were reserved for the block");
@@ -1280,154 +1280,4 @@ int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 	err = enlarge_by_plan(p, s, b, units, order);
 	return err == -EAGAIN && order ?
 		enlarge_by_plan(p, s, b, units, false) : err;
-}
-
-/*
- * Blocks that get smaller. Without room, the end is free memory where it is. The end of a
- * block with room keeps its addresses: whole handles get other ones, where they are free
- * memory, and the old ones are aliases until their uses are complete.
- */
-
-static int pinned_end(void)
-{
-	return hm_error(-EOPNOTSUPP, "shrink: memory at the end of the block is pinned for communication");
-}
-
-static int shrink_in_place(struct pool *p, struct pool_stream *s, struct block *b,
-			   uint64_t units, uint64_t pos)
-{
-	const struct vmm *v = vmm_of(p);
-	const uint32_t last = page_of(v, block_end(b) - 1);
-	struct block *rest;
-	uint32_t page;
-
-	if (!block_zone(b) || b->units - units < BLOCK_REST)
-		return 0;
-	for (page = page_of(v, b->addr + (units << UNIT_SHIFT)); page <= last;
-	     page = mapping_at(v, v->map[page])->page + handle_of_page(v, page)->pages)
-		if (handle_of_page(v, page)->flags & HANDLE_PINNED)
-			return pinned_end();
-	rest = hm_block_cut(p, b, units);
-	if (!rest)
-		return -ENOMEM;
-	__atomic_store_n(&rest->flags, block_zone(b), __ATOMIC_RELAXED);
-	rest->stream = s->s.index;
-	rest->pos = pos;
-	hm_block_release(p, rest);
-	return 0;
-}
-
-/* The handles of @b from @page on, which one begins with, in @plan->list. */
-static int list_end(struct pool *p, struct vmm_plan *plan, const struct block *b, uint32_t page)
-{
-	const uint32_t end = page_of(vmm_of(p), block_end(b) - 1) + 1;
-	const struct vmm *v = vmm_of(p);
-	const struct handle *h;
-
-	if (page >= end)
-		return 0;
-	plan->list = malloc((end - page) * sizeof(*plan->list));
-	if (!plan->list)
-		return hm_error(-ENOMEM, "shrink: no host memory");
-	for (; page < end; page += h->pages) {
-		h = handle_of_page(v, page);
-		if (h->flags & HANDLE_PINNED)
-			return pinned_end();
-		plan->list[plan->nr++] = (struct vmm_free){
-			.handle = mapping_at(v, v->map[page])->handle, .page = page,
-			.pages = h->pages, .block = block_id(p, b), .chosen = true,
-		};
-		plan->pages += h->pages;
-	}
-	return 0;
-}
-
-/* Addresses for all of them, in their order. */
-static int place_end(struct pool *p, struct vmm_plan *plan)
-{
-	struct vmm *v = vmm_of(p);
-	uint32_t to;
-	size_t i;
-
-	if (!hm_vmm_find_hole(v, VMM_LARGE, plan->pages, &to)) {
-		hm_vmm_unalias(p, 0);
-		if (!hm_vmm_find_hole(v, VMM_LARGE, plan->pages, &to))
-			return hm_error(-ENOMEM, "shrink: no addresses");
-	}
-	for (i = 0; i < plan->nr; i++) {
-		plan->list[i].to = to;
-		to += plan->list[i].pages;
-	}
-	return 0;
-}
-
-static void unmap_end(struct pool *p, const struct vmm_plan *plan)
-{
-	size_t i;
-
-	for (i = 0; i < plan->nr; i++)
-		if (plan->list[i].mapped)
-			hm_vmm_unmap_new(p, plan->list[i].to);
-}
-
-/* They are mapped at both addresses. It cannot fail: descriptors were counted. */
-static void move_end(struct pool *p, struct pool_stream *s, struct vmm_plan *plan,
-		     struct block *b, uint64_t pos)
-{
-	struct vmm *v = vmm_of(p);
-	const uint32_t page = plan->list[0].page, to = plan->list[0].to;
-	const uint64_t kept = (page_addr(v, page) - b->addr) >> UNIT_SHIFT;
-	struct block *rest = hm_block_cut(p, b, kept);
-	bool left;
-	size_t i;
-
-	__atomic_store_n(&rest->flags, block_zone(b), __ATOMIC_RELAXED);
-	rest->stream = s->s.index;
-	rest->pos = pos;
-	for (i = plan->nr; i--;) {
-		plan->list[i].block = block_id(p, rest);
-		hm_vmm_move(p, &plan->list[i], &left);
-	}
-	hm_vmm_set_apart(v, page, plan->pages, true);
-	rest = add_run(p, 1, to, to + plan->pages);
-	rest->stream = s->s.index;
-	rest->pos = pos;
-	hm_block_release(p, rest);
-}
-
-static int shrink_into_room(struct pool *p, struct pool_stream *s, struct block *b,
-			    uint64_t units, uint64_t pos)
-{
-	struct vmm *v = vmm_of(p);
-	const uint32_t kept = page_of(v, b->addr + (units << UNIT_SHIFT) - 1);
-	const struct mapping *m = mapping_at(v, v->map[kept]);
-	const uint32_t page = m->page + handle_at(v, m->handle)->pages;
-	struct vmm_plan plan = { .s = s };
-	int err;
-
-	if (page_addr(v, page) - b->addr - (units << UNIT_SHIFT) > UINT32_MAX - UNIT)
-		return hm_error(-EOPNOTSUPP, "shrink: the handle at the new end is too large");
-	err = list_end(p, &plan, b, page);
-	if (!err && plan.nr) {
-		err = place_end(p, &plan);
-		if (!err)
-			err = plan_descriptors(p, &plan);
-		if (!err)
-			err = plan_map(p, &plan);
-		if (err)
-			unmap_end(p, &plan);
-		else
-			move_end(p, s, &plan, b, pos);
-	}
-	plan_free(&plan);
-	return err;
-}
-
-int hm_vmm_shrink(struct pool *p, struct pool_stream *s, struct block *b, uint64_t units,
-		  uint64_t pos)
-{
-	if (b->flags & BLOCK_SPILLED || (b->flags & BLOCK_MOVABLE && hm_movable_moves(p, b)))
-		return hm_error(-EBUSY, "shrink: the block is spilled, or moves");
-	return b->flags & BLOCK_RESERVE ? shrink_into_room(p, s, b, units, pos) :
-		shrink_in_place(p, s, b, units, pos);
 }

@@ -8,8 +8,9 @@
  * right for all below it, which may be stale. Every search, and every change, of
  * any number of pages, visits a few nodes of each level.
  *
- * Addresses of a block with room are set aside behind it, by a bit for each page. They may
- * have aliases of memory that the block gave back: once unmapped, these are no holes either.
+ * Addresses of a block with room are set aside behind it, by a bit for each page, and so
+ * are those in a block that gave back memory there. They may have aliases of memory that the
+ * block gave back: once unmapped, these are no holes either.
  */
 #include <sys/mman.h>
 #include <wchar.h>
@@ -170,6 +171,27 @@ static uint32_t end_of_same(const struct vmm *v, uint32_t page, uint32_t end)
 		page = (page | 63) + 1;
 	}
 	return end;
+}
+
+uint32_t hm_vmm_same_before(const struct vmm *v, uint32_t page, uint32_t first)
+{
+	const uint64_t flip = hm_vmm_is_apart(v, page) ? ~0ULL : 0;
+	uint64_t others;
+
+	for (;;) {
+		others = (v->apart[page / 64] ^ flip) << (63 - page % 64);
+		if (others)
+			page -= __builtin_clzll(others) - 1;
+		if (others || page / 64 <= first / 64)
+			break;
+		page = (page & ~63U) - 1;
+	}
+	return others && page > first ? page : first;
+}
+
+uint32_t hm_vmm_find_apart(const struct vmm *v, uint32_t page, uint32_t end, bool apart)
+{
+	return page >= end || hm_vmm_is_apart(v, page) == apart ? page : end_of_same(v, page, end);
 }
 
 uint32_t hm_vmm_apart(const struct vmm *v, uint32_t page)

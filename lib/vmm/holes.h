@@ -35,10 +35,14 @@ void hm_vmm_set_pages(struct vmm *v, uint32_t page, uint32_t pages,
 uint32_t hm_vmm_holes(const struct vmm *v, uint32_t page, uint32_t want);
 /*
  * [@page, @page + @pages) are set aside, or no longer: pages of nobody that are no holes. They
- * belong to the block with room before them.
+ * belong to the block with room before them, or to the live block that they are in.
  */
 void hm_vmm_set_apart(struct vmm *v, uint32_t page, uint32_t pages, bool apart);
 bool hm_vmm_is_apart(const struct vmm *v, uint32_t page);
+/* The first page from @page on, up to @end, that is @apart, or that is not. */
+uint32_t hm_vmm_find_apart(const struct vmm *v, uint32_t page, uint32_t end, bool apart);
+/* The first of the pages from @first to @page that are all set aside, or all not, as @page is. */
+uint32_t hm_vmm_same_before(const struct vmm *v, uint32_t page, uint32_t first);
 /* How many pages are set aside from @page on. */
 uint32_t hm_vmm_apart(const struct vmm *v, uint32_t page);
 /* @want holes in a row; false: there are none. */

@@ -10,11 +10,11 @@
 #include <sys/resource.h>
 
 #include "platform/platform.h"
+#include "vmm/grow.h"
 #include "vmm/park.h"
 #include "vmm/park_file.h"
 #include "vmm/spill.h"
 #include "vmm/vmm.h"
-#include "vmm/vmm_impl.h"
 
 static uint64_t page_bytes(const struct vmm *v, uint32_t pages)
 {
@@ -268,12 +268,37 @@ int hm_vmm_alias(struct pool *p, uint32_t handle, uint32_t page)
 	return err;
 }
 
-int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left)
+/* The alias of @f at @f->to becomes its active mapping; the other one is an alias with @uses. */
+static void swap_mappings(struct pool *p, const struct vmm_free *f, uint32_t uses)
 {
 	struct vmm *v = vmm_of(p);
 	struct handle *h = handle_at(v, f->handle);
-	uint32_t m = v->map[f->to], uses, old = h->mapping;
+	uint32_t m = v->map[f->to], old = h->mapping;
+
+	v->head[f->page] = 0;
+	v->tail[f->page + f->pages - 1] = 0;
+	mapping_at(v, old)->uses = uses;
+	add_alias(v, old);
+	/* Uses behind this alias are behind those of the handle's since. */
+	remove_alias(v, m);
+	hm_uses_put(p, mapping_at(v, m)->uses);
+	mapping_at(v, m)->uses = 0;
+	h->mapping = m;
+}
+
+void hm_vmm_take(struct pool *p, const struct vmm_free *f, struct pool_stream *s, uint64_t pos)
+{
+	const struct block tag = { .stream = s->s.index, .pos = pos };
+	uint32_t uses;
+
+	uses_of(p, &tag, &uses);
+	swap_mappings(p, f, uses);
+}
+
+int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left)
+{
 	struct block *piece;
+	uint32_t uses;
 	int err;
 
 	*left = true;
@@ -286,15 +311,7 @@ int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left)
 		return -ENOMEM;
 	}
 	hm_block_delete(p, piece);
-	v->head[f->page] = 0;
-	v->tail[f->page + f->pages - 1] = 0;
-	mapping_at(v, old)->uses = uses;
-	add_alias(v, old);
-	/* Uses behind this alias are behind those of the handle's since. */
-	remove_alias(v, m);
-	hm_uses_put(p, mapping_at(v, m)->uses);
-	mapping_at(v, m)->uses = 0;
-	h->mapping = m;
+	swap_mappings(p, f, uses);
 	return 0;
 }
 
@@ -998,11 +1015,15 @@ static int vmm_segments(struct pool *p, struct hm_ctl_segments *arg)
 
 	start = addr;
 	while (addr < end) {
-		uint32_t page = page_of(v, addr);
-		struct mapping *m = mapping_at(v, v->map[page]);
-		uint64_t stop = page_addr(v, m->page +
-					  handle_at(v, m->handle)->pages);
+		const uint32_t page = page_of(v, addr);
+		const struct mapping *m = mapping_at(v, v->map[page]);
+		uint64_t stop;
 
+		if (hm_vmm_is_apart(v, page)) {
+			addr = page_addr(v, page + hm_vmm_apart(v, page));
+			continue;
+		}
+		stop = page_addr(v, m->page + handle_at(v, m->handle)->pages);
 		if (stop > end)
 			stop = end;
 		if (nr < arg->nr)
@@ -1017,6 +1038,25 @@ static int vmm_segments(struct pool *p, struct hm_ctl_segments *arg)
 	addr = nr > arg->nr;
 	arg->nr = nr;
 	return addr ? hm_error(-ENOSPC, "segments: there are %zu", nr) : 0;
+}
+
+static uint64_t vmm_part(const struct pool *p, const struct block *b, uint64_t *from, uint64_t to)
+{
+	const struct vmm *v = vmm_of(p);
+	const uint32_t end = page_of(v, block_end(b) - 1) + 1;
+	uint64_t start = b->addr + *from, stop = b->addr + to;
+	uint32_t page;
+
+	if (*from >= to)
+		return 0;
+	page = hm_vmm_find_apart(v, page_of(v, start), end, false);
+	if (page_addr(v, page) > start)
+		start = page_addr(v, page);
+	page = hm_vmm_find_apart(v, page, end, true);
+	if (page < end && page_addr(v, page) < stop)
+		stop = page_addr(v, page);
+	*from = start - b->addr;
+	return start < stop ? stop - start : 0;
 }
 
 static void destroy_mapping(struct pool *p, uint32_t page, uint32_t pages)
@@ -1265,6 +1305,7 @@ static const struct source vmm_source = {
 	.pin = hm_vmm_pin,
 	.enlarge = hm_vmm_enlarge,
 	.shrink = hm_vmm_shrink,
+	.part = vmm_part,
 	.reserve = hm_vmm_reserve,
 	.unreserve = hm_vmm_unreserve,
 	.sleep = hm_vmm_sleep,

@@ -97,9 +97,14 @@ static int add_block(struct pool *p, const struct block *b, struct hm_park *park
 	int err = 0;
 
 	while (at < end && !err && block_state(b) == BLOCK_LIVE && b->addr == addr) {
-		const struct mapping *m = mapping_at(v, v->map[page_of(v, at)]);
+		const uint32_t page = page_of(v, at);
+		const struct mapping *m = mapping_at(v, v->map[page]);
 		const struct handle *h = handle_at(v, m->handle);
 
+		if (hm_vmm_is_apart(v, page)) {
+			at = page_addr(v, page + hm_vmm_apart(v, page));
+			continue;
+		}
 		next = page_addr(v, m->page + h->pages);
 		if (next > end)
 			next = end;

@@ -33,6 +33,44 @@ int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg)
 	return 0;
 }
 
+/* Instructions that a part of a block takes, about. */
+#define PART_WORK	1024
+
+/*
+ * A block that was freed, and has addresses without memory in it: the parts between these
+ * become free memory, from the end on, so that what is before keeps its name. false: there are
+ * no more names.
+ */
+static bool drop_parts(struct pool *p, struct block *b)
+{
+	struct vmm *v = vmm_of(p);
+	const uint32_t first = page_of(v, b->addr);
+	struct block *part;
+	uint32_t last, page;
+
+	for (;;) {
+		last = page_of(v, block_end(b) - 1);
+		page = hm_vmm_same_before(v, last, first);
+		if (page == first)
+			break;
+		if (!hm_vmm_is_apart(v, last)) {
+			part = hm_block_cut(p, b, (page_addr(v, page) - b->addr) >> UNIT_SHIFT);
+			if (!part)
+				return false;
+			__atomic_store_n(&part->flags, block_zone(b), __ATOMIC_RELEASE);
+			hm_block_release(p, part);
+			last = page - 1;
+			page = hm_vmm_same_before(v, last, first);
+		}
+		hm_block_shorten(p, b, (page_addr(v, page) - b->addr) >> UNIT_SHIFT);
+		hm_vmm_set_apart(v, page, last + 1 - page, false);
+		hm_pool_step(p, PART_WORK);
+	}
+	__atomic_store_n(&b->flags, block_zone(b), __ATOMIC_RELEASE);
+	hm_block_release(p, b);
+	return true;
+}
+
 bool hm_vmm_drop(struct pool *p, struct block *b)
 {
 	struct vmm *v = vmm_of(p);
@@ -46,6 +84,8 @@ bool hm_vmm_drop(struct pool *p, struct block *b)
 
 	if (b->flags & BLOCK_SPILLED)
 		return hm_sharers_drop(p, b);
+	if (b->flags & BLOCK_RESERVE)
+		return drop_parts(p, b);
 	/* Without success it is free memory; nobody else has it for long. */
 	__atomic_store_n(&b->flags, b->flags & ~BLOCK_EXPORTED,
 			 __ATOMIC_RELEASE);

@@ -10,17 +10,17 @@
 int hm_vmm_pin(struct pool *p, struct block *b)
 {
 	struct vmm *v = vmm_of(p);
+	const uint32_t end = page_of(v, block_end(b) - 1) + 1;
 	uint32_t page = page_of(v, b->addr);
-	uint32_t end = page_of(v, block_end(b) - 1);
 
 	if (b->flags & BLOCK_SPILLED || (b->flags & BLOCK_MOVABLE && hm_movable_moves(p, b)))
 		return hm_error(-EBUSY, "pin_comm: the block is on the host or moves: hetmem_fetch()");
-	while (page <= end) {
+	while (page < end) {
 		struct mapping *m = mapping_at(v, v->map[page]);
 		struct handle *h = handle_at(v, m->handle);
 
 		h->flags |= HANDLE_PINNED;
-		page = m->page + h->pages;
+		page = hm_vmm_find_apart(v, m->page + h->pages, end, false);
 	}
 	if (b->flags & BLOCK_MOVABLE)
 		movable_of(v->spill, b)->pinned = true;
@@ -179,9 +179,15 @@ static void merge_block(struct pool *p, const struct block *b)
 	/* What is freed meanwhile can be cut, and no longer is one. */
 	while (page < end && block_state(b) == BLOCK_LIVE && b->addr == addr) {
 		const struct mapping *m = mapping_at(v, v->map[page]);
-		const uint32_t next = m->page + handle_at(v, m->handle)->pages;
+		uint32_t next;
 
+		if (hm_vmm_is_apart(v, page)) {
+			into = NULL;
+			page += hm_vmm_apart(v, page);
+			continue;
+		}
 		h = handle_at(v, m->handle);
+		next = m->page + h->pages;
 		if (m->page != page || next > end || !can_merge(v, h)) {
 			into = NULL;
 		} else if (into && into->flags == h->flags &&

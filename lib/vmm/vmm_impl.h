@@ -196,16 +196,16 @@ int hm_vmm_create(struct pool *p, uint32_t page, uint32_t pages);	/* both */
  * alias, and no block. *@left: whether anything is.
  */
 int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left);
+/* Likewise, of a live block, which keeps the addresses. The alias is in use until @pos of @s. */
+void hm_vmm_take(struct pool *p, const struct vmm_free *f, struct pool_stream *s, uint64_t pos);
 /* It is unmapped everywhere and released; *@left likewise. */
 int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left);
 /* So is host memory, at last by hm_vmm_trim(). false: no memory, nothing has changed. */
 bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left);
 /* Unmaps aliases that are complete, the oldest first, until @keep are left: some of them. */
 void hm_vmm_unalias(struct pool *p, uint32_t keep);
-/* Those of one handle: false, if any is left. */
-bool hm_vmm_unalias_handle(struct pool *p, uint32_t id);
-/* All of them. Releases the lock now and then. */
-void hm_vmm_unalias_all(struct pool *p);
+bool hm_vmm_unalias_handle(struct pool *p, uint32_t id);	/* of one: false, if any is left */
+void hm_vmm_unalias_all(struct pool *p);	/* releases the lock now and then */
 /* Unmaps those at [@page, @page + @pages). */
 void hm_vmm_clear(struct pool *p, uint32_t page, uint32_t pages);
 /*
@@ -213,8 +213,8 @@ void hm_vmm_clear(struct pool *p, uint32_t page, uint32_t pages);
  * a wait that does not concern the host. Those in large blocks first: @want pages, if there
  * are so many, and some more. *@list is to be freed. Returns their number, -ENOMEM.
  */
-ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
-		       uint64_t want, struct vmm_free **list);
+ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait, uint64_t want,
+		       struct vmm_free **list);
 /* A run ends with the block @b; lists its handle. */
 void hm_vmm_add_front(struct pool *p, const struct block *b);
 void hm_vmm_remove_front(struct vmm *v, uint32_t handle);
@@ -226,21 +226,8 @@ size_t hm_vmm_trim(struct pool *p, uint64_t keep);	/* as in struct source */
 /* Gives back @bytes, if so many are free and complete. Returns the bytes. */
 size_t hm_vmm_give_back(struct pool *p, uint64_t bytes);
 
-/* grow.c, join.c: as in struct source. */
+/* join.c, sleep.c, share.c: as in struct source. */
 void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order);
-bool hm_vmm_retry(struct pool *p);
-int hm_vmm_grow(struct pool *p, struct pool_stream *s, unsigned int zone, uint64_t units,
-		bool order, struct block **b);
-int hm_vmm_grow_whole(struct pool *p, struct pool_stream *s, uint64_t units, struct block **b);
-int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_alloc *arg,
-		   bool order, struct block **b);
-void hm_vmm_unreserve(struct pool *p, struct block *b);
-int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b, uint64_t units,
-		   bool order);
-int hm_vmm_shrink(struct pool *p, struct pool_stream *s, struct block *b, uint64_t units,
-		  uint64_t pos);
-
-/* sleep.c and share.c, likewise. */
 int hm_vmm_pin(struct pool *p, struct block *b);
 int hm_vmm_sleep(struct pool *p);
 int hm_vmm_wake(struct pool *p);

@@ -235,8 +235,6 @@ static void bad_input(void)
 	is(hetmem_shrink(res, p, 4 * MIB, SIZE_MAX - MIB, NULL), -EINVAL, "overflow");
 	is(hetmem_shrink(res, p, 4 * MIB, 5 * MIB, NULL), -EINVAL, "more than it has");
 	is(hetmem_shrink(res, p, 4 * MIB, 0, NULL), 0, "nothing");
-	is(hetmem_shrink(res, p, 2 * MIB, 2 * MIB, NULL), -EOPNOTSUPP, "its middle: %s",
-	   hetmem_last_error());
 	is(stats(res).requested, 8 * MIB, "it has what it had");
 	need(!hetmem_sleep(res, NULL, HETMEM_SLEEP_KEEP), "sleeps");
 	is(shrink(res, p), -EBUSY, "asleep: %s", hetmem_last_error());
