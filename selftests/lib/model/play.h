@@ -123,6 +123,12 @@ static bool may_use(const struct block *b)
 	       (!is_capturing(b->home) || b->capture == b->home + 1);
 }
 
+/* Bytes from the beginning on that surely have memory: whole words, if it gave back some. */
+static size_t usable(const struct block *b)
+{
+	return b->hole ? b->hole & ~(size_t)3 : b->size;
+}
+
 static void op_free(const struct op *op)
 {
 	struct block *b = &slots[op->slot], copy;
@@ -173,11 +179,11 @@ static void op_write(const struct op *op)
 		return;
 	settle(b);
 	if (on_cpu()) {
-		host_pattern(b->p, b->size, value);
+		host_pattern(b->p, usable(b), value);
 	} else {
 		order_after(b->home, b);
 		b->mask = 0;
-		write_pattern(b->p, b->size, value, worker_of(b->home));
+		write_pattern(b->p, usable(b), value, worker_of(b->home));
 		if (b->home == MODEL_HOST)
 			driver_must(drv->cuStreamSynchronize(aux));
 	}
@@ -187,7 +193,7 @@ static void op_write(const struct op *op)
 		return;
 	}
 	b->value = value;
-	b->written = b->size;
+	b->written = usable(b);
 }
 
 /* Another stream writes the block, and says so or is waited for. */
@@ -203,9 +209,9 @@ static void op_use(const struct op *op)
 		return;
 	settle(b);
 	order_after(by, b);
-	write_pattern(b->p, b->size, value, streams[by]);
+	write_pattern(b->p, usable(b), value, streams[by]);
 	b->value = value;
-	b->written = b->size;
+	b->written = usable(b);
 	if (op->x % 2 || b->movable || has("movable=")) {
 		order(b->home, by);
 		b->mask &= ~(1U << by);
@@ -394,14 +400,14 @@ static void op_segments(const struct op *op)
 		return;
 	settle(b);
 	n = LIB(hetmem_segments(res, b->p + from, b->size - from, segments, 128));
-	must(n > 0 || injected || n == -EOPNOTSUPP, "segments", "%zd", n);
+	must(n > 0 || injected || n == -EOPNOTSUPP || (!n && b->hole), "segments", "%zd", n);
 	for (i = 0; i < n; i++) {
-		must(segments[i].offset == at &&
-		     (unsigned char *)segments[i].base == b->p + from + at && segments[i].length,
-		     "segments", "part %zd at %zu", i, segments[i].offset);
-		at += segments[i].length;
+		must((segments[i].offset == at || (b->hole && segments[i].offset > at)) &&
+		     (unsigned char *)segments[i].base == b->p + from + segments[i].offset &&
+		     segments[i].length, "segments", "part %zd at %zu", i, segments[i].offset);
+		at = segments[i].offset + segments[i].length;
 	}
-	must(n <= 0 || at == b->size - from, "segments", "%zu bytes of %zu", at,
+	must(n <= 0 || at == b->size - from || b->hole, "segments", "%zu bytes of %zu", at,
 	     b->size - from);
 }
 
@@ -439,6 +445,13 @@ static void place_end(unsigned int i, size_t size)
 	pthread_mutex_unlock(&places);
 }
 
+static int must_be_shrunk(int err)
+{
+	must(!err || injected || err == -EBUSY || err == -EOPNOTSUPP || err == -ENOMEM, "errno",
+	     "shrink: %d: %s", err, hetmem_last_error());
+	return err;
+}
+
 static void op_shrink(const struct op *op)
 {
 	struct block *b = &slots[op->slot];
@@ -450,16 +463,26 @@ static void op_shrink(const struct op *op)
 	settle(b);
 	order_after(b->home, b);
 	b->mask = 0;
+	if (op->other % 3 == 1) {
+		/* A range that ends before the block does. */
+		if (must_be_shrunk(LIB(hetmem_shrink(res, b->p, size, (b->size - size) / 2,
+						     handle_of(b->home)))))
+			return;
+		b->hole = b->hole && b->hole < size ? b->hole : size;
+		if (b->written > usable(b))
+			b->written = usable(b);
+		return;
+	}
 	place_end(op->slot, size);
 	err = LIB(hetmem_shrink(res, b->p, size, b->size - size, handle_of(b->home)));
-	if (err) {
+	if (must_be_shrunk(err)) {
 		place_end(op->slot, b->size);
-		must(injected || err == -EBUSY || err == -EOPNOTSUPP || err == -ENOMEM, "errno",
-		     "shrink: %d: %s", err, hetmem_last_error());
 		return;
 	}
 	__atomic_sub_fetch(&nr_requested, b->size - size, __ATOMIC_RELAXED);
 	b->size = size;
+	if (b->hole >= size)
+		b->hole = 0;
 	/* Whole words of the pattern. */
 	if (b->written > size)
 		b->written = size & ~(size_t)3;

@@ -32,7 +32,7 @@
  */
 struct block {
 	unsigned char *p;
-	size_t size, align, written, reserve;
+	size_t size, align, written, reserve, hole;
 	unsigned int home, mask;
 	uint32_t value, at_launch;
 	unsigned int capture, id;
