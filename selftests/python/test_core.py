@@ -536,6 +536,21 @@ class Resources(tap.Case):
             block.shrink(0)
         self.assertEqual((block.size, caught.exception.errno), (64 * MIB, errno.EINVAL))
 
+    def test_give_back(self):
+        pool = hetmem.resource("pool(vmm,handle=2M)")
+        block = pool.alloc(48 * MIB)
+        address = block.ptr
+        block.give_back(10 * MIB, 20 * MIB)
+        pool.trim()
+        self.assertEqual((block.ptr, block.size, pool.stats().reserved),
+                         (address, 48 * MIB, 28 * MIB))
+        for offset, length in (0, 48 * MIB), (-1, MIB), (MIB, -1), (40 * MIB, 9 * MIB):
+            with self.assertRaises(ValueError):
+                block.give_back(offset, length)
+        block.free()
+        pool.trim()
+        self.assertEqual(pool.stats().reserved, 0)
+
 
 class Reports(tap.Case):
     """What a program can ask, and what it is told."""

@@ -348,6 +348,14 @@ class Block(_Single):
         )
         self.size = size
 
+    def give_back(
+        self, offset: int, length: int, stream: StreamLike = Stream.LEGACY
+    ) -> None:
+        """Gives back whole handles in @length bytes at @offset. The rest stays where it is."""
+        if offset < 0 or length < 0 or offset + length >= self.size:
+            raise ValueError("the range ends with the block, or beyond: shrink()")
+        self._call("hetmem_shrink", word(offset), word(length), stream_handle(stream))
+
     def spill(self, wait: bool = True) -> None:
         """Moves the block to the host. Without @wait it only begins."""
         self._call("hetmem_spill" if wait else "hetmem_spill_async")
