@@ -138,20 +138,28 @@ static void neighbours(void)
 	memset(a, 1, 11 * MIB);
 	memset(b, 2, 22 * MIB);
 	memset(c, 3, 9 * MIB);
-	is(hetmem_shrink(res, b, 5 * MIB, 12 * MIB, NULL), 0, "shrinks: %s", hetmem_last_error());
-	ok(has_memory(res, b, 22 * MIB) <= 12 * MIB, "%zu stay", has_memory(res, b, 22 * MIB));
+	is(b - a, 11 * MIB, "the second begins in the last handle of the first");
+	is(hetmem_shrink(res, a, 2 * MIB, 6 * MIB, NULL), 0, "one shrinks: %s", hetmem_last_error());
+	/* From the handle on that comes behind that one. */
+	is(hetmem_shrink(res, b, MIB, 12 * MIB, NULL), 0, "and the next: %s", hetmem_last_error());
+	is(has_memory(res, b, 22 * MIB), 10 * MIB, "which keeps 10 MiB");
+	hetmem_trim(res, 0, NULL);
+	is(hetmem_free(res, a, 11 * MIB, NULL), 0, "the first is freed");
+	is(has_memory(res, b, 22 * MIB), 10 * MIB, "the hole of the next is its own still");
+	a = get(res, 11 * MIB, NULL);
+	memset(a, 1, 11 * MIB);
 	is(hetmem_grow(res, b, 20 * MIB, NULL), 0, "its end: %s", hetmem_last_error());
-	is(hetmem_grow(res, b, 3 * MIB, NULL), 0, "its end, before the hole: %s",
+	is(hetmem_grow(res, b, MIB, NULL), 0, "its end, before the hole: %s",
 	   hetmem_last_error());
-	ok(all_bytes(a, 1, 11 * MIB) && all_bytes(b, 2, 3 * MIB) && all_bytes(c, 3, 9 * MIB),
+	ok(all_bytes(a, 1, 11 * MIB) && all_bytes(b, 2, MIB) && all_bytes(c, 3, 9 * MIB),
 	   "contents");
 	hetmem_free(res, a, 0, NULL);
 	hetmem_free(res, c, 0, NULL);
 	a = get(res, 50 * MIB, NULL);
 	memset(a, 4, 50 * MIB);
-	ok(all_bytes(b, 2, 3 * MIB), "the rest serves others");
+	ok(all_bytes(b, 2, MIB), "the rest serves others");
 	ok(held(res) <= 64 * MIB, "%zu are held", held(res));
-	hetmem_free(res, b, 3 * MIB, NULL);
+	hetmem_free(res, b, MIB, NULL);
 	hetmem_free(res, a, 0, NULL);
 	hetmem_trim(res, 0, NULL);
 	ok(held(res) <= 64 * MIB, "min= stays: %zu", held(res));
