@@ -489,8 +489,7 @@ static int block_wait(struct pool *p, struct pool_stream *s, struct block *b)
 	uint32_t id;
 	int err;
 
-	err = hm_stream_wait(&p->order, &s->s, p->order.streams[b->stream],
-			     b->pos);
+	err = hm_stream_wait(&p->order, &s->s, p->order.streams[b->stream], b->pos);
 	for (id = pending ? b->slack : 0; id && !err; id = u->next) {
 		u = use_at(p, id);
 		if (u->stream)
@@ -561,8 +560,7 @@ static struct block *find_own(const struct pool *p, const struct pool_stream *s,
 	/* Blocks that own their handle are not cut. */
 	if (p->whole)
 		best = NULL;
-	b = s->s.index ? hm_arena_best(p, &stream_at(p, 0)->arenas[zone],
-				       units) : NULL;
+	b = s->s.index ? hm_arena_best(p, &stream_at(p, 0)->arenas[zone], units) : NULL;
 	if (p->whole && b && b->units != units)
 		b = NULL;
 	return !best || (b && b->units < best->units) ? b : best;
@@ -578,8 +576,7 @@ static struct block *find_ready(struct pool *p, struct pool_stream *s,
 	if (best || p->whole)
 		return best;
 	for_each_turn(p, i, index) {
-		if (index == s->s.index ||
-		    stream_at(p, index)->arenas[zone].units < units)
+		if (index == s->s.index || stream_at(p, index)->arenas[zone].units < units)
 			continue;
 		if (searched++ == SEARCHED || probes >= ALL_PROBES || fit == ENOUGH)
 			break;
