@@ -521,6 +521,7 @@ static int pool_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 	rest = hm_block_cut(p, b, units);
 	if (rest) {
 		/* What it is made of may be in use, and @s ordered behind that. */
+		__atomic_store_n(&rest->flags, block_zone(b), __ATOMIC_RELAXED);
 		rest->stream = s->s.index;
 		rest->pos = stream_point(s);
 		hm_block_release(p, rest);
