@@ -573,7 +573,7 @@ static struct block *find_ready(struct pool *p, struct pool_stream *s,
 	unsigned int i, index, searched = 0, probes = 0, fit = 0;
 	struct block *best = find_own(p, s, zone, units), *b;
 
-	if (best || p->whole)
+	if (best || p->whole || hm_pool_is_apart(p, zone))
 		return best;
 	for_each_turn(p, i, index) {
 		if (index == s->s.index || stream_at(p, index)->arenas[zone].units < units)
@@ -676,7 +676,7 @@ static struct block *find_free(struct pool *p, struct pool_stream *s,
 	if (!b && (p->order.seen > 1 || p->nr_pending || !s->s.index)) {
 		if (ask_streams(p, s))
 			b = find_ready(p, s, zone, units);
-		if (!b && order)
+		if (!b && order && !hm_pool_is_apart(p, zone))
 			b = find_waiting(p, s, zone, units);
 	}
 	return take_found(p, b);
@@ -1168,32 +1168,6 @@ int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
 			err = attempt(p, s, arg);
 	} while (err && !wait);
 	return err;
-}
-
-/* What an allocation lacks: the block, once it was found. */
-struct wanted {
-	unsigned int zone;
-	uint64_t units;
-	struct block *block;
-};
-
-static int find_attempt(struct pool *p, struct pool_stream *s, void *arg)
-{
-	struct wanted *w = arg;
-	int err = -ENOMEM;
-
-	w->block = hm_pool_find_now(p, s, w->zone, w->units, &err);
-	return w->block ? 0 : err;
-}
-
-struct block *hm_pool_find(struct pool *p, struct pool_stream *s,
-			   unsigned int zone, uint64_t units, int *err,
-			   struct hm_stream **waited)
-{
-	struct wanted w = { .zone = zone, .units = units };
-
-	*err = hm_pool_attempt(p, s, units << UNIT_SHIFT, find_attempt, &w, waited);
-	return *err ? NULL : w.block;
 }
 
 void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,

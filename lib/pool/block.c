@@ -350,6 +350,7 @@ bool hm_pool_settle(struct pool *p)
 			p->settle_next = 0;
 		s = stream_at(p, p->settle_next / NR_ZONES);
 		if (s->s.index &&
+		    (s->s.retired || !hm_pool_is_apart(p, p->settle_next % NR_ZONES)) &&
 		    !settle_arena(p, &s->s,
 				  &s->arenas[p->settle_next % NR_ZONES],
 				  &steps)) {
@@ -368,6 +369,15 @@ bool hm_pool_settle(struct pool *p)
 
 void hm_pool_settle_all(struct pool *p)
 {
+	const bool apart = hm_pool_is_apart(p, 1);
+
+	if (apart) {
+		/* Memory of all streams merges here: a handle that is free in parts is free. */
+		p->mixing = true;
+		p->nr_settled = 0;
+	}
 	while (hm_pool_settle(p))
 		hm_pool_pause(p);
+	if (apart)
+		p->mixing = false;
 }

@@ -37,7 +37,7 @@
  *	held by a sleep, a wake and a move, taken before @lock; @mover: its hm_thread(), or 0
  * @host: works in a forked child; only then @fork is registered
  * @whole: blocks own their handles
- * @shared: streams share @room; @sum_due: hm_pool_sum() may raise the peak; @published: or NULL
+ * @shared: streams share @room; @sum_due: the peak may rise; @mixing: see source.h; @published: or NULL
  */
 struct pool {
 	/* Read by every allocation and free, seldom written. */
@@ -75,7 +75,7 @@ struct pool {
 	int64_t requested;
 	int64_t room;
 	uint64_t requested_peak, shown_peak;
-	bool shared, sum_due;
+	bool shared, sum_due, mixing;
 	uint64_t failed;
 	uint64_t calls, made, given_back, made_bytes;
 	uint64_t decay_at;

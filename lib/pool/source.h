@@ -164,6 +164,16 @@ static inline struct hm_stream *stream_by_serial(struct pool *p, unsigned int in
 	return s->serial == serial && s->id ? s : hm_stream_host(&p->order);
 }
 
+/*
+ * A handle moves only if its blocks are of one stream. So in a pool that moves blocks, free
+ * memory of large ones stays with the stream that had it, and others get memory of their own.
+ * They share handles only when there is no other memory, and none can be moved away.
+ */
+static inline bool hm_pool_is_apart(const struct pool *p, unsigned int zone)
+{
+	return p->opt.spill && zone && p->order.seen > 1 && !p->mixing;
+}
+
 /* Whether @s is behind all that was done with the FREE block @b. */
 static inline bool source_may_have(const struct pool *p, const struct pool_stream *s,
 				   const struct block *b)

@@ -109,6 +109,12 @@ static bool may_have(const struct pool *p, const struct vmm_plan *plan,
 	       (plan->wait && plan->s->s.index && !p->order.streams[b->stream]->lost);
 }
 
+/* Whether the stream of the plan may have a part of the handles that @b is in. */
+static bool may_share(const struct pool *p, const struct vmm_plan *plan, const struct block *b)
+{
+	return b->stream == plan->s->s.index || !hm_pool_is_apart(p, plan->zone);
+}
+
 /* In a walk a block is part of the interval, or its handles are moved. */
 #define PART(stamp)	((stamp) * 2)
 #define DONOR(stamp)	((stamp) * 2 + 1)
@@ -181,7 +187,7 @@ static bool plan_walk(struct pool *p, struct vmm_plan *plan, uint64_t want,
 		have += b->units;
 		plan->used += b->units >> shift;
 		at = page_of(v, block_end(b) - 1) + 1;
-		if (b->next && have < want)
+		if (b->next && (have < want || !may_share(p, plan, b)))
 			return false;
 	}
 	plan->end = at;
@@ -258,7 +264,8 @@ static bool may_begin(const struct pool *p, const struct vmm_plan *plan,
 		      const struct block *b)
 {
 	return block_state(b) == BLOCK_FREE && !(b->flags & (BLOCK_WHOLE | BLOCK_GRAPH)) &&
-	       b->units < plan->want && source_may_have(p, plan->s, b);
+	       b->units < plan->want && source_may_have(p, plan->s, b) &&
+	       may_share(p, plan, b);
 }
 
 /* Behind free blocks that end a run; of many runs, others than last time. */
@@ -1020,7 +1027,7 @@ static int carry_out(struct pool *p, struct vmm_plan *plan,
 	b = plan_block(p, plan, front);
 	if (!front) {
 		/* What the stream has waited for: a point of its own. */
-		b->stream = waits ? plan->s->s.index : 0;
+		b->stream = waits || hm_pool_is_apart(p, plan->zone) ? plan->s->s.index : 0;
 		b->pos = waits ? stream_point(plan->s) : 0;
 	}
 	plan_free(plan);

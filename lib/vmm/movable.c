@@ -342,7 +342,8 @@ static uint64_t move_some(struct pool *p, struct pool_stream *s, bool spill, uin
 	uint64_t moved = 0;
 
 	hm_pool_poll(p);
-	hm_pool_settle_all(p);
+	if (!hm_pool_is_apart(p, 1))
+		hm_pool_settle_all(p);
 	find_candidates(p, s, !spill, &c);
 	if (c.nr && !p->asleep) {
 		qsort(c.list, c.nr, sizeof(*c.list), spill ? by_leaving : by_return);

@@ -207,6 +207,36 @@ static void small_blocks(void)
 	end();
 }
 
+/* What a movable block leaves of the memory that it grew into is not movable. */
+static void grown(void)
+{
+	make("pool(vmm,handle=8M)");
+	fill(&slots[0], 3 * MIB, streams[0]);
+	is(hetmem_grow(res, slots[0].p, 3 * MIB + 512, streams[0]), 0, "grow: %s",
+	   hetmem_last_error());
+	slots[0].size = 3 * MIB + 512;
+	write_block(&slots[0]);
+	need(!try_fill(&slots[1], 2 * MIB, streams[0], 0), "%s", hetmem_last_error());
+	refused(hetmem_spill(res, slots[1].p), -EBUSY, "not movable", "the memory behind it");
+	is(wrong(), 0, "contents are there");
+	end();
+}
+
+/* Streams have handles of their own where blocks move by themselves. */
+static void several_streams(size_t size)
+{
+	unsigned int k;
+
+	make("pool(vmm,max=32M,spill=64M)");
+	for (k = 0; k < SLOTS && (k + 1) * size <= 48 * MIB; k++)
+		if (try_fill(&slots[k], size, streams[k % 2], HETMEM_ALLOC_MOVABLE))
+			break;
+	ok(k * size > 40 * MIB || k == SLOTS, "%zu bytes: %u blocks of two streams, in turn: %s",
+	   size, k, hetmem_last_error());
+	is(wrong(), 0, "contents are there");
+	end();
+}
+
 static unsigned int nr_ranges, bad_ranges;
 
 static void count_range(const struct hetmem_remap *remap, void *arg)
@@ -490,7 +520,12 @@ static void all(void)
 	stays();
 	by_priority();
 	small_blocks();
+	grown();
 	ranges();
+	several_streams(2 * MIB + 700);
+	several_streams(3 * MIB);
+	several_streams(6 * MIB + 512);
+	several_streams(7 * MIB);
 	random_program("pool(vmm,handle=2M,wait=10ms)");
 	random_program("pool(vmm,handle=8M,wait=10ms)");
 	random_program("pool(vmm,handle=4M,max=48M,spill=200M,wait=10ms)");
