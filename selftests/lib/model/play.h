@@ -129,6 +129,12 @@ static size_t usable(const struct block *b)
 	return b->hole ? b->hole & ~(size_t)3 : b->size;
 }
 
+/* A region of a provider, which a captured stream uses, cannot be freed. */
+static bool is_kept(int err)
+{
+	return err == -EBUSY && any_capturing() && has_plain();
+}
+
 static void op_free(const struct op *op)
 {
 	struct block *b = &slots[op->slot], copy;
@@ -156,18 +162,16 @@ static void op_free(const struct op *op)
 	place_drop(op->slot);
 	copy = *b;
 	err = LIB(hetmem_free(res, b->p, size, stream));
-	if (err == -EBUSY && any_capturing() && has_plain()) {
-		/* A region of a provider, which a captured stream uses, cannot be freed. */
-		place_add(op->slot);
-		return;
-	}
-	must(!err || injected, "free", "%d", err);
-	if (err) {
+	must(!err || injected || is_kept(err), "free", "%d", err);
+	if (err && !is_kept(err)) {
 		/* Nothing has changed: the second try succeeds. */
 		err = hetmem_free(res, copy.p, size, stream);
-		must(!err, "free", "again: %d", err);
+		must(!err || is_kept(err), "free", "again: %d", err);
 	}
-	leave(op->slot);
+	if (err)
+		place_add(op->slot);
+	else
+		leave(op->slot);
 }
 
 static void op_write(const struct op *op)

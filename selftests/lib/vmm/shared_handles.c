@@ -7,8 +7,9 @@
  */
 #include "spill_test.h"
 
+#include <hetmem/snapshot.h>
+
 #define PAGE	(2 * MIB)
-#define AROUND	(32 * MIB)
 
 static unsigned int steps = 250;
 
@@ -368,26 +369,25 @@ static size_t random_size(unsigned int kind)
 	}
 }
 
-/* Bytes on the host among all addresses that live blocks are near. */
+static int add_on_host(void *data, const struct hetmem_walk_segment *segment)
+{
+	uint64_t *sum = data;
+	size_t at;
+
+	for (at = 0; at < segment->bytes; at += PAGE)
+		*sum += on_host((char *)segment->base + at) ? PAGE : 0;
+	return 0;
+}
+
+/* Bytes of the pool that are on the host. What lies beside its addresses may be anything. */
 static uint64_t bytes_on_host(void)
 {
-	uintptr_t low = UINTPTR_MAX, high = 0, at;
 	uint64_t sum = 0;
-	unsigned int k;
+	const struct hetmem_walk walk = {
+		.size = sizeof(walk), .segment = add_on_host, .data = &sum,
+	};
 
-	for (k = 0; k < SLOTS; k++) {
-		const uintptr_t p = (uintptr_t)slots[k].p;
-
-		if (!p)
-			continue;
-		low = p < low ? p : low;
-		high = p + slots[k].size > high ? p + slots[k].size : high;
-	}
-	if (!high)
-		return 0;
-	low = (low & ~(PAGE - 1)) - AROUND;
-	for (at = low; at < high + AROUND; at += PAGE)
-		sum += on_host((void *)at) ? PAGE : 0;
+	need(!hetmem_walk(res, &walk), "walk: %s", hetmem_last_error());
 	return sum;
 }
 
