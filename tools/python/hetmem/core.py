@@ -351,7 +351,7 @@ class Block(_Single):
     def give_back(
         self, offset: int, length: int, stream: StreamLike = Stream.LEGACY
     ) -> None:
-        """Gives back whole handles in @length bytes at @offset. The rest stays where it is."""
+        """Gives back whole handles in @length bytes at @offset. The rest stays."""
         if offset < 0 or length < 0 or offset + length >= self.size:
             raise ValueError("the range ends with the block, or beyond: shrink()")
         self._call("hetmem_shrink", word(offset), word(length), stream_handle(stream))
