@@ -209,15 +209,15 @@ TEST_F(quota, sizes)
 	now = used_bytes(fd);
 	EXPECT_EQ(all_bytes() - self->bytes, now);
 	/* With the address space, for which its first context pays. */
-	EXPECT_LT(93 * (long)KiB, now);
+	EXPECT_LT(94 * (long)KiB, now);
 	/* Locks of a kernel that checks them are larger. */
-	EXPECT_GE((slow_kernel() ? 105 : 97) * (long)KiB, now);
+	EXPECT_GE((slow_kernel() ? 106 : 98) * (long)KiB, now);
 	before = now;
 	other = hm_open();
 	ASSERT_LE(0, other);
 	now = used_bytes(fd);
-	EXPECT_LT(92 * (long)KiB, now - before);
-	EXPECT_GE((slow_kernel() ? 97 : 93) * (long)KiB, now - before);
+	EXPECT_LT(93 * (long)KiB, now - before);
+	EXPECT_GE((slow_kernel() ? 98 : 94) * (long)KiB, now - before);
 	close(other);
 	EXPECT_EQ(before, used_bytes(fd));
 	ASSERT_EQ(0, hm_track(fd, FAR, page_size()));
