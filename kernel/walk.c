@@ -310,17 +310,20 @@ static unsigned long gap_end(struct mm_struct *mm, unsigned long addr, unsigned 
 	pud_t *pud;
 	pmd_t *pmd;
 
+	/* A level that is folded into the one above has no end of its own. */
+	end = pgd_addr_end(addr, end);
 	if (pgd_none(READ_ONCE(*pgd)))
-		return pgd_addr_end(addr, end);
+		return end;
 	p4d = p4d_offset(pgd, addr);
+	end = p4d_addr_end(addr, end);
 	if (p4d_none(READ_ONCE(*p4d)))
-		return p4d_addr_end(addr, end);
+		return end;
 	pud = pud_offset(p4d, addr);
+	end = pud_addr_end(addr, end);
 	if (pud_none(READ_ONCE(*pud)))
-		return pud_addr_end(addr, end);
+		return end;
 	if (!pud_present(READ_ONCE(*pud)) || pud_leaf(READ_ONCE(*pud)))
 		return addr;
-	end = pud_addr_end(addr, end);
 	for (pmd = pmd_offset(pud, addr); addr < end && pmd_none(READ_ONCE(*pmd)); pmd++)
 		addr = pmd_addr_end(addr, end);
 	return addr;
