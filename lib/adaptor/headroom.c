@@ -18,9 +18,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "adaptor/adaptor.h"
+#include "adaptor/gated.h"
 #include "core/snapshot.h"
-#include "provider/gate.h"
 
 /* An answer serves for MIN_AGE_NS, or AGE_OF_COST times the time it took, if longer. */
 #define MIN_AGE_NS	100000000ULL
@@ -183,30 +182,9 @@ static int refuse(struct headroom *h, enum hm_ctl op, size_t size,
 			hetmem_memory_figure_name(info->least), keep);
 }
 
-/* A call of R that can make memory: @op with @arg; @ptr: by its ops->alloc. */
-struct request {
-	enum hm_ctl op;
-	void *arg;
-	size_t size;
-	size_t align;
-	hetmem_stream stream;
-	void **ptr;
-};
-
-/* *@refused: the result is -ENOMEM, and the gate had a part in that. */
-static int ask(struct headroom *h, const struct request *r, bool *refused)
+static int ask(struct headroom *h, const struct hm_request *r, bool *refused)
 {
-	struct hetmem_resource *up = h->resource.upstream;
-	struct hm_gate_watch watch;
-	int err;
-
-	hm_gate_watch(&watch, &h->gate);
-	if (r->ptr)
-		err = up->ops->alloc(up, r->size, r->align, r->stream, r->ptr);
-	else
-		err = up->ops->ctl(up, r->op, r->arg);
-	*refused = hm_gate_unwatch(&watch) && err == -ENOMEM;
-	return err;
+	return hm_request_watch(h->resource.upstream, r, &h->gate, -ENOMEM, refused);
 }
 
 static void trim(struct headroom *h)
@@ -219,7 +197,7 @@ static void trim(struct headroom *h)
 
 /* The gate refused: looks again, then trims R, before the request is refused. */
 __attribute__((noinline))
-static int ask_again(struct headroom *h, const struct request *r)
+static int ask_again(struct headroom *h, const struct hm_request *r)
 {
 	struct hetmem_memory_info info;
 	bool refused = true;
@@ -235,7 +213,7 @@ static int ask_again(struct headroom *h, const struct request *r)
 	return refused ? refuse(h, r->op, r->size, &info) : err;
 }
 
-static int request(struct headroom *h, const struct request *r)
+static int request(struct headroom *h, const struct hm_request *r)
 {
 	struct hetmem_memory_info info;
 	bool refused;
@@ -250,10 +228,7 @@ static int request(struct headroom *h, const struct request *r)
 static int headroom_alloc(struct hetmem_resource *self, size_t size,
 			  size_t align, hetmem_stream stream, void **ptr)
 {
-	const struct request r = {
-		.op = HM_CTL_ALLOC_WITH, .size = size, .align = align,
-		.stream = stream, .ptr = ptr,
-	};
+	const struct hm_request r = hm_request_alloc(size, align, stream, ptr);
 
 	return request((struct headroom *)self, &r);
 }
@@ -261,45 +236,25 @@ static int headroom_alloc(struct hetmem_resource *self, size_t size,
 static int headroom_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct headroom *h = (struct headroom *)self;
-	struct request r = { .op = op, .arg = arg };
 	struct hetmem_resource_stats *stats = arg;
+	struct hm_request r;
 	int err;
 
-	switch (op) {
-	case HM_CTL_GROW:
-		r.size = ((struct hm_ctl_grow *)arg)->size;
+	if (hm_request_of(&r, op, arg))
 		return request(h, &r);
-	case HM_CTL_ALLOC_WITH:
-		r.size = ((struct hm_ctl_alloc *)arg)->size;
-		return request(h, &r);
-	case HM_CTL_MOVE:
-	case HM_CTL_WAKE:
-	case HM_CTL_RESTORE:
-		return request(h, &r);
-	case HM_CTL_STATS:
-		err = hm_ctl_upstream(self, op, arg);
-		if (!err) {
-			stats->failed += __atomic_load_n(&h->failed, __ATOMIC_RELAXED);
-			stats->metadata += sizeof(*h);
-		}
-		return err;
-	default:
-		return hm_ctl_upstream(self, op, arg);
+	err = hm_ctl_upstream(self, op, arg);
+	if (op == HM_CTL_STATS && !err) {
+		stats->failed += __atomic_load_n(&h->failed, __ATOMIC_RELAXED);
+		stats->metadata += sizeof(*h);
 	}
-}
-
-static void pass_gate(struct headroom *h, bool attach)
-{
-	struct hm_ctl_gate arg = { .gate = &h->gate, .attach = attach };
-
-	hm_ctl_upstream(&h->resource, HM_CTL_GATE, &arg);
+	return err;
 }
 
 static void headroom_destroy(struct hetmem_resource *self)
 {
 	struct headroom *h = (struct headroom *)self;
 
-	pass_gate(h, false);
+	hm_gate_pass(self, &h->gate, false);
 	if (h->keep.device >= 0)
 		hm_keep_remove(self->hm, &h->keep);
 	hm_resource_free(self);
@@ -361,7 +316,7 @@ int hm_headroom_create(struct hetmem_resource *upstream, uint64_t bytes,
 	h->keep.bytes = on_device;
 	if (h->keep.device >= 0)
 		hm_keep_add(upstream->hm, &h->keep);
-	pass_gate(h, true);
+	hm_gate_pass(&h->resource, &h->gate, true);
 	*res = &h->resource;
 	return 0;
 }

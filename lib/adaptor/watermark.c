@@ -15,9 +15,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "adaptor/adaptor.h"
+#include "adaptor/gated.h"
 #include "core/snapshot.h"
-#include "provider/gate.h"
 
 /**
  * struct watermark - the adaptor
@@ -41,16 +40,6 @@ struct watermark {
 	unsigned int running;
 	uint64_t due;
 	uint64_t calls;
-};
-
-/* A call of R that can make memory: @op with @arg; @ptr: by its ops->alloc. */
-struct request {
-	enum hm_ctl op;
-	void *arg;
-	size_t size;
-	size_t align;
-	hetmem_stream stream;
-	void **ptr;
 };
 
 static bool is_due(const struct watermark *w)
@@ -83,25 +72,15 @@ static uint64_t get_at(struct watermark *w)
 	return at;
 }
 
-static int ask(struct watermark *w, const struct request *r)
+static int ask(struct watermark *w, const struct hm_request *r)
 {
-	struct hetmem_resource *up = w->resource.upstream;
-
-	if (r->ptr)
-		return up->ops->alloc(up, r->size, r->align, r->stream, r->ptr);
-	return up->ops->ctl(up, r->op, r->arg);
+	return hm_request_ask(w->resource.upstream, r);
 }
 
 /* *@refused: R did without more memory, and could not. */
-static int ask_watched(struct watermark *w, const struct request *r, bool *refused)
+static int ask_watched(struct watermark *w, const struct hm_request *r, bool *refused)
 {
-	struct hm_gate_watch watch;
-	int err;
-
-	hm_gate_watch(&watch, &w->gate);
-	err = ask(w, r);
-	*refused = hm_gate_unwatch(&watch) && err == HM_UNDER_PRESSURE;
-	return err;
+	return hm_request_watch(w->resource.upstream, r, &w->gate, HM_UNDER_PRESSURE, refused);
 }
 
 /* The callback could end the capture, or add to it. */
@@ -112,7 +91,7 @@ static bool is_captured(const struct watermark *w, hetmem_stream stream)
 }
 
 /* Gives back free memory that @r cannot use. Returns whether it may fit now. */
-static bool make_room(struct watermark *w, const struct request *r)
+static bool make_room(struct watermark *w, const struct hm_request *r)
 {
 	const int64_t made = hm_gate_made(&w->gate);
 	const uint64_t at = get_at(w);
@@ -128,7 +107,7 @@ static bool make_room(struct watermark *w, const struct request *r)
 	return !hm_ctl_upstream(&w->resource, HM_CTL_TRIM, &given) && given;
 }
 
-static void call(struct watermark *w, const struct request *r)
+static void call(struct watermark *w, const struct hm_request *r)
 {
 	struct hetmem_pressure pressure = {
 		.size = sizeof(pressure), .bytes = r->size, .held = held(w),
@@ -159,7 +138,7 @@ static void call(struct watermark *w, const struct request *r)
 
 /* The gate refused. */
 __attribute__((noinline))
-static int ask_again(struct watermark *w, const struct request *r)
+static int ask_again(struct watermark *w, const struct hm_request *r)
 {
 	bool refused = true;
 	int err = 0;
@@ -174,7 +153,7 @@ static int ask_again(struct watermark *w, const struct request *r)
 	return ask(w, r);
 }
 
-static int request(struct watermark *w, const struct request *r)
+static int request(struct watermark *w, const struct hm_request *r)
 {
 	bool refused;
 	int err;
@@ -188,10 +167,7 @@ static int request(struct watermark *w, const struct request *r)
 static int watermark_alloc(struct hetmem_resource *self, size_t size, size_t align,
 			   hetmem_stream stream, void **ptr)
 {
-	const struct request r = {
-		.op = HM_CTL_ALLOC_WITH, .size = size, .align = align,
-		.stream = stream, .ptr = ptr,
-	};
+	const struct hm_request r = hm_request_alloc(size, align, stream, ptr);
 
 	return request((struct watermark *)self, &r);
 }
@@ -292,23 +268,13 @@ static int set_callback(struct watermark *w, const struct hm_ctl_pressure *callb
 static int watermark_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct watermark *w = (struct watermark *)self;
-	struct request r = { .op = op, .arg = arg, .stream = HETMEM_STREAM_UNKNOWN };
 	struct hetmem_resource_stats *stats = arg;
+	struct hm_request r;
 	int err;
 
+	if (hm_request_of(&r, op, arg))
+		return request(w, &r);
 	switch (op) {
-	case HM_CTL_GROW:
-		r.size = ((struct hm_ctl_grow *)arg)->size;
-		r.stream = ((struct hm_ctl_grow *)arg)->stream;
-		return request(w, &r);
-	case HM_CTL_ALLOC_WITH:
-		r.size = ((struct hm_ctl_alloc *)arg)->size;
-		r.stream = ((struct hm_ctl_alloc *)arg)->stream;
-		return request(w, &r);
-	case HM_CTL_MOVE:
-	case HM_CTL_WAKE:
-	case HM_CTL_RESTORE:
-		return request(w, &r);
 	case HM_CTL_SET:
 		return watermark_set(w, arg);
 	case HM_CTL_ON_PRESSURE:
@@ -325,18 +291,11 @@ static int watermark_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg
 	}
 }
 
-static void pass_gate(struct watermark *w, bool attach)
-{
-	struct hm_ctl_gate arg = { .gate = &w->gate, .attach = attach };
-
-	hm_ctl_upstream(&w->resource, HM_CTL_GATE, &arg);
-}
-
 static void watermark_destroy(struct hetmem_resource *self)
 {
 	struct watermark *w = (struct watermark *)self;
 
-	pass_gate(w, false);
+	hm_gate_pass(self, &w->gate, false);
 	hm_lock_destroy(&w->lock);
 	hm_resource_free(self);
 }
@@ -362,7 +321,7 @@ int hm_watermark_create(struct hetmem_resource *upstream,
 	w->before = held(w);
 	w->gate.advises = advises;
 	set_bound(w);
-	pass_gate(w, true);
+	hm_gate_pass(&w->resource, &w->gate, true);
 	*res = &w->resource;
 	return 0;
 }
