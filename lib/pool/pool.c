@@ -662,8 +662,7 @@ static int free_range(struct pool *p, struct pool_stream *s, struct block *b, ui
 		if (s->s.index)
 			pos = hm_stream_next_pos(&s->s);
 		stream_unlock(s);
-		if (from >> UNIT_SHIFT < b->units)
-			err = p->source->shrink(p, s, b, from, to, pos);
+		err = p->source->shrink(p, s, b, from, to, pos);
 	}
 	if (!err)
 		tell_parts(p, b, parts, nr, stream);

@@ -196,8 +196,7 @@ uint32_t hm_vmm_find_apart(const struct vmm *v, uint32_t page, uint32_t end, boo
 
 uint32_t hm_vmm_apart(const struct vmm *v, uint32_t page)
 {
-	return page < v->nr && hm_vmm_is_apart(v, page) ?
-		end_of_same(v, page, v->nr) - page : 0;
+	return hm_vmm_find_apart(v, page, v->nr, false) - page;
 }
 
 void hm_vmm_set_apart(struct vmm *v, uint32_t page, uint32_t pages, bool apart)
