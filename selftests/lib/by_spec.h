@@ -24,4 +24,13 @@ static void *get(struct hetmem_resource *res, size_t size, hetmem_stream s)
 	return p;
 }
 
+__attribute__((unused))
+static struct hetmem_resource_stats stats(struct hetmem_resource *res)
+{
+	struct hetmem_resource_stats s = { .size = sizeof(s) };
+
+	need(!hetmem_resource_stats(res, &s), "statistics: %s", hetmem_last_error());
+	return s;
+}
+
 #endif /* HETMEM_SELFTESTS_BY_SPEC_H */

@@ -6,6 +6,7 @@
 #ifndef HETMEM_SELFTESTS_POOL_GATE_H
 #define HETMEM_SELFTESTS_POOL_GATE_H
 
+#include "new_stream.h"
 #include "pool.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -103,15 +104,6 @@ static bool gets_through(CUstream stream)
 	const int before = give_work(stream);
 
 	return wait_until(__atomic_load_n(&passed, __ATOMIC_SEQ_CST) != before);
-}
-
-__attribute__((unused))
-static CUstream new_stream(void)
-{
-	CUstream s;
-
-	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "a stream");
-	return s;
 }
 
 __attribute__((unused))

@@ -44,14 +44,6 @@ static void ask(struct asked *a, struct hetmem_resource *res, void (*act)(struct
 	is(hetmem_on_pressure(res, on_pressure, a), 0, "a function");
 }
 
-static struct hetmem_resource_stats stats(struct hetmem_resource *res)
-{
-	struct hetmem_resource_stats s = { .size = sizeof(s) };
-
-	need(!hetmem_resource_stats(res, &s), "statistics: %s", hetmem_last_error());
-	return s;
-}
-
 static void put(struct hetmem_resource *res, void *p)
 {
 	need(!hetmem_free(res, p, 0, HOST), "free: %s", hetmem_last_error());

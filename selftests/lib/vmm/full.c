@@ -18,14 +18,6 @@
 #define RESERVE	(32 * MIB)
 #define BLOCKS	24
 
-static struct hetmem_resource_stats stats(struct hetmem_resource *res)
-{
-	struct hetmem_resource_stats s = { .size = sizeof(s) };
-
-	need(!hetmem_resource_stats(res, &s), "statistics");
-	return s;
-}
-
 /* Blocks of a resource, each full of its own byte. */
 struct set {
 	struct hetmem_resource *res;

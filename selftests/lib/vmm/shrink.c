@@ -4,35 +4,7 @@
  * of what stays are as before, a block with room grows again where it is, and after an error
  * all is as it was.
  */
-#include "alloc_with.h"
-#include "below.h"
-#include "by_spec.h"
-#include "driver_calls.h"
-#include "wait.h"
-
-#define MIB	((size_t)1 << 20)
-#define GRANULE	(2 * MIB)
-
-static struct hetmem_resource_stats stats(struct hetmem_resource *res)
-{
-	struct hetmem_resource_stats s = { .size = sizeof(s) };
-
-	need(!hetmem_resource_stats(res, &s), "statistics");
-	return s;
-}
-
-static size_t held(struct hetmem_resource *res)
-{
-	return stats(res).reserved;
-}
-
-static CUstream new_stream(void)
-{
-	CUstream s;
-
-	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "a stream");
-	return s;
-}
+#include "shrink_test.h"
 
 static char *with_room(struct hetmem_resource *res, size_t size, size_t room, hetmem_stream s)
 {

@@ -3,35 +3,7 @@
  * hetmem_shrink() of a range inside a block: whole handles serve others, and the block keeps
  * its address, its size, and the contents of all other bytes, until one free ends all of it.
  */
-#include "alloc_with.h"
-#include "below.h"
-#include "by_spec.h"
-#include "driver_calls.h"
-#include "wait.h"
-
-#define MIB	((size_t)1 << 20)
-#define GRANULE	(2 * MIB)
-
-static struct hetmem_resource_stats stats(struct hetmem_resource *res)
-{
-	struct hetmem_resource_stats s = { .size = sizeof(s) };
-
-	need(!hetmem_resource_stats(res, &s), "statistics");
-	return s;
-}
-
-static size_t held(struct hetmem_resource *res)
-{
-	return stats(res).reserved;
-}
-
-static CUstream new_stream(void)
-{
-	CUstream s;
-
-	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "a stream");
-	return s;
-}
+#include "shrink_test.h"
 
 /* Bytes of a block that have memory, as its segments say. */
 static size_t has_memory(struct hetmem_resource *res, const char *p, size_t size)

@@ -16,14 +16,6 @@
 #define SIDES	3
 #define TURNS	4
 
-static struct hetmem_resource_stats stats(struct hetmem_resource *res)
-{
-	struct hetmem_resource_stats s = { .size = sizeof(s) };
-
-	need(!hetmem_resource_stats(res, &s), "statistics");
-	return s;
-}
-
 static uint64_t now_ms(void)
 {
 	struct timespec t;
