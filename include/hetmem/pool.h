@@ -86,9 +86,10 @@ int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
  * Gives back bytes [@offset, @offset + @length) of the block @ptr of a pool over vmm(), in the
  * order of @stream, as if they were a block that is freed on @stream. Recorded uses on other
  * streams count: @stream waits for them, the host does not. Memory is in handles, see
- * hetmem_segments(). What shares a handle with bytes that stay is kept. Whole handles serve
- * other allocations, at once on @stream, and go back to the driver by a trim. A block of at most
- * 1 MiB keeps its memory until it is freed. A wake joins handles, up to 256 MiB of a block.
+ * hetmem_segments(). The block keeps a handle that has other bytes of it, too. Whole handles
+ * serve other allocations, at once on @stream, and go back to the driver by a trim. A block of
+ * at most 1 MiB keeps its memory until it is freed. A wake joins handles, up to 256 MiB of a
+ * block.
  *
  * If the range ends with the block, the block has @offset bytes then: requested statistics fall
  * at once, hetmem_segments() and hetmem_free() take the new size. hetmem_grow() with a smaller
@@ -97,13 +98,13 @@ int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
  * by, a granule at least, or have the size that handle= says. Other blocks give back their end
  * to the byte, for the nearest multiple of 512, and lose the addresses.
  *
- * If the range ends before, the block keeps its size and all its addresses: there is a hole. The
- * handle that the block begins in stays. hetmem_free() takes the size of the whole block and
- * ends all of it. hetmem_segments() leaves the hole out, so a sleep, a wake and
- * hetmem_pin_comm() do. Requested statistics and hetmem_walk() count the whole block, reserved
- * ones what it holds. The block can grow at its end, and shrink to an end that is in no hole. It
- * moves to the host no more, and its hole gets no memory again. What is in the hole must not be
- * used: it is other blocks' memory, or none.
+ * If the range ends before, the block keeps its size and all its addresses: there is a hole.
+ * The handle that the block begins in stays. hetmem_free() takes the size of the whole block
+ * and ends all of it. hetmem_segments(), sleeps, wakes and hetmem_pin_comm() leave the hole
+ * out. Requested statistics and hetmem_walk() count the whole block, reserved ones what it
+ * holds. The block can grow at its end, and shrink to an end that is in no hole. It moves to
+ * the host no more, and its hole gets no memory again. The program must not use the hole: its
+ * addresses have other blocks' memory, or none.
  *
  * After an error nothing has changed. Errors:
  * -EINVAL: @ptr is not the beginning of a live block; the range is all of it; the block is

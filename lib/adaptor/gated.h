@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * What adaptors with a gate in their upstream's providers have in common: which calls can make
- * memory, and whether the gate refused one.
+ * Adaptors with a gate in their upstream's providers share this: they learn which calls can
+ * make memory, and whether the gate refused one.
  */
 #ifndef HETMEM_ADAPTOR_GATED_H
 #define HETMEM_ADAPTOR_GATED_H
@@ -62,7 +62,7 @@ static inline int hm_request_ask(struct hetmem_resource *up, const struct hm_req
 	return up->ops->ctl(up, r->op, r->arg);
 }
 
-/* Likewise. *@refused: the result is @refusal, and @gate had a part in that. */
+/* hm_request_ask(). *@refused: the result is @refusal, and @gate had a part in that. */
 static inline int hm_request_watch(struct hetmem_resource *up, const struct hm_request *r,
 				   const struct hm_gate *gate, int refusal, bool *refused)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * What ctl() is asked for by hetmem_shrink() of a range inside a block. A range that ends with
- * the block is a struct hm_ctl_grow.
+ * hetmem_shrink() of a range inside a block asks ctl() for this. A range that ends with the
+ * block is a struct hm_ctl_grow.
  */
 #ifndef HETMEM_CORE_SHRINK_H
 #define HETMEM_CORE_SHRINK_H

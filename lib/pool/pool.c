@@ -575,8 +575,8 @@ struct part {
 };
 
 /*
- * For check mode: the parts of @b in [@from, @to) that have memory, before they are given back.
- * *@nr of them, to be freed; NULL: no host memory.
+ * Lists the parts of @b in [@from, @to) that have memory, before the block gives them back: check
+ * mode is told of them afterwards. *@nr of them, to be freed; NULL: no host memory.
  */
 static struct part *list_parts(const struct pool *p, const struct block *b, uint64_t from,
 			       uint64_t to, size_t *nr)

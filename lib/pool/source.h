@@ -45,9 +45,9 @@
  * @enlarge: the live block @b gets @units or more; @order as in @grow. After an
  *	error it has what it had, and so does the pool.
  * @shrink: bytes [@from, @to) of the live block @b become free memory, with the point @pos of
- *	@s as its tag, but for what shares a handle with other bytes of it. If @to is the
+ *	@s as its tag. The block keeps handles that have other bytes of it, too. If @to is the
  *	block's end it gets shorter: addresses that were reserved stay so. Else it keeps all
- *	addresses, and is a BLOCK_RESERVE from now on. After an error it has what it had.
+ *	addresses, and is a BLOCK_RESERVE from now on. After an error nothing has changed.
  * @part: bytes of the next part of @b in [*@from, @to) that has memory, from the new *@from on;
  *	0: there is none. NULL: all of a block has.
  * @reserve: puts into @b a BUSY block that @s may use, as @arg says: at a multiple of

@@ -224,7 +224,7 @@ static int shrink_inside(struct pool *p, struct pool_stream *s, struct block *b,
 	err = free_pages(p, s, b, first, page_of(v, b->addr + to), pos, &pages);
 	if (err || !pages)
 		return err;
-	/* What moves is contiguous memory. */
+	/* Only contiguous memory moves. */
 	if (b->flags & BLOCK_MOVABLE)
 		hm_movable_forget(p, b);
 	__atomic_store_n(&b->flags, b->flags | BLOCK_RESERVE, __ATOMIC_RELEASE);
