@@ -294,9 +294,36 @@ class Full(tap.Case):
                 del kept
             """)
 
+    def test_segments(self):
+        """A tracker gets each change of memory once, before blocks of it."""
+        self.run_code("""
+            early = empty(3 * MIB)
+            library = ctypes.CDLL(HELPER)
+            library.track()
+            def counted(action): return (ctypes.c_long * 9).in_dll(library, "tracked")[action]
+            alloc, free, seg_alloc, seg_free, seg_map, seg_unmap = 0, 1, 3, 4, 5, 6
+            before = torch.cuda.memory_reserved()
+            x = empty(40 * MIB)
+            assert counted(seg_map) == torch.cuda.memory_reserved() - before >= 40 * MIB
+            mapped = counted(seg_map)
+            del x
+            x = empty(20 * MIB)
+            assert counted(seg_map) == mapped and counted(alloc) == 60 * MIB
+            del x
+            torch.cuda.empty_cache()
+            assert mapped - counted(seg_unmap) == torch.cuda.memory_reserved() - before
+            given = torch.cuda.memory.CUDAPluggableAllocator(HELPER, "counted_alloc", "counted_free")
+            pool = torch.cuda.MemPool(given.allocator())
+            with torch.cuda.use_mem_pool(pool): y = empty(6 * MIB)
+            assert counted(seg_alloc) == 6 * MIB and counted(seg_free) == 0 and counted(seg_map) == mapped
+            del y, pool
+            assert counted(seg_free) == 6 * MIB
+            """.replace("HELPER", repr(helper())))
+
     def test_snapshot(self):
         self.run_code("""
             kept = empty(3 * MIB)
+            held = [(s["address"], s["total_size"]) for s in torch.cuda.memory_snapshot()]
             torch.cuda.memory._record_memory_history(max_entries=8, stacks="python")
             def made_here(): return empty(5 * MIB)
             x = made_here()
@@ -307,7 +334,18 @@ class Full(tap.Case):
             with tempfile.TemporaryDirectory() as folder:
                 torch.cuda.memory._dump_snapshot(folder + "/snapshot.pickle")
                 with open(folder + "/snapshot.pickle", "rb") as file: made = pickle.load(file)
-            trace = made["device_traces"][0]
+            mapped = [e for e in made["device_traces"][0] if e["action"] == "segment_map"]
+            known = sorted([(e["addr"], e["size"]) for e in mapped] + held)
+            for block in (x, y):
+                at = block.data_ptr()
+                end = at + block.nbytes
+                for address, size in known:
+                    if address <= at < address + size: at = address + size
+                assert at >= end, (known, end - at)
+            assert mapped and not any(
+                address < e["addr"] + e["size"] and e["addr"] < address + size
+                for e in mapped for address, size in held), (mapped, held)
+            trace = [e for e in made["device_traces"][0] if e not in mapped]
             assert [entry["action"] for entry in trace] == [
                 "alloc", "alloc", "free_requested", "free_completed", "oom"], trace
             assert trace[0]["addr"] == x.data_ptr() and trace[0]["size"] == 5 * MIB
@@ -355,7 +393,8 @@ class Full(tap.Case):
                 ht.snapshot(str(folder / "made"))
                 made = load("made")
                 assert isinstance(made["allocator_settings"]["max_split_size"], int)
-                assert [entry["action"] for entry in made["device_traces"][0]] == [
+                assert [entry["action"] for entry in made["device_traces"][0]
+                        if entry["action"] != "segment_map"] == [
                     "alloc", "alloc", "free_requested", "free_completed"]
                 assert [(block["address"], block["requested_size"])
                         for segment in made["segments"] for block in segment["blocks"]
@@ -1283,6 +1322,13 @@ def helper():
                         frees++; bytes -= sizes[p]; sizes.erase(p);
                     }
                     cudaFree(p);
+                }
+                extern "C" { long tracked[9]; }
+                extern "C" void track()
+                {
+                    base::get()->attachAllocatorTraceTracker([](const base::TraceEntry &entry) {
+                        tracked[entry.action_] += entry.size_;
+                    });
                 }
                 extern "C" int history() { return base::get()->isHistoryEnabled(); }
                 extern "C" void register_another()

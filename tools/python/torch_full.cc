@@ -242,7 +242,12 @@ struct device_state {
 	struct hetmem_sums ended = {}, reset = {};
 };
 
-struct held_range;
+/* Memory that is held. @own: a region that a pool's allocator gave, not mapped handles. */
+struct held_range {
+	std::size_t address, end;
+	hetmem_stream stream;
+	bool own;
+};
 
 class allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator {
 public:
@@ -330,8 +335,9 @@ private:
 	std::vector<DeviceIndex> used_devices();
 	template <class F> void giving_back(const std::vector<DeviceIndex> &devices, F fn);
 	std::vector<held_range> held(DeviceIndex device);
-	void record_given_back(DeviceIndex device, const std::vector<held_range> &before,
-			       const traceback &context);
+	void report_segments(DeviceIndex device, const traceback &context);
+	bool is_new_memory(DeviceIndex device, std::size_t address, std::size_t size);
+	void begin_segments();
 	void *get_uncached(std::size_t size, DeviceIndex device, cudaStream_t stream);
 	bool release_uncached(void *ptr);
 	[[noreturn]] void out_of_memory(std::size_t size, DeviceIndex device,
@@ -378,6 +384,9 @@ private:
 	std::vector<base::OutOfMemoryObserver> observers;
 	std::vector<base::AllocatorTraceTracker> trackers;
 	std::atomic<bool> tracked{ false };
+	/* Protects the memory that the trace and the trackers know, by device. Taken before @lock. */
+	std::mutex segments_lock;
+	std::array<std::vector<held_range>, max_devices> segments;
 
 	std::mutex import_lock;
 	struct hetmem *hm = nullptr;
@@ -674,9 +683,14 @@ void allocator::insert(void *ptr, const live_block &block)
 
 		s.sampled_reserved = std::max(s.sampled_reserved, reserved);
 	}
-	if (recording || tracked)
-		record(TraceEntry::ALLOC, block.device, reinterpret_cast<std::size_t>(ptr),
-		       block.size, block.stream, block.pool, block.context);
+	if (C10_UNLIKELY(recording || tracked)) {
+		const auto address = reinterpret_cast<std::size_t>(ptr);
+
+		if (is_new_memory(block.device, address, block.size))
+			report_segments(block.device, block.context);
+		record(TraceEntry::ALLOC, block.device, address, block.size, block.stream,
+		       block.pool, block.context);
+	}
 	if (c10::memoryProfilingEnabled())
 		report(ptr, static_cast<std::int64_t>(block.size), block.device);
 }
@@ -999,18 +1013,13 @@ void allocator::raw_delete(void *ptr)
  * The cache.
  */
 
-struct held_range {
-	std::size_t address, end;
-	hetmem_stream stream;
-};
-
 int add_range(void *data, const struct hetmem_walk_segment *segment)
 {
 	const auto base = reinterpret_cast<std::size_t>(segment->base);
 
 	return keep_exception([&] {
 		static_cast<std::vector<held_range> *>(data)->push_back(
-			{ base, base + segment->bytes, nullptr });
+			{ base, base + segment->bytes, nullptr, false });
 		return 0;
 	});
 }
@@ -1036,8 +1045,13 @@ std::vector<held_range> allocator::held(DeviceIndex device)
 	drop_exception();
 	if (hetmem_walk(resource(device), &walk))
 		ranges.clear();
-	for (const auto &memory : all_own(device))
+	for (const auto &memory : all_own(device)) {
+		const std::size_t first = ranges.size();
+
 		hetmem_walk(memory->res, &walk);
+		for (std::size_t i = first; i < ranges.size(); i++)
+			ranges[i].own = true;
+	}
 	rethrow();
 	std::sort(ranges.begin(), ranges.end(), [](const held_range &a, const held_range &b) {
 		return a.address < b.address;
@@ -1045,25 +1059,23 @@ std::vector<held_range> allocator::held(DeviceIndex device)
 	return ranges;
 }
 
-/* Records what was held @before and is not held now. */
-void allocator::record_given_back(DeviceIndex device, const std::vector<held_range> &before,
-				  const traceback &context)
+/* Calls @fn for the parts of @ranges that @others do not have. Both are by address. */
+template <class F>
+void for_missing(const std::vector<held_range> &ranges, const std::vector<held_range> &others, F fn)
 {
-	const std::vector<held_range> after = held(device);
-	auto now = after.begin();
+	auto other = others.begin();
 
-	for (const held_range &range : before) {
+	for (const held_range &range : ranges) {
 		std::size_t at = range.address;
 
-		while (now != after.end() && now->end <= at)
-			++now;
-		for (auto kept = now; at < range.end; ++kept) {
-			const bool last = kept == after.end() || kept->address >= range.end;
+		while (other != others.end() && other->end <= at)
+			++other;
+		for (auto kept = other; at < range.end; ++kept) {
+			const bool last = kept == others.end() || kept->address >= range.end;
 			const std::size_t end = last ? range.end : kept->address;
 
 			if (end > at)
-				record(TraceEntry::SEGMENT_UNMAP, device, at, end - at,
-				       torch_stream(range.stream), { 0, 0 }, context);
+				fn(range, at, end - at);
 			if (last)
 				break;
 			at = kept->end;
@@ -1071,20 +1083,80 @@ void allocator::record_given_back(DeviceIndex device, const std::vector<held_ran
 	}
 }
 
-/* @fn gives back memory of @devices: the trace gets the ranges. */
+/*
+ * Reports to the trace and the trackers which memory came and went since the last call for
+ * @device. Memory that was held before the first listener came is never reported as new.
+ */
+void allocator::report_segments(DeviceIndex device, const traceback &context)
+{
+	std::vector<std::pair<TraceEntry::Action, held_range>> changes;
+
+	{
+		std::lock_guard<std::mutex> guard(segments_lock);
+		std::vector<held_range> now = held(device), &before = segments[device];
+
+		for_missing(before, now, [&](const held_range &of, std::size_t at, std::size_t size) {
+			changes.push_back({ of.own ? TraceEntry::SEGMENT_FREE :
+						     TraceEntry::SEGMENT_UNMAP,
+					    { at, at + size, of.stream, of.own } });
+		});
+		for_missing(now, before, [&](const held_range &of, std::size_t at, std::size_t size) {
+			changes.push_back({ of.own ? TraceEntry::SEGMENT_ALLOC :
+						     TraceEntry::SEGMENT_MAP,
+					    { at, at + size, of.stream, of.own } });
+		});
+		before = std::move(now);
+	}
+	for (const auto &[action, range] : changes)
+		record(action, device, range.address, range.end - range.address,
+		       torch_stream(range.stream), { 0, 0 }, context);
+}
+
+/* Whether a new block has memory that was not reported. */
+bool allocator::is_new_memory(DeviceIndex device, std::size_t address, std::size_t size)
+{
+	std::lock_guard<std::mutex> guard(segments_lock);
+	const std::vector<held_range> &known = segments[device];
+	auto range = std::upper_bound(known.begin(), known.end(), address,
+				      [](std::size_t at, const held_range &one) {
+					      return at < one.end;
+				      });
+
+	/* Neighbours can be ranges of their own. */
+	for (; range != known.end() && range->address <= address; ++range) {
+		if (range->end >= address + size)
+			return false;
+		size -= range->end - address;
+		address = range->end;
+	}
+	return true;
+}
+
+/* Changes are reported from now on: the first listener comes. */
+void allocator::begin_segments()
+{
+	for (DeviceIndex device : used_devices()) {
+		std::lock_guard<std::mutex> guard(segments_lock);
+
+		segments[device] = held(device);
+	}
+}
+
+/* @fn gives back memory of @devices: the trace and the trackers get the ranges. */
 template <class F> void allocator::giving_back(const std::vector<DeviceIndex> &devices, F fn)
 {
-	std::map<DeviceIndex, std::vector<held_range>> before;
+	const bool watched = recording || tracked;
 	traceback context;
 
-	if (C10_UNLIKELY(recording)) {
+	if (C10_UNLIKELY(watched)) {
 		context = gather(RecordContext::ALL);
 		for (DeviceIndex device : devices)
-			before[device] = held(device);
+			report_segments(device, context);
 	}
 	fn();
-	for (const auto &device : before)
-		record_given_back(device.first, device.second, context);
+	if (C10_UNLIKELY(watched))
+		for (DeviceIndex device : devices)
+			report_segments(device, context);
 }
 
 /* The number of a torch.cuda.MemPool. Those of graphs have another form. */
@@ -1626,9 +1698,7 @@ void allocator::record(TraceEntry::Action action, DeviceIndex device, std::size_
 		device_state &s = state(device);
 
 		entry.user_metadata_ = user_metadata;
-		/* A tracker was never told of these segments' beginning. */
-		if (action != TraceEntry::SEGMENT_UNMAP)
-			called = trackers;
+		called = trackers;
 		if (recording && !skipped.count(action)) {
 			s.trace.push_back(entry);
 			if (s.trace.size() > most_entries) {
@@ -1654,6 +1724,8 @@ void allocator::recordHistory(bool enabled, base::CreateContextFn fn, std::size_
 	std::unordered_set<int> skipping;
 
 	TORCH_CHECK(when == RecordContext::NEVER || fn, "no function for tracebacks");
+	if (enabled && !recording && !tracked)
+		begin_segments();
 	for (const std::string &action : skip)
 		skipping.insert(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
 	std::lock_guard<std::mutex> guard(lock);
@@ -1741,6 +1813,8 @@ void allocator::attachOutOfMemoryObserver(base::OutOfMemoryObserver observer)
 
 void allocator::attachAllocatorTraceTracker(base::AllocatorTraceTracker tracker)
 {
+	if (!recording && !tracked)
+		begin_segments();
 	std::lock_guard<std::mutex> guard(lock);
 
 	trackers.push_back(std::move(tracker));
