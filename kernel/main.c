@@ -72,6 +72,8 @@ struct hetmem_head {
 		.flags = (_flags),					\
 		__VA_ARGS__						\
 	}
+static int hetmem_migrate_vector(struct hetmem_context *ctx, void *arg);
+
 #define RESERVED(_name) .reserved = offsetof(struct hetmem_cmd_##_name, reserved)
 
 static const struct hetmem_command hetmem_commands[] = {
@@ -92,6 +94,7 @@ static const struct hetmem_command hetmem_commands[] = {
 	COMMAND(HINT, hint, 72, CMD_ASK | CMD_RANGE, RESERVED(hint)),
 	COMMAND(COMPLETE, complete, 32, CMD_SILENT, RESERVED(complete)),
 	COMMAND(LIST, list, 24, CMD_READ),
+	COMMAND(MIGRATE_VECTOR, migrate_vector, 40, CMD_PARTIAL, RESERVED(migrate_vector)),
 };
 
 /* -EINVAL and -ERANGE as the uapi header promises them to all commands. */
@@ -129,27 +132,14 @@ static bool hetmem_permitted(const struct hetmem_context *ctx, const struct hetm
 	return false;
 }
 
-static long hetmem_ioctl(struct file *file, unsigned int nr, unsigned long arg)
+/* Carries out @command, whose struct of @usize bytes is at @uarg. */
+static int hetmem_run(struct hetmem_context *ctx, const struct hetmem_command *command,
+		      void __user *uarg, u32 usize)
 {
-	struct hetmem_context *ctx = file->private_data;
 	struct mm_struct *mm = ctx->hm->notifier.mm;
-	void __user *uarg = (void __user *)arg;
-	const struct hetmem_command *command;
 	u64 cmd[HETMEM_MAX_SIZE / sizeof(u64)];
-	u32 usize;
 	int ret;
 
-	if (nr != _IO(HETMEM_TYPE, _IOC_NR(nr)) || _IOC_NR(nr) >= ARRAY_SIZE(hetmem_commands))
-		return -ENOTTY;
-	nr = array_index_nospec(_IOC_NR(nr), ARRAY_SIZE(hetmem_commands));
-	command = &hetmem_commands[nr];
-
-	if (!hetmem_permitted(ctx, command))
-		return -EPERM;
-	if (!(command->flags & CMD_READ) && !(file->f_mode & FMODE_WRITE))
-		return -EBADF;
-	if (get_user(usize, (u32 __user *)uarg))
-		return -EFAULT;
 	if (usize < command->size)
 		return -EINVAL;
 	if (usize > PAGE_SIZE)
@@ -175,6 +165,52 @@ static long hetmem_ioctl(struct file *file, unsigned int nr, unsigned long arg)
 	if (hetmem_copy_out(uarg, usize, cmd, command->size))
 		return -EFAULT;
 	return ret;
+}
+
+/* HETMEM_IOC_MIGRATE_VECTOR: each command goes the way that it goes alone. */
+static int hetmem_migrate_vector(struct hetmem_context *ctx, void *arg)
+{
+	const struct hetmem_command *migrate = &hetmem_commands[_IOC_NR(HETMEM_IOC_MIGRATE)];
+	struct hetmem_cmd_migrate_vector *cmd = arg;
+	int ret;
+
+	cmd->done = 0;
+	if (!cmd->nr || cmd->nr > HETMEM_VECTOR_MAX)
+		return -EINVAL;
+	ret = hetmem_check_array(cmd->nr, cmd->command_size, migrate->size);
+	while (!ret && cmd->done < cmd->nr) {
+		const u64 at = cmd->commands + (u64)cmd->done * cmd->command_size;
+		s32 result = hetmem_run(ctx, migrate, u64_to_user_ptr(at), cmd->command_size);
+
+		if (put_user(result, (s32 __user *)u64_to_user_ptr(cmd->results) + cmd->done))
+			return -EFAULT;
+		cmd->done++;
+		if (fatal_signal_pending(current))
+			ret = -EINTR;
+		cond_resched();
+	}
+	return ret;
+}
+
+static long hetmem_ioctl(struct file *file, unsigned int nr, unsigned long arg)
+{
+	struct hetmem_context *ctx = file->private_data;
+	void __user *uarg = (void __user *)arg;
+	const struct hetmem_command *command;
+	u32 usize;
+
+	if (nr != _IO(HETMEM_TYPE, _IOC_NR(nr)) || _IOC_NR(nr) >= ARRAY_SIZE(hetmem_commands))
+		return -ENOTTY;
+	nr = array_index_nospec(_IOC_NR(nr), ARRAY_SIZE(hetmem_commands));
+	command = &hetmem_commands[nr];
+
+	if (!hetmem_permitted(ctx, command))
+		return -EPERM;
+	if (!(command->flags & CMD_READ) && !(file->f_mode & FMODE_WRITE))
+		return -EBADF;
+	if (get_user(usize, (u32 __user *)uarg))
+		return -EFAULT;
+	return hetmem_run(ctx, command, uarg, usize);
 }
 
 /* Set when module init can no longer fail. */

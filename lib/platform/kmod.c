@@ -387,6 +387,30 @@ int hm_kmod_migrate(const struct hm_kmod *kmod, uintptr_t start,
 	return 0;
 }
 
+int hm_kmod_migrate_vector(const struct hm_kmod *kmod, struct hetmem_cmd_migrate *cmds,
+			   int32_t *results, size_t nr)
+{
+	size_t at, i;
+	int err = 0;
+
+	for (at = 0; at < nr; at += HETMEM_VECTOR_MAX) {
+		const size_t left = nr - at;
+		struct hetmem_cmd_migrate_vector cmd = {
+			.size = sizeof(cmd),
+			.commands = (uintptr_t)(cmds + at),
+			.results = (uintptr_t)(results + at),
+			.command_size = sizeof(*cmds),
+			.nr = left < HETMEM_VECTOR_MAX ? left : HETMEM_VECTOR_MAX,
+		};
+
+		if (!err)
+			err = command(kmod, HETMEM_IOC_MIGRATE_VECTOR, &cmd);
+		for (i = cmd.done; err && i < cmd.nr; i++)
+			results[at + i] = err;
+	}
+	return err;
+}
+
 int hm_kmod_stats(const struct hm_kmod *kmod, const void *addr,
 		  struct hetmem_cmd_stats *stats)
 {

@@ -52,6 +52,13 @@ int hm_kmod_migrate(const struct hm_kmod *kmod, uintptr_t start,
 		    struct hetmem_moved *moved);
 
 /*
+ * Carries out each of @cmds once, and sets results[] to 0 or an errno. -errno: the kernel
+ * refused a call; results that it did not write are that errno.
+ */
+int hm_kmod_migrate_vector(const struct hm_kmod *kmod, struct hetmem_cmd_migrate *cmds,
+			   int32_t *results, size_t nr);
+
+/*
  * Bytes that the registered device @id has for pages, and that are in use now.
  * -ENODEV: it is gone.
  */

@@ -59,8 +59,8 @@
  *	-EINTR		a fatal signal arrived
  * A command that fails has changed nothing. There are two exceptions:
  *  - Errors that a command lists as partial: its struct reports how far the
- *    command came. RESIDENCY, MIGRATE and REFRESH write their struct back after
- *    every error of their own except -EFAULT. They do not write it after an error
+ *    command came. RESIDENCY, MIGRATE, MIGRATE_VECTOR and REFRESH write their
+ *    struct back after every error of their own except -EFAULT. They do not write it after an error
  *    of the list above.
  *  - -EFAULT, if the command was carried out and its answer cannot be written.
  * TRACK, UNTRACK, ALLOW, BIND_DEVICE and COMPLETE have no answer. Their struct is
@@ -108,6 +108,7 @@
 #define HETMEM_IOC_HINT		_IO(HETMEM_TYPE, 0x0b)
 #define HETMEM_IOC_COMPLETE	_IO(HETMEM_TYPE, 0x0c)
 #define HETMEM_IOC_LIST		_IO(HETMEM_TYPE, 0x0d)
+#define HETMEM_IOC_MIGRATE_VECTOR _IO(HETMEM_TYPE, 0x0e)
 
 /* Increases when the meaning of something changes. Growth does not increase it. */
 #define HETMEM_VERSION		1
@@ -495,6 +496,42 @@ struct hetmem_cmd_migrate {
 
 #define HETMEM_PIN_TIMEOUT_MAX	3600000
 #define HETMEM_REST_MIN		512
+
+/**
+ * struct hetmem_cmd_migrate_vector - HETMEM_IOC_MIGRATE_VECTOR: MIGRATE for many ranges
+ * @size: sizeof(struct hetmem_cmd_migrate_vector)
+ * @flags: 0
+ * @commands: in, array of struct hetmem_cmd_migrate
+ * @results: in, array of @nr __s32; each gets 0, or the errno of its command
+ * @command_size: in, sizeof(struct hetmem_cmd_migrate). It replaces the @size of
+ *	each command
+ * @nr: in, entries of both arrays, 1 to HETMEM_VECTOR_MAX
+ * @done: out, commands that have a result
+ * @reserved: 0
+ *
+ * Carries out the commands one after the other. Each one has its own flags, location
+ * and @rest, and returns in its result what MIGRATE alone would return. A command that
+ * fails does not stop the next one. Ranges can overlap: pages that an earlier command
+ * moved count in @already of a later one. A struct that cannot be read or written has
+ * the result -EFAULT.
+ *
+ * Errors:
+ *	-EFAULT		a result cannot be written. The command that it belongs to
+ *			and those before it were carried out
+ *	-EINTR		partial: @done commands have a result, and no other was begun
+ */
+struct hetmem_cmd_migrate_vector {
+	__u32		size;
+	__u32		flags;
+	__aligned_u64	commands;
+	__aligned_u64	results;
+	__u32		command_size;
+	__u32		nr;
+	__u32		done;
+	__u32		reserved;
+};
+
+#define HETMEM_VECTOR_MAX	512
 
 /**
  * struct hetmem_cmd_unpin - HETMEM_IOC_UNPIN: end pins before their time

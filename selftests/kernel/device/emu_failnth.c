@@ -236,6 +236,32 @@ static int call_migrate(nth_data *d, uint32_t location, uint32_t flags)
 	return ret;
 }
 
+/* Half of it in each of two commands. The first error is the answer. */
+static int call_vector(nth_data *d)
+{
+	struct hetmem_cmd_migrate moves[2];
+	int32_t results[2] = { 0 };
+	struct hetmem_cmd_migrate_vector cmd = {
+		.size = sizeof(cmd),
+		.commands = (uintptr_t)moves,
+		.results = (uintptr_t)results,
+		.command_size = sizeof(moves[0]),
+		.nr = 2,
+	};
+	int ret, i;
+
+	for (i = 0; i < 2; i++)
+		moves[i] = (struct hetmem_cmd_migrate){
+			.start = (uintptr_t)d->p + i * d->size / 2,
+			.end = (uintptr_t)d->p + (i + 1) * d->size / 2,
+			.location = d->rig.dev[0].loc,
+		};
+	ret = hm_ioctl(d->rig.fd, HETMEM_IOC_MIGRATE_VECTOR, &cmd);
+	if (!ret && cmd.done != 2)
+		return -EBADMSG;
+	return ret ? ret : results[0] ? results[0] : results[1];
+}
+
 static int call_to_device(nth_data *d)
 {
 	return call_migrate(d, d->rig.dev[0].loc, 0);
@@ -278,6 +304,8 @@ TEST_F(nth, to_device)
 {
 	ASSERT_EQ(0, hm_track(self->rig.fd, self->p, self->size));
 	EXPECT_EACH(call_to_device, back_to_host, no_errors);
+	EXPECT_GT(self->failed, 0);
+	EXPECT_EACH(call_vector, back_to_host, no_errors);
 	EXPECT_GT(self->failed, 0);
 }
 

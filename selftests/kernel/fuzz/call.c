@@ -30,6 +30,7 @@ static const int errors_of[CALL_NR][7] = {
 const char *const call_names[CALL_NR] = {
 	"INFO", "TRACK", "UNTRACK", "RESIDENCY", "MIGRATE", "UNPIN", "STATS",
 	"RING", "REFRESH", "ALLOW", "BIND_DEVICE", "HINT", "COMPLETE", "LIST",
+	"MIGRATE_VECTOR",
 	"EMU_INFO", "EMU_ACCESS", "EMU_EVICT", "no command",
 };
 
@@ -200,6 +201,28 @@ static bool hint_may_name(uint32_t location)
 	       HETMEM_LOC_KIND(location) == HETMEM_COHERENT;
 }
 
+/* Commands of a vector. The kernel writes nothing but their answers. */
+#define VECTOR	8
+
+static __thread struct hetmem_cmd_migrate moves[VECTOR];
+
+static void make_moves(struct fuzzer *f)
+{
+	struct random *r = &f->r;
+	uint64_t start, end;
+	unsigned int i;
+
+	memset(moves, 0, sizeof(moves));
+	for (i = 0; i < VECTOR; i++) {
+		pick_range(f, &start, &end);
+		moves[i].start = start + one_in(r, 8);
+		moves[i].end = end;
+		moves[i].location = pick_location(f);
+		moves[i].flags = one_in(r, 4);
+		moves[i].timeout_ms = moves[i].flags * (1 + pick(r, 200));
+	}
+}
+
 static void make_hetmem(struct fuzzer *f, struct call *call,
 			unsigned int context)
 {
@@ -298,6 +321,12 @@ static void make_hetmem(struct fuzzer *f, struct call *call,
 		c->list.entry_size =
 			pick_stride(f, sizeof(struct hetmem_list_entry));
 		c->list.nr = pick_count(f, 100);
+		break;
+	case CMD_MIGRATE_VECTOR:
+		make_moves(f);
+		c->vector.results = pick_buffer(f);
+		c->vector.command_size = pick_stride(f, sizeof(moves[0]));
+		c->vector.nr = pick_count(f, 600);
 		break;
 	default:
 		break;
@@ -436,6 +465,14 @@ static void guard(struct fuzzer *f, struct call *call)
 		break;
 	case HETMEM_IOC_LIST:
 		GUARD(c->list.entries);
+		break;
+	case HETMEM_IOC_MIGRATE_VECTOR:
+		GUARD(c->vector.results);
+		c->vector.commands = one_in(&f->r, 8) ? KERNEL_ADDR : (uintptr_t)moves;
+		if (c->vector.nr <= HETMEM_VECTOR_MAX && c->vector.nr > VECTOR)
+			c->vector.nr = VECTOR;
+		if (c->vector.command_size > sizeof(moves[0]) && c->vector.command_size <= page_size())
+			c->vector.command_size = sizeof(moves[0]);
 		break;
 	case HETMEM_EMU_IOC_ACCESS:
 		/* The device writes to the wild area, from there on. */

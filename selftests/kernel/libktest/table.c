@@ -65,15 +65,23 @@ const struct command commands[CMD_NR] = {
 	[CMD_LIST] = {
 		COMMAND(LIST, list), .answers = true, .looks = true,
 	},
+	[CMD_MIGRATE_VECTOR] = {
+		COMMAND(MIGRATE_VECTOR, migrate_vector), COMMAND_RESERVED(migrate_vector),
+		.answers = true,
+	},
 };
 
 struct hetmem_run command_runs[64];
 struct hetmem_total command_totals[16];
 struct hetmem_list_entry command_list[4];
+struct hetmem_cmd_migrate command_moves[2];
+int32_t command_results[2];
 
 void command_valid(enum command_id id, union any_command *c,
 		   const char *p, size_t half)
 {
+	size_t i;
+
 	memset(c, 0, sizeof(*c));
 	c->head.size = commands[id].size;
 	if (commands[id].start)
@@ -115,6 +123,18 @@ void command_valid(enum command_id id, union any_command *c,
 		c->list.entries = (uintptr_t)command_list;
 		c->list.entry_size = sizeof(command_list[0]);
 		c->list.nr = ARRAY_SIZE(command_list);
+		break;
+	case CMD_MIGRATE_VECTOR:
+		for (i = 0; i < ARRAY_SIZE(command_moves); i++)
+			command_moves[i] = (struct hetmem_cmd_migrate){
+				.start = (uintptr_t)p + i * half,
+				.end = (uintptr_t)p + (i + 1) * half,
+				.location = ANY_HOST,
+			};
+		c->vector.commands = (uintptr_t)command_moves;
+		c->vector.results = (uintptr_t)command_results;
+		c->vector.command_size = sizeof(command_moves[0]);
+		c->vector.nr = ARRAY_SIZE(command_moves);
 		break;
 	default:
 		break;

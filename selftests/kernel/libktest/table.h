@@ -12,7 +12,8 @@
 enum command_id {
 	CMD_INFO, CMD_TRACK, CMD_UNTRACK, CMD_RESIDENCY, CMD_MIGRATE,
 	CMD_UNPIN, CMD_STATS, CMD_RING, CMD_REFRESH, CMD_ALLOW,
-	CMD_BIND_DEVICE, CMD_HINT, CMD_COMPLETE, CMD_LIST, CMD_NR,
+	CMD_BIND_DEVICE, CMD_HINT, CMD_COMPLETE, CMD_LIST,
+	CMD_MIGRATE_VECTOR, CMD_NR,
 };
 
 struct command {
@@ -55,6 +56,7 @@ union any_command {
 	struct hetmem_cmd_hint hint;
 	struct hetmem_cmd_complete complete;
 	struct hetmem_cmd_list list;
+	struct hetmem_cmd_migrate_vector vector;
 	unsigned char bytes[512];
 };
 
@@ -71,5 +73,8 @@ int command_call(int fd, enum command_id id, void *c);
 extern struct hetmem_run command_runs[64];
 extern struct hetmem_total command_totals[16];
 extern struct hetmem_list_entry command_list[4];
+/* The commands of a vector, and their results. */
+extern struct hetmem_cmd_migrate command_moves[2];
+extern int32_t command_results[2];
 
 #endif
