@@ -265,6 +265,47 @@ static void many_blocks(void)
 	free(p);
 }
 
+/* More pieces than one call of the module takes, the last of them nowhere. */
+static void scattered_batch(void)
+{
+	enum { NR = 600 };
+	static struct hetmem_prefetch_range r[NR + 1];
+	static struct hetmem_moved m[NR + 1];
+	unsigned char *p = aligned_alloc(2 * MIB, 6 * MIB);
+	uint64_t moved = 0, already = 0, stayed = 1;
+	unsigned int i, bad = 0, try;
+
+	need(p, "malloc'd memory");
+	write_numbers(p, 6 * MIB, 12);
+	for (try = 0; try < 20 && stayed; try++) {
+		for (i = 0; i <= NR; i++) {
+			m[i].size = sizeof(m[i]);
+			r[i] = (struct hetmem_prefetch_range){
+				.size = sizeof(r[i]), .ptr = p + i * 2 * page, .bytes = page,
+				.location = device0, .moved = &m[i],
+			};
+		}
+		r[NR].ptr = (void *)(page * 16);
+		is(hetmem_prefetch_batch(hm, r, NR + 1, NULL), 0, "a batch of 601 pieces");
+		for (i = already = stayed = 0; i < NR; i++) {
+			moved += m[i].moved;
+			already += m[i].already;
+			stayed += m[i].not_moved;
+		}
+	}
+	is(stayed, 0, "all are there");
+	is(pages_at(p, 6 * MIB, HETMEM_DEVICE), NR, "and no others");
+	ok(moved >= NR && moved + already >= NR, "%llu pages moved", (unsigned long long)moved);
+	for (i = 0; i < NR; i++)
+		bad += r[i].result || r[i].piece != i || strcmp(m[i].how, "module") ||
+		       m[i].moved + m[i].already != 1;
+	is(bad, 0, "each is a piece of its own");
+	is(m[NR].not_moved, 1, "the last is not mapped");
+	ok(*m[NR].reason, "which has a reason: %s", m[NR].reason);
+	is(wrong_numbers(p, 6 * MIB, 12), 0, "contents");
+	free(p);
+}
+
 /* A move is over when the call returns, and after what the stream did before. */
 static void move(void)
 {
@@ -342,6 +383,7 @@ int main(void)
 	resize();
 	split_page();
 	many_blocks();
+	scattered_batch();
 	move();
 	oversubscribe();
 	without();
