@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
  * hetmem prefetch, hetmem pullback, hetmem advise: asks a process that carries out hints to
- * move its memory to a device, or back to the host.
+ * move its memory to a device, or back to the host. A process that cannot be asked has its
+ * memory read, which brings it back to the host.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -15,15 +16,11 @@
 
 #include "maps.h"
 #include "options.h"
+#include "pull.h"
 #include "util.h"
 
 #define TIMEOUT_S	60
 #define MAX_TIMEOUT_S	(HETMEM_HINT_TIMEOUT_MAX / 1000)
-
-struct range {
-	uint64_t start;
-	uint64_t end;
-};
 
 struct job {
 	const char *sub;	/* "prefetch", "pullback", "advise" */
@@ -32,7 +29,8 @@ struct job {
 	unsigned char uuid[16];	/* of another driver's device */
 	const unsigned char *has_uuid;
 	unsigned int timeout_s;
-	struct range *ranges;
+	bool reads;		/* cannot be asked: its memory is read */
+	struct pull_range *ranges;
 	size_t nr;
 };
 
@@ -45,7 +43,7 @@ static int help(bool to_host)
 	       "                       /proc/PID/maps); may be given more than once\n"
 	       "  --timeout SECONDS    for each range (%d)\n\n"
 	       "Without --range: %s.\n\n"
-	       "The process must carry out hints, by hetmem_executor_open() in its program. Root\n"
+	       "%s Root\n"
 	       "may ask, others if it lets them, with the rights of ptrace on it.\n",
 	       to_host ? "pullback" : "prefetch", to_host ?
 	       "Asks a process to bring its memory back from devices to the host." :
@@ -56,7 +54,10 @@ static int help(bool to_host)
 	       "                       as in 'hetmem map PID'; or a GPU's UUID, as in\n"
 	       "                       'nvidia-smi -L'\n",
 	       TIMEOUT_S, to_host ? "all of its memory" :
-	       "anonymous private memory, all but the stack");
+	       "anonymous private memory, all but the stack", to_host ?
+	       "A process that never opened /dev/hetmem has its pages read, one byte each, which\n"
+	       "brings them back from swap too. Others must carry out hints." :
+	       "The process must carry out hints, by hetmem_executor_open() in its program.");
 	return EXIT_OK;
 }
 
@@ -125,7 +126,7 @@ static bool parse_target(struct job *job, const char *s)
 
 static void add_range(struct job *job, uint64_t start, uint64_t end)
 {
-	struct range *last = job->nr ? &job->ranges[job->nr - 1] : NULL;
+	struct pull_range *last = job->nr ? &job->ranges[job->nr - 1] : NULL;
 
 	if (last && last->end == start) {
 		last->end = end;
@@ -133,7 +134,7 @@ static void add_range(struct job *job, uint64_t start, uint64_t end)
 	}
 	job->ranges = xrealloc_array(job->ranges, job->nr + 1,
 				     sizeof(*job->ranges));
-	job->ranges[job->nr++] = (struct range){ start, end };
+	job->ranges[job->nr++] = (struct pull_range){ start, end };
 }
 
 /* 0, or the exit status. */
@@ -214,6 +215,9 @@ static int parse(struct job *job, int argc, char **argv)
  */
 static bool worth_asking(const struct job *job, const struct vma *vma)
 {
+	/* No device has pages of a file or of shared memory that only a fault brings back. */
+	if (job->reads && vma->perms[3] != 'p')
+		return false;
 	if (HETMEM_LOC_KIND(job->location) == HETMEM_HOST)
 		return !(vma->why & (HETMEM_WHY_SPECIAL | HETMEM_WHY_HUGETLB |
 				     HETMEM_WHY_NOT_READABLE));
@@ -221,17 +225,33 @@ static bool worth_asking(const struct job *job, const struct vma *vma)
 	       strcmp(vma->name, "[stack]");
 }
 
+/* The memory that is worth it in the ranges that were given, or in all of the process. */
 static int find_ranges(struct job *job)
 {
+	static const struct pull_range all = { 0, UINT64_MAX };
+	struct pull_range *given = job->ranges;
+	const size_t nr_given = job->nr;
 	struct vmas vmas;
-	size_t i;
+	size_t i, j;
 	int ret;
 
+	job->ranges = NULL;
+	job->nr = 0;
 	ret = vmas_read(&vmas, job->pid);
-	for (i = 0; !ret && i < vmas.nr; i++)
-		if (worth_asking(job, &vmas.vma[i]))
-			add_range(job, vmas.vma[i].start, vmas.vma[i].end);
+	for (i = 0; !ret && i < vmas.nr; i++) {
+		const struct vma *vma = &vmas.vma[i];
+
+		for (j = 0; j < (nr_given ? nr_given : 1) && worth_asking(job, vma); j++) {
+			const struct pull_range *r = nr_given ? &given[j] : &all;
+			const uint64_t start = r->start > vma->start ? r->start : vma->start;
+			const uint64_t end = r->end < vma->end ? r->end : vma->end;
+
+			if (start < end)
+				add_range(job, start, end);
+		}
+	}
 	vmas_free(&vmas);
+	free(given);
 	switch (ret) {
 	case 0:
 		break;
@@ -288,7 +308,7 @@ static int ask(const struct job *job, struct hetmem_peer *peer)
 	size_t i;
 
 	for (i = 0; i < job->nr; i++) {
-		const struct range *r = &job->ranges[i];
+		const struct pull_range *r = &job->ranges[i];
 
 		if (hetmem_hint(peer, r->start, r->end - r->start,
 				job->location, job->has_uuid,
@@ -305,6 +325,36 @@ static int ask(const struct job *job, struct hetmem_peer *peer)
 	       job->pid, moved, moved == 1 ? "" : "s", size_text(moved * page),
 	       hetmem_location_name(NULL, job->location, name, sizeof(name)),
 	       size_text(size), job->nr, job->nr == 1 ? "" : "s");
+	return EXIT_OK;
+}
+
+/* Whether the process can be read instead: it has nothing that could be asked. */
+static bool may_read(const struct job *job, int err)
+{
+	return !strcmp(job->sub, "pullback") && (err == -ENXIO || err == -EOPNOTSUPP) &&
+	       job->location == HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
+}
+
+static int read_back(const struct job *job)
+{
+	const uint64_t page = sysconf(_SC_PAGESIZE);
+	struct pulled r;
+	int err = pull_by_reading(job->pid, job->ranges, job->nr, job->timeout_s, &r);
+
+	if (err == -EPERM)
+		return not_permitted(job->sub, job->pid);
+	if (err)
+		return complain(EXIT_FAILED, job->sub, "process %d: %s, after %s had come back",
+				job->pid, err == -ESRCH ? "it ended" :
+				err == -ETIMEDOUT ? "its memory cannot be read in time" :
+				strerror(-err), size_text(r.back * page));
+	printf("process %d, read page by page: %" PRIu64 " of %" PRIu64 " pages (%s) came back, about %" PRIu64 " from swap and %" PRIu64 " from devices\n",
+	       job->pid, r.back, r.away, size_text(r.back * page), r.swapped,
+	       r.back - r.swapped);
+	if (!r.ended)
+		return complain(EXIT_FAILED, job->sub,
+				"process %d: the time was over after %s of addresses; give --timeout or --range",
+				job->pid, size_text(r.reached));
 	return EXIT_OK;
 }
 
@@ -374,12 +424,13 @@ static int run(const char *sub, bool to_host, int argc, char **argv)
 		goto out;
 	}
 	err = hetmem_peer_open(job.pid, &peer);
-	if (err)
+	job.reads = err && may_read(&job, err);
+	if (err && !job.reads)
 		ret = refused(&job, err);
-	if (!ret && !job.nr)
+	if (!ret && (!job.nr || job.reads))
 		ret = find_ranges(&job);
 	if (!ret)
-		ret = ask(&job, peer);
+		ret = job.reads ? read_back(&job) : ask(&job, peer);
 out:
 	hetmem_peer_close(peer);
 	free(job.ranges);

@@ -112,9 +112,23 @@ for sub in prefetch pullback; do
 		wrong "$sub: timeout '$timeout'" 'is not a time' \
 			$sub 1 --timeout "$timeout"
 	done
+	options=()
+	[ $sub = prefetch ] || options=(--node 0)
 	refused "$sub: a process that cannot be asked" \
-		'there is no /dev/hetmem|has no /dev/hetmem|not permitted' $sub 1
+		'there is no /dev/hetmem|has no /dev/hetmem|not permitted' $sub "${options[@]}" 1
 done
+sleep infinity &
+run pullback $!
+[ "$status" -eq 0 ] &&
+	grep -qE '^process [0-9]+, read page by page: [0-9]+ of [0-9]+ pages \(.*\) came back' "$tmp/out"
+judge 'pullback: a process that cannot be asked is read'
+run pullback --range 1000-7ffffffff000 --range 2000-3000 $!
+[ "$status" -eq 0 ]
+judge 'pullback: of the whole address space, only its mappings are read'
+refused 'pullback: nothing is mapped there' 'has no memory that could move' pullback --range 1000-2000 $!
+kill $!
+wait $! 2>/dev/null
+refused 'pullback: a process that is not there' 'there is no process|has no /dev/hetmem|ended' pullback $!
 uuid=8f6aef44-1a5d-1978-3d98-5cc4d0fa0446
 for location in x device device: device:x device:65535 host: host:-1 gpu:0 '' GPU- $uuid \
 		"GPU-${uuid%?}" "GPU-${uuid}0" "GPU-${uuid//-/}" "GPU-${uuid/8f/ 8}" \

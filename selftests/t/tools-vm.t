@@ -35,7 +35,7 @@ cat >"$tmp/prelude.sh" <<'EOS'
 rm -rf /tmp/*
 export HETMEM_DRIVER=soft
 try() { echo "BEGIN $1"; shift; "$@" 2>&1; echo "END $?"; }
-begin() { "$@" >/tmp/out & pid=$!; while [ ! -s /tmp/out ]; do sleep 0.1; done; }
+begin() { rm -f /tmp/out; "$@" >/tmp/out & pid=$!; while [ ! -s /tmp/out ]; do sleep 0.1; done; }
 # reload NAME=VALUE...: the modules anew; parameters of hetmem_emu.ko. A module that is still used
 # fails to load again, and so does the part.
 reload()

@@ -24,7 +24,47 @@ prepare_hint()
 		check "the guide's $name compiles as printed, without a warning" \
 			sh -c "cd '$tmp/hint' && ${command:-false} -Wall -Wextra -Werror"
 	done
-	files+=(-f "$tmp/hint/executor:/hint/executor" -f "$tmp/hint/asker:/hint/asker"
+	cat >"$tmp/hint/away.c" <<'EOS'
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <linux/hetmem_emu.h>
+
+#define SIZE	(2 << 20)
+
+/* Writes a pattern by the device, so that the pages are there, until it is signalled. */
+int main(void)
+{
+	unsigned char *p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct hetmem_emu_cmd_access cmd = {
+		.size = sizeof(cmd), .flags = HETMEM_EMU_MIGRATE, .op = HETMEM_EMU_FILL,
+		.addr = (uintptr_t)p, .length = SIZE, .value = 0x0707070707070707,
+	};
+	int fd = open("/dev/hetmem_emu0", O_RDWR), sig, i;
+	sigset_t set;
+
+	memset(p, 1, SIZE);
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	if (ioctl(fd, HETMEM_EMU_IOC_ACCESS, &cmd))
+		return 2;
+	printf("%lx-%lx\n", (long)p, (long)p + SIZE);
+	fflush(stdout);
+	sigwait(&set, &sig);
+	for (i = 0; i < SIZE; i++)
+		if (p[i] != 7)
+			return 1;
+	return 0;
+}
+EOS
+	check 'a program with memory on a device, without hetmem' \
+		gcc -Iinclude/uapi -o "$tmp/hint/away" "$tmp/hint/away.c"
+	files+=(-f "$tmp/hint/away:/hint/away" -f "$tmp/hint/executor:/hint/executor" -f "$tmp/hint/asker:/hint/asker"
 		-f build/libhetmem.so:/lib/x86_64-linux-gnu/libhetmem.so.0)
 
 	cat >"$tmp/hint.sh" <<'EOS'
@@ -60,6 +100,18 @@ try gone hetmem prefetch --pid $pid
 
 sleep infinity &
 try without hetmem prefetch --pid $!
+try unasked hetmem pullback --pid $!
+# Memory on a device, of a process that never opened /dev/hetmem.
+begin away
+read range </tmp/out
+try read hetmem pullback --pid $pid
+try read-again hetmem pullback $pid --range $range
+try read-node hetmem pullback --pid $pid --node 0
+try read-stranger su user -c "hetmem pullback $pid"
+kill -USR1 $pid
+wait $pid
+try read-contents test $? = 0
+try read-gone hetmem pullback $pid
 # A process that has a context, and no executor.
 sh -c 'exec 9<>/dev/hetmem; echo >/tmp/open; sleep infinity 9>&- & wait' &
 pid=$!
@@ -104,6 +156,15 @@ judge_hint()
 	failing dies 'it ended' 'a process that dies meanwhile'
 	failing gone 'there is no process' 'a process that has gone'
 	failing without 'has no /dev/hetmem open: it must carry out hints' 'a process without hetmem'
+	gives unasked 0 'pullback of a process without hetmem' \
+		'^process [0-9]+, read page by page: 0 of 0 pages \(0 B\) came back'
+	gives read 0 'pullback by reading' \
+		': 512 of 512 pages \(2 MiB\) came back, about 0 from swap and 512 from devices$'
+	gives read-again 0 'again: nothing is away' ': 0 of 0 pages'
+	failing read-node 'has no /dev/hetmem open: it must carry out hints' 'a node needs an executor'
+	failing read-stranger 'not permitted' 'another user may not read it'
+	gives read-contents 0 'the contents are right'
+	failing read-gone 'there is no process' 'the process is gone'
 	failing no-executor 'carries out no hints' 'a process without an executor'
 
 	gives bench 0 'hetmem bench pullback' '"unit": "ns"' '"name": "all.faults"' \
