@@ -326,6 +326,9 @@ $(counted_tests): $(B)/selftests/%: $(B)/obj/selftests/%.o $(counted_obj)
 	$(Q)$(CC) $(ldflags) $(counted_wraps) -Wl,--disable-new-dtags,-rpath,$(abspath $(B)) -o $@ $^ \
 		$(lib_libs) $(tool_libs)
 
+# The gate of libhetmem-cuda.so, alone.
+$(B)/selftests/lib/cuda/gate: $(B)/obj/lib/cuda/gate.o
+
 # It reads recordings as 'hetmem replay' does.
 $(B)/selftests/lib/pool/figures: $(addprefix $(B)/obj/tools/,replay/trace.o util.o)
 $(B)/obj/selftests/lib/pool/figures.o: cppflags += -Itools

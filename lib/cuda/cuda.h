@@ -3,8 +3,8 @@
  * libhetmem-cuda.so: it stands between a program and libcuda.so.1, so that the program's
  * device memory comes from a spec.
  *
- * entry.c has what the linker sees: a symbol for each function of the driver (calls.h), and
- * dlsym() and dlvsym(). reach.c finds the driver and replaces the driver's functions wherever
+ * entry.c has what the linker sees: a symbol for each function of the driver (calls.h), behind
+ * the gate of gate.c, and dlsym() and dlvsym(). reach.c finds the driver and replaces the driver's functions wherever
  * a program asks for them. alloc.c serves allocations, charge.c charges what the driver
  * allocates, handle.c what the program makes by cuMemCreate(), array.c arrays. pool.c answers
  * for the default pool, peer.c gives peers access, graph.c charges graphs. context.c follows primary contexts and captures. world.c opens the
@@ -27,11 +27,19 @@
 #include "adaptor/adaptor.h"
 #include "core/core.h"
 #include "cuda/calls.h"
+#include "cuda/gate.h"
 #include "cuda/settings.h"
 #include "driver/hetmem.h"
 
-/* A symbol of libcuda.so.1 that this object has, too. */
+/*
+ * A function that entry.c exports, behind the gate. The linker sees the C function by another
+ * name, hm_served_NAME.
+ */
 #define HM_CUDA_EXPORT	__attribute__((visibility("default")))
+#define HM_CUDA_NO_PRAGMA(name)
+#define HM_CUDA_PRAGMA(text)	_Pragma(#text)
+#define HM_CUDA_RENAME(name)	HM_CUDA_PRAGMA(redefine_extname name hm_served_##name)
+HM_CUDA_CALLS(HM_CUDA_NO_PRAGMA, HM_CUDA_RENAME)
 
 /* Indexes of names. */
 enum hm_cuda_call {
@@ -51,6 +59,9 @@ extern void *hm_cuda_next[HM_CUDA_NR];
 /* The functions of this object, for reach.c. */
 extern void *const hm_cuda_own[HM_CUDA_NR];
 extern const char *const hm_cuda_names[HM_CUDA_NR];
+
+/* Where a call goes on that was not let in at once: at its beginning. */
+void *hm_cuda_pause(unsigned int call);
 
 /* reach.c */
 

@@ -3,10 +3,15 @@
  * The symbols that a program finds here before those of libcuda.so.1 and of libc: one for
  * each function in calls.h, dlsym() and dlvsym().
  *
- * A passed function is three instructions: count the call, jump to the next function. No
- * register and no stack word changes, so any function of any driver can be passed. Before
- * its first call the jump leads to hm_cuda_resolve, which saves the registers that can hold
- * arguments and asks hm_cuda_find().
+ * A function goes through the gate (gate.h), counts the call, and calls the next function; a
+ * served one calls the C function hm_served_NAME. The return address of the program moves to
+ * the thread's word of the gate, and comes back at the end. So no argument moves, in no
+ * register and on no stack, and any function of any driver can be passed. The cost: an unwinder
+ * inside the driver ends here, as it does not find the program's frame.
+ *
+ * A call inside a call jumps to the next function. Before its first call a function leads to
+ * hm_cuda_resolve, which saves the registers that can hold arguments and asks hm_cuda_find().
+ * A closed gate leads to hm_cuda_wait, which does the same with hm_cuda_pause().
  *
  * dlsym() and dlvsym() ask reach.c for an answer. If there is none, they jump to the next
  * function: its return address is the program's then, which RTLD_NEXT and RTLD_DEFAULT need.
@@ -23,8 +28,10 @@
 uint64_t hm_cuda_counts[HM_CUDA_NR];
 
 asm(".text\n"
-    ".type hm_cuda_resolve, @function\n"
-    "hm_cuda_resolve:\n"
+    /* Asks a C function where a call goes on, by its index, which is on the stack. */
+    ".macro hm_cuda_ask name, function\n"
+    ".type \\name, @function\n"
+    "\\name:\n"
     ".cfi_startproc\n"
     ".cfi_adjust_cfa_offset 8\n"
     "	pushq	%rbp\n"
@@ -50,7 +57,7 @@ asm(".text\n"
     "	movups	%xmm6, 160(%rsp)\n"
     "	movups	%xmm7, 176(%rsp)\n"
     "	movl	8(%rbp), %edi\n"
-    "	call	hm_cuda_find\n"
+    "	call	\\function\n"
     "	movq	%rax, %r11\n"
     "	movq	(%rsp), %rdi\n"
     "	movq	8(%rsp), %rsi\n"
@@ -73,30 +80,66 @@ asm(".text\n"
     ".cfi_adjust_cfa_offset -8\n"
     "	jmpq	*%r11\n"
     ".cfi_endproc\n"
-    ".size hm_cuda_resolve, . - hm_cuda_resolve\n"
+    ".size \\name, . - \\name\n"
+    ".endm\n"
+    "hm_cuda_ask hm_cuda_resolve, hm_cuda_find\n"
+    "hm_cuda_ask hm_cuda_wait, hm_cuda_pause\n"
     /* Indexes count up with the names: the assembler has no enumerators. */
     ".set hm_cuda_index, 0\n"
-    ".macro hm_cuda_serve name\n"
+    ".macro hm_cuda_first name\n"
     "hm_cuda_first_\\name:\n"
     "	endbr64\n"
     "	pushq	$hm_cuda_index\n"
     "	jmp	hm_cuda_resolve\n"
     ".set hm_cuda_index, hm_cuda_index + 1\n"
     ".endm\n"
-    ".macro hm_cuda_pass name\n"
+    /* @count: whether it is counted here; @target: the operand of a call and of a jump. */
+    ".macro hm_cuda_gate name, count, target:vararg\n"
     ".globl \\name\n"
     ".type \\name, @function\n"
     "\\name:\n"
     ".cfi_startproc\n"
     "	endbr64\n"
+    "	movq	hm_gate_word@gottpoff(%rip), %r11\n"
+    "	cmpq	$0, %fs:(%r11)\n"
+    "	jne	1f\n"
+    ".cfi_remember_state\n"
+    "	popq	%fs:(%r11)\n"
+    ".cfi_adjust_cfa_offset -8\n"
+    ".cfi_undefined rip\n"
+    "	cmpl	$0, hm_gate_closed(%rip)\n"
+    "	jne	2f\n"
+    ".if \\count\n"
     "	lock incq hm_cuda_counts + 8 * hm_cuda_index(%rip)\n"
-    "	jmpq	*hm_cuda_next + 8 * hm_cuda_index(%rip)\n"
+    ".endif\n"
+    "	call	\\target\n"
+    "	movq	hm_gate_word@gottpoff(%rip), %r11\n"
+    "	pushq	%fs:(%r11)\n"
+    ".cfi_restore_state\n"
+    "	movq	$0, %fs:(%r11)\n"
+    "	ret\n"
+    ".cfi_remember_state\n"
+    ".cfi_adjust_cfa_offset -8\n"
+    ".cfi_undefined rip\n"
+    "2:	pushq	%fs:(%r11)\n"
+    ".cfi_restore_state\n"
+    "	movq	$0, %fs:(%r11)\n"
+    "3:	pushq	$hm_cuda_index\n"
+    ".cfi_adjust_cfa_offset 8\n"
+    "	jmp	hm_cuda_wait\n"
+    ".cfi_adjust_cfa_offset -8\n"
+    "1:	cmpq	$" EXPAND(HM_GATE_NEW) ", %fs:(%r11)\n"
+    "	je	3b\n"
+    ".if \\count\n"
+    "	lock incq hm_cuda_counts + 8 * hm_cuda_index(%rip)\n"
+    ".endif\n"
+    "	jmp	\\target\n"
     ".cfi_endproc\n"
     ".size \\name, . - \\name\n"
-    "hm_cuda_serve \\name\n"
+    "hm_cuda_first \\name\n"
     ".endm\n"
-#define PASS(name)	"hm_cuda_pass " #name "\n"
-#define SERVE(name)	"hm_cuda_serve " #name "\n"
+#define PASS(name)	"hm_cuda_gate " #name ", 1, *hm_cuda_next + 8 * hm_cuda_index(%rip)\n"
+#define SERVE(name)	"hm_cuda_gate " #name ", 0, hm_served_" #name "\n"
     HM_CUDA_CALLS(PASS, SERVE)
 #undef PASS
 #undef SERVE
@@ -155,6 +198,13 @@ asm(".text\n"
     ".set hm_own_dlsym, dlsym\n"
     "hm_dl_entry dlsym, hm_dlsym_answer, hm_next_dlsym\n"
     "hm_dl_entry dlvsym, hm_dlvsym_answer, hm_next_dlvsym\n");
+
+__attribute__((used))
+void *hm_cuda_pause(unsigned int call)
+{
+	hm_gate_wait();
+	return hm_cuda_own[call];
+}
 
 const char *const hm_cuda_names[HM_CUDA_NR] = {
 #define NAME(name)	EXPAND(name),

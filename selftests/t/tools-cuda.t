@@ -63,6 +63,14 @@ for way in linked dlopen path dlvsym default next; do
 	check "reached: $way" "$hetmem" run --device 'limit(device-pool,max=64M)' "$program" $way "$driver"
 done
 
+# What a call costs: the instructions up to the first return, with one access to the gate's word on each way.
+instructions()
+{
+	objdump -d --no-show-raw-insn "$library" | awk '/<cuLaunchKernel>:$/ { on = 1; next }
+		on { n++; fs += /(pop|cmpq|movq|push) .*%fs:/ } on && /ret/ { print n, fs; exit }'
+}
+check 'a call costs 13 instructions' test "$(instructions)" = '13 4'
+
 # What programs get.
 "$programs/states" >"$tmp/native"
 also 'the states are reached' sh -c "[ \"\$(grep -c 'normal 0/0 .* failed 700/0 forked 3/0' '$tmp/native')\" -ge 5 ]"
