@@ -969,51 +969,6 @@ static int pool_wake_up(struct pool *p, enum hm_wake_step step)
 	return 0;
 }
 
-static int not_by_observers(const struct pool *p)
-{
-	return __atomic_load_n(&p->mover, __ATOMIC_RELAXED) == hm_thread() ?
-		hm_error(-EDEADLK, "pool: not in a function of hetmem_on_remap()") : 0;
-}
-
-int hm_pool_lock_moves_within(struct pool *p, uint64_t ns)
-{
-	struct timespec end;
-	int err = not_by_observers(p);
-
-	if (err)
-		return err;
-	if (pthread_mutex_trylock(&p->sleep_lock)) {
-		clock_gettime(CLOCK_REALTIME, &end);
-		ns += end.tv_nsec;
-		end.tv_sec += ns / 1000000000;
-		end.tv_nsec = ns % 1000000000;
-		if (pthread_mutex_timedlock(&p->sleep_lock, &end))
-			return hm_error(-EBUSY, "pool: another thread's move, sleep or wake has not ended after wait=");
-	}
-	__atomic_store_n(&p->mover, hm_thread(), __ATOMIC_RELAXED);
-	pthread_mutex_lock(&p->lock);
-	return 0;
-}
-
-int hm_pool_lock_moves(struct pool *p)
-{
-	int err = not_by_observers(p);
-
-	if (err)
-		return err;
-	pthread_mutex_lock(&p->sleep_lock);
-	__atomic_store_n(&p->mover, hm_thread(), __ATOMIC_RELAXED);
-	pthread_mutex_lock(&p->lock);
-	return 0;
-}
-
-void hm_pool_unlock_moves(struct pool *p)
-{
-	pthread_mutex_unlock(&p->lock);
-	__atomic_store_n(&p->mover, 0, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&p->sleep_lock);
-}
-
 /* Not beside a sleep, a wake or a move. */
 static void pool_idle(struct pool *p, bool all)
 {

@@ -183,7 +183,7 @@ static inline bool source_may_have(const struct pool *p, const struct pool_strea
 }
 
 /*
- * pool.c: takes sleep_lock, then the lock; and back. -EDEADLK: the thread has it, in a
+ * moves.c: takes sleep_lock, then the lock; and back. -EDEADLK: the thread has it, in a
  * callback of hetmem_on_remap(). within: -EBUSY: another thread has it for longer.
  */
 int hm_pool_lock_moves(struct pool *p);
