@@ -298,36 +298,55 @@ static int restore_all(struct hm_several *s, struct hm_ctl_restore *arg)
 	return err;
 }
 
-/* All of them make their memory, and are awake; or none. The last error stays. */
+/* One step of a wake, of all. @asleep: pools of others. *@nr: how many were asked. */
+static int wake_step(struct hm_several *s, struct hm_ctl_sleep *arg, enum hm_wake_step step,
+		     unsigned int asleep, int *nr)
+{
+	int i, err, result = -EOPNOTSUPP;
+
+	arg->step = step;
+	arg->asleep = asleep;
+	for (i = 0; i < s->nr; i++) {
+		err = s->upstreams[i]->ops->ctl(s->upstreams[i], HM_CTL_WAKE, arg);
+		if (err && err != -EOPNOTSUPP) {
+			*nr = i;
+			return err;
+		}
+		result = err ? result : 0;
+	}
+	*nr = s->nr;
+	return result;
+}
+
+/* Those that made memory give it back. The error and its text stay. */
+static int wake_cancel(struct hm_several *s, struct hm_ctl_sleep *arg, int nr, int err)
+{
+	char text[256];
+	int i;
+
+	snprintf(text, sizeof(text), "%s", hetmem_last_error());
+	arg->step = HM_WAKE_CANCEL;
+	for (i = 0; i < nr; i++)
+		s->upstreams[i]->ops->ctl(s->upstreams[i], HM_CTL_WAKE, arg);
+	return hm_error(err, "%s", text);
+}
+
+/* All of them make their memory, load it and are awake; or none. */
 static int wake_all(struct hm_several *s, struct hm_ctl_sleep *arg)
 {
 	const enum hm_wake_step step = arg->step;
-	char text[256];
-	int i, j, err = 0, result = -EOPNOTSUPP;
+	const unsigned int asleep = arg->asleep;
+	int nr, err;
 
-	if (step == HM_WAKE_ALL)
-		arg->step = HM_WAKE_MAKE;
-	for (i = 0; i < s->nr; i++) {
-		err = s->upstreams[i]->ops->ctl(s->upstreams[i], HM_CTL_WAKE, arg);
-		if (err && err != -EOPNOTSUPP)
-			break;
-		result = err ? result : 0;
-	}
-	if (i < s->nr && arg->step == HM_WAKE_MAKE) {
-		snprintf(text, sizeof(text), "%s", hetmem_last_error());
-		arg->step = HM_WAKE_CANCEL;
-		for (j = 0; j < i; j++)
-			s->upstreams[j]->ops->ctl(s->upstreams[j], HM_CTL_WAKE, arg);
-		result = hm_error(err, "%s", text);
-	} else if (i < s->nr) {
-		result = err;
-	} else if (!result && step == HM_WAKE_ALL) {
-		arg->step = HM_WAKE_FINISH;
-		arg->asleep = 0;
-		result = wake_all(s, arg);
-	}
+	err = wake_step(s, arg, step == HM_WAKE_ALL ? HM_WAKE_MAKE : step, asleep, &nr);
+	if (!err && step == HM_WAKE_ALL)
+		err = wake_step(s, arg, HM_WAKE_LOAD, asleep, &nr);
+	if (!err && step == HM_WAKE_ALL)
+		err = wake_step(s, arg, HM_WAKE_FINISH, asleep, &nr);
+	else if (err && err != -EOPNOTSUPP)
+		err = wake_cancel(s, arg, arg->step == HM_WAKE_MAKE ? nr : s->nr, err);
 	arg->step = step;
-	return result;
+	return err;
 }
 
 /* All of them, whatever one says: what it did is not to be done again. */

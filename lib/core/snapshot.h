@@ -21,11 +21,13 @@ struct hm_ctl_walk {
 
 /*
  * A wake of several pools is all or nothing: all of them make their memory, then all of
- * them load contents and are awake, or those that made memory give it back.
+ * them load contents, then all of them are awake; or those that made memory give it back.
+ * Finish cannot fail.
  */
 enum hm_wake_step {
-	HM_WAKE_ALL,		/* both */
+	HM_WAKE_ALL,		/* these three */
 	HM_WAKE_MAKE,
+	HM_WAKE_LOAD,
 	HM_WAKE_FINISH,
 	HM_WAKE_CANCEL,
 };

@@ -948,20 +948,23 @@ static int wake_failed(struct pool *p, int err)
  */
 static int pool_wake_up(struct pool *p, enum hm_wake_step step)
 {
-	int err;
+	int err = 0;
 
 	if (step == HM_WAKE_CANCEL)
 		return p->waking ? wake_failed(p, -ECANCELED) : 0;
 	if (!p->waking)
 		tell(p, HETMEM_REMAP_WAKE, false, 0);
 	p->waking = true;
-	err = p->source->wake(p);
-	if (!err && step == HM_WAKE_MAKE)
-		return 0;
-	if (!err && p->saved)
+	if (step == HM_WAKE_ALL || step == HM_WAKE_MAKE)
+		err = p->source->wake(p);
+	if (!err && p->saved && (step == HM_WAKE_ALL || step == HM_WAKE_LOAD))
 		err = p->source->load(p);
 	if (err)
 		return wake_failed(p, err);
+	if (step == HM_WAKE_MAKE || step == HM_WAKE_LOAD)
+		return 0;
+	if (p->saved)
+		p->source->loaded(p);
 	p->waking = false;
 	tell(p, HETMEM_REMAP_WAKE, true, 0);
 	p->saved = false;

@@ -58,6 +58,7 @@
  * @refuses: why contents cannot be kept in a sleep, as a text that stays; NULL: they can
  * @save, @load: the contents of live blocks, before @sleep and after @wake. Nobody
  *	allocates meanwhile. They release the lock. After an error all is as it was.
+ * @loaded: contents that were loaded need not be saved any more. Likewise.
  * @idle: gives back a piece of the host memory that contents were saved in; @all: also
  *	of what is kept for the next time. Releases the lock. Returns whether there may be
  *	more.
@@ -114,6 +115,7 @@ struct source {
 	const char *(*refuses)(const struct pool *p);
 	int (*save)(struct pool *p);
 	int (*load)(struct pool *p);
+	void (*loaded)(struct pool *p);
 	bool (*idle)(struct pool *p, bool all);
 	uint64_t (*parked)(const struct pool *p);
 	int (*export)(struct pool *p, struct block *b,

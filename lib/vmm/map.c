@@ -1127,6 +1127,11 @@ static int vmm_load(struct pool *p)
 	return hm_park_load(p, vmm_of(p)->park);
 }
 
+static void vmm_loaded(struct pool *p)
+{
+	hm_park_end(p, vmm_of(p)->park);
+}
+
 static bool vmm_idle(struct pool *p, bool all)
 {
 	bool more = hm_park_shrink(p, vmm_of(p)->park, all);
@@ -1313,6 +1318,7 @@ static const struct source vmm_source = {
 	.refuses = vmm_refuses,
 	.save = vmm_save,
 	.load = vmm_load,
+	.loaded = vmm_loaded,
 	.idle = vmm_idle,
 	.parked = vmm_parked,
 	.small = vmm_small,

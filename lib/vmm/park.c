@@ -382,17 +382,10 @@ static int save(struct pool *p, struct hm_park *park)
 static int load(struct pool *p, struct hm_park *park)
 {
 	const struct hm_contents c = contents_of(park);
-	int err;
 
 	if (!p->opt.park_dir)
 		return transfer(p, park, false);
-	err = park->file ? hm_park_file_load(p, &c, park->file) : 0;
-	if (err)
-		return err;
-	hm_park_file_close(park->file);
-	park->file = NULL;
-	__atomic_store_n(&park->in_file, 0, __ATOMIC_RELAXED);
-	return 0;
+	return park->file ? hm_park_file_load(p, &c, park->file) : 0;
 }
 
 int hm_park_save(struct pool *p, struct hm_park **out)
@@ -437,15 +430,25 @@ int hm_park_load(struct pool *p, struct hm_park *park)
 	vmm_of(p)->copying = true;
 	pthread_mutex_unlock(&p->lock);
 	err = load(p, park);
-	if (!err)
-		park->keep = to_keep(p);
+	pthread_mutex_lock(&p->lock);
+	vmm_of(p)->copying = false;
+	return err;
+}
+
+void hm_park_end(struct pool *p, struct hm_park *park)
+{
+	vmm_of(p)->copying = true;
+	pthread_mutex_unlock(&p->lock);
+	hm_park_file_close(park->file);
+	park->file = NULL;
+	__atomic_store_n(&park->in_file, 0, __ATOMIC_RELAXED);
+	park->keep = to_keep(p);
 	/* park=release: the host has its memory back when the wake returns. */
-	while (!err && p->opt.park_given && !park->keep && park->nr_pieces && !drop_piece(park))
+	while (p->opt.park_given && !park->keep && park->nr_pieces && !drop_piece(park))
 		;
 	pthread_mutex_lock(&p->lock);
 	vmm_of(p)->copying = false;
-	park->is_used = err;
-	return err;
+	park->is_used = false;
 }
 
 bool hm_park_shrink(struct pool *p, struct hm_park *park, bool all)

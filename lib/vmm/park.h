@@ -27,9 +27,12 @@ int hm_park_save(struct pool *p, struct hm_park **park);
 
 /*
  * Copies all back, to memory that is mapped where it was. With both locks; releases
- * pool->lock. After an error the contents are still saved.
+ * pool->lock. The contents are still saved.
  */
 int hm_park_load(struct pool *p, struct hm_park *park);
+
+/* Contents that were loaded are saved no more. With both locks; releases pool->lock. */
+void hm_park_end(struct pool *p, struct hm_park *park);
 
 /*
  * Gives one piece of host memory back that is not to be kept; @all: is not needed now.
