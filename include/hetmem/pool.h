@@ -144,6 +144,14 @@ enum hetmem_placement {
  * @flags: HETMEM_ALLOC_*
  * @placement: enum hetmem_placement. A resource without classes ignores it.
  * @priority: of a movable block, see hetmem_priority()
+ * @tag: NULL, or the name with which hetmem_sleep() and hetmem_wake() find the block: 1 to
+ *	31 bytes. For pools over vmm()
+ *
+ * Blocks of different tags never share a handle, nor do scratch blocks and others. The pool
+ * keeps the memory of each tag apart, also the free memory. What one tag lacks, under max= or
+ * on the device, the others give back first, if it is free. The first block of a tag reserves
+ * addresses for it. A resource has at most 63 tags; a tag with scratch blocks counts twice.
+ * Tagged and scratch blocks are not spilled by the pool itself.
  *
  * A later version can add members. Zero in such a member means the behaviour of this
  * version.
@@ -158,11 +166,16 @@ struct hetmem_alloc_params {
 	unsigned int flags;
 	unsigned int placement;
 	int priority;
+	const char *tag;
 };
 
 /*
  * Flags. A resource that moves no blocks ignores the first two. A pool ignores these two for
  * blocks of at most 1 MiB.
+ *
+ * Nobody needs the contents of a scratch block across a sleep. With HETMEM_SLEEP_KEEP they are
+ * not parked: the memory goes back, and the wake makes new memory at the same addresses, with
+ * undefined contents. A resource that cannot sleep ignores the flag.
  *
  * A whole block has a handle of its own, or a region of a provider without handles. It takes a
  * multiple of 2 MiB, and the private pool reuses it as a whole. Only a @private_pool has such
@@ -171,6 +184,7 @@ struct hetmem_alloc_params {
 #define HETMEM_ALLOC_MOVABLE	(1U << 0)	/* may be spilled, see <hetmem/move.h> */
 #define HETMEM_ALLOC_KEEP	(1U << 1)	/* is never spilled, also with movable= */
 #define HETMEM_ALLOC_WHOLE	(1U << 2)	/* shares no handle with another block */
+#define HETMEM_ALLOC_SCRATCH	(1U << 3)	/* a sleep need not keep the contents */
 
 /*
  * hetmem_alloc() with options. For a private pool @stream may be captured, with or
@@ -179,9 +193,11 @@ struct hetmem_alloc_params {
  * -EINVAL: a parameter makes no sense; the text names it;
  * -E2BIG: a member of a later version is set;
  * -ENOENT: the private pool is not retained;
- * -ENOSPC: there are 65,535 pairs of private pool and stream;
- * -EOPNOTSUPP: @private_pool: not a pool; @reserve: a pool over other memory;
- * -EBUSY: the pool is asleep; @reserve is not 0, and @stream is being captured;
+ * -ENOSPC: there are 65,535 pairs of private pool and stream, or 63 tags;
+ * -EOPNOTSUPP: @private_pool: not a pool; @reserve, @tag: a pool over other memory;
+ * -EBUSY: the pool is asleep, or the blocks of @tag are; @reserve is not 0, and @stream is
+ *	being captured; the first block of a tag, between hetmem_capture_begin() and end;
+ * -EDEADLK: the first block of a tag, in a function of hetmem_on_remap();
  * -ENOMEM, -EOWNERDEAD.
  */
 int hetmem_alloc_with(struct hetmem_resource *res,
@@ -268,6 +284,12 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  * kept. During sleep an allocation returns -EBUSY, and an access faults. Wake gives the
  * addresses memory again. After an error the pools are asleep as before and hold nothing:
  * call wake again. Pinned and exported memory stays, with its contents.
+ *
+ * @tag also finds the blocks that were allocated with it, see struct hetmem_alloc_params. They
+ * sleep and wake alone: the rest of their pool stays as it is, and serves allocations. A pool
+ * that @tag names, or NULL, includes its blocks of all tags. So after a sleep of everything a
+ * program can wake one tag after the other. A tag that nothing has does nothing. A wake of some
+ * blocks of a pool stays within max=.
  *
  * With HETMEM_SLEEP_KEEP, sleep copies the contents of allocated memory to page-locked host
  * memory before it gives device memory back. Wake copies them back. The host memory has

@@ -155,7 +155,14 @@ int hm_fixed_create(struct hetmem_resource *upstream, uint64_t size,
 		    unsigned int count, bool comm,
 		    struct hetmem_resource **res);
 
+/* tags.c: hm_vmm_pool_create(), of a pool whose blocks can have tags. */
+int hm_tagged_pool_create(struct hm_provider *provider, const struct hm_pool_options *options,
+			  struct hetmem_resource **res);
+
 /* several.c: what those with several upstreams have in common. */
+
+/* Bits of a word, which tells those that were told of something. */
+#define HM_SEVERAL_MOST	64
 
 /**
  * struct hm_several - a resource with several upstreams
@@ -164,7 +171,7 @@ int hm_fixed_create(struct hetmem_resource *upstream, uint64_t size,
 struct hm_several {
 	struct hetmem_resource resource;
 	int nr;
-	struct hetmem_resource *upstreams[8];
+	struct hetmem_resource *upstreams[HM_SEVERAL_MOST];
 };
 
 int hm_several_free(struct hetmem_resource *self, void *ptr, size_t *size,

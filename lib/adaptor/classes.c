@@ -108,7 +108,9 @@ static int alloc_in(struct classes *c, unsigned int class,
 static int classes_alloc_with(struct classes *c, struct hm_ctl_alloc *arg)
 {
 	unsigned int class = class_of(c, arg->placement, arg->stream);
-	int err = alloc_in(c, class, arg);
+	int err = arg->tag ?
+		hm_error(-EOPNOTSUPP, "alloc_with: only pools over vmm() have tags") :
+		alloc_in(c, class, arg);
 
 	if (hm_unlikely(err == -ENOMEM) && trim_others(c, class))
 		err = alloc_in(c, class, arg);

@@ -35,6 +35,7 @@ enum known_flags {
 	BARE = 1,	/* zones: not filled, or in no order */
 	RECORDED = 2,
 	SLEPT = 4,	/* what was in it may be gone */
+	SCRATCH = 8,	/* no sleep keeps what is in it */
 };
 
 /**
@@ -163,7 +164,9 @@ static void mark_away(struct hm_range *range, void *arg)
 {
 	struct known_block *known = (struct known_block *)range;
 
-	if (!known->away)
+	if (known->flags & SCRATCH)
+		known->flags |= SLEPT;
+	else if (!known->away)
 		known->away = *(uint32_t *)arg;
 }
 
@@ -542,6 +545,7 @@ static int guard_make(struct guard *g, const struct hm_ctl_alloc *with,
 	}
 	*known = (struct known_block){
 		.stream = stream, .thread = hm_thread(), .front = front,
+		.flags = with && with->flags & HETMEM_ALLOC_SCRATCH ? SCRATCH : 0,
 	};
 	known->range.start = (uintptr_t)base + front;
 	known->range.end = known->range.start + size;

@@ -212,7 +212,7 @@ static bool opposite(enum hm_ctl op, enum hm_ctl *back)
 }
 
 /* The last error stays that of what failed. */
-static void put_back(struct hm_several *s, unsigned int told, enum hm_ctl op,
+static void put_back(struct hm_several *s, uint64_t told, enum hm_ctl op,
 		     void *arg)
 {
 	char text[256];
@@ -241,7 +241,7 @@ static bool is_refused(enum hm_ctl op, const void *arg)
 static int tell_all(struct hm_several *s, enum hm_ctl op, void *arg)
 {
 	int i, err, result = -EOPNOTSUPP;
-	unsigned int told = 0;
+	uint64_t told = 0;
 
 	for (i = 0; i < s->nr; i++) {
 		struct hetmem_resource *up = s->upstreams[i];
@@ -250,13 +250,13 @@ static int tell_all(struct hm_several *s, enum hm_ctl op, void *arg)
 		if (err && (err != -EOPNOTSUPP || is_refused(op, arg))) {
 			/* A pool that could not give back all sleeps as well. */
 			if (op == HM_CTL_SLEEP)
-				told |= 1U << i;
+				told |= 1ULL << i;
 			put_back(s, told, op, arg);
 			return err;
 		}
 		if (!err) {
 			result = 0;
-			told |= 1U << i;
+			told |= 1ULL << i;
 		}
 	}
 	return result;

@@ -20,6 +20,7 @@
 
 #define HM_MAX_DEVICES	64
 #define HM_REASON_LEN	224
+#define HM_TAG_LEN	32	/* of a tag, with its end */
 #define HM_HUGE_SIZE	((size_t)2 << 20)
 
 #define hm_unlikely(x)	__builtin_expect(!!(x), 0)

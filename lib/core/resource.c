@@ -157,7 +157,7 @@ int hm_resource_ctl(struct hetmem_resource *res, const char *what,
 
 int hm_alloc_placed(struct hetmem_resource *self, struct hm_ctl_alloc *arg)
 {
-	if (arg->reserve || arg->private_pool)
+	if (arg->reserve || arg->private_pool || arg->tag)
 		return -EOPNOTSUPP;
 	return self->ops->alloc(self, arg->size, arg->align, arg->stream,
 				&arg->ptr);
@@ -377,17 +377,36 @@ bool hm_has_more(const void *params, size_t known, size_t size)
 	return false;
 }
 
+/* Programs that were built before @tag have a smaller struct. */
+#define PARAMS_WITHOUT_TAG	offsetof(struct hetmem_alloc_params, tag)
+
+static const char *tag_of(const struct hetmem_alloc_params *params)
+{
+	return params->size < sizeof(*params) ? NULL : params->tag;
+}
+
+static int check_tag(const char *tag)
+{
+	if (!tag)
+		return 0;
+	if (!*tag)
+		return hm_error(-EINVAL, "alloc_with: the tag is empty: give NULL for no tag");
+	return strnlen(tag, HM_TAG_LEN) < HM_TAG_LEN ? 0 :
+		hm_error(-EINVAL, "alloc_with: the tag has more than %d bytes", HM_TAG_LEN - 1);
+}
+
 static int check_params(const struct hetmem_alloc_params *params, void **ptr)
 {
 	if (!ptr || !params)
 		return hm_error(-EINVAL, "alloc_with: %s is NULL",
 				ptr ? "params" : "ptr");
-	if (params->size < sizeof(*params))
+	if (params->size < sizeof(*params) && params->size != PARAMS_WITHOUT_TAG)
 		return hm_error(-EINVAL, "alloc_with: params->size is %zu, set it to sizeof(struct hetmem_alloc_params)",
 				params->size);
 	if (hm_has_more(params, sizeof(*params), params->size))
 		return hm_error(-E2BIG, "alloc_with: params has members that this library does not know");
-	if (params->flags & ~(HETMEM_ALLOC_MOVABLE | HETMEM_ALLOC_KEEP | HETMEM_ALLOC_WHOLE))
+	if (params->flags & ~(HETMEM_ALLOC_MOVABLE | HETMEM_ALLOC_KEEP | HETMEM_ALLOC_WHOLE |
+			       HETMEM_ALLOC_SCRATCH))
 		return hm_error(-EINVAL, "alloc_with: flags %#x are not HETMEM_ALLOC_*",
 				params->flags);
 	if (params->flags & HETMEM_ALLOC_WHOLE && !params->private_pool)
@@ -407,7 +426,7 @@ static int check_params(const struct hetmem_alloc_params *params, void **ptr)
 		return hm_error(-EINVAL, "alloc_with: reserve is less than bytes");
 	if (params->reserve && params->private_pool)
 		return hm_error(-EINVAL, "alloc_with: a private pool's blocks do not grow");
-	return 0;
+	return check_tag(tag_of(params));
 }
 
 int hetmem_alloc_with(struct hetmem_resource *res,
@@ -418,7 +437,8 @@ int hetmem_alloc_with(struct hetmem_resource *res,
 
 	if (err)
 		return err;
-	if (!params->reserve && !params->private_pool && !params->placement && !params->flags)
+	if (!params->reserve && !params->private_pool && !params->placement && !params->flags &&
+	    !tag_of(params))
 		return hetmem_alloc(res, params->bytes, params->align,
 				    params->stream, ptr);
 	arg = (struct hm_ctl_alloc){
@@ -430,6 +450,7 @@ int hetmem_alloc_with(struct hetmem_resource *res,
 		.placement = params->placement,
 		.flags = params->flags,
 		.priority = params->priority,
+		.tag = tag_of(params),
 		.stream = params->stream,
 	};
 	err = hm_resource_ctl(res, "alloc_with", HM_CTL_ALLOC_WITH, &arg);

@@ -98,9 +98,9 @@ struct hm_ctl_alloc {
 	size_t align;
 	size_t reserve;
 	uint64_t private_pool;
-	unsigned int placement;
-	unsigned int flags;
+	unsigned int placement, flags;
 	int priority;
+	const char *tag;
 	hetmem_stream stream;
 	void *ptr;
 };

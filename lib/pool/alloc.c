@@ -250,7 +250,7 @@ void hm_pool_record_all(struct pool *p)
 
 int hm_pool_may_hold(const struct pool *p, uint64_t bytes)
 {
-	const uint64_t held = p->reserved + p->busy;
+	const uint64_t held = hm_pool_held(p) + p->busy;
 	int err;
 
 	if (p->opt.max && (bytes > p->opt.max || held > p->opt.max - bytes)) {
@@ -277,6 +277,7 @@ void hm_pool_hold(struct pool *p, uint64_t bytes)
 	p->reserved += bytes;
 	if (p->reserved > p->reserved_peak)
 		p->reserved_peak = p->reserved;
+	hm_tags_hold(p->tags, bytes);
 	hm_pool_show(p);
 }
 
@@ -284,6 +285,7 @@ void hm_pool_unhold(struct pool *p, uint64_t bytes)
 {
 	p->given_back++;
 	p->reserved -= bytes;
+	hm_tags_unhold(p->tags, bytes);
 	hm_pool_show(p);
 }
 
@@ -1139,16 +1141,18 @@ static bool retry_source(struct pool *p)
 	return (p->source->retry && p->source->retry(p)) || changed;
 }
 
-int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
-		    int (*attempt)(struct pool *p, struct pool_stream *s,
-				   void *arg),
-		    void *arg, struct hm_stream **waited)
+/* As hm_pool_attempt(). What other tags have freed is tried only while no work uses it. */
+static int attempt_and_wait(struct pool *p, struct pool_stream *s, uint64_t bytes,
+			    int (*attempt)(struct pool *p, struct pool_stream *s, void *arg),
+			    void *arg, struct hm_stream **waited)
 {
 	int err = attempt(p, s, arg), wait;
 	uint64_t deadline;
 
 	if (err == -ENOMEM && retry_source(p))
 		err = attempt(p, s, arg);
+	if (err == -ENOMEM && hm_tags_relieve(p, false))
+		err = p->asleep ? hm_pool_asleep() : attempt(p, s, arg);
 	while (err == -ENOMEM && p->source->relieve && p->source->relieve(p, s, bytes))
 		err = attempt(p, s, arg);
 	if (err != -ENOMEM || p->opt.wait_ms == HM_POOL_NO_WAIT)
@@ -1167,6 +1171,18 @@ int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
 		if (err == -ENOMEM && !wait && p->source->relieve && p->source->relieve(p, s, bytes))
 			err = attempt(p, s, arg);
 	} while (err && !wait);
+	return err;
+}
+
+int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
+		    int (*attempt)(struct pool *p, struct pool_stream *s,
+				   void *arg),
+		    void *arg, struct hm_stream **waited)
+{
+	int err = attempt_and_wait(p, s, bytes, attempt, arg, waited);
+
+	if (err == -ENOMEM && p->opt.wait_ms != HM_POOL_NO_WAIT && hm_tags_relieve(p, true))
+		err = p->asleep ? hm_pool_asleep() : attempt(p, s, arg);
 	return err;
 }
 

@@ -496,6 +496,12 @@ int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size,
 
 	err = p->host && stream == HETMEM_STREAM_HOST ? 0 :
 		hm_check_owner(res->hm);
+	if (!err && hm_unlikely(__atomic_load_n(&p->tagged, __ATOMIC_RELAXED))) {
+		struct hetmem_resource *owner = p->tags->ops->owner(p->tags, ptr);
+
+		if (owner != res)
+			return owner->ops->free(owner, ptr, size, stream);
+	}
 	/* A private pool's block: nobody asks who the stream is. */
 	if (!err && hm_unlikely(__atomic_load_n(&p->nr_privates,
 						__ATOMIC_RELAXED))) {

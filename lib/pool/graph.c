@@ -697,6 +697,19 @@ static int private_retain(struct pool *p, uint64_t id)
 	return 0;
 }
 
+int hm_private_copy(const struct pool *from, struct pool *to)
+{
+	const struct graph_id *of;
+	unsigned int i, refs;
+	int err = 0;
+
+	for (i = 0; from->graphs && i < GRAPH_LISTS; i++)
+		for (of = from->graphs->ids[i]; of && !err; of = of->next)
+			for (refs = of->private ? of->refs : 0; refs && !err; refs--)
+				err = private_retain(to, of->id);
+	return err;
+}
+
 static int private_release(struct pool *p, struct pool_stream *s, uint64_t id)
 {
 	struct graph_id *of = hm_graph_id(p, id);

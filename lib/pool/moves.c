@@ -5,7 +5,7 @@
  */
 #include "pool/source.h"
 
-static int not_by_observers(const struct pool *p)
+int hm_pool_in_observer(const struct pool *p)
 {
 	return __atomic_load_n(&p->mover, __ATOMIC_RELAXED) == hm_thread() ?
 		hm_error(-EDEADLK, "pool: not in a function of hetmem_on_remap()") : 0;
@@ -14,7 +14,7 @@ static int not_by_observers(const struct pool *p)
 int hm_pool_lock_moves_within(struct pool *p, uint64_t ns)
 {
 	struct timespec end;
-	int err = not_by_observers(p);
+	int err = hm_pool_in_observer(p);
 
 	if (err)
 		return err;
@@ -33,7 +33,7 @@ int hm_pool_lock_moves_within(struct pool *p, uint64_t ns)
 
 int hm_pool_lock_moves(struct pool *p)
 {
-	int err = not_by_observers(p);
+	int err = hm_pool_in_observer(p);
 
 	if (err)
 		return err;

@@ -22,7 +22,7 @@
  * Files: pool.c creates, controls and destroys a pool. cache.c is the cached
  * path, where allocations and frees arrive. alloc.c is the slow path. block.c
  * cuts and merges, arena.c searches, index.c has the metadata, graph.c is
- * captured work. show.c publishes statistics. regions.c and vmm/ are the sources.
+ * captured work. tags.c has what pools of several tags share. show.c publishes statistics. regions.c and vmm/ are the sources.
  *
  * Locking: a stream's lock protects its cache and counters; it is held for a
  * few instructions. pool->lock protects everything else, is taken first, and
@@ -471,6 +471,9 @@ static int pool_alloc_with(struct pool *p, struct hm_ctl_alloc *arg)
 	struct pool_stream *s;
 	int err;
 
+	if (arg->tag)
+		return hm_error(-EOPNOTSUPP, "alloc_with: only pools over vmm() have tags");
+	arg->flags &= ~HETMEM_ALLOC_SCRATCH;
 	if (arg->private_pool)
 		return hm_private_alloc(p, arg);
 	if (!arg->reserve && is_flagged(p, arg))
@@ -888,7 +891,7 @@ static int put_to_sleep(struct pool *p)
 /* With both locks. Releases pool->lock while it waits and copies. */
 static int pool_go_to_sleep(struct pool *p, struct hm_ctl_sleep *arg)
 {
-	const bool keep = arg->keep;
+	const bool keep = arg->keep && !p->scratch;
 	int err = 0;
 
 	if (keep && p->source->refuses)
@@ -1066,7 +1069,10 @@ static int pool_set(struct pool *p, struct hm_ctl_set *set)
 	err = set->change(set, "pool", p->provider->total, &opt);
 	if (!err)
 		err = check_options(&opt, p->provider);
-	if (!err && p->source->addresses && opt.max > p->opt.max &&
+	/* Each tag has addresses of its own, and all of them together max=. */
+	if (p->member)
+		opt.min = 0;
+	if (!err && p->source->addresses && opt.max > p->opt.max && !p->member &&
 	    opt.max > p->source->addresses(p))
 		err = hm_error(-EINVAL, "pool: max=%llu is more than its %llu bytes of addresses: make it with reserve=",
 			       (unsigned long long)opt.max,
@@ -1088,13 +1094,10 @@ static int pool_set(struct pool *p, struct hm_ctl_set *set)
 	return err == -ENOENT ? -EOPNOTSUPP : err;
 }
 
-static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
+int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg)
 {
-	struct pool *p = to_pool(res);
-	int err = p->host ? 0 : hm_check_owner(res->hm);
+	int err;
 
-	if (err)
-		return err;
 	switch (op) {
 	case HM_CTL_OWNS:
 		return pool_owns(p, arg);
@@ -1158,6 +1161,17 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 	default:
 		return -EOPNOTSUPP;
 	}
+}
+
+/* A pool with tags is asked as a whole. */
+static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
+{
+	struct pool *p = to_pool(res);
+	int err = p->host ? 0 : hm_check_owner(res->hm);
+
+	if (err)
+		return err;
+	return p->tags && !p->member ? p->tags->ops->ctl(p->tags, op, arg) : hm_pool_ctl(p, op, arg);
 }
 
 /*
@@ -1291,8 +1305,12 @@ static void pool_destroy(struct hetmem_resource *res)
 	struct pool *p = to_pool(res);
 	struct hm_provider *provider = p->provider;
 	bool forget = hm_generation() != res->hm->generation;
+	struct hm_tags *tags = p->member ? NULL : p->tags;
+	const bool member = p->member;
 	struct live live;
 
+	if (tags)
+		tags->ops->destroy(tags);
 	if (p->host)
 		hm_fork_remove(&p->fork);
 	pool_hide(p, forget);
@@ -1309,7 +1327,9 @@ static void pool_destroy(struct hetmem_resource *res)
 	if (!forget)
 		sync_all(p, live.nr);
 	pool_free(p, forget);
-	provider->ops->destroy(provider);
+	free(tags);
+	if (!member)
+		provider->ops->destroy(provider);
 	/* Last: what fails before sets a text too. */
 	report_live(&live);
 }

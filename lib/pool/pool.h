@@ -10,8 +10,6 @@
 #include "provider/provider.h"
 #include "core/resource.h"
 
-#define HM_POOL_TAG_LEN		32
-
 /**
  * struct hm_pool_options - of one pool; zero is the default of each
  * @max: most bytes of physical memory to hold, 0: what there is. A percentage
@@ -62,7 +60,7 @@ struct hm_pool_options {
 	bool reuse_order;
 	bool prefer_time;
 	bool check;
-	char tag[HM_POOL_TAG_LEN];
+	char tag[HM_TAG_LEN];
 	uint64_t park;
 	bool park_given;
 	const char *park_dir;

@@ -10,6 +10,7 @@
 #include "pool/arena.h"
 #include "pool/pool.h"
 #include "pool/pool_stream.h"
+#include "pool/tags.h"
 
 /**
  * struct pool - one pool
@@ -36,7 +37,8 @@
  *	see enum hm_wake_step; @slept_in: by which call of hetmem_sleep(). @sleep_lock:
  *	held by a sleep, a wake and a move, taken before @lock; @mover: its hm_thread(), or 0
  * @host: works in a forked child; only then @fork is registered
- * @whole: blocks own their handles
+ * @whole: blocks own their handles; @tagged: there are tags; @member: of @tags, and not the
+ *	program's pool; @scratch: contents are never kept; @tags: NULL: no tags
  * @shared: streams share @room; @sum_due: the peak may rise; @mixing: see source.h; @published: or NULL
  */
 struct pool {
@@ -52,8 +54,8 @@ struct pool {
 	uint64_t cache_max;
 	bool asleep, saved, waking;
 	uint32_t slept_in;
-	bool host;
-	bool whole;
+	bool host, whole, tagged, member, scratch;
+	struct hm_tags *tags;
 	struct hm_published_pool *published;
 	struct hm_order order;
 	/* Written by the slow path. */
@@ -69,11 +71,8 @@ struct pool {
 	struct arena pending[NR_ZONES];
 	unsigned int turn, to_ask;
 	uint64_t cuts;
-	uint64_t reserved;
-	uint64_t busy;
-	uint64_t reserved_peak;
-	int64_t requested;
-	int64_t room;
+	uint64_t reserved, reserved_peak, busy;
+	int64_t requested, room;
 	uint64_t requested_peak, shown_peak;
 	bool shared, sum_due, mixing;
 	uint64_t failed;

@@ -232,7 +232,7 @@ static int make_pool(const struct hm_spec *spec, struct hm_provider *provider,
 	if (err)
 		return err;
 	return provider->caps & HM_PROVIDER_MAPPABLE ?
-		hm_vmm_pool_create(provider, &options, res) :
+		hm_tagged_pool_create(provider, &options, res) :
 		hm_pool_create(provider, &options, res);
 }
 

@@ -29,7 +29,7 @@ enum hm_param_type {
 	HM_PARAM_SWITCH,	/* on, off; as 1 and 0 */
 	HM_PARAM_WORD,		/* one of a few; as its index */
 	HM_PARAM_TEXT,		/* as it is */
-	HM_PARAM_TAG,		/* the same, shorter than HM_POOL_TAG_LEN */
+	HM_PARAM_TAG,		/* the same, shorter than HM_TAG_LEN */
 	HM_PARAM_DEVICES,	/* 1/2/3; as bits */
 	HM_PARAM_SIZES,		/* 64K/1M, ascending; as how many they are */
 };

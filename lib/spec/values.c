@@ -186,9 +186,9 @@ int hm_value_parse(const struct hm_param *param, const char *text,
 		snprintf(why, len, "text");
 		break;
 	case HM_PARAM_TAG:
-		good = *text && strlen(text) < HM_POOL_TAG_LEN;
+		good = *text && strlen(text) < HM_TAG_LEN;
 		snprintf(why, len, "text of at most %d characters",
-			 HM_POOL_TAG_LEN - 1);
+			 HM_TAG_LEN - 1);
 		break;
 	case HM_PARAM_DEVICES:
 		good = parse_devices(text, &value->number);

@@ -453,7 +453,7 @@ static int plan_make(struct pool *p, struct vmm_plan *best)
 
 static bool is_near_limit(const struct pool *p, uint32_t want)
 {
-	const uint64_t bytes = p->reserved + ((uint64_t)want << vmm_of(p)->shift);
+	const uint64_t bytes = hm_pool_held(p) + ((uint64_t)want << vmm_of(p)->shift);
 
 	return p->opt.max && bytes > p->opt.max / 100 * LIMIT_PERCENT;
 }

@@ -95,17 +95,20 @@ int hm_vmm_make_handle(struct pool *p, uint32_t pages, uint32_t *id)
 	*id = hm_table_get(&v->handles);
 	if (!*id)
 		return no_mappings();
+	hm_tags_lock(p->tags);
 	err = hm_pool_may_hold(p, page_bytes(v, pages));
 	if (!err) {
 		p->calls++;
 		err = hm_provider_create_handle(p->provider, page_bytes(v, pages), true,
 						&handle);
 	}
+	if (!err)
+		hm_pool_hold(p, page_bytes(v, pages));
+	hm_tags_unlock(p->tags);
 	if (err) {
 		hm_table_put(&v->handles, *id);
 		return err;
 	}
-	hm_pool_hold(p, page_bytes(v, pages));
 	*handle_at(v, *id) = (struct handle){
 		.handle = handle, .pages = pages,
 		.flags = p->opt.comm ? HANDLE_PINNED : 0,
@@ -1335,6 +1338,19 @@ static const struct source vmm_source = {
 	.tell = hm_spill_tell,
 	.moved = vmm_moved,
 };
+
+void hm_vmm_range(const struct hetmem_resource *res, uintptr_t *from, uintptr_t *to)
+{
+	const struct pool *p = to_pool((struct hetmem_resource *)res);
+
+	*from = vmm_of(p)->base;
+	*to = *from + vmm_addresses(p);
+}
+
+uint64_t hm_vmm_parked(const struct hetmem_resource *res)
+{
+	return vmm_parked(to_pool((struct hetmem_resource *)res));
+}
 
 int hm_vmm_pool_create(struct hm_provider *provider,
 		       const struct hm_pool_options *options,

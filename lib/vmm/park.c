@@ -194,8 +194,12 @@ static int has_room(const struct pool *p, const struct hm_park *park)
 {
 	uint64_t most = p->opt.max_host ? p->opt.max_host : UINT64_MAX;
 	const uint64_t available = hm_host_usable(p->res.hm);
+	const uint64_t others = hm_tags_parked(p);
 	const char *reason = "max_host=";
 
+	/* Tags share max_host=. Available memory is what all have left. */
+	if (p->opt.max_host)
+		most = most > others ? most - others : 0;
 	if (available != HETMEM_MEMORY_UNKNOWN && available + park->held < most) {
 		most = available + park->held;
 		reason = "what the host has left, less its reserve";
@@ -415,10 +419,11 @@ int hm_park_save(struct pool *p, struct hm_park **out)
 
 static uint64_t to_keep(const struct pool *p)
 {
+	const uint64_t others = hm_tags_parked(p);
 	uint64_t available;
 
 	if (p->opt.park_given)
-		return p->opt.park;
+		return p->opt.park > others ? p->opt.park - others : 0;
 	available = hm_host_usable(p->res.hm);
 	return available == HETMEM_MEMORY_UNKNOWN ? 0 : available / KEEP_SHARE;
 }

@@ -97,16 +97,23 @@ int hm_vmm_sleep(struct pool *p)
 
 static int make_memory(struct pool *p, struct handle *h)
 {
-	int err;
+	int err = 0;
 
-	/* Whatever max= is now: live memory is not refused. */
-	p->calls++;
-	err = hm_provider_create_handle(p->provider, bytes_of(p, h->pages), true, &h->handle);
-	if (err)
-		return err;
-	h->flags |= HANDLE_STUCK;
-	hm_pool_hold(p, bytes_of(p, h->pages));
-	return 0;
+	hm_tags_lock(p->tags);
+	/* Live memory is not refused, whatever max= is now: unless others have it meanwhile. */
+	if (p->tags && p->tags->bounded)
+		err = hm_pool_may_hold(p, bytes_of(p, h->pages));
+	if (!err) {
+		p->calls++;
+		err = hm_provider_create_handle(p->provider, bytes_of(p, h->pages), true,
+						&h->handle);
+	}
+	if (!err) {
+		h->flags |= HANDLE_STUCK;
+		hm_pool_hold(p, bytes_of(p, h->pages));
+	}
+	hm_tags_unlock(p->tags);
+	return err;
 }
 
 /* Maps @h, which has memory. */

@@ -28,6 +28,7 @@
 #include "pool/graph.h"
 #include "vmm/sharers.h"
 #include "vmm/spill.h"
+#include "vmm/vmm.h"
 
 /* Copies that are under way at one time: as many as hide a change of mappings. */
 #define DEPTH		4
@@ -148,9 +149,11 @@ static int device_make(struct pool *p, uint32_t pages, uint64_t *handle)
 		pthread_mutex_lock(&p->lock);
 		if (try || hm_pool_may_hold(p, bytes))
 			hm_vmm_give_back(p, bytes);
+		hm_tags_lock(p->tags);
 		err = hm_pool_may_hold(p, bytes);
 		if (!err)
 			hm_pool_hold(p, bytes);
+		hm_tags_unlock(p->tags);
 		p->calls++;
 		pthread_mutex_unlock(&p->lock);
 		if (err)
@@ -840,6 +843,26 @@ static int find_told(struct pool *p, bool sleep)
 		hm_pool_step(p, LOOK_WORK);
 	}
 	return 0;
+}
+
+int hm_vmm_copy_observers(struct hetmem_resource *from, struct hetmem_resource *to)
+{
+	struct pool *p = to_pool(from);
+	unsigned int i;
+	int err = hm_pool_lock_moves(p);
+
+	if (err)
+		return err;
+	for (i = 0; i < spill_of(p)->nr_observers && !err; i++) {
+		const struct hm_ctl_observe arg = {
+			.fn = spill_of(p)->observers[i].fn, .arg = spill_of(p)->observers[i].arg,
+			.add = true,
+		};
+
+		err = hm_spill_observe(to_pool(to), &arg);
+	}
+	hm_pool_unlock_moves(p);
+	return err;
 }
 
 void hm_spill_tell(struct pool *p, enum hetmem_remap_cause cause, bool after, int err)

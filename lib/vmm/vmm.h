@@ -13,4 +13,16 @@ int hm_vmm_pool_create(struct hm_provider *provider,
 		       const struct hm_pool_options *options,
 		       struct hetmem_resource **out);
 
+/* The addresses of a pool that hm_vmm_pool_create() made. */
+void hm_vmm_range(const struct hetmem_resource *pool, uintptr_t *from, uintptr_t *to);
+
+/* Bytes of host memory of its contents. During a sleep or a wake that excludes others. */
+uint64_t hm_vmm_parked(const struct hetmem_resource *pool);
+
+/*
+ * The functions of hetmem_on_remap() of one such pool are notified by another one, too. Waits
+ * for a move, a sleep or a wake of @from. -ENOMEM, -EDEADLK.
+ */
+int hm_vmm_copy_observers(struct hetmem_resource *from, struct hetmem_resource *to);
+
 #endif /* HETMEM_VMM_VMM_H */
