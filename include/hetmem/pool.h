@@ -331,6 +331,24 @@ int hetmem_wake(struct hetmem_resource *res, const char *tag);
 int hetmem_wake_within(struct hetmem_resource *res, const char *tag, unsigned int wait_ms);
 
 /*
+ * Copies [@ptr, @ptr + @size) of one live block to host memory at @to, as it was when the pool
+ * went to sleep with HETMEM_SLEEP_KEEP. The pool stays asleep: a checkpoint of a sleeping
+ * model takes no device memory. @ptr may be inside the block; the range ends within the bytes
+ * that were requested. Pinned, exported and spilled memory is read where it is. The call waits
+ * for a sleep or a wake of another thread. With park=PATH it reads the file. Errors, after
+ * which @to has any contents:
+ * -EINVAL: @ptr or @to is NULL; the range is not in one live block;
+ * -ENODATA: the pool is awake, or asleep without its contents; or hetmem_shrink() gave back
+ *	memory in the range;
+ * -EDEADLK: called by a function of hetmem_on_remap();
+ * -EOPNOTSUPP: not a pool over vmm();
+ * -EIO: the driver or the file failed;
+ * -ENOMEM: no host memory for the copy;
+ * -EOWNERDEAD.
+ */
+int hetmem_parked_read(struct hetmem_resource *res, const void *ptr, void *to, size_t size);
+
+/*
  * Memory of captured graphs. Allocations on @stream between begin and end belong to
  * the graphs @id. Graphs can be launched many times, so only captures with @id reuse
  * that memory after a free. Release ends this: all allocations can reuse the memory

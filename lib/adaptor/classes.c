@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 #include "adaptor/adaptor.h"
+#include "core/parked.h"
 #include "core/shrink.h"
 #include "provider/arenas.h"
 
@@ -377,6 +378,8 @@ static int classes_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return classes_grow(c, arg);
 	case HM_CTL_SHRINK:
 		return ask_owner(c, ((struct hm_ctl_shrink *)arg)->ptr, op, arg);
+	case HM_CTL_PARKED_READ:
+		return ask_owner(c, ((struct hm_ctl_parked *)arg)->ptr, op, arg);
 	case HM_CTL_POLL:
 		return classes_poll(c);
 	case HM_CTL_PIN_COMM:

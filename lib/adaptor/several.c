@@ -10,6 +10,7 @@
 
 #include "adaptor/adaptor.h"
 #include "core/move.h"
+#include "core/parked.h"
 #include "core/shrink.h"
 #include "core/snapshot.h"
 
@@ -425,6 +426,8 @@ int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 				 arg);
 	case HM_CTL_SHRINK:
 		return ask_owner(s, ((struct hm_ctl_shrink *)arg)->ptr, true, op, arg);
+	case HM_CTL_PARKED_READ:
+		return ask_owner(s, ((struct hm_ctl_parked *)arg)->ptr, false, op, arg);
 	case HM_CTL_SEGMENTS:
 		return ask_owner(s, ((struct hm_ctl_segments *)arg)->ptr,
 				 false, op, arg);

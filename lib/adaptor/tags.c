@@ -19,6 +19,7 @@
 
 #include "adaptor/adaptor.h"
 #include "core/move.h"
+#include "core/parked.h"
 #include "core/shrink.h"
 #include "core/snapshot.h"
 #include "pool/pool_impl.h"
@@ -457,6 +458,8 @@ static int tags_ctl(struct hm_tags *shared, enum hm_ctl op, void *arg)
 		return ask_owner(t, ((struct hm_ctl_grow *)arg)->ptr, op, arg);
 	case HM_CTL_SHRINK:
 		return ask_owner(t, ((struct hm_ctl_shrink *)arg)->ptr, op, arg);
+	case HM_CTL_PARKED_READ:
+		return ask_owner(t, ((struct hm_ctl_parked *)arg)->ptr, op, arg);
 	case HM_CTL_SEGMENTS:
 		return ask_owner(t, ((struct hm_ctl_segments *)arg)->ptr, op, arg);
 	case HM_CTL_EXPORT:

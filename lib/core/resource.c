@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/move.h"
+#include "core/parked.h"
 #include "core/shrink.h"
 #include "core/snapshot.h"
 
@@ -560,6 +561,26 @@ int hetmem_wake_within(struct hetmem_resource *res, const char *tag, unsigned in
 			pause = deadline - ended;
 		nanosleep(&(struct timespec){ pause / 1000000000, pause % 1000000000 }, NULL);
 	}
+}
+
+int hetmem_parked_read(struct hetmem_resource *res, const void *ptr, void *to, size_t size)
+{
+	struct hm_ctl_owns owns = { .ptr = ptr };
+	struct hm_ctl_parked arg = { .ptr = ptr, .size = size, .to = to };
+	size_t left;
+	int err;
+
+	if (!ptr || (!to && size))
+		return hm_error(-EINVAL, "parked_read: %s is NULL", ptr ? "to" : "ptr");
+	err = hm_resource_ctl(res, "parked_read", HM_CTL_OWNS, &owns);
+	if (err)
+		return err == -ENOENT ? hm_error(-EINVAL, "parked_read: %p is in no live block",
+						 ptr) : err;
+	left = (char *)owns.base + owns.asked - (const char *)ptr;
+	if (left > owns.asked || size > left)
+		return hm_error(-EINVAL, "parked_read: %zu bytes from %p on end beyond the block of %zu bytes at %p",
+				size, ptr, owns.asked, owns.base);
+	return hm_resource_ctl(res, "parked_read", HM_CTL_PARKED_READ, &arg);
 }
 
 static int move(struct hetmem_resource *res, const char *what, enum hm_move how, void *ptr,

@@ -30,8 +30,8 @@ enum hm_ctl {
 	HM_CTL_SHRINK,		/* [struct hm_ctl_shrink] core/shrink.h */
 	HM_CTL_SEGMENTS,	/* [struct hm_ctl_segments] */
 	HM_CTL_PIN_COMM,	/* [struct hm_ctl_stream] stream is not used */
-	HM_CTL_SLEEP,		/* [struct hm_ctl_sleep] core/snapshot.h */
-	HM_CTL_WAKE,		/* [struct hm_ctl_sleep] */
+	HM_CTL_SLEEP, HM_CTL_WAKE,	/* [struct hm_ctl_sleep] core/snapshot.h */
+	HM_CTL_PARKED_READ,	/* [struct hm_ctl_parked] core/parked.h */
 	HM_CTL_CAPTURE_BEGIN,	/* [struct hm_ctl_capture] */
 	HM_CTL_CAPTURE_END,	/* [struct hm_ctl_capture] */
 	HM_CTL_CAPTURE_RELEASE,	/* [struct hm_ctl_capture] */

@@ -1135,6 +1135,8 @@ int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg)
 	case HM_CTL_SLEEP:
 	case HM_CTL_WAKE:
 		return pool_sleep_or_wake(p, arg, op == HM_CTL_WAKE);
+	case HM_CTL_PARKED_READ:
+		return hm_pool_parked_read(p, arg);
 	case HM_CTL_EXPORT:
 		return pool_export(p, arg);
 	case HM_CTL_MOVE:

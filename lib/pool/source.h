@@ -7,6 +7,7 @@
 #define HETMEM_POOL_SOURCE_H
 
 #include "core/move.h"
+#include "core/parked.h"
 #include "pool/pool_impl.h"
 
 /* Units: a smaller rest of a large block is not worth a descriptor. */
@@ -59,6 +60,9 @@
  * @save, @load: the contents of live blocks, before @sleep and after @wake. Nobody
  *	allocates meanwhile. They release the lock. After an error all is as it was.
  * @loaded: contents that were loaded need not be saved any more. Likewise.
+ * @read: the contents that @save saved, while these are there. With both locks, of which it
+ *	releases pool->lock. Memory that a sleep leaves in place is read there. -ENODATA: there
+ *	is no memory.
  * @idle: gives back a piece of the host memory that contents were saved in; @all: also
  *	of what is kept for the next time. Releases the lock. Returns whether there may be
  *	more.
@@ -116,6 +120,7 @@ struct source {
 	int (*save)(struct pool *p);
 	int (*load)(struct pool *p);
 	void (*loaded)(struct pool *p);
+	int (*read)(struct pool *p, const struct hm_ctl_parked *arg);
 	bool (*idle)(struct pool *p, bool all);
 	uint64_t (*parked)(const struct pool *p);
 	int (*export)(struct pool *p, struct block *b,
@@ -191,6 +196,9 @@ static inline bool source_may_have(const struct pool *p, const struct pool_strea
 int hm_pool_lock_moves(struct pool *p);
 int hm_pool_lock_moves_within(struct pool *p, uint64_t ns);
 void hm_pool_unlock_moves(struct pool *p);
+
+/* parked.c: HM_CTL_PARKED_READ. */
+int hm_pool_parked_read(struct pool *p, const struct hm_ctl_parked *arg);
 
 /* alloc.c: the rest of a free, for a BUSY block that forget() did not give back. */
 void hm_pool_let_go(struct pool *p, struct block *b);

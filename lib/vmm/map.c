@@ -1135,6 +1135,11 @@ static void vmm_loaded(struct pool *p)
 	hm_park_end(p, vmm_of(p)->park);
 }
 
+static int vmm_read(struct pool *p, const struct hm_ctl_parked *arg)
+{
+	return hm_park_read(p, vmm_of(p)->park, arg);
+}
+
 static bool vmm_idle(struct pool *p, bool all)
 {
 	bool more = hm_park_shrink(p, vmm_of(p)->park, all);
@@ -1322,6 +1327,7 @@ static const struct source vmm_source = {
 	.save = vmm_save,
 	.load = vmm_load,
 	.loaded = vmm_loaded,
+	.read = vmm_read,
 	.idle = vmm_idle,
 	.parked = vmm_parked,
 	.small = vmm_small,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /* Parked contents: see park.h. The file of park=PATH is in park_file.c. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "driver/check.h"
 #include "platform/platform.h"
@@ -414,6 +415,134 @@ int hm_park_save(struct pool *p, struct hm_park **out)
 	pthread_mutex_lock(&p->lock);
 	vmm_of(p)->copying = false;
 	park->is_used = !err;
+	return err;
+}
+
+/* The span that has @addr; or NULL, and *@next is where the next one begins. */
+static const struct hm_span *span_around(const struct hm_park *park, uint64_t addr,
+					 uint64_t *next)
+{
+	size_t low = 0, high = park->nr_spans, mid;
+
+	/* Spans before @low begin at @addr or before it, the others behind it. */
+	while (low < high) {
+		mid = low + (high - low) / 2;
+		if (park->spans[mid].addr <= addr)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	*next = low < park->nr_spans ? park->spans[low].addr : UINT64_MAX;
+	if (!low || addr - park->spans[low - 1].addr >= park->spans[low - 1].bytes)
+		return NULL;
+	return &park->spans[low - 1];
+}
+
+/* Pieces fill one after the other. */
+static void read_pieces(const struct hm_park *park, uint64_t at, uint64_t bytes, char *to)
+{
+	const struct piece *piece = park->pieces;
+	uint64_t n;
+
+	for (; at >= piece->bytes; piece++)
+		at -= piece->bytes;
+	for (; bytes; piece++, at = 0) {
+		n = piece->bytes - at < bytes ? piece->bytes - at : bytes;
+		memcpy(to, (char *)piece->ptr + at, n);
+		to += n;
+		bytes -= n;
+	}
+}
+
+/*
+ * Bytes from @addr on that are in one handle which the sleep left in place; 0: the addresses
+ * have no memory. With the lock.
+ */
+static uint64_t in_place(const struct pool *p, uint64_t addr)
+{
+	const struct vmm *v = vmm_of(p);
+	const uint32_t page = page_of(v, addr);
+	const struct mapping *m;
+	const struct handle *h;
+
+	if (!v->map[page] || hm_vmm_is_apart(v, page))
+		return 0;
+	m = mapping_at(v, v->map[page]);
+	h = handle_at(v, m->handle);
+	if (h->flags & (HANDLE_ASLEEP | HANDLE_TORN))
+		return 0;
+	return page_addr(v, m->page + h->pages) - addr;
+}
+
+static int read_in_place(struct pool *p, struct hm_park *park, uint64_t addr, uint64_t bytes,
+			 void *to)
+{
+	const struct hm_driver *d = &p->res.hm->driver;
+	struct hm_context saved;
+	CUresult res, sync;
+	int err;
+
+	err = hm_provider_enter(p->provider, &saved);
+	if (err)
+		return err;
+	err = make_stream(park, d);
+	if (!err) {
+		hm_check_parks(p->res.hm, park->stream, true);
+		res = d->cuMemcpyAsync((uintptr_t)to, addr, bytes, park->stream);
+		hm_check_parks(p->res.hm, park->stream, false);
+		sync = hm_park_finish(d, park->stream);
+		if (res || sync)
+			err = hm_driver_error(d, res ? "cuMemcpyAsync" : "cuStreamSynchronize",
+					      res ? res : sync);
+	}
+	hm_context_leave(p->res.hm, &saved);
+	return err;
+}
+
+/* Up to *@bytes from @addr on: in *@bytes, how many. With both locks; releases pool->lock. */
+static int read_next(struct pool *p, struct hm_park *park, uint64_t addr, uint64_t *bytes,
+		     void *to)
+{
+	uint64_t next, most, at;
+	const struct hm_span *s = span_around(park, addr, &next);
+	int err = 0;
+
+	if (s)
+		most = s->addr + s->bytes - addr;
+	else
+		most = in_place(p, addr);
+	if (!most)
+		return hm_error(-ENODATA, "parked_read: the block has no memory at %#llx",
+				(unsigned long long)addr);
+	if (!s && most > next - addr)
+		most = next - addr;
+	if (*bytes > most)
+		*bytes = most;
+	pthread_mutex_unlock(&p->lock);
+	if (!s) {
+		err = read_in_place(p, park, addr, *bytes, to);
+	} else {
+		at = s->at + (addr - s->addr);
+		if (park->file)
+			err = hm_park_file_read(p, park->file, at, *bytes, to);
+		else
+			read_pieces(park, at, *bytes, to);
+	}
+	pthread_mutex_lock(&p->lock);
+	return err;
+}
+
+int hm_park_read(struct pool *p, struct hm_park *park, const struct hm_ctl_parked *arg)
+{
+	uint64_t done, n;
+	int err = 0;
+
+	vmm_of(p)->copying = true;
+	for (done = 0; done < arg->size && !err; done += n) {
+		n = arg->size - done;
+		err = read_next(p, park, (uintptr_t)arg->ptr + done, &n, (char *)arg->to + done);
+	}
+	vmm_of(p)->copying = false;
 	return err;
 }
 

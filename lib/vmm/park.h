@@ -11,6 +11,7 @@
 #ifndef HETMEM_VMM_PARK_H
 #define HETMEM_VMM_PARK_H
 
+#include "core/parked.h"
 #include "pool/pool_impl.h"
 
 struct hm_park;
@@ -33,6 +34,13 @@ int hm_park_load(struct pool *p, struct hm_park *park);
 
 /* Contents that were loaded are saved no more. With both locks; releases pool->lock. */
 void hm_park_end(struct pool *p, struct hm_park *park);
+
+/*
+ * Copies saved contents of a live block, as @arg says, while the pool sleeps. Memory that the
+ * sleep left in place is copied from there. With both locks; releases pool->lock. -ENODATA: a
+ * part of the block has no memory; -EIO: the driver or the file failed.
+ */
+int hm_park_read(struct pool *p, struct hm_park *park, const struct hm_ctl_parked *arg);
 
 /*
  * Gives one piece of host memory back that is not to be kept; @all: is not needed now.

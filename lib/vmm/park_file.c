@@ -539,11 +539,47 @@ int hm_park_file_save(struct pool *p, const struct hm_contents *c, struct hm_par
 	return err;
 }
 
+static int check_there(const struct pool *p, const struct hm_park_file *f, const char *what)
+{
+	return is_there(f) ? 0 :
+		hm_error(-EIO, "%s: the file in %s was closed by the program, and the contents are lost with it",
+			 what, p->opt.park_dir);
+}
+
 int hm_park_file_load(struct pool *p, const struct hm_contents *c, struct hm_park_file *f)
 {
 	struct job job = { .p = p, .c = c, .f = f };
+	int err = check_there(p, f, "wake");
 
-	return is_there(f) ? copy_all(&job) :
-		hm_error(-EIO, "wake: the file in %s was closed by the program, and the contents are lost with it",
-			 p->opt.park_dir);
+	return err ? err : copy_all(&job);
+}
+
+/* Direct access takes whole units of the file, and memory at such a boundary. */
+int hm_park_file_read(struct pool *p, struct hm_park_file *f, uint64_t at, uint64_t bytes,
+		      void *to)
+{
+	const struct job job = { .p = p, .f = f };
+	const uint64_t room = bytes < PIECE_BYTES - FILE_UNIT ?
+		(bytes + 2 * FILE_UNIT - 1) & ~(FILE_UNIT - 1) : PIECE_BYTES;
+	const uint64_t end = at + bytes;
+	uint64_t first, unit, n;
+	int err = check_there(p, f, "parked_read");
+	void *buf;
+
+	if (err)
+		return err;
+	if (posix_memalign(&buf, FILE_UNIT, room))
+		return hm_error(-ENOMEM, "parked_read: no host memory");
+	for (; at < end && !err; at += n) {
+		first = at & ~(FILE_UNIT - 1);
+		n = end - at < room - (at - first) ? end - at : room - (at - first);
+		unit = (at - first + n + FILE_UNIT - 1) & ~(FILE_UNIT - 1);
+		err = transfer_piece(&job, buf, first, unit);
+		if (!err)
+			memcpy((char *)to + (bytes - (end - at)), (char *)buf + (at - first), n);
+		if (!err)
+			err = drop_cache(&job, first, unit);
+	}
+	free(buf);
+	return err;
 }

@@ -57,6 +57,13 @@ int hm_park_file_save(struct pool *p, const struct hm_contents *c, struct hm_par
 /* Reads all back. -ENOMEM, -EIO: the contents are still in the file. */
 int hm_park_file_load(struct pool *p, const struct hm_contents *c, struct hm_park_file *f);
 
+/*
+ * Reads [@at, @at + @bytes) of the contents to host memory. -ENOMEM, -EIO. They stay in the
+ * file.
+ */
+int hm_park_file_read(struct pool *p, struct hm_park_file *f, uint64_t at, uint64_t bytes,
+		      void *to);
+
 /* The contents are lost. NULL does nothing. */
 void hm_park_file_close(struct hm_park_file *f);
 

@@ -356,6 +356,16 @@ class Block(_Single):
             raise ValueError("the range ends with the block, or beyond: shrink()")
         self._call("hetmem_shrink", word(offset), word(length), stream_handle(stream))
 
+    def parked(self, offset: int = 0, length: int | None = None) -> bytearray:
+        """The contents, while the pool sleeps with them. The pool stays asleep.
+
+        @offset, @length: a part of the block; None: the rest.
+        """
+        size = self.size - offset if length is None else length
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise ValueError(f"{length} bytes at {offset} are not in {self.size}")
+        return self.resource.parked_read(self._address() + offset, size)
+
     def spill(self, wait: bool = True) -> None:
         """Moves the block to the host. Without @wait it only begins."""
         self._call("hetmem_spill" if wait else "hetmem_spill_async")
@@ -634,6 +644,15 @@ class Resource(_Single):
             except OutOfMemoryError:
                 if part == left:
                     raise
+
+    def parked_read(self, ptr: int, size: int) -> bytearray:
+        """Block.parked() of an address."""
+        number = word(size)
+        made = bytearray(number)
+        kind: Any = ctypes.c_ubyte * number
+        to = ctypes.addressof(kind.from_buffer(made)) if number else None
+        self._call("hetmem_parked_read", word(ptr), to, number)
+        return made
 
     def spill(self, ptr: int, wait: bool = True) -> None:
         """Block.spill() of an address."""
