@@ -23,6 +23,7 @@
 #define HM_TAG_LEN	32	/* of a tag, with its end */
 #define HM_HUGE_SIZE	((size_t)2 << 20)
 
+#define hm_likely(x)	__builtin_expect(!!(x), 1)
 #define hm_unlikely(x)	__builtin_expect(!!(x), 0)
 
 /*

@@ -82,7 +82,7 @@ static inline int alloc(struct hetmem_resource *res, size_t size, size_t align,
 	if (align < HETMEM_ALIGNMENT)
 		align = HETMEM_ALIGNMENT;
 	/* A pointer that differs from others; what is behind it is ours. */
-	return res->ops->alloc(res, size ? size : 1, align, stream, ptr);
+	return res->ops->alloc(res, size + !size, align, stream, ptr);
 }
 
 /* These two are apart, so that the cached path saves no registers. */
@@ -113,6 +113,13 @@ static int free_beside_callback(struct hetmem_resource *res, void *ptr,
 	return res->ops->free(res, ptr, &size, stream);
 }
 
+__attribute__((noinline))
+static int free_of_size(struct hetmem_resource *res, void *ptr, size_t size,
+			hetmem_stream stream)
+{
+	return res->ops->free(res, ptr, &size, stream);
+}
+
 int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
 		 hetmem_stream stream, void **ptr)
 {
@@ -136,7 +143,9 @@ int hetmem_free(struct hetmem_resource *res, void *ptr, size_t size,
 		return 0;
 	if (any_callback())
 		return free_beside_callback(res, ptr, size, stream);
-	return res->ops->free(res, ptr, &size, stream);
+	if (hm_likely(res->ops->put))
+		return res->ops->put(res, ptr, size, stream);
+	return free_of_size(res, ptr, size, stream);
 }
 
 int hm_resource_ctl(struct hetmem_resource *res, const char *what,

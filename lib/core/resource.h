@@ -181,6 +181,7 @@ struct hm_ctl_trace {
  *	after all uses; HETMEM_STREAM_UNKNOWN: the allocation's and all that
  *	were recorded. Never waits for a device. After an error nothing has
  *	changed, *@size excepted. -EINVAL: no such block, or a wrong size.
+ * @put: free() that does not return the size; or NULL
  * @ctl: 0 or a negative errno; -EOPNOTSUPP where nobody down the stack knows.
  * @destroy: frees all, @self included, @upstream not. Live blocks are
  *	reported and freed. In a forked child it only forgets.
@@ -190,10 +191,10 @@ struct hm_ctl_trace {
  */
 struct hm_resource_ops {
 	const char *name;
-	int (*alloc)(struct hetmem_resource *self, size_t size, size_t align,
-		     hetmem_stream stream, void **ptr);
-	int (*free)(struct hetmem_resource *self, void *ptr, size_t *size,
-		    hetmem_stream stream);
+	int (*alloc)(struct hetmem_resource *self, size_t size, size_t align, hetmem_stream stream,
+		     void **ptr);
+	int (*free)(struct hetmem_resource *self, void *ptr, size_t *size, hetmem_stream stream);
+	int (*put)(struct hetmem_resource *self, void *ptr, size_t size, hetmem_stream stream);
 	int (*ctl)(struct hetmem_resource *self, enum hm_ctl op, void *arg);
 	void (*destroy)(struct hetmem_resource *self);
 };
@@ -234,7 +235,6 @@ void hm_callback_leave(struct hm_callback *callback);
  * text for -EOPNOTSUPP.
  */
 int hm_resource_ctl(struct hetmem_resource *res, const char *what, enum hm_ctl op, void *arg);
-
 /* HM_CTL_ALLOC_WITH of a resource with no options: a placement alone changes nothing. */
 int hm_alloc_placed(struct hetmem_resource *self, struct hm_ctl_alloc *arg);
 

@@ -10,6 +10,7 @@
 
 #include "core/nvtx.h"
 #include "pool/graph.h"
+#include "pool/hash.h"
 #include "pool/show.h"
 #include "pool/source.h"
 #include "provider/gate.h"
@@ -1429,7 +1430,7 @@ static void bury_stream(struct pool *p, struct pool_stream *s)
 		return;
 	/* As for one that is retired: before its lock is taken. */
 	if (s->s.lost)
-		__atomic_add_fetch(&p->order.epoch, 1, __ATOMIC_ACQ_REL);
+		hm_order_change(&p->order);
 	if (s->first_use || hm_stream_flush_piece(p, s, 0))
 		return;
 	for (zone = 0; zone < NR_ZONES; zone++)

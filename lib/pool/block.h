@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Blocks: their descriptors, the hash that finds one by its address, and the
- * functions that cut and merge them. pool.c has the design. Unless a comment says
+ * Blocks: their descriptors and the functions that cut and merge them. pool.c has
+ * the design, hash.h the hash that finds a block by its address. Unless a comment says
  * otherwise, the caller holds pool->lock.
  */
 #ifndef HETMEM_POOL_BLOCK_H
@@ -53,6 +53,7 @@ enum block_state {
  *	@right the graph that it belongs to, or, of a movable one, its entry in
  *	vmm/movable.c. BUSY and about to be live: @right likewise.
  * @stream: index. Free: the tag's. Live: the stream it was allocated on.
+ * @kind: @stream, @state and @flags at once
  * @pos: free: the tag's position. Live: serial of that stream; of a graph: see graph.c.
  */
 struct block {
@@ -64,11 +65,22 @@ struct block {
 	uint32_t chain;
 	uint32_t left;
 	uint32_t right;
-	uint16_t stream;
-	uint8_t state;
-	uint8_t flags;
+	union {
+		struct {
+			uint16_t stream;
+			uint8_t state;
+			uint8_t flags;
+		};
+		uint32_t kind;
+	};
 	uint64_t pos;
 };
+
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define BLOCK_KIND(stream, state)	((uint32_t)(stream) << 16 | (uint32_t)(state) << 8)
+#else
+#define BLOCK_KIND(stream, state)	((uint32_t)(stream) | (uint32_t)(state) << 16)
+#endif
 
 _Static_assert(sizeof(struct block) == 48, "a block's metadata");
 
@@ -165,32 +177,6 @@ void hm_names_free(struct pool *p);
 uint32_t hm_name_get(struct pool *p, unsigned int home);
 void hm_name_put(struct pool *p, uint32_t id);
 unsigned int hm_name_home(const struct pool *p, uint32_t id);
-
-/* index.c: the hash of LIVE and CACHED blocks by address. */
-
-/*
- * An outgrown one is kept, as @old: lockless readers may still use it. @moved:
- * its heads before this one are empty, what they had is here.
- */
-struct hash {
-	struct hash *old;
-	unsigned int bits;
-	uint32_t moved;
-	uint32_t heads[] __attribute__((aligned(64)));
-};
-
-int hm_hash_init(struct pool *p);
-void hm_hash_free(struct pool *p);
-void hm_hash_add(struct pool *p, struct block *b);
-void hm_hash_remove(struct pool *p, struct block *b);
-/*
- * Returns the LIVE or CACHED block that begins at @addr, or NULL. Needs no
- * lock, but can then miss the block or return a stale descriptor.
- */
-struct block *hm_block_find(const struct pool *p, uint64_t addr);
-struct block *hm_block_find_locked(const struct pool *p, uint64_t addr);
-/* Under the lock: the LIVE block that begins at @addr, or NULL. */
-struct block *hm_block_find_live(const struct pool *p, uint64_t addr);
 
 /* Bytes of all metadata. */
 uint64_t hm_pool_metadata(const struct pool *p);

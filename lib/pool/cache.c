@@ -12,6 +12,7 @@
 
 #include "driver/check.h"
 #include "pool/graph.h"
+#include "pool/hash.h"
 
 /* A cached block is at most so many times as large as what is asked for. */
 #define FIT		2
@@ -66,27 +67,104 @@ static bool may_exceed(const struct pool_stream *s, uint32_t more)
 		excess <= s->requested >> UNIT_SHIFT);
 }
 
-/* The first list from @from to @last that has blocks, or 0. */
-static uint32_t cache_next(const struct pool_stream *s, uint32_t from, uint32_t last)
-{
-	uint32_t word = from / 64, bin;
-	uint64_t bits = s->cache_map[word] & ~0ULL << from % 64;
+/**
+ * struct hit - a call that may be served by the cache of the thread's own stream
+ * @s, @epoch, @id: the stream, as the thread knew it
+ *
+ * A hit calls the driver, and nothing else. All that is needed after that call is here: in
+ * registers, the compiler would save twelve of them to have room.
+ */
+struct hit {
+	struct pool *p;
+	size_t size;
+	size_t align;
+	hetmem_stream stream;
+	void *ptr;
+	struct pool_stream *s;
+	uint64_t epoch;
+	uint64_t id;
+};
 
-	while (!bits && ++word <= last / 64)
+static inline void hit_set(struct hit *h, struct hetmem_resource *res, void *ptr, size_t size,
+			   size_t align, hetmem_stream stream)
+{
+	h->p = to_pool(res);
+	h->size = size;
+	h->align = align;
+	h->stream = stream;
+	h->ptr = ptr;
+}
+
+/*
+ * Looks h->stream up, and takes its lock. False, without the lock: it is not as the thread
+ * knew it, has no cache, or is another thread's: that allocated on it last, or uses it now.
+ */
+static inline __attribute__((always_inline)) bool hit_begin(struct hit *h)
+{
+	const struct hm_stream_key *key = hm_stream_quick(&h->p->order, h->stream);
+	const struct pool_stream *s;
+	bool still;
+
+	if (hm_unlikely(!key))
+		return false;
+	h->s = (struct pool_stream *)key->stream;
+	h->epoch = key->epoch;
+	h->id = key->id;
+	still = hm_stream_still(key->get_id, h->stream, h->id);
+	__asm__("" : "+m" (*h));
+	if (hm_unlikely(!still) || hm_unlikely(!stream_trylock(h->s)))
+		return false;
+	s = h->s;
+	if (hm_likely(h->epoch == pool_epoch(h->p)) && hm_likely(s->cache) &&
+	    hm_likely(__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == &hm_stream_front))
+		return true;
+	stream_unlock(h->s);
+	return false;
+}
+
+/* Whether @b is live at @addr, on the stream @index, with nothing special about it. */
+static inline bool block_is_plain(const struct block *b, uint64_t addr, unsigned int index)
+{
+	return block_is_at(b, addr) &&
+	       __atomic_load_n(&b->kind, __ATOMIC_ACQUIRE) == BLOCK_KIND(index, BLOCK_LIVE);
+}
+
+/*
+ * The first list from @from to @last that has blocks, or 0. A hit leaves the bit of a list
+ * that has no more: this clears it.
+ */
+static uint32_t cache_next(struct pool_stream *s, uint32_t from, uint32_t last)
+{
+	uint32_t word, bin;
+	uint64_t bits;
+
+	for (word = from / 64; word <= last / 64; word++) {
 		bits = s->cache_map[word];
-	bin = bits ? word * 64 + __builtin_ctzll(bits) : 0;
-	return bin <= last ? bin : 0;
+		if (word == from / 64)
+			bits &= ~0ULL << from % 64;
+		for (; bits; bits &= bits - 1) {
+			bin = word * 64 + __builtin_ctzll(bits);
+			if (bin > last)
+				return 0;
+			if (s->cache[bin])
+				return bin;
+			s->cache_map[word] &= ~(1ULL << bin % 64);
+		}
+	}
+	return 0;
 }
 
 /*
  * The list for @units, or if that is empty the next that may serve: sizes that
  * come once each would find nothing otherwise. 0: none has blocks.
  */
-static uint32_t cache_fit(const struct pool_stream *s, uint32_t units)
+static uint32_t cache_fit(struct pool_stream *s, uint32_t units)
 {
 	uint32_t last = units * (s->churn ? CHURN_FIT : FIT), bin;
 
-	if (s->cache_map[units / 64] >> units % 64 & 1)
+	if (!s->cache)
+		return 0;
+	if (s->cache[units])
 		return units;
 	bin = cache_next(s, units, last < NR_BINS ? last : NR_BINS - 1);
 	return bin && may_exceed(s, bin - units) ? bin : 0;
@@ -133,22 +211,34 @@ void hm_pool_return_excess(struct pool *p, struct pool_stream *s,
 				   __ATOMIC_RELAXED);
 }
 
+/* First in the list of @units: a block that is freed on @s at @pos. */
+static inline void cache_put(struct pool_stream *s, struct block *b, uint32_t id, uint32_t units,
+			     uint64_t pos, uint64_t bytes, uint64_t asked)
+{
+	const uint32_t next = s->cache[units];
+
+	__atomic_store_n(&b->pos, pos, __ATOMIC_RELAXED);
+	b->right = next;
+	s->cache[units] = id;
+	if (!next)
+		s->cache_map[units / 64] |= 1ULL << units % 64;
+	stream_set_cached(s, s->cached + bytes);
+	stream_sub_requested(s, asked);
+	stream_count_free(s);
+	if (hm_unlikely(s->churn < MAX_CHURN))
+		s->churn++;
+	block_set_state(b, BLOCK_CACHED);
+}
+
 /* A BUSY block that is freed on @s. */
 static void cache_push(struct pool *p, struct pool_stream *s, struct block *b)
 {
-	uint64_t bytes = block_bytes(b);
+	const uint64_t bytes = block_bytes(b);
 
 	hm_pool_return_excess(p, s, b);
-	__atomic_store_n(&b->pos, hm_stream_next_pos(&s->s), __ATOMIC_RELAXED);
-	b->right = s->cache[b->units];
-	s->cache[b->units] = block_id(p, b);
-	s->cache_map[b->units / 64] |= 1ULL << b->units % 64;
-	stream_set_cached(s, s->cached + bytes);
-	stream_sub_requested(s, bytes - b->slack);
-	stream_count_free(s);
-	s->churn += s->churn < MAX_CHURN;
 	__atomic_store_n(&b->stream, s->s.index, __ATOMIC_RELAXED);
-	block_set_state(b, BLOCK_CACHED);
+	cache_put(s, b, block_id(p, b), b->units, hm_stream_next_pos(&s->s), bytes,
+		  bytes - b->slack);
 }
 
 /* What is on the list; then it is @empty: of this stream, or closed. */
@@ -251,10 +341,29 @@ int alloc_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	return err;
 }
 
-static int alloc_cached(struct hetmem_resource *res, size_t size, size_t align,
-			hetmem_stream stream, void **ptr)
+/*
+ * Gives out @b, which was in the cache of @s. Under its lock. Returns whether
+ * hm_stream_end_batch() is to be called.
+ */
+static inline bool give(struct pool_stream *s, struct block *b, uint64_t bytes, size_t size,
+			void **ptr)
 {
-	struct pool *p = to_pool(res);
+	const int32_t batch = s->batch - 1;
+
+	/* A walk reads these. */
+	__atomic_store_n(&b->slack, bytes - size, __ATOMIC_RELAXED);
+	__atomic_store_n(&b->pos, s->s.serial, __ATOMIC_RELAXED);
+	b->left = 0;
+	stream_add_requested(s, size);
+	__atomic_store_n(&s->batch, batch, __ATOMIC_RELAXED);
+	*ptr = (void *)(uintptr_t)b->addr;
+	block_set_state(b, BLOCK_LIVE);
+	return batch < 0;
+}
+
+static int alloc_cached(struct pool *p, size_t size, size_t align, hetmem_stream stream,
+			void **ptr)
+{
 	uint64_t epoch = pool_epoch(p);
 	struct pool_stream *s;
 	uint32_t units;
@@ -262,7 +371,7 @@ static int alloc_cached(struct hetmem_resource *res, size_t size, size_t align,
 	int err;
 
 	err = p->host && stream == HETMEM_STREAM_HOST ? 0 :
-		hm_check_owner(res->hm);
+		hm_check_owner(p->res.hm);
 	if (!err)
 		err = hm_stream_get(&p->order, stream,
 				    (struct hm_stream **)&s);
@@ -272,8 +381,8 @@ static int alloc_cached(struct hetmem_resource *res, size_t size, size_t align,
 	    hm_unlikely(__atomic_load_n(&s->graph, __ATOMIC_RELAXED)))
 		return alloc_slow(p, s, epoch, size, align, stream, ptr);
 	units = units_of(size);
-	if (hm_unlikely(__atomic_load_n(&s->owner, __ATOMIC_RELAXED) != &hm_stream_keys))
-		__atomic_store_n(&s->owner, &hm_stream_keys, __ATOMIC_RELAXED);
+	if (hm_unlikely(__atomic_load_n(&s->owner, __ATOMIC_RELAXED) != &hm_stream_front))
+		__atomic_store_n(&s->owner, &hm_stream_front, __ATOMIC_RELAXED);
 	stream_lock(s);
 	b = hm_unlikely(epoch != pool_epoch(p)) ? NULL : cache_pop(p, s, units);
 	/* A pool that sleeps gives out nothing that was cached. */
@@ -285,17 +394,22 @@ static int alloc_cached(struct hetmem_resource *res, size_t size, size_t align,
 		stream_unlock(s);
 		return alloc_slow(p, s, epoch, size, align, stream, ptr);
 	}
-	/* A walk reads these. */
-	__atomic_store_n(&b->slack, block_bytes(b) - size, __ATOMIC_RELAXED);
-	__atomic_store_n(&b->stream, s->s.index, __ATOMIC_RELAXED);
-	__atomic_store_n(&b->pos, s->s.serial, __ATOMIC_RELAXED);
-	b->left = 0;
-	stream_add_requested(s, size);
-	__atomic_store_n(&s->batch, s->batch - 1, __ATOMIC_RELAXED);
-	if (hm_unlikely(s->batch < 0))
+	if (hm_unlikely(give(s, b, block_bytes(b), size, ptr)))
 		hm_stream_end_batch(p, s);
-	*ptr = (void *)(uintptr_t)b->addr;
-	block_set_state(b, BLOCK_LIVE);
+	stream_unlock(s);
+	return 0;
+}
+
+static __attribute__((noinline))
+int alloc_any(const struct hit *h)
+{
+	return alloc_cached(h->p, h->size, h->align, h->stream, h->ptr);
+}
+
+/* With the lock of @s. */
+static __attribute__((noinline)) int end_batch(struct pool *p, struct pool_stream *s)
+{
+	hm_stream_end_batch(p, s);
 	stream_unlock(s);
 	return 0;
 }
@@ -303,9 +417,38 @@ static int alloc_cached(struct hetmem_resource *res, size_t size, size_t align,
 int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
 		  hetmem_stream stream, void **ptr)
 {
-	int err = alloc_cached(res, size, align, stream, ptr);
+	struct pool_stream *s;
+	struct block *b;
+	uint64_t bytes;
+	struct hit h;
+	uint32_t id;
 
-	if (hm_unlikely(res->hm->check) && !err)
+	hit_set(&h, res, ptr, size, align, stream);
+	if (hm_unlikely(size > SMALL_MAX) || hm_unlikely(align > UNIT) || !hit_begin(&h))
+		return alloc_any(&h);
+	s = h.s;
+	size = h.size;
+	id = s->cache[units_of(size)];
+	if (hm_unlikely(!id)) {
+		stream_unlock(s);
+		return alloc_any(&h);
+	}
+	bytes = units_of(size) << UNIT_SHIFT;
+	b = block_at(h.p, id);
+	s->cache[units_of(size)] = b->right;
+	stream_set_cached(s, s->cached - bytes);
+	if (hm_unlikely(give(s, b, bytes, size, h.ptr)))
+		return end_batch(h.p, s);
+	stream_unlock(s);
+	return 0;
+}
+
+int hm_pool_alloc_told(struct hetmem_resource *res, size_t size, size_t align,
+		       hetmem_stream stream, void **ptr)
+{
+	int err = hm_pool_alloc(res, size, align, stream, ptr);
+
+	if (!err)
 		hm_pool_tell_alloc(to_pool(res), *ptr, size, stream);
 	return err;
 }
@@ -383,7 +526,7 @@ static bool cache_push_remote(struct pool *p, struct pool_stream *s,
 	uint32_t id = block_id(p, b);
 	uint64_t head, serial, sum;
 
-	if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == &hm_stream_keys ||
+	if (__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == &hm_stream_front ||
 	    !__atomic_load_n(&s->cache, __ATOMIC_RELAXED))
 		return false;
 	/* First what writes the line, which others write, too. */
@@ -485,8 +628,7 @@ int free_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	return 0;
 }
 
-int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size,
-		 hetmem_stream stream)
+int hm_pool_free_any(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream)
 {
 	struct pool *p = to_pool(res);
 	uint64_t epoch = pool_epoch(p);
@@ -533,6 +675,63 @@ int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size,
 }
 
 /*
+ * Returns the requested bytes, or 0: nothing was done. The lock tells apart two threads that
+ * free one block.
+ */
+static inline __attribute__((always_inline)) uint64_t free_hit(struct hit *h)
+{
+	struct pool_stream *s;
+	uint64_t asked, bytes;
+	struct block *b;
+	uint32_t id;
+
+	/* Nobody asks who the stream is to which a private pool's block returns. */
+	if (hm_unlikely(__atomic_load_n(&h->p->nr_privates, __ATOMIC_RELAXED)) || !hit_begin(h))
+		return 0;
+	s = h->s;
+	id = hm_hash_name(h->p, (uintptr_t)h->ptr);
+	b = block_at(h->p, id);
+	bytes = block_bytes(b);
+	asked = bytes - b->slack;
+	if (hm_unlikely(!block_is_plain(b, (uintptr_t)h->ptr, s->s.index)) ||
+	    hm_unlikely(b->units >= NR_BINS) || hm_unlikely(b->slack >= UNIT) ||
+	    hm_unlikely(h->size && h->size != asked) ||
+	    hm_unlikely(s->cached + bytes > cache_max(h->p))) {
+		stream_unlock(s);
+		return 0;
+	}
+	cache_put(s, b, id, b->units, hm_stream_step(&s->s), bytes, asked);
+	stream_unlock(s);
+	return asked;
+}
+
+static __attribute__((noinline)) int put_any(struct hit *h)
+{
+	return hm_pool_free_any(&h->p->res, h->ptr, &h->size, h->stream);
+}
+
+int hm_pool_put(struct hetmem_resource *res, void *ptr, size_t size, hetmem_stream stream)
+{
+	struct hit h;
+
+	hit_set(&h, res, ptr, size, 0, stream);
+	return hm_likely(free_hit(&h)) ? 0 : put_any(&h);
+}
+
+int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream)
+{
+	struct hit h;
+	uint64_t asked;
+
+	hit_set(&h, res, ptr, *size, 0, stream);
+	asked = free_hit(&h);
+	if (hm_unlikely(!asked))
+		return hm_pool_free_any(res, ptr, size, stream);
+	*size = asked;
+	return 0;
+}
+
+/*
  * Up to PIECE blocks of the cache, which @s has no more, while it has more than
  * @keep bytes; large ones first. *@more: there are others.
  */
@@ -549,6 +748,10 @@ static uint32_t cache_detach(struct pool *p, struct pool_stream *s,
 			struct block *b;
 
 			bin = i * 64 + 63 - __builtin_clzll(s->cache_map[i]);
+			if (!s->cache[bin]) {
+				s->cache_map[i] &= ~(1ULL << bin % 64);
+				continue;
+			}
 			b = cache_take(p, s, bin);
 			b->right = list;
 			list = block_id(p, b);
@@ -573,7 +776,7 @@ uint64_t hm_stream_budget(struct pool *p, struct pool_stream *s)
 		s->cut_allocs = allocs;
 		s->cut_at = p->cuts;
 	}
-	if (!owner || owner == &hm_stream_keys || p->cuts - s->cut_at >= IDLE_CUTS)
+	if (!owner || owner == &hm_stream_front || p->cuts - s->cut_at >= IDLE_CUTS)
 		return 0;
 	high = __atomic_load_n(&s->high, __ATOMIC_RELAXED);
 	return high > (int64_t)SMALL_KEPT ? (uint64_t)high : SMALL_KEPT;
@@ -586,7 +789,7 @@ struct block *hm_stream_uncache(struct pool *p, struct pool_stream *s,
 	uint32_t bin;
 
 	stream_lock(s);
-	bin = cache_next(s, units, last);
+	bin = s->cache ? cache_next(s, units, last) : 0;
 	if (bin && block_at(p, s->cache[bin])->pos <= known)
 		b = cache_take(p, s, bin);
 	stream_unlock(s);

@@ -26,6 +26,7 @@
 #include "core/snapshot.h"
 #include "driver/check.h"
 #include "pool/graph.h"
+#include "pool/hash.h"
 #include "pool/source.h"
 
 static unsigned int list_of(uint64_t key)

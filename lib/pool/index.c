@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "pool/hash.h"
 #include "pool/source.h"
 
 /* Tables of descriptors. Those of blocks never go away, see the hash below. */
@@ -179,27 +180,6 @@ uint64_t hm_pool_metadata(const struct pool *p)
 
 #define FIRST_BITS	10
 #define MAX_STEPS	64
-#define BUCKET		4
-/* A head: a descriptor's name, and above it bits of the hash. */
-#define NAME_BITS	24
-#define NAME_MASK	((1U << NAME_BITS) - 1)
-
-static uint64_t hash_of(uint64_t addr)
-{
-	return (addr >> UNIT_SHIFT) * 0x9e3779b97f4a7c15ULL;
-}
-
-static uint32_t hash_bucket(const struct hash *h, uint64_t hash)
-{
-	return (hash >> (64 - h->bits)) & ~(uint32_t)(BUCKET - 1);
-}
-
-/* Other bits than those that tell the bucket. */
-static uint32_t hash_mark(uint64_t hash)
-{
-	return hash >> 8 & ~NAME_MASK;
-}
-
 static size_t hash_bytes(unsigned int bits)
 {
 	return sizeof(struct hash) + (sizeof(uint32_t) << bits);
@@ -214,6 +194,7 @@ static struct hash *hash_new(unsigned int bits, struct hash *old)
 	if (h == MAP_FAILED)
 		return NULL;
 	h->bits = bits;
+	h->shift = 64 - bits;
 	h->old = old;
 	return h;
 }
@@ -357,11 +338,6 @@ void hm_hash_remove(struct pool *p, struct block *b)
 	    hash_pull(p, h->old, b))
 		return;
 	hash_pull(p, h, b);
-}
-
-static bool block_is_at(const struct block *b, uint64_t addr)
-{
-	return __atomic_load_n(&b->addr, __ATOMIC_RELAXED) == addr;
 }
 
 /* Behind the last head of a bucket. */

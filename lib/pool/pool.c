@@ -56,6 +56,7 @@
 #include "core/snapshot.h"
 #include "driver/check.h"
 #include "pool/graph.h"
+#include "pool/hash.h"
 #include "pool/show.h"
 #include "pool/source.h"
 #include "provider/gate.h"
@@ -479,8 +480,7 @@ static int pool_alloc_with(struct pool *p, struct hm_ctl_alloc *arg)
 	if (!arg->reserve && is_flagged(p, arg))
 		return alloc_flagged(p, arg);
 	if (!arg->reserve)
-		return hm_pool_alloc(&p->res, arg->size, arg->align,
-				     arg->stream, &arg->ptr);
+		return p->res.ops->alloc(&p->res, arg->size, arg->align, arg->stream, &arg->ptr);
 	if (!p->source->reserve || p->whole)
 		return -EOPNOTSUPP;
 	if (arg->align > p->provider->granularity && p->provider->caps & HM_PROVIDER_MAPPABLE)
@@ -1337,11 +1337,14 @@ static void pool_destroy(struct hetmem_resource *res)
 }
 
 static const struct hm_resource_ops pool_ops = {
-	.name = "pool",
-	.alloc = hm_pool_alloc,
-	.free = hm_pool_free,
-	.ctl = pool_ctl,
-	.destroy = pool_destroy,
+	.name = "pool", .alloc = hm_pool_alloc, .free = hm_pool_free, .put = hm_pool_put,
+	.ctl = pool_ctl, .destroy = pool_destroy,
+};
+
+/* In check mode. */
+static const struct hm_resource_ops told_ops = {
+	.name = "pool", .alloc = hm_pool_alloc_told, .free = hm_pool_free_any,
+	.ctl = pool_ctl, .destroy = pool_destroy,
 };
 
 static int check_options(const struct hm_pool_options *opt,
@@ -1433,7 +1436,7 @@ int hm_pool_create_over(struct hm_provider *provider,
 	if (!p)
 		return hm_error(-ENOMEM, "pool: no host memory");
 	memset(p, 0, sizeof(*p));
-	p->res.ops = &pool_ops;
+	p->res.ops = options->check || provider->hm->check ? &told_ops : &pool_ops;
 	p->res.hm = provider->hm;
 	p->res.device = provider->device;
 	p->provider = provider;

@@ -120,11 +120,14 @@ static inline uint64_t pool_epoch(const struct pool *p)
 
 /* cache.c: the cached path. */
 
-/* These two are called without a lock. */
-int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
-		  hetmem_stream stream, void **ptr);
-int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size,
-		 hetmem_stream stream);
+/* These are called without a lock; the two last in check mode, which they notify. */
+int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align, hetmem_stream stream,
+		  void **ptr);
+int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream);
+int hm_pool_put(struct hetmem_resource *res, void *ptr, size_t size, hetmem_stream stream);
+int hm_pool_alloc_told(struct hetmem_resource *res, size_t size, size_t align,
+		       hetmem_stream stream, void **ptr);
+int hm_pool_free_any(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream);
 /* Moves remote frees to the cache. Under @s's lock. */
 void hm_stream_collect(struct pool *p, struct pool_stream *s);
 /* For all streams, before one is asked whether it is complete; in pieces. */
@@ -132,8 +135,7 @@ void hm_pool_collect(struct pool *p);
 /* Does so for a stream that is about to be retired, for the last time. */
 void hm_stream_close(struct pool *p, struct pool_stream *s);
 /* @b, which is freed on @s, has no excess any more. Under @s's lock. */
-void hm_pool_return_excess(struct pool *p, struct pool_stream *s,
-			   const struct block *b);
+void hm_pool_return_excess(struct pool *p, struct pool_stream *s, const struct block *b);
 /* Empties all caches. Releases the lock between pieces. */
 void hm_pool_flush(struct pool *p);
 
@@ -241,9 +243,7 @@ void hm_pool_unhold(struct pool *p, uint64_t bytes);
 
 /* pool.c: tells check mode. Without a lock; @b is BUSY, of no capture. */
 
-void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size,
-			hetmem_stream stream);
-void hm_pool_tell_free(struct pool *p, const struct block *b,
-		       hetmem_stream stream);
+void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size, hetmem_stream stream);
+void hm_pool_tell_free(struct pool *p, const struct block *b, hetmem_stream stream);
 
 #endif /* HETMEM_POOL_POOL_IMPL_H */

@@ -18,7 +18,7 @@
 
 /**
  * struct pool_stream - what the pool keeps of a stream
- * @owner: the thread that allocated on it last, as the address of its hm_stream_keys
+ * @owner: the thread that allocated on it last, as the address of its hm_stream_front
  * @graph: the capture under way on it: its memory comes from there
  * @cache: by units: list of cached blocks; NULL until the first free
  * @remote: list of BUSY blocks that other threads freed, below the serial of
@@ -169,6 +169,11 @@ static inline void stream_lock(struct pool_stream *s)
 		hm_stream_spin(s);
 }
 
+static inline bool stream_trylock(struct pool_stream *s)
+{
+	return !__atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQUIRE);
+}
+
 static inline void stream_unlock(struct pool_stream *s)
 {
 	__atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE);
@@ -199,16 +204,20 @@ static inline void stream_set_counter(int64_t *counter, int64_t value)
 
 static inline void stream_add_requested(struct pool_stream *s, uint64_t bytes)
 {
-	stream_set_counter(&s->requested, s->requested + bytes);
-	if (s->requested > s->high)
-		stream_set_counter(&s->high, s->requested);
+	const int64_t sum = s->requested + bytes;
+
+	stream_set_counter(&s->requested, sum);
+	if (hm_unlikely(sum > s->high))
+		stream_set_counter(&s->high, sum);
 }
 
 static inline void stream_sub_requested(struct pool_stream *s, uint64_t bytes)
 {
-	stream_set_counter(&s->requested, s->requested - bytes);
-	if (s->requested < s->low)
-		stream_set_counter(&s->low, s->requested);
+	const int64_t sum = s->requested - bytes;
+
+	stream_set_counter(&s->requested, sum);
+	if (hm_unlikely(sum < s->low))
+		stream_set_counter(&s->low, sum);
 }
 
 static inline uint64_t stream_allocs(const struct pool_stream *s)

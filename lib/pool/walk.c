@@ -16,6 +16,7 @@
 
 #include "core/snapshot.h"
 #include "pool/graph.h"
+#include "pool/hash.h"
 #include "pool/source.h"
 
 /* Descriptors that one hold of the lock looks at. */

@@ -8,13 +8,17 @@
 
 #include "stream/stream.h"
 
-/* An entry of a thread's lookup cache: what @handle was when it was last used. */
+/*
+ * An entry of a thread's lookup cache: what @handle was when it was last used. It is
+ * that still while @get_id returns @id; NULL: it always is.
+ */
 struct hm_stream_key {
 	uint64_t order;
 	hetmem_stream handle;
 	uint64_t id;
 	uint64_t epoch;
 	struct hm_stream *stream;
+	CUresult (*get_id)(CUstream stream, unsigned long long *id);
 };
 
 #define HM_STREAM_WAYS	4
@@ -34,11 +38,19 @@ struct hm_stream_keys {
 	struct hm_stream_key sets[][HM_STREAM_WAYS];
 };
 
-/*
- * The calling thread's. Its first table is empty, constant, and all threads' own. The
- * address of the pointer stands for the thread.
+/**
+ * struct hm_stream_front - the calling thread's
+ * @last: an entry of @keys: that of the last quick lookup
+ * @keys: the first table is empty, constant, and all threads' own
+ *
+ * Its address stands for the thread. It is in the static TLS block: no call finds it.
  */
-extern __thread struct hm_stream_keys *hm_stream_keys
+struct hm_stream_front {
+	const struct hm_stream_key *last;
+	struct hm_stream_keys *keys;
+};
+
+extern __thread struct hm_stream_front hm_stream_front
 	__attribute__((tls_model("initial-exec")));
 
 /* hm_stream_get() for a handle that is not in the thread's lookup cache. */
@@ -68,7 +80,7 @@ static inline bool hm_stream_is(const struct hm_stream_key *key,
 static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
 				struct hm_stream **stream)
 {
-	const struct hm_stream_key *key = hm_stream_set_of(hm_stream_keys, o->serial, handle);
+	const struct hm_stream_key *key = hm_stream_set_of(hm_stream_front.keys, o->serial, handle);
 	const struct hm_stream_key *last = key + HM_STREAM_WAYS - 1;
 	struct hm_stream *found;
 	unsigned long long id;
@@ -83,13 +95,44 @@ static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
 	/* The driver may call back, and a lookup may replace the table. */
 	found = key->stream;
 	known = key->id;
-	if (!o->retired &&
-	    hm_unlikely(!o->hm->driver.cuStreamGetId ||
-			o->hm->driver.cuStreamGetId(handle, &id) ||
-			id != known))
+	if (key->get_id && hm_unlikely(key->get_id(handle, &id) || id != known))
 		return hm_stream_lookup(o, handle, stream);
 	*stream = found;
 	return 0;
+}
+
+/*
+ * Returns the thread's entry for @handle, or NULL: call hm_stream_get(). The caller
+ * copies what it needs, asks hm_stream_still(), takes the lock of the stream, and looks
+ * whether the entry's epoch is o->epoch still. Then the library is no parent process's,
+ * @handle is not captured, and the stream was not retired.
+ */
+static inline const struct hm_stream_key *hm_stream_quick(const struct hm_order *o,
+							  hetmem_stream handle)
+{
+	const uint64_t epoch = __atomic_load_n(&o->epoch, __ATOMIC_ACQUIRE);
+	const struct hm_stream_key *key = hm_stream_front.last;
+	unsigned int i;
+
+	if (hm_likely(key->handle == handle && key->epoch == epoch))
+		return key;
+	key = hm_stream_set_of(hm_stream_front.keys, o->serial, handle);
+	for (i = 0; i < HM_STREAM_WAYS; i++, key++) {
+		if (key->handle == handle && key->epoch == epoch) {
+			hm_stream_front.last = key;
+			return key;
+		}
+	}
+	return NULL;
+}
+
+/* Whether @handle is the stream @known still, which @get_id tells. The driver may call back. */
+static inline bool hm_stream_still(CUresult (*get_id)(CUstream, unsigned long long *),
+				   hetmem_stream handle, uint64_t known)
+{
+	unsigned long long id;
+
+	return !get_id || (!get_id(handle, &id) && id == known);
 }
 
 /*

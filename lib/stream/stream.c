@@ -39,7 +39,23 @@ static const struct {
 	struct hm_stream_key sets[2][HM_STREAM_WAYS];
 } no_keys = { .head.shift = 63 };
 
-__thread struct hm_stream_keys *hm_stream_keys = (struct hm_stream_keys *)&no_keys.head;
+#define NO_KEYS	((struct hm_stream_keys *)&no_keys.head)
+
+__thread struct hm_stream_front hm_stream_front = {
+	.last = no_keys.sets[0], .keys = NO_KEYS,
+};
+
+static pthread_once_t keys_once = PTHREAD_ONCE_INIT;
+static void make_key(void);
+
+void hm_order_change(struct hm_order *o)
+{
+	static uint64_t epochs;
+	const uint64_t epoch = __atomic_add_fetch(&epochs, 1, __ATOMIC_RELAXED);
+
+	/* Before the lock of a stream, which the caller takes next. */
+	__atomic_exchange_n(&o->epoch, epoch, __ATOMIC_ACQ_REL);
+}
 
 static int order_error(const struct hm_order *o, const char *call,
 		       CUresult res)
@@ -99,6 +115,8 @@ int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
 			return err;
 	}
 	o->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
+	hm_order_change(o);
+	pthread_once(&keys_once, make_key);
 	o->streams = calloc(HM_MAX_STREAMS, sizeof(*o->streams));
 	o->by_id = calloc(2 << HM_STREAM_HASH, sizeof(*o->by_id));
 	o->by_handle = o->by_id ? o->by_id + (1 << HM_STREAM_HASH) : NULL;
@@ -814,7 +832,7 @@ void hm_stream_captured(struct hm_order *o, struct hm_stream *s,
 			 captured ? o->nr_captured + 1 : o->nr_captured - 1,
 			 __ATOMIC_RELEASE);
 	/* Nobody remembers its id, which is asked for with the handle. */
-	__atomic_add_fetch(&o->epoch, 1, __ATOMIC_RELEASE);
+	hm_order_change(o);
 }
 
 /* With the lock: a slot that is not in use. -EMFILE, -ENOMEM. */
@@ -902,18 +920,43 @@ int hm_stream_unnamed(struct hm_order *o, hetmem_stream handle,
 #define MOST_FACTORS	16
 
 static pthread_key_t keys_key;
-static pthread_once_t keys_once = PTHREAD_ONCE_INIT;
+
+static void set_keys(struct hm_stream_keys *keys)
+{
+	hm_stream_front = (struct hm_stream_front){ .last = keys->sets[0], .keys = keys };
+}
 
 /* At the end of a thread. Destructors of others may still free memory. */
 static void forget_keys(void *keys)
 {
-	hm_stream_keys = (struct hm_stream_keys *)&no_keys.head;
+	set_keys(NO_KEYS);
 	free(keys);
+}
+
+static void hold_nothing(struct hm_fork *self)
+{
+	(void)self;
+}
+
+/* A forked child finds no stream of its parent's without asking whose the library is. */
+static void forget_in_child(struct hm_fork *self, bool child)
+{
+	struct hm_stream_keys *keys = hm_stream_front.keys;
+
+	(void)self;
+	if (!child || keys == NO_KEYS || pthread_setspecific(keys_key, NULL))
+		return;
+	forget_keys(keys);
 }
 
 static void make_key(void)
 {
+	static struct hm_fork fork = {
+		.level = HM_FORK_PUBLISH, .hold = hold_nothing, .let_go = forget_in_child,
+	};
+
 	pthread_key_create(&keys_key, forget_keys);
+	hm_fork_add(&fork);
 }
 
 static void keep_key(struct hm_stream_keys *keys, const struct hm_stream_key *key)
@@ -936,23 +979,22 @@ static void keep_key(struct hm_stream_keys *keys, const struct hm_stream_key *ke
  */
 static void grow_keys(unsigned int bits)
 {
-	struct hm_stream_keys *old = hm_stream_keys, *keys;
+	struct hm_stream_keys *old = hm_stream_front.keys, *keys;
 	const size_t sets = (size_t)1 << bits;
 	size_t i;
 
-	pthread_once(&keys_once, make_key);
 	keys = calloc(1, sizeof(*keys) + sets * sizeof(*keys->sets));
 	if (!keys)
 		return;
 	keys->shift = 64 - bits;
-	keys->factor = old == &no_keys.head ? FIRST_FACTOR : old->factor;
+	keys->factor = old == NO_KEYS ? FIRST_FACTOR : old->factor;
 	keys->factors = old->factors;
 	if (keys->shift == old->shift) {
 		keys->factor *= NEXT_FACTOR;
 		keys->factors++;
 	}
 	/* The last looked up comes last, and is first in its set then. */
-	for (i = old == &no_keys.head ? 0 : (size_t)HM_STREAM_WAYS << (64 - old->shift); i--;) {
+	for (i = old == NO_KEYS ? 0 : (size_t)HM_STREAM_WAYS << (64 - old->shift); i--;) {
 		const struct hm_stream_key *key =
 			&old->sets[i / HM_STREAM_WAYS][i % HM_STREAM_WAYS];
 
@@ -964,23 +1006,23 @@ static void grow_keys(unsigned int bits)
 		free(keys);
 		return;
 	}
-	hm_stream_keys = keys;
-	if (old != &no_keys.head)
+	set_keys(keys);
+	if (old != NO_KEYS)
 		free(old);
 }
 
 static void remember(const struct hm_stream_key *key)
 {
-	struct hm_stream_keys *keys = hm_stream_keys;
+	struct hm_stream_keys *keys = hm_stream_front.keys;
 	const unsigned int bits = 64 - keys->shift;
 
-	if (keys == &no_keys.head)
+	if (keys == NO_KEYS)
 		grow_keys(FIRST_SETS);
 	else if (keys->evicted * EVICTED_SHARE >> bits &&
 		 (bits < MOST_SETS || keys->factors < MOST_FACTORS))
 		grow_keys(bits < MOST_SETS ? bits + 1 : bits);
-	if (hm_stream_keys != &no_keys.head)
-		keep_key(hm_stream_keys, key);
+	if (hm_stream_front.keys != NO_KEYS)
+		keep_key(hm_stream_front.keys, key);
 }
 
 int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
@@ -992,12 +1034,15 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 	int err;
 
 	/* Without a device nothing is under way: all streams are the host's. */
+	epoch = __atomic_load_n(&o->epoch, __ATOMIC_ACQUIRE);
 	if (handle == HETMEM_STREAM_HOST ||
 	    (!o->hm->nr_devices && hm_stream_special(handle))) {
 		*stream = o->streams[0];
+		remember(&(struct hm_stream_key){
+			.order = o->serial, .handle = handle, .epoch = epoch, .stream = *stream,
+		});
 		return 0;
 	}
-	epoch = __atomic_load_n(&o->epoch, __ATOMIC_ACQUIRE);
 	if (__atomic_load_n(&o->nr_captured, __ATOMIC_ACQUIRE)) {
 		pthread_mutex_lock(o->lock);
 		s = find_captured(o, handle);
@@ -1018,11 +1063,12 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 	if (err)
 		return err;
 	*stream = s;
-	/* What it means may change with the current context, unasked. */
-	if (o->retired && !o->ctx && hm_stream_special(handle))
+	/* What it means may change with the current context, unasked; or nobody can be asked. */
+	if (o->retired ? !o->ctx && hm_stream_special(handle) : !o->hm->driver.cuStreamGetId)
 		return 0;
 	remember(&(struct hm_stream_key){
 		.order = o->serial, .handle = handle, .id = id,
+		.get_id = o->retired ? NULL : o->hm->driver.cuStreamGetId,
 		.epoch = epoch, .stream = s,
 	});
 	return 0;
@@ -1062,7 +1108,7 @@ int hm_stream_end(struct hm_order *o, hetmem_stream handle,
 		return err;
 	*stream = find_by_id(o, handle, id);
 	if (*stream)
-		__atomic_add_fetch(&o->epoch, 1, __ATOMIC_ACQ_REL);
+		hm_order_change(o);
 	return 0;
 }
 

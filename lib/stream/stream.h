@@ -76,7 +76,7 @@ struct hm_stream {
  * @lock: the owner's
  * @size: bytes that the owner keeps of a stream, zeroed at first
  * @epoch: changes when a stream ends, before a lost stream's slot is reused,
- *	and when a capture begins or ends
+ *	and when a capture begins or ends. No other order ever has the same
  * @nr_captured: streams being captured
  * @seen: streams ever seen, without the host
  * @nr: of @streams, unused slots included
@@ -122,6 +122,9 @@ int hm_order_init(struct hm_order *o, struct hetmem *hm, int device,
 
 /* Frees all streams and, unless @forget (in a forked child), their events. */
 void hm_order_destroy(struct hm_order *o, bool forget);
+
+/* Gives @o another epoch: what threads know of its streams is void. With the lock. */
+void hm_order_change(struct hm_order *o);
 
 /* A capture of @s begins (@captured) or ends. */
 void hm_stream_captured(struct hm_order *o, struct hm_stream *s,

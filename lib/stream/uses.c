@@ -90,7 +90,7 @@ static void recycle_stream(struct hm_order *o, struct hm_stream *s)
 		return;
 	/* As hm_stream_end() does, for one that nobody retired. */
 	if (s->lost)
-		__atomic_add_fetch(&o->epoch, 1, __ATOMIC_ACQ_REL);
+		hm_order_change(o);
 	hm_stream_recycle(o, s);
 }
 

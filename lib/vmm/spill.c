@@ -26,6 +26,7 @@
 #include "core/nvtx.h"
 #include "driver/check.h"
 #include "pool/graph.h"
+#include "pool/hash.h"
 #include "vmm/sharers.h"
 #include "vmm/spill.h"
 #include "vmm/vmm.h"

@@ -384,6 +384,30 @@ static void adaptors(void)
 	hetmem_resource_destroy(res);
 }
 
+/* The thread used the stream before: its id is not asked while it is captured. */
+static void known_stream(const char *provider)
+{
+	CUstream s = new_stream();
+	CUgraph graph;
+	void *p, *q;
+
+	make_pool(provider, NULL);
+	put(get(700, s), 700, s);
+	p = get(700, s);
+	is(hetmem_private_retain(pool, 7), 0, "%s: a stream that is known", provider);
+	q = get_private(7, 700, s);
+	need(!drv->cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED), "a capture");
+	put(q, 700, s);
+	is(drv->cuStreamEndCapture(s, &graph), 0, "%s: the capture is valid after a free",
+	   provider);
+	drv->cuGraphDestroy(graph);
+	put(p, 700, s);
+	is(hetmem_private_release(pool, 7, s), 0, "released: %s", hetmem_last_error());
+	hetmem_stream_retire(pool, s);
+	is(hetmem_resource_destroy(pool), 0, "%s: nothing is left", provider);
+	drv->cuStreamDestroy(s);
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_MEMORY", "1G", 1);
@@ -409,6 +433,13 @@ int main(void)
 	many();
 	adaptors();
 	is(device_used(), 0, "nothing is left");
+	close_soft();
+	/* Check mode notifies, and has no hits. */
+	unsetenv("HETMEM_SOFT_CHECK");
+	open_soft("");
+	drv->cuCtxGetCurrent(&context);
+	known_stream("device");
+	known_stream("vmm");
 	close_soft();
 	return tap_end();
 }

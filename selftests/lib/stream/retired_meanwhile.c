@@ -10,17 +10,23 @@
 #include "pool_gate.h"
 
 #define SMALL	((size_t)4 << 10)
+/* A cached block of SMALL serves it, and is not a hit. */
+#define SMALLER	(SMALL - 1024)
 #define LARGE	(4 * MIB)
 
 static CUstream retired, next;
 static void (*meanwhile)(void);
+/* A call that is no hit looks the stream up twice: the first time nothing happens. */
+static bool hits;
 
 static CUresult get_id(CUstream s, unsigned long long *id)
 {
 	CUresult res = real.cuStreamGetId(s, id);
-	void (*act)(void) = meanwhile;
+	void (*act)(void) = hits ? meanwhile : NULL;
 
-	meanwhile = NULL;
+	if (hits)
+		meanwhile = NULL;
+	hits = true;
 	if (act)
 		act();
 	return res;
@@ -74,14 +80,24 @@ static void *allocate(void *size)
 	return get(*(size_t *)size, retired);
 }
 
-/* @other: another thread allocates, and so owns the stream's cache. */
-static void free_meanwhile(const char *provider, size_t size, bool other)
+/* Next time @act is called, in the lookup of a hit, or of what is none. */
+static void act_in(void (*act)(void), bool hit)
+{
+	meanwhile = act;
+	hits = hit;
+}
+
+/*
+ * The block is the rest of one of @had bytes. @other: another thread allocates, and so owns
+ * the stream's cache.
+ */
+static void free_meanwhile(const char *provider, size_t had, size_t size, bool other)
 {
 	pthread_t id;
 	void *p, *q;
 
 	begin(provider);
-	put(get(size, retired), size, retired);
+	put(get(had, retired), had, retired);
 	p = NULL;
 	if (other) {
 		need(!pthread_create(&id, NULL, allocate, &size) && !pthread_join(id, &p),
@@ -89,7 +105,7 @@ static void free_meanwhile(const char *provider, size_t size, bool other)
 	} else {
 		p = get(size, retired);
 	}
-	meanwhile = retire_and_hold_up;
+	act_in(retire_and_hold_up, size == SMALL && !other);
 	put(p, size, retired);
 	need(!meanwhile, "the stream was looked up");
 	is(hetmem_poll(pool), 0, "%s, %zu: freed on a stream that was retired meanwhile",
@@ -101,32 +117,32 @@ static void free_meanwhile(const char *provider, size_t size, bool other)
 	end(provider);
 }
 
-static void alloc_meanwhile(const char *provider)
+static void alloc_meanwhile(const char *provider, size_t size)
 {
 	void *p;
 
 	begin(provider);
 	put(get(SMALL, retired), SMALL, retired);
-	meanwhile = retire_and_pass_on;
-	p = get(SMALL, retired);
+	act_in(retire_and_pass_on, size == SMALL);
+	p = get(size, retired);
 	need(!meanwhile, "the stream was looked up");
 	ok(p != freed_on_next, "%s: what the next stream in its slot cached is not its own",
 	   provider);
 	ok(gets_through(retired), "%s: and it waits for nothing", provider);
-	put(p, SMALL, retired);
+	put(p, size, retired);
 	end(provider);
 }
 
 /* A free goes to the stream, not to the next in its slot, which would use it at once. */
-static void free_beside(const char *provider)
+static void free_beside(const char *provider, size_t size)
 {
 	void *p, *q;
 
 	begin(provider);
 	put(get(SMALL, retired), SMALL, retired);
-	p = get(SMALL, retired);
-	meanwhile = retire_and_pass_on;
-	put(p, SMALL, retired);
+	p = get(size, retired);
+	act_in(retire_and_pass_on, size == SMALL);
+	put(p, size, retired);
 	need(!meanwhile, "the stream was looked up");
 	open_gate();
 	need(!drv->cuStreamSynchronize(next), "the next stream's work");
@@ -187,11 +203,14 @@ int main(void)
 	count_calls();
 	hm->driver.cuStreamGetId = get_id;
 	for (i = 0; i < sizeof(providers) / sizeof(providers[0]); i++) {
-		free_meanwhile(providers[i], LARGE, false);
-		free_meanwhile(providers[i], SMALL, false);
-		free_meanwhile(providers[i], SMALL, true);
-		alloc_meanwhile(providers[i]);
-		free_beside(providers[i]);
+		free_meanwhile(providers[i], LARGE, LARGE, false);
+		free_meanwhile(providers[i], SMALL, SMALL, false);
+		free_meanwhile(providers[i], SMALL, SMALLER, false);
+		free_meanwhile(providers[i], SMALL, SMALL, true);
+		alloc_meanwhile(providers[i], SMALL);
+		alloc_meanwhile(providers[i], SMALLER);
+		free_beside(providers[i], SMALL);
+		free_beside(providers[i], SMALLER);
 	}
 	retire_while_waiting();
 	close_soft();
