@@ -401,6 +401,35 @@ class Resources(tap.Case):
         pool.sleep(keep=False)
         pool.wake()
 
+    def test_tags_of_blocks(self):
+        pool = hetmem.resource("pool(vmm,park=release)")
+        kept = pool.alloc(4 * MIB, tag="weights")
+        cache = pool.alloc(6 * MIB, tag="kv", scratch=True)
+        plain = pool.alloc(2 * MIB)
+        held = pool.stats().reserved
+        pool.sleep("kv")
+        self.assertEqual((pool.stats().reserved, pool.stats().parked), (held - 6 * MIB, 0))
+        pool.sleep("weights")
+        self.assertEqual(pool.stats().parked, 4 * MIB)
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            pool.alloc(1, tag="weights")
+        self.assertEqual(caught.exception.errno, errno.EBUSY)
+        pool.alloc(1).free()
+        pool.wake("weights")
+        pool.wake("kv")
+        self.assertGreaterEqual(pool.stats().reserved, held)
+        self.assertEqual(pool.stats().parked, 0)
+        for tag in "", "x" * 32:
+            with self.assertRaises(hetmem.HetmemError) as caught:
+                pool.alloc(1, tag=tag)
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            hetmem.resource("pool(host)").alloc(1, tag="t")
+        self.assertEqual(caught.exception.errno, errno.EOPNOTSUPP)
+        for block in kept, cache, plain:
+            block.free()
+        self.assertEqual(pool.stats().live, 0)
+
     def test_wake_waits(self):
         self.silent("""
             import threading, time, hetmem

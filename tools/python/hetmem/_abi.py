@@ -27,6 +27,7 @@ STREAM_UNKNOWN = STREAM_HOST - 1
 ALLOC_MOVABLE = 1 << 0
 ALLOC_KEEP = 1 << 1
 ALLOC_WHOLE = 1 << 2
+ALLOC_SCRATCH = 1 << 3
 SLEEP_DISCARD = 0
 SLEEP_KEEP = 1
 MEMORY_UNKNOWN = 2**64 - 1
@@ -67,6 +68,7 @@ class AllocParams(ctypes.Structure):
         ("flags", UINT),
         ("placement", UINT),
         ("priority", INT),
+        ("tag", TEXT),
     ]
 
 

@@ -524,6 +524,8 @@ class Resource(_Single):
         keep: bool = False,
         placement: str = "stream",
         priority: int = 0,
+        tag: str | None = None,
+        scratch: bool = False,
     ) -> int:
         """The address of @size bytes, to be freed by deallocate().
 
@@ -533,6 +535,8 @@ class Resource(_Single):
         @movable, @keep, @priority: of blocks that move, see spill().
         @placement: who uses it: "stream", "host", "device", "both",
         "read_mostly" or "streaming".
+        @tag: name for sleep() and wake(), which then concern the blocks of this tag.
+        @scratch: sleep() does not keep the contents.
         """
         if placement not in _abi.PLACEMENTS:
             raise ValueError(
@@ -545,9 +549,12 @@ class Resource(_Single):
             align=word(align),
             stream=self._stream(stream),
             reserve=word(reserve),
-            flags=movable * _abi.ALLOC_MOVABLE | keep * _abi.ALLOC_KEEP,
+            flags=movable * _abi.ALLOC_MOVABLE
+            | keep * _abi.ALLOC_KEEP
+            | scratch * _abi.ALLOC_SCRATCH,
             placement=_abi.PLACEMENTS.index(placement),
             priority=integer(priority),
+            tag=None if tag is None else text(tag),
         )
         try:
             self._call("hetmem_alloc_with", ctypes.byref(params), ctypes.byref(ptr))
@@ -611,7 +618,7 @@ class Resource(_Single):
         self._call("hetmem_stream_retire", stream_handle(stream))
 
     def sleep(self, tag: str | None = None, keep: bool = True) -> None:
-        """Gives the memory of the pools of @tag back, of all without one.
+        """Gives the memory of the pools and blocks of @tag back, of all without one.
 
         With @keep the contents wait in host memory. Addresses stay.
         """
