@@ -170,7 +170,9 @@ t.press("n"); t.wait("nothing was done")
 t.press("p"); t.wait("prefetch the memory of process %s" % sys.argv[2])
 t.press("q"); t.wait("nothing was done")
 t.press("b"); t.wait("y or n")
-t.press("y"); t.wait("hetmem pullback: ")
+t.press("y"); t.wait("process %s, read page by page: \\d+ of \\d+ pages" % sys.argv[2])
+t.press("p"); t.wait("y or n")
+t.press("y"); t.wait("hetmem prefetch: ")
 t.press("q"); assert t.end() == 0'
 draws 'sizes, down to one character' '
 t = Top("--interval", "1")
