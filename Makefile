@@ -285,6 +285,25 @@ $(B)/rmm/resource $(B)/rmm/page: include/hetmem/resource.hpp $(rmm)/fetched Make
 		$(filter %.cpp,$^) $(filter %.so,$^) $(rmm_libs) \
 		$(rmm)/nvidia/cuda_runtime/lib/libcudart_static.a -ldl -lrt -lpthread
 
+# Blocks sent by UCX, see selftests/gpu/ucx.c. A machine without a network needs only
+# $(B)/transports, and $(B)/libhetmem.so beside it.
+ucx := $(B)/ucx-wheels
+
+transports: $(B)/transports/ucx
+
+$(ucx)/fetched: selftests/gpu/fetch-ucx
+	$(say) FETCH $(@D)
+	$(Q)selftests/gpu/fetch-ucx $(@D) && touch $@
+
+$(B)/transports/ucx: selftests/gpu/ucx.c $(ucx)/fetched include/hetmem.h $(wildcard include/hetmem/*.h) \
+		Makefile $(B)/libhetmem.so
+	$(say) CC $@
+	$(Q)rm -rf $(@D) && mkdir -p $(@D)/lib
+	$(Q)cp -r $(ucx)/libucx/lib/*.so.0 $(ucx)/libucx/lib/ucx $(@D)/lib/
+	$(Q)$(CC) -std=gnu11 -O2 -Wall -Wextra -Iinclude -Iinclude/uapi -isystem $(ucx)/libucx/include \
+		$(ldflags) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib:$$ORIGIN/..' -o $@ $< \
+		$(B)/libhetmem.so $(@D)/lib/libucp.so.0 $(@D)/lib/libucs.so.0 -ldl
+
 # hetmem beside torch_memory_saver, see selftests/gpu/memory_saver.
 memory-saver: $(B)/memory-saver/fetched
 
@@ -630,7 +649,7 @@ help:
 	@echo 'make check-mutants      do tests notice an allocator that lacks a wait? (10 minutes)'
 	@echo 'make check-random [T=600 SEED=1]  randomized tests, seed after seed, T seconds of each'
 	@echo 'make check-gpu          the library on a machine with a GPU'
-	@echo 'make rmm memory-saver   peers for selftests/gpu/measure, which pip fetches'
+	@echo 'make rmm memory-saver transports   peers for selftests/gpu/measure, which pip fetches'
 	@echo 'make wheel              the Python package, in build/wheel/'
 	@echo 'make torch-companions   fetches PyTorch (2 GB); the wheel then has full mode compiled'
 	@echo 'make fuzz [T=60 K=stock-7 SEED=n]'
@@ -651,7 +670,7 @@ help:
 	@echo 'W=1 C=2 WERROR=1        for module: warnings, sparse, warnings are errors'
 
 FORCE:
-.PHONY: all man html python_install host-tests gpu-tests vm-tests run-tests cuda-tests rmm memory-saver python-parts python-companions \
+.PHONY: all man html python_install host-tests gpu-tests vm-tests run-tests cuda-tests rmm transports memory-saver python-parts python-companions \
 	torch-companion torch-companions wheel module check \
 	check-long check-nightly check-busy check-random check-mutants check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
