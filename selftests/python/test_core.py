@@ -4,11 +4,13 @@
 import ast
 import contextlib
 import copy
+import ctypes
 import errno
 import gc
 import importlib.metadata
 import os
 import pickle
+import random
 import re
 import sys
 import tempfile
@@ -429,6 +431,38 @@ class Resources(tap.Case):
         for block in kept, cache, plain:
             block.free()
         self.assertEqual(pool.stats().live, 0)
+
+    def test_parked_read(self):
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+            for park in "release", "keep", folder:
+                pool = hetmem.resource(f"pool(vmm,park={park})")
+                block = pool.alloc(3 * MIB + 5)
+                contents = random.Random(park).randbytes(block.size)
+                ctypes.memmove(block.ptr, contents, block.size)
+                with self.assertRaisesRegex(hetmem.HetmemError, "is awake") as caught:
+                    block.parked()
+                self.assertEqual(caught.exception.errno, errno.ENODATA)
+                pool.sleep()
+                self.assertEqual(block.parked(), contents)
+                self.assertEqual(block.parked(MIB - 3), contents[MIB - 3:])
+                self.assertEqual(block.parked(4097, 70000), contents[4097:74097])
+                self.assertEqual(block.parked(block.size), b"")
+                self.assertEqual(pool.parked_read(block.ptr + 7, 9), contents[7:16])
+                for wrong in (-1,), (0, -1), (1, block.size), (block.size + 1,):
+                    with self.assertRaisesRegex(ValueError, "are not in"):
+                        block.parked(*wrong)
+                with self.assertRaises(hetmem.HetmemError) as caught:
+                    pool.parked_read(block.ptr, block.size + 1)
+                self.assertEqual(caught.exception.errno, errno.EINVAL)
+                pool.wake()
+                self.assertEqual(ctypes.string_at(block.ptr, block.size), contents)
+                pool.sleep(keep=False)
+                with self.assertRaisesRegex(hetmem.HetmemError, "without its contents"):
+                    block.parked()
+                pool.wake()
+                block.free()
+                with self.assertRaises(ValueError):
+                    block.parked()
 
     def test_wake_waits(self):
         self.silent("""

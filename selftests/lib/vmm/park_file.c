@@ -429,11 +429,44 @@ static void wake_fails(void)
 	end();
 }
 
+/* hetmem_parked_read() of a block whose file fails in the middle. The contents stay. */
+static void read_fails(void)
+{
+	static const int errors[] = { EIO, ENOMEM, AT_END };
+	unsigned char *to = malloc(19 * MIB);
+	unsigned int i, first, bad = 0;
+	size_t k;
+
+	need(to, "memory");
+	make("pool(vmm,handle=4M,park=%s)");
+	fill(&slots[0], 19 * MIB);
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps");
+	for (i = 0; i < 3; i++)
+		for (first = 1; first < 4; first++) {
+			set_rule(PREAD, first, 1000, errors[i]);
+			is(hetmem_parked_read(res, slots[0].p + 5, to, 19 * MIB - 5),
+			   errors[i] == ENOMEM ? -ENOMEM : -EIO, "read %u of a part fails: %s",
+			   first, hetmem_last_error());
+			no_rules();
+			ok(stats().parked_file >= 19 * MIB, "contents are in the file");
+		}
+	set_rule(PREAD, 2, 3, SHORT);
+	is(hetmem_parked_read(res, slots[0].p + 5, to, 19 * MIB - 5), 0, "short reads go on");
+	no_rules();
+	for (k = 5; k < 19 * MIB; k++)
+		bad += to[k - 5] != byte_of(&slots[0], k);
+	is(bad, 0, "contents are read");
+	is(hetmem_wake(res, NULL), 0, "wakes: %s", hetmem_last_error());
+	is(wrong(), 0, "contents are there");
+	end();
+	free(to);
+}
+
 /* A program that closes what it does not know. */
 static void closed(void)
 {
+	int fd, other, program;
 	unsigned int nr;
-	int fd, other;
 
 	make("pool(vmm,park=%s)");
 	fill(&slots[0], 5 * MIB);
@@ -441,13 +474,19 @@ static void closed(void)
 	fd = file_of(&nr);
 	need(nr == 1 && !close(fd), "the program closes the file");
 	is(hetmem_wake(res, NULL), -EIO, "its contents are lost: %s", hetmem_last_error());
-	other = fcntl(STDERR_FILENO, F_DUPFD, fd);
+	program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	need(program >= 0, "this program");
+	other = program == fd ? fd : fcntl(program, F_DUPFD, fd);
 	is(other, fd, "the number is another file's");
 	is(hetmem_wake(res, NULL), -EIO, "which is not read: %s", hetmem_last_error());
+	is(hetmem_parked_read(res, slots[0].p, &nr, 1), -EIO, "nor by parked_read: %s",
+	   hetmem_last_error());
 	slots[0].p = NULL;
 	is(hetmem_resource_destroy(res), 1, "destroyed");
-	is(fcntl(other, F_GETFD), 0, "nor closed");
+	ok(fcntl(other, F_GETFD) >= 0, "nor closed");
 	close(other);
+	if (program != other)
+		close(program);
 	is(device_used(), 0, "no device memory is left");
 }
 
@@ -753,6 +792,7 @@ int main(int argc, char **argv)
 	no_room();
 	file_systems();
 	wake_fails();
+	read_fails();
 	closed();
 	forked();
 	several_pools();

@@ -137,6 +137,8 @@ static void refused(void)
 	is(hetmem_parked_read(res, s->p, to, 5001), -EINVAL, "too long: %s", hetmem_last_error());
 	is(hetmem_parked_read(res, s->p + 4999, to, 2), -EINVAL, "at the end: %s",
 	   hetmem_last_error());
+	is(hetmem_parked_read(res, s->p + 5001, to, 1), -EINVAL, "behind the end: %s",
+	   hetmem_last_error());
 	is(hetmem_parked_read(res, s->p + 1, to, SIZE_MAX), -EINVAL, "overflow: %s",
 	   hetmem_last_error());
 	is(hetmem_parked_read(res, s->p, NULL, 0), 0, "nothing");
@@ -175,8 +177,51 @@ static void in_place(void)
 	is(wrong(&slots[0], 5, 8 * MIB - 5), 0, "the pinned one");
 	is(wrong(&slots[1], 0, 2 * MIB), 0, "before the hole");
 	is(wrong(&slots[1], 6 * MIB, 2 * MIB), 0, "behind the hole");
+	is(hetmem_parked_read(res, slots[1].p + 3 * MIB, to, 1), -ENODATA, "inside the hole: %s",
+	   hetmem_last_error());
 	is(hetmem_parked_read(res, slots[1].p, to, 8 * MIB), -ENODATA, "across it: %s",
 	   hetmem_last_error());
+	is(hetmem_wake(res, NULL), 0, "wakes");
+	end();
+}
+
+/* The @nth call of one kind fails in a read of memory that stayed in place. */
+static bool read_fails(const char *call, unsigned int nth)
+{
+	unsigned int bad;
+	char rule[48];
+	int err;
+
+	snprintf(rule, sizeof(rule), "%s:%u", call, nth);
+	need(!soft_rules(rule, NULL), "a rule");
+	err = hetmem_parked_read(res, slots[0].p + 3, to, 5 * MIB);
+	soft_rules(NULL, NULL);
+	bad = wrong(&slots[0], 0, 6 * MIB) + wrong(&slots[1], 0, 6 * MIB);
+	ok(!bad && (!err || err == -EIO), "%s: an error or none, and the contents stay: %d", rule,
+	   err);
+	return err;
+}
+
+static void driver_fails(void)
+{
+	static const char *const calls[] = {
+		"cuStreamCreate", "cuMemcpyAsync", "cuStreamSynchronize", "cuCtxSetCurrent",
+	};
+	unsigned int i, nth, errors;
+
+	create("pool(vmm,handle=2M)");
+	fill(&slots[0], 6 * MIB, NULL);
+	fill(&slots[1], 6 * MIB, NULL);
+	is(hetmem_pin_comm(res, slots[0].p), 0, "one is pinned");
+	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps: %s", hetmem_last_error());
+	for (i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+		errors = 0;
+		for (nth = 1; nth <= 3; nth++)
+			errors += read_fails(calls[i], nth);
+		/* The read is of three handles, a copy each. */
+		if (!strcmp(calls[i], "cuMemcpyAsync"))
+			is(errors, 3, "a copy that fails is an error");
+	}
 	is(hetmem_wake(res, NULL), 0, "wakes");
 	end();
 }
@@ -259,6 +304,7 @@ int main(int argc, char **argv)
 	at_random("binning(pool(vmm),pool(vmm,park=1M),at=64K)");
 	refused();
 	in_place();
+	driver_fails();
 	tags();
 	threads();
 	free(to);
