@@ -216,7 +216,7 @@ static int add_member(struct tags *t, struct member *m)
 	if (!err) {
 		t->members[t->nr] = *m;
 		__atomic_store_n(&t->nr, t->nr + 1, __ATOMIC_RELEASE);
-		__atomic_store_n(&t->shared.pool->tagged, true, __ATOMIC_RELEASE);
+		__atomic_store_n(&t->shared.pool->tagged, 1, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&t->making);
 	if (err)

@@ -69,7 +69,8 @@ static bool may_exceed(const struct pool_stream *s, uint32_t more)
 
 /**
  * struct hit - a call that may be served by the cache of the thread's own stream
- * @s, @epoch, @id: the stream, as the thread knew it
+ * @s, @epoch, @id: the stream, as the thread knew it. After a failed hit, @s is NULL or
+ *	the stream at @epoch: the call does not ask the driver again
  *
  * A hit calls the driver, and nothing else. All that is needed after that call is here: in
  * registers, the compiler would save twelve of them to have room.
@@ -95,6 +96,13 @@ static inline void hit_set(struct hit *h, struct hetmem_resource *res, void *ptr
 	h->ptr = ptr;
 }
 
+/* No stream was looked up. */
+static inline bool hit_none(struct hit *h)
+{
+	h->s = NULL;
+	return false;
+}
+
 /*
  * Looks h->stream up, and takes its lock. False, without the lock: it is not as the thread
  * knew it, has no cache, or is another thread's: that allocated on it last, or uses it now.
@@ -106,13 +114,15 @@ static inline __attribute__((always_inline)) bool hit_begin(struct hit *h)
 	bool still;
 
 	if (hm_unlikely(!key))
-		return false;
+		return hit_none(h);
 	h->s = (struct pool_stream *)key->stream;
 	h->epoch = key->epoch;
 	h->id = key->id;
 	still = hm_stream_still(key->get_id, h->stream, h->id);
 	__asm__("" : "+m" (*h));
-	if (hm_unlikely(!still) || hm_unlikely(!stream_trylock(h->s)))
+	if (hm_unlikely(!still))
+		return hit_none(h);
+	if (hm_unlikely(!stream_trylock(h->s)))
 		return false;
 	s = h->s;
 	if (hm_likely(h->epoch == pool_epoch(h->p)) && hm_likely(s->cache) &&
@@ -361,22 +371,22 @@ static inline bool give(struct pool_stream *s, struct block *b, uint64_t bytes, 
 	return batch < 0;
 }
 
-static int alloc_cached(struct pool *p, size_t size, size_t align, hetmem_stream stream,
-			void **ptr)
+/* @s: as in struct hit, and so is @epoch. */
+static int alloc_cached(struct pool *p, struct pool_stream *s, uint64_t epoch, size_t size,
+			size_t align, hetmem_stream stream, void **ptr)
 {
-	uint64_t epoch = pool_epoch(p);
-	struct pool_stream *s;
 	uint32_t units;
 	struct block *b;
 	int err;
 
-	err = p->host && stream == HETMEM_STREAM_HOST ? 0 :
-		hm_check_owner(p->res.hm);
-	if (!err)
-		err = hm_stream_get(&p->order, stream,
-				    (struct hm_stream **)&s);
-	if (hm_unlikely(err))
-		return err;
+	if (!s) {
+		epoch = pool_epoch(p);
+		err = p->host && stream == HETMEM_STREAM_HOST ? 0 : hm_check_owner(p->res.hm);
+		if (!err)
+			err = hm_stream_get(&p->order, stream, (struct hm_stream **)&s);
+		if (hm_unlikely(err))
+			return err;
+	}
 	if (size > SMALL_MAX || align > UNIT ||
 	    hm_unlikely(__atomic_load_n(&s->graph, __ATOMIC_RELAXED)))
 		return alloc_slow(p, s, epoch, size, align, stream, ptr);
@@ -403,7 +413,7 @@ static int alloc_cached(struct pool *p, size_t size, size_t align, hetmem_stream
 static __attribute__((noinline))
 int alloc_any(const struct hit *h)
 {
-	return alloc_cached(h->p, h->size, h->align, h->stream, h->ptr);
+	return alloc_cached(h->p, h->s, h->epoch, h->size, h->align, h->stream, h->ptr);
 }
 
 /* With the lock of @s. */
@@ -424,7 +434,8 @@ int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
 	uint32_t id;
 
 	hit_set(&h, res, ptr, size, align, stream);
-	if (hm_unlikely(size > SMALL_MAX) || hm_unlikely(align > UNIT) || !hit_begin(&h))
+	if (hm_unlikely(size > SMALL_MAX) || hm_unlikely(align > UNIT) ? !hit_none(&h) :
+	    !hit_begin(&h))
 		return alloc_any(&h);
 	s = h.s;
 	size = h.size;
@@ -628,20 +639,21 @@ int free_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	return 0;
 }
 
-int hm_pool_free_any(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream)
+/* @s: as in struct hit, and so is @epoch. */
+static int free_any(struct pool *p, struct pool_stream *s, uint64_t epoch, void *ptr,
+		    size_t *size, hetmem_stream stream)
 {
-	struct pool *p = to_pool(res);
-	uint64_t epoch = pool_epoch(p);
-	struct pool_stream *s = NULL;
 	struct block *b;
-	int err;
+	int err = 0;
 
-	err = p->host && stream == HETMEM_STREAM_HOST ? 0 :
-		hm_check_owner(res->hm);
+	if (!s) {
+		epoch = pool_epoch(p);
+		err = p->host && stream == HETMEM_STREAM_HOST ? 0 : hm_check_owner(p->res.hm);
+	}
 	if (!err && hm_unlikely(__atomic_load_n(&p->tagged, __ATOMIC_RELAXED))) {
 		struct hetmem_resource *owner = p->tags->ops->owner(p->tags, ptr);
 
-		if (owner != res)
+		if (owner != &p->res)
 			return owner->ops->free(owner, ptr, size, stream);
 	}
 	/* A private pool's block: nobody asks who the stream is. */
@@ -652,7 +664,7 @@ int hm_pool_free_any(struct hetmem_resource *res, void *ptr, size_t *size, hetme
 			return err;
 		err = 0;
 	}
-	if (!err && stream != HETMEM_STREAM_UNKNOWN)
+	if (!err && !s && stream != HETMEM_STREAM_UNKNOWN)
 		err = hm_stream_get(&p->order, stream,
 				    (struct hm_stream **)&s);
 	if (hm_unlikely(err))
@@ -660,7 +672,7 @@ int hm_pool_free_any(struct hetmem_resource *res, void *ptr, size_t *size, hetme
 	b = claim_live(p, ptr, size);
 	if (hm_unlikely(!b))
 		return -EINVAL;
-	if (hm_unlikely(res->hm->check) && !(b->flags & BLOCK_GRAPH))
+	if (hm_unlikely(p->res.hm->check) && !(b->flags & BLOCK_GRAPH))
 		hm_pool_tell_free(p, b, stream);
 	if (!s || b->units >= NR_BINS ||
 	    __atomic_load_n(&b->flags, __ATOMIC_RELAXED) & ~BLOCK_ZONE ||
@@ -674,6 +686,11 @@ int hm_pool_free_any(struct hetmem_resource *res, void *ptr, size_t *size, hetme
 	return free_slow(p, s, epoch, stream, b);
 }
 
+int hm_pool_free_any(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream)
+{
+	return free_any(to_pool(res), NULL, 0, ptr, size, stream);
+}
+
 /*
  * Returns the requested bytes, or 0: nothing was done. The lock tells apart two threads that
  * free one block.
@@ -685,8 +702,9 @@ static inline __attribute__((always_inline)) uint64_t free_hit(struct hit *h)
 	struct block *b;
 	uint32_t id;
 
-	/* Nobody asks who the stream is to which a private pool's block returns. */
-	if (hm_unlikely(__atomic_load_n(&h->p->nr_privates, __ATOMIC_RELAXED)) || !hit_begin(h))
+	/* The driver is not asked for the stream of a private pool's or a tagged block. */
+	if (hm_unlikely(__atomic_load_n(&h->p->asks_owner, __ATOMIC_RELAXED)) ? !hit_none(h) :
+	    !hit_begin(h))
 		return 0;
 	s = h->s;
 	id = hm_hash_name(h->p, (uintptr_t)h->ptr);
@@ -707,7 +725,7 @@ static inline __attribute__((always_inline)) uint64_t free_hit(struct hit *h)
 
 static __attribute__((noinline)) int put_any(struct hit *h)
 {
-	return hm_pool_free_any(&h->p->res, h->ptr, &h->size, h->stream);
+	return free_any(h->p, h->s, h->epoch, h->ptr, &h->size, h->stream);
 }
 
 int hm_pool_put(struct hetmem_resource *res, void *ptr, size_t size, hetmem_stream stream)
@@ -726,7 +744,7 @@ int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_st
 	hit_set(&h, res, ptr, *size, 0, stream);
 	asked = free_hit(&h);
 	if (hm_unlikely(!asked))
-		return hm_pool_free_any(res, ptr, size, stream);
+		return free_any(h.p, h.s, h.epoch, ptr, size, stream);
 	*size = asked;
 	return 0;
 }

@@ -28,6 +28,7 @@
  * @reserved: bytes held, of @made_bytes; @made, @given_back: pieces; @busy: bytes on their way
  * @requested: sum of what streams published; @room: sum of their @room; @shown_peak: of figures
  * @graphs: ids of captures and private pools, or NULL; @nr_privates: of the latter
+ * @asks_owner: a free asks first whose the block is: @nr_privates and @tagged (there are tags)
  * @decay_at: when to look next (ns); @decay_high: most requested since the last
  *	look, as hm_pool_sum() knows it
  * @nr_lost: streams that were lost, and not synchronized since
@@ -37,8 +38,8 @@
  *	see enum hm_wake_step; @slept_in: by which call of hetmem_sleep(). @sleep_lock:
  *	held by a sleep, a wake and a move, taken before @lock; @mover: its hm_thread(), or 0
  * @host: works in a forked child; only then @fork is registered
- * @whole: blocks own their handles; @tagged: there are tags; @member: of @tags, and not the
- *	program's pool; @scratch: contents are never kept; @tags: NULL: no tags
+ * @whole: blocks own their handles; @member: of @tags, and not the program's pool; @scratch:
+ *	contents are never kept; @tags: NULL: no tags
  * @shared: streams share @room; @sum_due: the peak may rise; @mixing: see source.h; @published: or NULL
  */
 struct pool {
@@ -50,11 +51,17 @@ struct pool {
 	void *memory;
 	uint16_t *homes;
 	struct hash *hash;
-	uint32_t nr_privates;
+	union {
+		struct {
+			uint32_t nr_privates;
+			uint32_t tagged;
+		};
+		uint64_t asks_owner;
+	};
 	uint64_t cache_max;
 	bool asleep, saved, waking;
 	uint32_t slept_in;
-	bool host, whole, tagged, member, scratch;
+	bool host, whole, member, scratch;
 	struct hm_tags *tags;
 	struct hm_published_pool *published;
 	struct hm_order order;
@@ -145,11 +152,9 @@ void hm_pool_flush(struct pool *p);
  * Takes pool->lock, and looks @stream up again if the epoch is not @epoch any
  * more. Without a lock. Errors as hm_stream_get(), then the lock is not held.
  */
-int hm_pool_lock(struct pool *p, hetmem_stream stream, uint64_t epoch,
-		 struct pool_stream **s);
+int hm_pool_lock(struct pool *p, hetmem_stream stream, uint64_t epoch, struct pool_stream **s);
 /* Looks @stream up, and takes pool->lock. Likewise. */
-int hm_pool_lock_stream(struct pool *p, hetmem_stream stream,
-			struct pool_stream **s);
+int hm_pool_lock_stream(struct pool *p, hetmem_stream stream, struct pool_stream **s);
 /*
  * Asks the driver how far streams are; recycles retired ones. Releases the lock
  * between pieces.
@@ -177,8 +182,7 @@ void hm_uses_put(struct pool *p, uint32_t list);
 void hm_block_free_used(struct pool *p, struct block *b);
 void hm_block_end_uses(struct pool *p, struct block *b);
 /* Counts @nr blocks that went to the arenas of @s; enough of them get an event. */
-void hm_pool_record(struct pool *p, struct pool_stream *s, unsigned int nr,
-		    uint64_t bytes);
+void hm_pool_record(struct pool *p, struct pool_stream *s, unsigned int nr, uint64_t bytes);
 /* @g: part of a private pool, or NULL. @with: flags and priority, or NULL. Releases the lock. */
 int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 		       const struct hm_ctl_alloc *with, size_t size, size_t align, void **ptr);
@@ -207,9 +211,7 @@ int hm_pool_asleep(void);
  * lock. *@waited: the last stream that was waited for. -EBUSY: the pool was put to sleep.
  */
 int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
-		    int (*attempt)(struct pool *p, struct pool_stream *s,
-				   void *arg),
-		    void *arg, struct hm_stream **waited);
+		    int (*attempt)(struct pool *p, struct pool_stream *s, void *arg), void *arg, struct hm_stream **waited);
 /*
  * Adds to the error's text what the pool holds, and that it waited for @on, if
  * that is not NULL. Returns @err.
@@ -217,8 +219,8 @@ int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
 int hm_pool_explain(struct pool *p, const struct pool_stream *s, const char *what, size_t size,
 		    int err, uint64_t waited_ns, const struct hm_stream *on);
 /*
- * Returns a BUSY block that @s may use, or NULL and *@err. May release the
- * lock. *@waited: the stream that was waited for last, if any.
+ * Returns a BUSY block that @s may use, or NULL and *@err. May release the lock. *@waited:
+ * the last stream that was waited for, if any.
  */
 struct block *hm_pool_find(struct pool *p, struct pool_stream *s,
 			   unsigned int zone, uint64_t units, int *err,
@@ -227,8 +229,7 @@ struct block *hm_pool_find(struct pool *p, struct pool_stream *s,
 struct block *hm_pool_find_now(struct pool *p, struct pool_stream *s, unsigned int zone,
 			       uint64_t units, int *err);
 /* Makes a BUSY block live: @size bytes, on @s. */
-void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
-		  size_t size);
+void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b, size_t size);
 /* Gives back memory that was not needed for decay= milliseconds. Releases the lock. */
 void hm_pool_decay(struct pool *p);
 /* Adds the sums of @s to the pool's. */

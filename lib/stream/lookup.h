@@ -8,9 +8,12 @@
 
 #include "stream/stream.h"
 
+/* The driver table's entry for cuStreamGetId(): tools and tests replace what it has. */
+typedef CUresult (*const hm_get_id)(CUstream stream, unsigned long long *id);
+
 /*
- * An entry of a thread's lookup cache: what @handle was when it was last used. It is
- * that still while @get_id returns @id; NULL: it always is.
+ * An entry of a thread's lookup cache: the stream that @handle was when it was last used.
+ * While @get_id returns @id, it is the same stream. Without @get_id it always is.
  */
 struct hm_stream_key {
 	uint64_t order;
@@ -18,7 +21,7 @@ struct hm_stream_key {
 	uint64_t id;
 	uint64_t epoch;
 	struct hm_stream *stream;
-	CUresult (*get_id)(CUstream stream, unsigned long long *id);
+	hm_get_id *get_id;
 };
 
 #define HM_STREAM_WAYS	4
@@ -95,7 +98,7 @@ static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
 	/* The driver may call back, and a lookup may replace the table. */
 	found = key->stream;
 	known = key->id;
-	if (key->get_id && hm_unlikely(key->get_id(handle, &id) || id != known))
+	if (key->get_id && hm_unlikely((*key->get_id)(handle, &id) || id != known))
 		return hm_stream_lookup(o, handle, stream);
 	*stream = found;
 	return 0;
@@ -127,12 +130,11 @@ static inline const struct hm_stream_key *hm_stream_quick(const struct hm_order 
 }
 
 /* Whether @handle is the stream @known still, which @get_id tells. The driver may call back. */
-static inline bool hm_stream_still(CUresult (*get_id)(CUstream, unsigned long long *),
-				   hetmem_stream handle, uint64_t known)
+static inline bool hm_stream_still(hm_get_id *get_id, hetmem_stream handle, uint64_t known)
 {
 	unsigned long long id;
 
-	return !get_id || (!get_id(handle, &id) && id == known);
+	return !get_id || (!(*get_id)(handle, &id) && id == known);
 }
 
 /*

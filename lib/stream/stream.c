@@ -1068,7 +1068,7 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 		return 0;
 	remember(&(struct hm_stream_key){
 		.order = o->serial, .handle = handle, .id = id,
-		.get_id = o->retired ? NULL : o->hm->driver.cuStreamGetId,
+		.get_id = o->retired ? NULL : &o->hm->driver.cuStreamGetId,
 		.epoch = epoch, .stream = s,
 	});
 	return 0;

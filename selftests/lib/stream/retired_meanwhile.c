@@ -10,23 +10,21 @@
 #include "pool_gate.h"
 
 #define SMALL	((size_t)4 << 10)
-/* A cached block of SMALL serves it, and is not a hit. */
+/* A cached block of SMALL serves it, and is no hit. */
 #define SMALLER	(SMALL - 1024)
 #define LARGE	(4 * MIB)
 
 static CUstream retired, next;
 static void (*meanwhile)(void);
-/* A call that is no hit looks the stream up twice: the first time nothing happens. */
-static bool hits;
+static unsigned int asked;
 
 static CUresult get_id(CUstream s, unsigned long long *id)
 {
 	CUresult res = real.cuStreamGetId(s, id);
-	void (*act)(void) = hits ? meanwhile : NULL;
+	void (*act)(void) = meanwhile;
 
-	if (hits)
-		meanwhile = NULL;
-	hits = true;
+	meanwhile = NULL;
+	asked++;
 	if (act)
 		act();
 	return res;
@@ -80,13 +78,6 @@ static void *allocate(void *size)
 	return get(*(size_t *)size, retired);
 }
 
-/* Next time @act is called, in the lookup of a hit, or of what is none. */
-static void act_in(void (*act)(void), bool hit)
-{
-	meanwhile = act;
-	hits = hit;
-}
-
 /*
  * The block is the rest of one of @had bytes. @other: another thread allocates, and so owns
  * the stream's cache.
@@ -105,7 +96,7 @@ static void free_meanwhile(const char *provider, size_t had, size_t size, bool o
 	} else {
 		p = get(size, retired);
 	}
-	act_in(retire_and_hold_up, size == SMALL && !other);
+	meanwhile = retire_and_hold_up;
 	put(p, size, retired);
 	need(!meanwhile, "the stream was looked up");
 	is(hetmem_poll(pool), 0, "%s, %zu: freed on a stream that was retired meanwhile",
@@ -123,7 +114,7 @@ static void alloc_meanwhile(const char *provider, size_t size)
 
 	begin(provider);
 	put(get(SMALL, retired), SMALL, retired);
-	act_in(retire_and_pass_on, size == SMALL);
+	meanwhile = retire_and_pass_on;
 	p = get(size, retired);
 	need(!meanwhile, "the stream was looked up");
 	ok(p != freed_on_next, "%s: what the next stream in its slot cached is not its own",
@@ -141,7 +132,7 @@ static void free_beside(const char *provider, size_t size)
 	begin(provider);
 	put(get(SMALL, retired), SMALL, retired);
 	p = get(size, retired);
-	act_in(retire_and_pass_on, size == SMALL);
+	meanwhile = retire_and_pass_on;
 	put(p, size, retired);
 	need(!meanwhile, "the stream was looked up");
 	open_gate();
@@ -194,6 +185,39 @@ static void retire_while_waiting(void)
 	end("vmm");
 }
 
+/* The lookup of a call that fails to hit serves the rest of that call. */
+static void ask_once(const char *provider)
+{
+	const size_t sizes[] = { SMALL, SMALLER, LARGE };
+	pthread_t id;
+	size_t i;
+	void *p;
+
+	begin(provider);
+	put(get(SMALL, retired), SMALL, retired);
+	put(get(SMALL, retired), SMALL, retired);
+	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		asked = 0;
+		p = get(sizes[i], retired);
+		is(asked, 1, "%s, %zu: the driver is asked once for an allocation", provider,
+		   sizes[i]);
+		asked = 0;
+		put(p, sizes[i], retired);
+		is(asked, 1, "%s, %zu: and once for its free", provider, sizes[i]);
+	}
+	i = SMALL;
+	p = NULL;
+	need(!pthread_create(&id, NULL, allocate, &i) && !pthread_join(id, &p) && p, "a thread");
+	asked = 0;
+	put(p, SMALL, retired);
+	is(asked, 1, "%s: and for that of another thread's block", provider);
+	asked = 0;
+	put(get(SMALL, retired), SMALL, retired);
+	is(asked, 2, "%s: and for each call after another thread's", provider);
+	hetmem_stream_retire(pool, retired);
+	end(provider);
+}
+
 int main(void)
 {
 	static const char *const providers[] = { "device", "vmm" };
@@ -211,6 +235,7 @@ int main(void)
 		alloc_meanwhile(providers[i], SMALLER);
 		free_beside(providers[i], SMALL);
 		free_beside(providers[i], SMALLER);
+		ask_once(providers[i]);
 	}
 	retire_while_waiting();
 	close_soft();
