@@ -18,13 +18,18 @@
 /* What the command was told, and says; in shared memory. */
 struct killed_in {
 	union {
+		struct hetmem_cmd_migrate_vector vector;
 		struct hetmem_cmd_residency residency;
 		struct hetmem_cmd_migrate migrate;
 		struct hetmem_cmd_refresh refresh;
 	} cmd;
+	struct hetmem_cmd_migrate moves[HETMEM_VECTOR_MAX];
+	int32_t results[HETMEM_VECTOR_MAX];
 };
 
-/* Return: how far it came, of @all. */
+#define NO_RESULT	99
+
+/* Return: how far it came, of @all; more than @all if what it says is wrong. */
 typedef uint64_t (*how_far)(const struct killed_in *k, uint64_t *all);
 
 static uint64_t in_residency(const struct killed_in *k, uint64_t *all)
@@ -42,13 +47,27 @@ static uint64_t in_migrate(const struct killed_in *k, uint64_t *all)
 	*all = SIZE;
 	/* All that it passed was counted. */
 	return (cmd->not_moved + cmd->already) * page_size() == cmd->walk_end - cmd->start ?
-	       cmd->walk_end - cmd->start : SIZE;
+	       cmd->walk_end - cmd->start : SIZE + 1;
 }
 
 static uint64_t in_refresh(const struct killed_in *k, uint64_t *all)
 {
 	*all = TRACKED / HUGE_SIZE;
 	return k->cmd.refresh.walked_blocks;
+}
+
+/* Commands that ended, one that was interrupted, and others that did not begin. */
+static uint64_t in_vector(const struct killed_in *k, uint64_t *all)
+{
+	const uint32_t done = k->cmd.vector.done;
+	uint32_t i;
+
+	*all = HETMEM_VECTOR_MAX;
+	for (i = 0; i < HETMEM_VECTOR_MAX; i++)
+		if (i < done ? k->results[i] && (k->results[i] != -EINTR || i != done - 1) :
+		    k->results[i] != NO_RESULT || k->moves[i].walk_end)
+			return *all + 1;
+	return done;
 }
 
 FIXTURE(killed)
@@ -79,11 +98,16 @@ FIXTURE_VARIANT_ADD(killed, refresh) {
 	.size = sizeof(struct hetmem_cmd_refresh),
 };
 
+FIXTURE_VARIANT_ADD(killed, vector) {
+	.nr = HETMEM_IOC_MIGRATE_VECTOR, .how_far = in_vector,
+	.size = sizeof(struct hetmem_cmd_migrate_vector),
+};
+
 FIXTURE_SETUP(killed)
 {
 	size_t at;
 
-	self->k = mmap(NULL, page_size(), PROT_READ | PROT_WRITE, MAP_SHARED |
+	self->k = mmap(NULL, sizeof(*self->k), PROT_READ | PROT_WRITE, MAP_SHARED |
 		       MAP_ANONYMOUS, -1, 0);
 	ASSERT_NE(MAP_FAILED, (void *)self->k);
 	self->p = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS |
@@ -97,7 +121,28 @@ FIXTURE_SETUP(killed)
 FIXTURE_TEARDOWN(killed)
 {
 	munmap(self->p, SIZE);
-	munmap(self->k, page_size());
+	munmap(self->k, sizeof(*self->k));
+}
+
+/* All of the memory, by as many commands as there can be. */
+static void make_vector(struct killed_in *k, char *p)
+{
+	const size_t each = SIZE / HETMEM_VECTOR_MAX;
+	uint32_t i;
+
+	for (i = 0; i < HETMEM_VECTOR_MAX; i++) {
+		k->moves[i].start = (uintptr_t)p + i * each;
+		k->moves[i].end = k->moves[i].start + each;
+		k->moves[i].location = ANY_HOST;
+		k->results[i] = NO_RESULT;
+	}
+	k->cmd.vector = (struct hetmem_cmd_migrate_vector){
+		.size = sizeof(k->cmd.vector),
+		.commands = (uintptr_t)k->moves,
+		.results = (uintptr_t)k->results,
+		.command_size = sizeof(k->moves[0]),
+		.nr = HETMEM_VECTOR_MAX,
+	};
 }
 
 /* In a child, and not to its end. */
@@ -120,6 +165,8 @@ static void call(struct killed_in *k, char *p, unsigned long nr, size_t size,
 		k->cmd.migrate.location = ANY_HOST;
 		k->cmd.migrate.walk_end = range->start;
 	}
+	if (nr == HETMEM_IOC_MIGRATE_VECTOR)
+		make_vector(k, p);
 	turn_pass(t->to_parent[1]);
 	hm_ioctl(fd, nr, k);
 	_exit(0);
@@ -147,6 +194,7 @@ TEST_F(killed, in_the_middle)
 		EXPECT_EQ(0, kill(pid, SIGKILL));
 		status = child_status(pid);
 		came = variant->how_far(self->k, &all);
+		EXPECT_LE(came, all);
 		EXPECT_TRUE(status == 128 + SIGKILL || (!status && came == all));
 		begun += came > 0 && came < all;
 		close(t.to_child[1]);
