@@ -63,6 +63,33 @@ static void op_to_device(struct victim *v)
 	migrate_loop(v, v->dev.loc, 0);
 }
 
+/* The pages one by one, there and back in the same vector. */
+static void op_vector(struct victim *v)
+{
+	const size_t pages = v->size / page_size();
+	struct hetmem_cmd_migrate moves[HETMEM_VECTOR_MAX];
+	int32_t results[HETMEM_VECTOR_MAX];
+	struct hetmem_cmd_migrate_vector cmd;
+	size_t i;
+
+	for (;;) {
+		for (i = 0; i < HETMEM_VECTOR_MAX; i++)
+			moves[i] = (struct hetmem_cmd_migrate){
+				.start = (uintptr_t)v->private + i / 2 % pages * page_size(),
+				.end = (uintptr_t)v->private + (i / 2 % pages + 1) * page_size(),
+				.location = i % 2 ? ANY_HOST : v->dev.loc,
+			};
+		cmd = (struct hetmem_cmd_migrate_vector){
+			.size = sizeof(cmd),
+			.commands = (uintptr_t)moves,
+			.results = (uintptr_t)results,
+			.command_size = sizeof(moves[0]),
+			.nr = HETMEM_VECTOR_MAX,
+		};
+		hm_ioctl(v->fd, HETMEM_IOC_MIGRATE_VECTOR, &cmd);
+	}
+}
+
 static void op_to_host(struct victim *v)
 {
 	migrate_loop(v, HETMEM_LOC(HETMEM_HOST, 0), 0);
@@ -215,6 +242,7 @@ FIXTURE_VARIANT(kill)
 FIXTURE_VARIANT_ADD(kill, to_device) { .op = op_to_device };
 FIXTURE_VARIANT_ADD(kill, to_host) { .op = op_to_host };
 FIXTURE_VARIANT_ADD(kill, pin) { .op = op_pin };
+FIXTURE_VARIANT_ADD(kill, vector) { .op = op_vector };
 FIXTURE_VARIANT_ADD(kill, residency) { .op = op_residency };
 FIXTURE_VARIANT_ADD(kill, track) { .op = op_track };
 FIXTURE_VARIANT_ADD(kill, refresh) { .op = op_refresh };
