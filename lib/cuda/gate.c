@@ -104,7 +104,8 @@ void hm_gate_wait(void)
 
 	if (hm_gate_word == HM_GATE_NEW)
 		add_thread();
-	while (__atomic_load_n(&hm_gate_closed, __ATOMIC_ACQUIRE))
+	/* A signal can end the wait: the caller looks at the gate again. */
+	if (__atomic_load_n(&hm_gate_closed, __ATOMIC_ACQUIRE))
 		syscall(SYS_futex, &hm_gate_closed, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
 	errno = before;
 }

@@ -27,7 +27,10 @@ extern _Thread_local uintptr_t hm_gate_word __attribute__((tls_model("initial-ex
 /* 1: closed. A futex. */
 extern uint32_t hm_gate_closed;
 
-/* For a call that was not let in: registers the thread, or waits until the gate is open. */
+/*
+ * For a call that was not let in: registers the thread, or waits while the gate is closed. The
+ * gate can be closed afterwards: try again.
+ */
 void hm_gate_wait(void);
 
 /*
