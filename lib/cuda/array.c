@@ -269,6 +269,23 @@ static void look(struct hm_range *range, void *arg)
 	d->found = a;
 }
 
+static void add_size(struct hm_range *range, void *arg)
+{
+	*(uint64_t *)arg += ((struct array *)range)->size;
+}
+
+uint64_t hm_cuda_array_bytes(void)
+{
+	uint64_t sum = 0;
+	int kind;
+
+	pthread_mutex_lock(&lock);
+	for (kind = 0; kind < NR_KINDS; kind++)
+		hm_range_walk(&arrays[kind], add_size, &sum);
+	pthread_mutex_unlock(&lock);
+	return sum;
+}
+
 void hm_cuda_array_drop(CUdevice device, CUcontext ctx)
 {
 	struct drop d = { .device = device, .ctx = ctx };

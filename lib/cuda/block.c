@@ -119,6 +119,24 @@ void hm_cuda_block_drop(CUdevice device, CUcontext ctx,
 	}
 }
 
+static void add_charged(struct hm_range *range, void *arg)
+{
+	const struct hm_cuda_block *block = (void *)range;
+
+	if (block->kind == HM_CUDA_CHARGED)
+		*(uint64_t *)arg += range->end - range->start;
+}
+
+uint64_t hm_cuda_block_charged(void)
+{
+	uint64_t sum = 0;
+
+	pthread_mutex_lock(&lock);
+	hm_range_walk(&blocks, add_charged, &sum);
+	pthread_mutex_unlock(&lock);
+	return sum;
+}
+
 void hm_cuda_region_add(CUdeviceptr ptr)
 {
 	struct hm_range *region = malloc(sizeof(*region));

@@ -32,11 +32,15 @@ CUresult hm_cuda_free_charged(CUdeviceptr ptr);
 
 /* Charges the memory of the program's handles to a device that was just opened. */
 void hm_cuda_recharge(struct hm_cuda_device *device);
+/* Device memory that the program has made by cuMemCreate(). */
+uint64_t hm_cuda_handle_bytes(void);
 
 /* array.c */
 
 /* Forgets the arrays of @ctx, and takes them off the limit; NULL: those of the device. */
 void hm_cuda_array_drop(CUdevice device, CUcontext ctx);
+/* The size of all arrays. */
+uint64_t hm_cuda_array_bytes(void);
 
 /* pool.c: what the program has by cuMemAllocAsync() */
 void hm_cuda_pool_add(CUdevice device, size_t size);

@@ -9,7 +9,7 @@
  * allocates, handle.c what the program makes by cuMemCreate(), array.c arrays. pool.c answers
  * for the default pool, peer.c gives peers access, graph.c charges graphs. context.c follows primary contexts and captures. world.c opens the
  * library and the resource of a device at the first served call; block.c knows what is
- * allocated.
+ * allocated. sleep.c lets the process sleep.
  *
  * libhetmem.a is part of this object, and calls the driver itself: it never calls in here.
  *
@@ -185,6 +185,9 @@ void hm_cuda_block_put(const struct hm_cuda_block *block);
 /* Removes all blocks of the device, or of @ctx if that is not NULL, and calls @each for them. */
 void hm_cuda_block_drop(CUdevice device, CUcontext ctx,
 			void (*each)(const struct hm_cuda_block *block));
+
+/* Bytes of blocks that the driver allocated for the program. */
+uint64_t hm_cuda_block_charged(void);
 
 /* Memory that the library has from the driver: a program must not free it by its address. */
 void hm_cuda_region_add(CUdeviceptr ptr);

@@ -66,6 +66,18 @@ void hm_cuda_recharge(struct hm_cuda_device *d)
 		d->resource->ops->ctl(d->resource, HM_CTL_CHARGE, &c);
 }
 
+uint64_t hm_cuda_handle_bytes(void)
+{
+	uint64_t sum = 0;
+	CUdevice device;
+
+	pthread_mutex_lock(&lock);
+	for (device = 0; device < HM_MAX_DEVICES; device++)
+		sum += total[device];
+	pthread_mutex_unlock(&lock);
+	return sum;
+}
+
 /* With the lock. Returns the memory if its last use is over, else NULL. */
 static struct memory *put(struct memory *memory)
 {

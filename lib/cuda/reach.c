@@ -315,6 +315,13 @@ static struct hm_dl_answer answer_default(int call, const char *version)
 	return (struct hm_dl_answer){ 0 };
 }
 
+/* Whether @name is a function of the driver that is younger than calls.h. */
+static bool is_unknown(void *handle, const char *name)
+{
+	return name && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z' &&
+		is_drivers(libc_dlsym(handle == RTLD_NEXT ? RTLD_DEFAULT : handle, name));
+}
+
 static struct hm_dl_answer answer(void *handle, const char *name, const char *version,
 				  void *caller)
 {
@@ -327,7 +334,11 @@ static struct hm_dl_answer answer(void *handle, const char *name, const char *ve
 	if (version && name && !strcmp(name, "dlsym") &&
 	    object_of(lookup(handle, name, version)) == object_of(libc_dlsym))
 		return (struct hm_dl_answer){ hm_own_dlsym, hm_cuda_is_active() };
-	if (call < 0 || !hm_cuda_is_active())
+	if (!hm_cuda_is_active())
+		return (struct hm_dl_answer){ 0 };
+	if (call < 0 && is_unknown(handle, name))
+		__atomic_add_fetch(&hm_cuda_unknown, 1, __ATOMIC_RELAXED);
+	if (call < 0)
 		return (struct hm_dl_answer){ 0 };
 	if (handle == RTLD_NEXT)
 		return answer_next(call, object_of(caller));

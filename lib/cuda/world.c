@@ -20,6 +20,7 @@
 
 #include "cuda/cuda.h"
 #include "cuda/prototypes.h"
+#include "cuda/sleep.h"
 #include "spec/spec.h"
 
 #define REPORT_MOST	16384
@@ -291,6 +292,8 @@ struct hm_cuda_device *hm_cuda_device_of(CUdevice handle, CUresult *error)
 	if (err || (ordinal >= 0 && refused[ordinal]))
 		*error = err == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_SUPPORTED;
 	pthread_mutex_unlock(&opening);
+	if (d && !*error)
+		hm_cuda_sleep_begin();
 	return *error ? NULL : d;
 }
 
@@ -395,17 +398,41 @@ CUresult HM_CUDA_EXPORT cuGetExportTable(const void **table, const CUuuid *id)
 	return HM_CUDA_NEXT(cuGetExportTable)(table, id);
 }
 
+/* Writes an id as text. Returns the length. */
+static int print_id(char *text, size_t size, const CUuuid *id)
+{
+	unsigned int byte;
+	int len = 0;
+
+	for (byte = 0; byte < sizeof(CUuuid); byte++)
+		len += snprintf(text + len, size - len, "%s%02x",
+				byte >= 4 && byte <= 10 && byte % 2 == 0 ? "-" : "",
+				(unsigned char)id->bytes[byte]);
+	return len;
+}
+
+const char *hm_cuda_has_table(void)
+{
+	static char text[40];
+	const char *found = NULL;
+
+	pthread_mutex_lock(&counting);
+	if (nr_tables) {
+		print_id(text, sizeof(text), &tables[0].id);
+		found = text;
+	}
+	pthread_mutex_unlock(&counting);
+	return found;
+}
+
 /* Appends " table:ID=COUNT" for each. Returns the new length. */
 static size_t print_tables(char *line, size_t len, size_t size)
 {
-	unsigned int i, byte;
+	unsigned int i;
 
 	for (i = 0; i < nr_tables && size - len > 80; i++) {
 		len += snprintf(line + len, size - len, " table:");
-		for (byte = 0; byte < sizeof(CUuuid); byte++)
-			len += snprintf(line + len, size - len, "%s%02x",
-					byte >= 4 && byte <= 10 && byte % 2 == 0 ? "-" : "",
-					(unsigned char)tables[i].id.bytes[byte]);
+		len += print_id(line + len, size - len, &tables[i].id);
 		len += snprintf(line + len, size - len, "=%lu", tables[i].count);
 	}
 	return len;
@@ -438,6 +465,7 @@ static void end(void)
 	size_t len;
 	int fd, n;
 
+	hm_cuda_sleep_end();
 	if (!report || !hm_cuda_is_active())
 		return;
 	n = snprintf(line, sizeof(line), "pid=%d command=%.64s unknown=%llu", getpid(),

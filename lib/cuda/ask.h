@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * The messages between 'hetmem sleep --served' or 'hetmem wake' and a process under
+ * libhetmem-cuda.so: one request and one answer a connection.
+ *
+ * The process listens on a socket in /tmp, of mode 0600. Both ends look at SO_PEERCRED: the
+ * process answers its own user and root only, and the command accepts answers only of the
+ * process that it asked.
+ */
+#ifndef HETMEM_CUDA_ASK_H
+#define HETMEM_CUDA_ASK_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+#define HM_CUDA_ASK_MAGIC	0x6b736d68U
+#define HM_CUDA_ASK_VERSION	1
+/* The longest wait that a request can name. */
+#define HM_CUDA_ASK_WAIT_MS	600000
+
+enum hm_cuda_ask_op { HM_CUDA_ASK_STATE, HM_CUDA_ASK_SLEEP, HM_CUDA_ASK_WAKE };
+
+/**
+ * struct hm_cuda_ask - a request
+ * @op: enum hm_cuda_ask_op
+ * @wait_ms: how long calls in flight and the work of the GPUs may take
+ */
+struct hm_cuda_ask {
+	uint32_t magic;
+	uint32_t version;
+	uint32_t op;
+	uint32_t wait_ms;
+};
+
+/**
+ * struct hm_cuda_answer - an answer
+ * @err: 0, or a negative errno; @text has the reason then
+ * @asleep: whether the process sleeps now
+ * @moved: bytes of device memory that sleep gives back
+ * @stays: bytes of device memory that are known to stay
+ */
+struct hm_cuda_answer {
+	uint32_t magic;
+	int32_t err;
+	uint32_t asleep;
+	uint32_t reserved;
+	uint64_t moved;
+	uint64_t stays;
+	char text[256];
+};
+
+/*
+ * The socket of the process @pid, as its own PID namespace counts. @root: "", or the root of
+ * that process.
+ */
+static inline struct sockaddr_un hm_cuda_ask_name(const char *root, pid_t pid)
+{
+	struct sockaddr_un name = { .sun_family = AF_UNIX };
+
+	snprintf(name.sun_path, sizeof(name.sun_path), "%s/tmp/.hetmem-cuda-%d", root, (int)pid);
+	return name;
+}
+
+#endif /* HETMEM_CUDA_ASK_H */

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+#ifndef HETMEM_CUDA_SLEEP_H
+#define HETMEM_CUDA_SLEEP_H
+
+/* Starts the thread that 'hetmem sleep --served' asks, once. Without a socket there is none. */
+void hm_cuda_sleep_begin(void);
+/*
+ * The process ends: no sleep begins any more, and the socket goes. Waits for a sleep that has
+ * begun. A process that sleeps keeps the socket until it is woken.
+ */
+void hm_cuda_sleep_end(void);
+
+/* world.c: an export table that was asked for; NULL: none. Text that lasts. */
+const char *hm_cuda_has_table(void);
+
+#endif /* HETMEM_CUDA_SLEEP_H */
