@@ -84,7 +84,7 @@ const struct options_of options_table[] = {
 		VALUE("timeout", 't', "SECONDS"),
 	} },
 	{ "advise", "PID", { VALUE("timeout", 't', "SECONDS") } },
-	{ "sleep", "PID", { VALUE("timeout", 't', "SECONDS") } },
+	{ "sleep", "PID", { VALUE("timeout", 't', "SECONDS"), FLAG("served", 's') } },
 	{ "wake", "PID", { { .name = NULL } } },
 	{ "list", "PID", { FLAG("json", 'j') } },
 	{ "tune", "NAME=VALUE", {

@@ -4,17 +4,25 @@
  * and back. The process needs no change, and knows nothing of it: its next call of the driver
  * waits.
  *
+ * With --served the process itself does it, by libhetmem-cuda.so: only memory that 'hetmem run
+ * --device' serves goes. The driver needs no support. A wake first asks the process.
+ *
  * Signals that would end this program wait until the process is in a state that the next
  * command can go on from.
  */
 #include <errno.h>
 #include <getopt.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cuda/ask.h"
 #include "driver/hetmem.h"
 #include "options.h"
 #include "process.h"
@@ -22,16 +30,21 @@
 
 #define TIMEOUT_S	30
 #define MAX_TIMEOUT_S	600
+/* A process has this time to report its state. Afterwards the driver is asked. */
+#define STATE_S		3
 
 /**
  * struct target - the process, and what the driver says of it
  * @sub: "sleep", "wake"
+ * @served: --served
+ * @silent: it has a socket, and does not answer
  */
 struct target {
 	const char *sub;
 	pid_t pid;
 	struct process process;
 	unsigned int timeout_s;
+	bool served, silent;
 	struct hm_driver driver;
 };
 
@@ -42,12 +55,15 @@ static int help(bool wake)
 		     "Brings the memory of a process that sleeps back to its GPUs. It goes on then.\n\n"
 		     "If the GPU has no room, the process sleeps on: try again later.");
 	else
-		printf("Usage: hetmem sleep [--timeout SECONDS] PID\n"
+		printf("Usage: hetmem sleep [--served] [--timeout SECONDS] PID\n"
 		       "Moves what a process has on its GPUs to host memory. Its calls of CUDA wait.\n\n"
-		       "  --timeout SECONDS    how long its GPU work may take to finish (%d)\n\n"
+		       "  --timeout SECONDS    how long its GPU work may take to finish (%d)\n"
+		       "  --served             move only the memory that its spec serves ('hetmem run')\n\n"
 		       "The process needs no change. It must be yours, or you must be root.\n"
 		       "'hetmem wake' wakes it. The driver must be 570 or newer. It refuses memory that\n"
-		       "other processes share (before 610) and, on many systems, managed memory.\n",
+		       "other processes share (before 610) and, on many systems, managed memory.\n\n"
+		       "With --served the process itself moves the memory, with every driver. It refuses\n"
+		       "during a capture, and where it cannot follow the program's calls.\n",
 		       TIMEOUT_S);
 	return EXIT_OK;
 }
@@ -65,6 +81,9 @@ static int parse(struct target *t, int argc, char **argv)
 				return usage_error(t->sub, "'%s' is not a time from 1 to %d seconds",
 						   optarg, MAX_TIMEOUT_S);
 			t->timeout_s = value;
+			break;
+		case 's':
+			t->served = true;
 			break;
 		case 'h':
 			return -1;
@@ -164,6 +183,147 @@ static int refused(const struct target *t, const char *doing, CUresult res)
 	}
 }
 
+/* The PID of the process as its own namespace counts. */
+static pid_t inner_pid(pid_t pid)
+{
+	char *path = xasprintf("/proc/%d/status", pid), line[256];
+	FILE *status = fopen(path, "re");
+	pid_t found = pid;
+	const char *last;
+
+	free(path);
+	while (status && fgets(line, sizeof(line), status)) {
+		last = strncmp(line, "NSpid:", 6) ? NULL : strrchr(line, '\t');
+		if (last)
+			found = strtol(last, NULL, 10);
+	}
+	if (status)
+		fclose(status);
+	return found;
+}
+
+/* A socket of the process itself; -1: it has none. */
+static int reach(const struct target *t)
+{
+	char *root = xasprintf("/proc/%d/root", t->pid);
+	const struct sockaddr_un name = hm_cuda_ask_name(root, inner_pid(t->pid));
+	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	const struct timeval patience = { .tv_sec = STATE_S };
+	struct ucred who = { 0 };
+	socklen_t len = sizeof(who);
+
+	free(root);
+	if (fd < 0)
+		return -1;
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (!connect(fd, (const struct sockaddr *)&name, sizeof(name)) &&
+	    !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) && who.pid == t->pid)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+enum asked { ANSWERED, SILENT, NO_SOCKET };
+
+/* Asks the process, which may take any time to sleep or to wake. */
+static enum asked ask(const struct target *t, enum hm_cuda_ask_op op,
+		      struct hm_cuda_answer *answer)
+{
+	const struct hm_cuda_ask request = {
+		HM_CUDA_ASK_MAGIC, HM_CUDA_ASK_VERSION, op, 1000 * t->timeout_s,
+	};
+	const struct timeval patience = { .tv_sec = STATE_S };
+	const int fd = reach(t);
+	bool good;
+
+	if (fd < 0)
+		return NO_SOCKET;
+	if (op == HM_CUDA_ASK_STATE)
+		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	good = send(fd, &request, sizeof(request), MSG_NOSIGNAL) == sizeof(request) &&
+		recv(fd, answer, sizeof(*answer), MSG_TRUNC) == sizeof(*answer) &&
+		answer->magic == HM_CUDA_ASK_MAGIC;
+	close(fd);
+	answer->text[sizeof(answer->text) - 1] = '\0';
+	return good ? ANSWERED : SILENT;
+}
+
+static int no_answer(const struct target *t)
+{
+	struct pollfd ended = { .fd = syscall(SYS_pidfd_open, t->pid, 0), .events = POLLIN };
+	struct process now;
+
+	/* Its sockets close a moment before it has ended. */
+	if (ended.fd >= 0) {
+		poll(&ended, 1, 1000);
+		close(ended.fd);
+	}
+	if (process_read(&now, t->pid) == -ESRCH || now.ended)
+		return complain(EXIT_FAILED, t->sub, "process %d (%s) has ended", t->pid,
+				t->process.name);
+	return complain(EXIT_FAILED, t->sub, "process %d (%s) did not answer; look whether it is stopped, then try again",
+			t->pid, t->process.name);
+}
+
+static int sleeps_already(const struct target *t)
+{
+	return complain(EXIT_FAILED, t->sub, "process %d (%s) sleeps already; 'hetmem wake %d' wakes it",
+			t->pid, t->process.name, t->pid);
+}
+
+/* The process itself moves the memory that the spec serves. */
+static int sleep_served(const struct target *t)
+{
+	struct hm_cuda_answer answer;
+	const double start = now();
+
+	if (ask(t, HM_CUDA_ASK_SLEEP, &answer))
+		return no_answer(t);
+	if (answer.err == -EALREADY)
+		return sleeps_already(t);
+	if (answer.err)
+		return complain(EXIT_FAILED, t->sub, "process %d (%s) cannot sleep with --served: %s", t->pid,
+				t->process.name, answer.text);
+	printf("process %d (%s) sleeps: %llu bytes left the GPU, %llu bytes that it knows of stay, after %.1f s; 'hetmem wake %d' wakes it\n",
+	       t->pid, t->process.name, (unsigned long long)answer.moved,
+	       (unsigned long long)answer.stays, now() - start, t->pid);
+	return EXIT_OK;
+}
+
+static int wake_served(const struct target *t)
+{
+	struct hm_cuda_answer answer;
+	const double start = now();
+
+	if (ask(t, HM_CUDA_ASK_WAKE, &answer))
+		return no_answer(t);
+	if (answer.err)
+		return complain(EXIT_FAILED, t->sub, "process %d (%s) cannot wake, and sleeps on: %s",
+				t->pid, t->process.name, answer.text);
+	printf("process %d (%s) is awake after %.1f s\n", t->pid, t->process.name,
+	       now() - start);
+	return EXIT_OK;
+}
+
+/* The exit status; -1: the driver has to do it. */
+static int try_served(struct target *t, bool wake)
+{
+	struct hm_cuda_answer state = { 0 };
+	const enum asked asked = ask(t, HM_CUDA_ASK_STATE, &state);
+
+	t->silent = asked == SILENT;
+	if (asked == ANSWERED && state.asleep)
+		return wake ? wake_served(t) : sleeps_already(t);
+	if (!t->served)
+		return -1;
+	if (asked == SILENT)
+		return no_answer(t);
+	if (asked == NO_SOCKET)
+		return complain(EXIT_FAILED, t->sub, "process %d (%s) has no memory of 'hetmem run --device'; leave out '--served'",
+				t->pid, t->process.name);
+	return sleep_served(t);
+}
+
 static int failed_for_good(const struct target *t)
 {
 	return complain(EXIT_FAILED, t->sub, "process %d (%s) has lost its GPU state: the driver says FAILED; end the process",
@@ -181,8 +341,7 @@ static int go_to_sleep(const struct target *t)
 	if (res)
 		return refused(t, "sleep", res);
 	if (state == CU_PROCESS_STATE_CHECKPOINTED)
-		return complain(EXIT_FAILED, t->sub, "process %d (%s) sleeps already; 'hetmem wake %d' wakes it",
-				t->pid, t->process.name, t->pid);
+		return sleeps_already(t);
 	if (state == CU_PROCESS_STATE_FAILED)
 		return failed_for_good(t);
 	/* A command that was killed can have left it locked. */
@@ -210,6 +369,8 @@ static int wake_up(const struct target *t)
 
 	if (res)
 		return refused(t, "wake", res);
+	if (state == CU_PROCESS_STATE_RUNNING && t->silent)
+		return no_answer(t);
 	if (state == CU_PROCESS_STATE_RUNNING)
 		return complain(EXIT_FAILED, t->sub, "process %d (%s) does not sleep", t->pid,
 				t->process.name);
@@ -235,8 +396,12 @@ static int run(const char *sub, bool wake, int argc, char **argv)
 	if (status)
 		return status < 0 ? help(wake) : status;
 	status = check_process(&t);
-	if (!status)
-		status = open_driver(&t);
+	if (status)
+		return status;
+	status = try_served(&t, wake);
+	if (status >= 0)
+		return status;
+	status = open_driver(&t);
 	if (status)
 		return status;
 	sigemptyset(&ending);

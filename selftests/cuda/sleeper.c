@@ -3,11 +3,15 @@
  * sleeper [BLOCKS]: a program that 'hetmem sleep' puts to sleep. It fills memory of every kind,
  * BLOCKS (20) of them of cuMemAlloc(), of 2 MiB each. It prints its PID, and carries out
  * commands, a line each: "check" whether all contents are there, "alloc", "begin" and "end" of
- * a capture, "quit".
+ * a capture, "work" that lasts until "release", "table", "context", "future", "range", "retain"
+ * for calls that no sleep of the library can follow, "quit".
  */
 #include "cuda/program.h"
 
+CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice device);
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, int type,
+				       unsigned long long flags);
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t size, CUstream stream);
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
 
@@ -77,10 +81,38 @@ static const char *end_capture(void)
 		"the graph did nothing";
 }
 
+static int released;
+
+static void wait_for_release(void *unused)
+{
+	(void)unused;
+	stay_until(__atomic_load_n(&released, __ATOMIC_ACQUIRE));
+}
+
 static const char *obey(const char *command)
 {
+	const CUuuid table = { { 1, 2, 3 } };
+	CUmemGenericAllocationHandle handle;
 	CUdeviceptr p;
+	CUcontext ctx;
+	void *fn;
 
+	if (!strcmp(command, "work\n"))
+		return cuLaunchHostFunc(stream, wait_for_release, NULL) ? "no work" : "works";
+	if (!strcmp(command, "release\n")) {
+		__atomic_store_n(&released, 1, __ATOMIC_RELEASE);
+		return "released";
+	}
+	if (!strcmp(command, "table\n"))
+		return cuGetExportTable((const void **)&fn, &table) ? "asked" : "got";
+	if (!strcmp(command, "context\n"))
+		return cuCtxCreate_v2(&ctx, 0, 0) ? "asked" : "got";
+	if (!strcmp(command, "future\n"))
+		return cuGetProcAddress("cuMemAlloc", &fn, 99000, 0) ? "asked" : "got";
+	if (!strcmp(command, "range\n"))
+		return cuMemGetHandleForAddressRange(&fn, blocks[0], SIZE, 1, 0) ? "asked" : "got";
+	if (!strcmp(command, "retain\n"))
+		return cuMemRetainAllocationHandle(&handle, (void *)blocks[0]) ? "asked" : "got";
 	if (!strcmp(command, "check\n"))
 		return check();
 	if (!strcmp(command, "alloc\n"))
