@@ -113,6 +113,15 @@ int hetmem_torch_pool_alloc(int device, uint64_t first, uint64_t second,
 			    size_t size, hetmem_stream stream, void **ptr);
 
 /*
+ * Allocations of the calling thread by these functions get @tag and @flags from now on, as in
+ * struct hetmem_alloc_params. hetmem_sleep() and hetmem_wake() then find the blocks by @tag.
+ * NULL and 0: none, as in a thread that did not call. @flags: 0 or HETMEM_ALLOC_SCRATCH. A
+ * pool with memory of its own ignores both. Errors:
+ * -EINVAL: @tag is empty or has more than 31 bytes; @flags.
+ */
+int hetmem_torch_region(const char *tag, unsigned int flags);
+
+/*
  * Limits what the resource of @device holds to @max bytes, for setMemoryFraction(). max= of
  * the spec stays a limit: a higher @max has no effect beyond it. A later call replaces the
  * limit; hetmem_resource_set() of "max" ends it. Errors:

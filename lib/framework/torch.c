@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "driver/hetmem.h"
 #include "core/resource.h"
@@ -136,6 +137,12 @@ struct torch_choice {
 	unsigned int flags;
 };
 
+/* What hetmem_torch_region() chose for a thread. */
+struct torch_region {
+	char tag[HM_TAG_LEN];
+	unsigned int flags;
+};
+
 /* Between begin and end. */
 struct torch_filter {
 	struct torch_filter *next;
@@ -164,6 +171,10 @@ static unsigned int nr_filters;
 static struct torch_use *uses;
 static unsigned int nr_uses;
 static uint64_t last_id = FIRST_ID;
+
+static __thread struct torch_region region;
+/* Some thread has had a region: the others do not look for theirs. */
+static bool any_region;
 
 static struct torch_choice choice_of(const struct torch_pool *pool)
 {
@@ -546,10 +557,34 @@ uint64_t hetmem_torch_private_pool(int device, uint64_t first, uint64_t second)
 	return id;
 }
 
+int hetmem_torch_region(const char *tag, unsigned int flags)
+{
+	const size_t len = tag ? strnlen(tag, HM_TAG_LEN) : 0;
+
+	if (tag && !len)
+		return hm_error(-EINVAL, "torch: the tag is empty: give NULL for no tag");
+	if (len == HM_TAG_LEN)
+		return hm_error(-EINVAL, "torch: the tag has more than %d bytes", HM_TAG_LEN - 1);
+	if (flags & ~HETMEM_ALLOC_SCRATCH)
+		return hm_error(-EINVAL, "torch: a region has no flags except HETMEM_ALLOC_SCRATCH");
+	memset(&region, 0, sizeof(region));
+	if (tag)
+		memcpy(region.tag, tag, len);
+	region.flags = flags;
+	__atomic_store_n(&any_region, true, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static bool has_region(void)
+{
+	return hm_unlikely(__atomic_load_n(&any_region, __ATOMIC_RELAXED)) &&
+		(*region.tag || region.flags);
+}
+
 static int alloc_chosen(struct hetmem_resource *res, const struct torch_choice *choice,
 			size_t size, hetmem_stream stream, void **ptr)
 {
-	const struct hetmem_alloc_params params = {
+	struct hetmem_alloc_params params = {
 		.size = sizeof(params),
 		.bytes = size,
 		.stream = stream,
@@ -557,6 +592,11 @@ static int alloc_chosen(struct hetmem_resource *res, const struct torch_choice *
 		.flags = choice->flags,
 	};
 
+	/* Memory of an allocator's own sleeps as that allocator does. */
+	if (!choice->over && has_region()) {
+		params.tag = *region.tag ? region.tag : NULL;
+		params.flags |= region.flags;
+	}
 	return hetmem_alloc_with(choice->over ? choice->over : res, &params, ptr);
 }
 
@@ -568,7 +608,7 @@ static int alloc(struct hetmem_resource *res, size_t size, int device,
 
 	if (err)
 		return hm_error(err, "torch: a pool's filter failed");
-	if (choice.id)
+	if (choice.id || has_region())
 		return alloc_chosen(res, &choice, size, stream, ptr);
 	return hetmem_alloc(res, size, 0, stream, ptr);
 }

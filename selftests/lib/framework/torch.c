@@ -417,6 +417,77 @@ static void test_drop(void)
 }
 
 /* A provider whose memory is of the device's own resource. */
+static uint64_t parked(void)
+{
+	struct hetmem_resource_stats stats = { .size = sizeof(stats) };
+
+	hetmem_resource_stats(hetmem_torch_resource(0), &stats);
+	return stats.parked;
+}
+
+/* Another thread has no region, and its end takes none from this one. */
+static void *without_region(void *arg)
+{
+	*(void **)arg = hetmem_torch_alloc(MB, 0, NULL);
+	hetmem_torch_region("other", 0);
+	return NULL;
+}
+
+static void test_region(void)
+{
+	struct hetmem_resource *res = hetmem_torch_resource(0);
+	void *weights, *cache, *plain, *other = NULL, *pooled, *captured, *none;
+	struct filter of_a = { .stream = a };
+	pthread_t thread;
+
+	is(hetmem_torch_region("", 0), -EINVAL, "an empty tag");
+	is(hetmem_torch_region("0123456789012345678901234567890x", 0), -EINVAL, "a long one");
+	is(hetmem_torch_region("weights", HETMEM_ALLOC_WHOLE), -EINVAL, "another flag");
+	plain = hetmem_torch_alloc(4 * MB, 0, a);
+	is(hetmem_torch_region("weights", 0), 0, "weights");
+	weights = hetmem_torch_alloc(4 * MB, 0, a);
+	need(!pthread_create(&thread, NULL, without_region, &other), "a thread");
+	pthread_join(thread, NULL);
+	is(hetmem_torch_begin_pool(0, 7, 8, is_stream, &of_a), 0, "a pool");
+	pooled = hetmem_torch_alloc(2 * MB, 0, a);
+	is(hetmem_torch_region("kv", HETMEM_ALLOC_SCRATCH), 0, "a cache");
+	cache = hetmem_torch_alloc(8 * MB, 0, b);
+	captured = hetmem_torch_alloc(2 * MB, 0, a);
+	ok(hetmem_torch_end_pool(0, 7, 8), "its end");
+	is(hetmem_torch_region(NULL, 0), 0, "no region");
+	need(weights && plain && other && pooled && cache && captured, "memory");
+	is(nr_live(hetmem_torch_private_pool(0, 7, 8)), 2, "pools have tagged blocks");
+	fill(weights, 3, 4 * MB, a);
+	fill(pooled, 4, 2 * MB, a);
+	drv->cuStreamSynchronize(a);
+	is(hetmem_sleep(res, "kv", HETMEM_SLEEP_KEEP), 0, "the cache sleeps: %s",
+	   hetmem_last_error());
+	is(parked(), 0, "it is scratch");
+	is(hetmem_sleep(res, "weights", HETMEM_SLEEP_KEEP), 0, "the weights sleep");
+	ok(parked() >= 6 * MB && parked() < 8 * MB, "with those of the pool, and no others: %llu",
+	   (unsigned long long)parked());
+	fill(plain, 5, 4 * MB, a);
+	fill(other, 6, MB, NULL);
+	hetmem_torch_free(hetmem_torch_alloc(MB, 0, b), MB, 0, b);
+	drv->cuStreamSynchronize(a);
+	is(hetmem_torch_region("weights", 0), 0, "weights again");
+	is(hetmem_torch_try_alloc(MB, 0, a, &none), -EBUSY, "they sleep: %s",
+	   hetmem_last_error());
+	is(hetmem_torch_region(NULL, 0), 0, "no region");
+	is(hetmem_wake(res, "weights"), 0, "the weights wake");
+	is(hetmem_wake(res, "kv"), 0, "and the cache");
+	is(((unsigned char *)weights)[4 * MB - 1], 3, "with contents");
+	is(((unsigned char *)pooled)[2 * MB - 1], 4, "those of the pool, too");
+	hetmem_torch_free(weights, 4 * MB, 0, a);
+	hetmem_torch_free(cache, 8 * MB, 0, b);
+	hetmem_torch_free(plain, 4 * MB, 0, a);
+	hetmem_torch_free(other, MB, 0, NULL);
+	hetmem_torch_free(pooled, 2 * MB, 0, a);
+	hetmem_torch_free(captured, 2 * MB, 0, a);
+	hetmem_torch_release_pool(0, 7, 8);
+	is(live(0), 0, "all were freed");
+}
+
 static unsigned int given, taken;
 
 static int nested_alloc(void *data, size_t size, void **ptr)
@@ -596,6 +667,7 @@ int main(void)
 	test_retain();
 	test_drop();
 	test_own_memory();
+	test_region();
 	test_forked();
 	test_try_alloc();
 	test_errors();
