@@ -448,12 +448,14 @@ class Full(tap.Case):
 
     def test_documented(self):
         """The blocks of Documentation/python.md that test_doc.py has no PyTorch for."""
-        found = [code for language, code, _ in test_doc.blocks()
-                 if language == "python" and test_doc.FULL in code]
-        self.assertEqual(len(found), 1)
+        found = list(test_doc.python("python", test_doc.FULL))
+        self.assertEqual(len(found), 2)
         with tempfile.TemporaryDirectory() as folder:
-            for code in found:
-                self.run_before(f"os.chdir({folder!r})\n" + code)
+            for code, expected in found:
+                result = tap.child(START + f"os.chdir({folder!r})\n" + code,
+                                   "-Xfaulthandler", "-Wdefault", **full_environment())
+                self.assertEqual((result.stdout, result.stderr, result.returncode),
+                                 (expected, "", 0))
             self.assertEqual(os.listdir(folder), ["snapshot.pickle"])
 
     def test_spill_block(self):
@@ -511,6 +513,179 @@ class Full(tap.Case):
             # Memory that is not the allocator's is not recorded.
             ctypes_memory = torch.empty(10).pin_memory()
             """)
+
+    def test_regions(self):
+        """As torch_memory_saver and the sleep of vLLM use an allocator: by tags."""
+        self.run_code("""
+            def bytes_of(tensor): return bytes(tensor.cpu().tolist())
+            def make(size, seed):
+                made = torch.empty(size, dtype=torch.uint8, device="cuda")
+                made.copy_(torch.arange(size, dtype=torch.int32).mul_(seed).to(torch.uint8))
+                return made
+            with ht.region("weights"):
+                weights = [make(3 * MIB, 3), make(700, 5)]
+                with ht.region("kv_cache", scratch=True):
+                    cache = make(20 * MIB, 1)
+                # The outer tag is back.
+                weights.append(make(5 * MIB, 7))
+            other = make(6 * MIB, 9)
+            before, addresses = [w.cpu() for w in weights], [w.data_ptr() for w in weights]
+            held = ht.stats().reserved
+            fails(hetmem.HetmemError, lambda: ht.parked(weights[0]), "is awake")
+
+            ht.sleep("kv_cache")
+            assert ht.stats().reserved <= held - 20 * MIB, ht.stats()
+            assert ht.stats().parked == 0
+            # Others go on, and the tag that sleeps says so.
+            assert torch.equal(make(6 * MIB, 9).cpu(), other.cpu())
+            ht.sleep("weights")
+            assert 8 * MIB < ht.stats().parked <= 10 * MIB, ht.stats().parked
+            with ht.region("weights"):
+                error = fails(RuntimeError, lambda: make(1, 1), "asleep")
+                assert not isinstance(error, torch.OutOfMemoryError)
+            # A backup is read while they sleep, with strides and offsets.
+            for tensor, was in zip(weights, before):
+                assert torch.equal(ht.parked(tensor), was)
+            matrix, kept = weights[0][4:4 + 999 * 7].view(999, 7).t(), before[0]
+            kept = kept[4:4 + 999 * 7].view(999, 7).t()
+            assert ht.parked(matrix).stride() == kept.stride()
+            assert torch.equal(ht.parked(matrix), kept)
+            assert ht.parked(weights[0][:0]).shape == (0,)
+            fails(hetmem.HetmemError, lambda: ht.parked(cache), "without its contents")
+            fails(hetmem.HetmemError, lambda: ht.parked(other), "is awake")
+
+            # Twice is once. What nothing has does nothing.
+            ht.sleep("weights"); ht.sleep("nobody"); ht.wake("nobody")
+            ht.wake("weights")
+            assert all(torch.equal(w.cpu(), b) for w, b in zip(weights, before))
+            assert [w.data_ptr() for w in weights] == addresses
+            ht.wake("kv_cache"); ht.wake("kv_cache")
+            cache.copy_(torch.ones(20 * MIB, dtype=torch.uint8))
+            assert cache.cpu().sum().item() == 20 * MIB
+
+            # Everything sleeps, and one tag after the other wakes.
+            ht.sleep()
+            assert ht.stats().reserved == 0
+            ht.wake("weights")
+            assert torch.equal(weights[2].cpu(), before[2])
+            ht.sleep("weights", keep=False)
+            assert ht.stats().reserved == 0
+            ht.wake()
+            assert torch.equal(other.cpu(), make(6 * MIB, 9).cpu())
+            assert stats("allocated_bytes.all.current") == torch.cuda.memory_allocated()
+            del weights, cache, other, tensor, matrix, error
+            gc.collect(); torch.cuda.empty_cache()
+            assert ht.stats().live == 0 and torch.cuda.memory_allocated() == 0
+            assert ht.stats().reserved == 0 == torch.cuda.memory_reserved()
+            """)
+
+    def test_regions_end(self):
+        """By errors, in other threads, within pools of graphs and at the limit."""
+        self.run_code("""
+            class Odd(Exception): pass
+            def odd():
+                with ht.region("a"):
+                    with ht.region("b"): raise Odd
+            fails(Odd, odd)
+            x = empty(MIB)
+            ht.sleep("a"); ht.sleep("b")
+            x.cpu(); y = empty(MIB)
+            ht.wake()
+
+            for tag in "", "x" * 32:
+                fails(hetmem.HetmemError, lambda: ht.region(tag).__enter__(), "tag")
+            fails(ValueError, lambda: ht.region("a" + chr(0)).__enter__(), "NUL")
+            fails(TypeError, lambda: ht.region(7).__enter__(), "str")
+
+            @ht.region("weights")
+            def made(): return empty(4 * MIB)
+            seen = []
+            def thread():
+                seen.append(empty(MIB))
+                with ht.region("kv"): seen.append(empty(3 * MIB))
+                seen.append(empty(MIB))
+            with ht.region("weights"):
+                t = threading.Thread(target=thread)
+                t.start(); t.join()
+                seen.append(empty(2 * MIB))
+            seen.append(made())
+            before = ht.stats().reserved
+            ht.sleep("kv")
+            assert 3 * MIB <= ht.stats().parked <= 4 * MIB, ht.stats().parked
+            ht.sleep("weights")
+            assert 9 * MIB <= ht.stats().parked <= 12 * MIB, ht.stats().parked
+            seen[0].cpu(), seen[2].cpu()
+            ht.wake()
+
+            # Blocks of a graph's pool have tags, too.
+            graph, s = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+            static = empty(MIB)
+            with torch.cuda.graph(graph):
+                with ht.region("graph"):
+                    inside = empty(2 * MIB)
+                    inside.copy_(inside)
+            graph.replay(); torch.cuda.synchronize()
+            at = inside.data_ptr()
+            ht.sleep("graph")
+            assert 2 * MIB <= ht.stats().parked <= 4 * MIB, ht.stats().parked
+            ht.wake("graph")
+            graph.replay(); torch.cuda.synchronize()
+            assert inside.data_ptr() == at
+            del inside, graph
+
+            pool = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(pool), ht.region("pooled"):
+                pooled = empty(2 * MIB)
+            ht.sleep("pooled")
+            assert 2 * MIB <= ht.stats().parked <= 4 * MIB, ht.stats().parked
+            ht.wake("pooled")
+            del pooled, pool
+
+            # What one tag has free is room for another, and the limit is one.
+            del x, y, static, seen
+            with ht.region("a"): held = empty(150 * MIB)
+            with ht.region("b"):
+                fails(torch.OutOfMemoryError, lambda: empty(100 * MIB), "at most")
+                del held
+                held = empty(150 * MIB)
+            del held
+            # A limit without room is no reason for a region to fail.
+            held = empty(200 * MIB)
+            with ht.region("late"):
+                fails(torch.OutOfMemoryError, lambda: empty(1))
+            del held
+            with ht.region("late"): empty(1)
+            """)
+
+    def test_regions_elsewhere(self):
+        self.run_before("""
+            fails(hetmem.HetmemError, lambda: ht.region("a").__enter__(), "enable()")
+            """)
+        self.run_before("""
+            assert ht.enable(SPEC, mode="plain") == "plain"
+            with ht.region("a"): x = torch.arange(1000).cuda()
+            y = torch.arange(1000).cuda()
+            ht.sleep("a")
+            assert ht.stats().parked and torch.equal(ht.parked(x), torch.arange(1000))
+            assert torch.equal(y.cpu(), torch.arange(1000))
+            ht.wake("a")
+            assert torch.equal(x.cpu(), torch.arange(1000))
+            """)
+        self.run_before("""
+            ht.enable(SPEC, mode="full")
+            error = fails(hetmem.HetmemError, lambda: ht.region("a").__enter__(), "tag")
+            assert error.errno == errno.EOPNOTSUPP
+            empty(MIB)
+            """, SPEC="pool(device)")
+        # The resource of a device that nobody uses is not opened.
+        self.run_code("""
+            with torch.cuda.device(1), ht.region("a"): x = torch.arange(1000).cuda()
+            ht.sleep("a")
+            assert 8000 <= ht.stats(1).parked <= 2 * MIB, ht.stats(1)
+            assert torch.equal(ht.parked(x), torch.arange(1000))
+            ht.wake("a")
+            assert torch.equal(x.cpu(), torch.arange(1000))
+            """, HETMEM_SOFT_DEVICES="3")
 
     def test_graphs(self):
         self.run_code("""

@@ -254,6 +254,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_why_names": (TEXT, U32, TEXT, SIZE),
     "hetmem_torch_resource": (P, INT),
     "hetmem_torch_try_alloc": (INT, SIZE, INT, P, P),
+    "hetmem_torch_region": (INT, TEXT, UINT),
     "hetmem_torch_retain_pool": (INT, INT, U64, U64),
     "hetmem_torch_pool_refs": (INT, INT, U64, U64),
     "hetmem_torch_free": (None, P, SIZE, INT, P),

@@ -21,6 +21,8 @@ spill() is enable() for training in less device memory than the program needs.
 pool() needs no enable(): it gives PyTorch's own allocator memory of hetmem for a
 part of a program, to sleep and wake by its tag.
 
+region() needs enable(): tensors of a part of a program get a tag, to sleep and wake by.
+
 unified(), empty() and to_unified() make tensors that the CPU and devices use; move()
 changes their device without a copy. They need no enable().
 """
@@ -41,7 +43,7 @@ from collections.abc import Iterator
 from typing import Any, Union
 
 from . import _abi, _library, _process, _torch_conf, _torch_full
-from ._library import HetmemError
+from ._library import HetmemError, OutOfMemoryError
 from ._log import LOGGER
 from ._torch_unified import (
     cpu,
@@ -56,7 +58,7 @@ from ._torch_unified import (
     unified_resource,
     zeros,
 )
-from .core import Resource, Stats, default
+from .core import Resource, Stats, Stream, default
 
 __all__ = [
     "Pool",
@@ -71,10 +73,12 @@ __all__ = [
     "move",
     "move_in",
     "move_out",
+    "parked",
     "pool",
     "priority",
     "reason",
     "record_stream",
+    "region",
     "resource",
     "sleep",
     "snapshot",
@@ -291,15 +295,17 @@ def _spill_spec(limit: str) -> str:
     )
 
 
+def _used_devices(torch: Any) -> list[int]:
+    """Those that PyTorch uses. To ask the resource of another one would open it."""
+    count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    return [n for n in range(count) if torch._C._cuda_hasPrimaryContext(n)]
+
+
 def _set_limit(limit: str) -> None:
     """On each device: those that PyTorch uses, and those that it begins to use."""
-    torch = _torch()
-    count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
-    # A resource opens its device.
-    used = [n for n in range(count) if torch._C._cuda_hasPrimaryContext(n)]
     changed = []
     try:
-        for device in used:
+        for device in _used_devices(_torch()):
             resource = _process.resource(device)
             resource.set("max", limit)
             changed.append(resource)
@@ -430,6 +436,35 @@ def _on_block(name: str, tensor: Any, value: int) -> None:
         elif "HETMEM_ALLOC_MOVABLE" in text:
             hint = ", or call hetmem.torch.spill() with a lower movable="
         raise type(error)(error.errno, text + hint) from None
+
+
+def parked(tensor: Any) -> Any:
+    """A CPU tensor with the contents of @tensor, while these sleep. It stays asleep.
+
+    @tensor: of the memory of enable(), or of a pool(). HetmemError with errno.ENODATA:
+    it is awake, or sleeps without its contents.
+    """
+    torch = _torch()
+    if not tensor.numel():
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+    storage = tensor.untyped_storage()
+    size = int(storage.nbytes())
+    owners = [member.resource for member in _pools]
+    if _mode is not None:
+        owners = [_block(tensor)[0]]
+    data = None
+    for owner in owners:
+        try:
+            data = owner.parked_read(int(storage.data_ptr()), size)
+            break
+        except HetmemError as error:
+            if error.errno != errno.EINVAL:
+                raise
+    if data is None:
+        raise HetmemError(errno.EINVAL, "the tensor's memory is not of hetmem")
+    kept = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
+    made = torch.empty(0, dtype=tensor.dtype)
+    return made.set_(kept, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def priority(tensor: Any, priority: int) -> None:
@@ -636,6 +671,63 @@ def pool(
     return made
 
 
+class _Region(threading.local):
+    """The tag and the flags of a thread."""
+
+    tag: bytes | None = None
+    flags = 0
+
+
+_region = _Region()
+# Tags with memory: tag, flags and device.
+_first: set[tuple[bytes, int, int]] = set()
+
+
+def _choose_region(tag: bytes | None, flags: int) -> None:
+    _library.check(_library.library().hetmem_torch_region(tag, flags))
+    _region.tag, _region.flags = tag, flags
+
+
+def _make_first(tag: bytes, flags: int, device: int) -> None:
+    """Refuses a resource without tags here, not in each allocation."""
+    if (tag, flags, device) in _first:
+        return
+    # Without memory the program's allocation fails, and has PyTorch's error.
+    with contextlib.suppress(OutOfMemoryError):
+        resource(device).alloc(
+            1, Stream.HOST, tag=tag.decode(), scratch=bool(flags)
+        ).free(Stream.HOST)
+    _first.add((tag, flags, device))
+
+
+@contextlib.contextmanager
+def region(tag: str, scratch: bool = False) -> Iterator[None]:
+    """Tensors that this thread makes in the block get @tag, for sleep() and wake().
+
+        with hetmem.torch.region("weights"):
+            model = make_model()
+        with hetmem.torch.region("kv_cache", scratch=True):
+            cache = make_cache()
+        hetmem.torch.sleep("weights"); hetmem.torch.sleep("kv_cache")
+
+    @scratch: nobody needs the contents after a sleep. They are never copied.
+
+    Call enable() before. In a region inside a region the inner tag counts. A region
+    is of its thread: memory that autograd's threads allocate in backward() has no tag.
+    If the spec has no tags, it raises HetmemError with errno.EOPNOTSUPP.
+    """
+    if _mode is None:
+        raise HetmemError(errno.EINVAL, "call hetmem.torch.enable() before")
+    name, flags = _library.text(tag), _abi.ALLOC_SCRATCH if scratch else 0
+    outer = _region.tag, _region.flags
+    _make_first(name, flags, _torch().cuda.current_device())
+    _choose_region(name, flags)
+    try:
+        yield
+    finally:
+        _choose_region(*outer)
+
+
 def _tagged(tag: str | None) -> list[Pool]:
     found = [pool for pool in _pools if tag is None or pool.tag == tag]
     if tag is not None and not found and _mode is None:
@@ -644,13 +736,15 @@ def _tagged(tag: str | None) -> list[Pool]:
 
 
 def sleep(tag: str | None = None, keep: bool = True) -> None:
-    """Puts the pools of @tag to sleep; all without one. After enable() also the
-    memory of the process."""
+    """Puts the pools and regions of @tag to sleep; all without one.
+
+    After enable() a sleep without a tag is of all memory of the process.
+    """
     for member in _tagged(tag):
         member.sleep(keep)
     if _mode is not None:
         torch = _torch()
-        for device in range(torch.cuda.device_count()):
+        for device in _used_devices(torch):
             torch.cuda.synchronize(device)
             resource(device).sleep(tag, keep)
 
@@ -660,7 +754,7 @@ def wake(tag: str | None = None, wait: float = 0) -> None:
     for member in _tagged(tag):
         member.wake(wait)
     if _mode is not None:
-        for device in range(_torch().cuda.device_count()):
+        for device in _used_devices(_torch()):
             resource(device).wake(tag, wait)
 
 
