@@ -158,6 +158,21 @@ static struct member *find_member(struct tags *t, const char *tag, bool scratch)
 	return NULL;
 }
 
+/*
+ * The tag, or the whole pool. A member of @tag sleeps, and the other one, of its scratch blocks
+ * or of the rest, may not be there yet.
+ */
+static bool sleeps(const struct tags *t, const char *tag)
+{
+	const unsigned int nr = nr_members(t);
+	unsigned int i;
+
+	for (i = 1; i < nr; i++)
+		if (!strcmp(t->members[i].tag, tag) && is_asleep(t->members[i].pool))
+			return true;
+	return is_asleep(t->shared.pool);
+}
+
 /* A pool as the program's, which moves nothing by itself. */
 static int make_pool(struct tags *t, struct member *m)
 {
@@ -235,7 +250,7 @@ static int make_member(struct tags *t, const char *tag, bool scratch, struct mem
 	*out = find_member(t, tag, scratch);
 	if (*out) {
 		/* Another thread was faster. */
-	} else if (is_asleep(t->shared.pool)) {
+	} else if (sleeps(t, tag)) {
 		err = hm_pool_asleep();
 	} else if (t->nr == HM_SEVERAL_MOST) {
 		err = hm_error(-ENOSPC, "alloc_with: the pool has %u tags, as many as there can be",
