@@ -93,6 +93,84 @@ if [ "$tables" != only ]; then
 		su user -c "hetmem map --self"
 		hetmem doctor'
 
+	# Only kernels of our own have a RAM disk to swap to.
+	swaps=
+	! grep -q '^CONFIG_BLK_DEV_RAM=y' "$dir/config" || swaps=yes
+	if [ -n "$swaps" ]; then
+		cat >"$tmp/away.c" <<'EOS'
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <linux/hetmem_emu.h>
+
+#define SIZE	(1 << 20)
+#define PAGE	4096
+
+static int away(const unsigned char *p)
+{
+	uint64_t entries[SIZE / PAGE];
+	int fd = open("/proc/self/pagemap", O_RDONLY), i, n = 0;
+
+	if (pread(fd, entries, sizeof(entries), (uintptr_t)p / PAGE * 8) != sizeof(entries))
+		return -1;
+	for (i = 0; i < SIZE / PAGE; i++)
+		n += entries[i] >> 62 & 1;
+	return n;
+}
+
+/* A MiB that is swapped out, and one that the device has written, until it is signalled. */
+int main(void)
+{
+	unsigned char *p = mmap(NULL, 2 * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct hetmem_emu_cmd_access cmd = {
+		.size = sizeof(cmd), .flags = HETMEM_EMU_MIGRATE, .op = HETMEM_EMU_FILL,
+		.addr = (uintptr_t)p + SIZE, .length = SIZE, .value = 0x0707070707070707,
+	};
+	int fd = open("/dev/hetmem_emu0", O_RDWR), sig, i;
+	sigset_t set;
+
+	for (i = 0; i < SIZE; i++)
+		p[i] = i / PAGE + i;
+	for (i = 0; i < SIZE; i++)
+		p[SIZE + i] = 1;
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	/* Pages that another CPU has just added stay until its list is emptied. */
+	for (i = 0; i < 100 && away(p) < SIZE / PAGE; i++)
+		madvise(p, SIZE, MADV_PAGEOUT);
+	if (ioctl(fd, HETMEM_EMU_IOC_ACCESS, &cmd))
+		return 2;
+	printf("away %d swapped %d device\n", away(p), away(p + SIZE));
+	fflush(stdout);
+	sigwait(&set, &sig);
+	for (i = 0; i < SIZE; i++)
+		if (p[i] != (unsigned char)(i / PAGE + i) || p[SIZE + i] != 7)
+			return 1;
+	return 0;
+}
+EOS
+		check 'a program with memory in swap and on a device' \
+			gcc -D_GNU_SOURCE -Iinclude/uapi -o "$tmp/away" "$tmp/away.c"
+		options+=(-f "$tmp/away")
+		add_part swap sh -ec '
+			mkswap /dev/ram0
+			swapon /dev/ram0
+			away >/tmp/away &
+			pid=$!
+			until [ -s /tmp/away ]; do sleep 0.1; done
+			cat /tmp/away
+			hetmem pullback $pid
+			hetmem pullback $pid
+			kill -USR1 $pid
+			wait $pid
+			swapoff /dev/ram0'
+	fi
+
 	# Without DEVICE_PRIVATE the emulated device refuses, and says why in one line.
 	[ -n "$emulated" ] || add_part refusal sh -c \
 		'insmod /lib/modules/hetmem_emu.ko; echo "status $?"; dmesg | grep "hetmem_emu"'
@@ -111,6 +189,19 @@ sed -n 's|^# /bin/\(.*\): \([0-9.]*\) s$|# \2 s \1|p' "$tmp/tap" | sort -rnk 2 |
 if [ "$tables" != only ]; then
 	check 'hetmem map, hetmem doctor' part_output command
 	no_complaint command
+fi
+if [ "$tables" != only ] && [ -n "$swaps" ]; then
+	check 'hetmem pullback of pages in swap, whose contents are right' part_output swap
+	# The kernel counts swap by CPU, so that its share is off by some dozens of pages.
+	also 'all came back, from swap and from the device' awk '
+		/^away / { swapped = $2; device = $4 }
+		/^process / && !lines++ { back = $7; of = $9; from_swap = $16 }
+		END {
+			exit !(swapped >= 200 && device == 256 && of == swapped + device && back == of &&
+				from_swap >= swapped - 128 && from_swap <= swapped + 128)
+		}' "$tmp/out"
+	also 'and then nothing was away' grep -q ': 0 of 0 pages (0 B) came back' "$tmp/out"
+	no_complaint swap
 fi
 if [ -z "$emulated" ] && [ "$tables" != only ]; then
 	part_output refusal >"$tmp/refusal" 2>&1
