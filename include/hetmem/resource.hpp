@@ -53,6 +53,8 @@ private:
 	std::shared_ptr<const std::string> what_;
 };
 
+class pmr_resource;
+
 namespace detail {
 
 inline void check(int err)
@@ -77,6 +79,33 @@ auto handle_of(const Stream &stream, long) -> decltype(stream.value(), hetmem_st
 }
 
 inline hetmem_stream handle_of(hetmem_stream stream, int) { return stream; }
+
+/* The tag and the flags of allocations. A copy of a resource must not throw. */
+struct tagging {
+	std::shared_ptr<const std::string> tag;
+	unsigned int flags = 0;
+};
+
+inline void *allocate(hetmem_resource *res, const tagging &tags, std::size_t bytes,
+		      std::size_t alignment, hetmem_stream stream)
+{
+	void *ptr = nullptr;
+
+	if (!tags.tag) {
+		check(hetmem_alloc(res, bytes, alignment, stream, &ptr));
+		return ptr;
+	}
+	struct hetmem_alloc_params params{};
+
+	params.size = sizeof(params);
+	params.bytes = bytes;
+	params.align = alignment;
+	params.stream = stream;
+	params.flags = tags.flags;
+	params.tag = tags.tag->c_str();
+	check(hetmem_alloc_with(res, &params, &ptr));
+	return ptr;
+}
 
 } // namespace detail
 
@@ -125,6 +154,22 @@ public:
 		: res_{res, [](hetmem_resource *) {}}
 	{
 		check_access("the resource");
+	}
+
+	/*
+	 * The same resource, equal to this one. Its allocations get @tag, with which
+	 * hetmem_sleep() and hetmem_wake() find them; see struct hetmem_alloc_params.
+	 * @scratch: nobody needs the contents across a sleep.
+	 */
+	[[nodiscard]] basic_resource tagged(const std::string &tag, bool scratch = false) const
+	{
+		basic_resource made{*this};
+
+		if (tag.find('\0') != std::string::npos)
+			throw error{-EINVAL, "the tag has a NUL character"};
+		made.tags_ = {std::make_shared<const std::string>(tag),
+			      scratch ? HETMEM_ALLOC_SCRATCH : 0};
+		return made;
 	}
 
 	/*
@@ -190,13 +235,13 @@ private:
 
 	void *make(std::size_t bytes, std::size_t alignment, hetmem_stream stream)
 	{
-		void *ptr = nullptr;
-
-		detail::check(hetmem_alloc(get(), bytes, alignment, stream, &ptr));
-		return ptr;
+		return detail::allocate(get(), tags_, bytes, alignment, stream);
 	}
 
+	friend class pmr_resource;
+
 	std::shared_ptr<hetmem_resource> res_;
+	detail::tagging tags_;
 };
 
 using device_resource = basic_resource<false, true>;
@@ -211,15 +256,13 @@ class pmr_resource final : public std::pmr::memory_resource {
 public:
 	template <bool Device>
 	explicit pmr_resource(const basic_resource<true, Device> &upstream)
-		: res_{upstream.get()}, keep_{std::make_shared<basic_resource<true, Device>>(upstream)} {}
+		: res_{upstream.get()}, tags_{upstream.tags_},
+		  keep_{std::make_shared<basic_resource<true, Device>>(upstream)} {}
 
 private:
 	void *do_allocate(std::size_t bytes, std::size_t alignment) override
 	{
-		void *ptr = nullptr;
-
-		detail::check(hetmem_alloc(res_, bytes, alignment, HETMEM_STREAM_HOST, &ptr));
-		return ptr;
+		return detail::allocate(res_, tags_, bytes, alignment, HETMEM_STREAM_HOST);
 	}
 
 	void do_deallocate(void *ptr, std::size_t bytes, std::size_t) override
@@ -235,6 +278,7 @@ private:
 	}
 
 	hetmem_resource *res_;
+	detail::tagging tags_;
 	std::shared_ptr<void> keep_;
 };
 

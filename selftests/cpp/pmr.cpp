@@ -85,6 +85,49 @@ static void errors()
 	ok(live(small.get()) == 0, "and it goes on");
 }
 
+static struct hetmem_resource_stats stats(const hm::device_resource &res)
+{
+	struct hetmem_resource_stats made{};
+
+	made.size = sizeof(made);
+	hetmem_resource_stats(res.get(), &made);
+	return made;
+}
+
+static void tags()
+{
+	constexpr std::size_t mib = 1 << 20;
+	hm::device_resource pool{"pool(vmm)"};
+	auto weights = pool.tagged("weights"), cache = pool.tagged("kv", true), copy = weights;
+	void *plain = pool.allocate(hetmem_stream{}, 4 * mib);
+	void *kept = copy.allocate(hetmem_stream{}, 6 * mib);
+	auto *synced = static_cast<unsigned char *>(weights.allocate_sync(2 * mib, 4096));
+	void *lost = cache.allocate(hetmem_stream{}, 8 * mib);
+
+	ok(pool == weights && weights == cache, "tags make no other resource");
+	synced[mib] = 7;
+	ok(!hetmem_sleep(pool.get(), "kv", HETMEM_SLEEP_KEEP) && !stats(pool).parked,
+	   "scratch is not kept");
+	ok(error_of([&] { (void)cache.allocate(hetmem_stream{}, 1); }) == EBUSY, "a tag sleeps");
+	ok(!hetmem_sleep(pool.get(), "weights", HETMEM_SLEEP_KEEP), "another, too");
+	ok(stats(pool).parked >= 8 * mib && stats(pool).parked < 12 * mib, "its contents are kept");
+	pool.deallocate(hetmem_stream{}, pool.allocate(hetmem_stream{}, mib), mib);
+	ok(!hetmem_wake(pool.get(), "weights") && !hetmem_wake(pool.get(), "kv"), "they wake");
+	ok(synced[mib] == 7, "with contents");
+	/* Each copy frees what any has allocated. */
+	weights.deallocate(hetmem_stream{}, plain, 4 * mib);
+	pool.deallocate(hetmem_stream{}, kept, 6 * mib);
+	cache.deallocate_sync(synced, 2 * mib);
+	copy.deallocate(hetmem_stream{}, lost, 8 * mib);
+	ok(live(pool.get()) == 0, "all is given back");
+	for (const char *bad : {"", "a tag of thirty-two characters.."})
+		ok(error_of([&] { (void)pool.tagged(bad).allocate_sync(1); }) == EINVAL, "a bad tag");
+	ok(error_of([&] { (void)pool.tagged(std::string("a\0b", 3)); }) == EINVAL, "a NUL in it");
+	hm::host_resource pages{"pool(host)"};
+	hm::pmr_resource memory{pages.tagged("weights")};
+	ok(error_of([&] { (void)memory.allocate(1); }) == EOPNOTSUPP, "host memory has no tags");
+}
+
 int main()
 {
 	hm::library library;
@@ -92,5 +135,6 @@ int main()
 	containers();
 	lifetime();
 	errors();
+	tags();
 	return tap_end();
 }
