@@ -210,8 +210,9 @@ int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
  * @spilled_peak: highest value of @spilled
  * @parked_file: bytes of parked contents in files, see park=PATH of a pool
  * @pressures: calls of functions of hetmem_on_pressure()
+ * @addresses: bytes of live sparse blocks, committed or not, see hetmem_commit()
  *
- * Programs that were built before @parked_file or @pressures was added do not get it.
+ * Programs that were built before @parked_file, @pressures or @addresses was added do not get it.
  */
 struct hetmem_resource_stats {
 	size_t size;
@@ -235,6 +236,7 @@ struct hetmem_resource_stats {
 	uint64_t spilled_peak;
 	uint64_t parked_file;
 	uint64_t pressures;
+	uint64_t addresses;
 };
 
 /*

@@ -185,6 +185,7 @@ struct hetmem_alloc_params {
 #define HETMEM_ALLOC_KEEP	(1U << 1)	/* is never spilled, also with movable= */
 #define HETMEM_ALLOC_WHOLE	(1U << 2)	/* shares no handle with another block */
 #define HETMEM_ALLOC_SCRATCH	(1U << 3)	/* a sleep need not keep the contents */
+#define HETMEM_ALLOC_SPARSE	(1U << 4)	/* addresses only, see hetmem_commit() */
 
 /*
  * hetmem_alloc() with options. For a private pool @stream may be captured, with or
@@ -242,6 +243,11 @@ int hetmem_private_release(struct hetmem_resource *res, uint64_t id,
  * -EOPNOTSUPP, -EOWNERDEAD.
  */
 int hetmem_private_trim(struct hetmem_resource *res, uint64_t id, size_t *freed);
+
+int hetmem_commit(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
+		  hetmem_stream stream);
+int hetmem_decommit(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
+		    hetmem_stream stream);
 
 /**
  * struct hetmem_segment - a part of a block with a handle of its own

@@ -261,6 +261,37 @@ int hetmem_shrink(struct hetmem_resource *res, void *ptr, size_t offset, size_t 
 		hm_error(-EINVAL, "shrink: that is all of the block: free it");
 }
 
+static int change_units(struct hetmem_resource *res, const char *name,
+			const struct hm_ctl_shrink *arg)
+{
+	if (!arg->ptr || arg->offset > SIZE_MAX - arg->length)
+		return hm_error(-EINVAL, "%s: %s", name, arg->ptr ?
+				"offset and length overflow" : "ptr is NULL");
+	return arg->length ? hm_resource_ctl(res, name, HM_CTL_SHRINK, (void *)arg) : 0;
+}
+
+int hetmem_commit(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
+		  hetmem_stream stream)
+{
+	const struct hm_ctl_shrink arg = {
+		.what = HM_PART_COMMIT, .ptr = ptr, .offset = offset, .length = length,
+		.stream = stream,
+	};
+
+	return change_units(res, "commit", &arg);
+}
+
+int hetmem_decommit(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
+		    hetmem_stream stream)
+{
+	const struct hm_ctl_shrink arg = {
+		.what = HM_PART_DECOMMIT, .ptr = ptr, .offset = offset, .length = length,
+		.stream = stream,
+	};
+
+	return change_units(res, "decommit", &arg);
+}
+
 ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
 			size_t size, struct hetmem_segment *segments,
 			size_t nr)
@@ -285,7 +316,8 @@ int hetmem_resource_stats(struct hetmem_resource *res,
 	int err;
 
 	if (size < sizeof(all) && size != offsetof(struct hetmem_resource_stats, parked_file) &&
-	    size != offsetof(struct hetmem_resource_stats, pressures))
+	    size != offsetof(struct hetmem_resource_stats, pressures) &&
+	    size != offsetof(struct hetmem_resource_stats, addresses))
 		return hm_error(-EINVAL, "resource_stats: stats->size is %zu, set it to sizeof(struct hetmem_resource_stats)",
 				size);
 	err = hm_resource_ctl(res, "resource_stats", HM_CTL_STATS, &all);
@@ -416,7 +448,7 @@ static int check_params(const struct hetmem_alloc_params *params, void **ptr)
 	if (hm_has_more(params, sizeof(*params), params->size))
 		return hm_error(-E2BIG, "alloc_with: params has members that this library does not know");
 	if (params->flags & ~(HETMEM_ALLOC_MOVABLE | HETMEM_ALLOC_KEEP | HETMEM_ALLOC_WHOLE |
-			       HETMEM_ALLOC_SCRATCH))
+			       HETMEM_ALLOC_SCRATCH | HETMEM_ALLOC_SPARSE))
 		return hm_error(-EINVAL, "alloc_with: flags %#x are not HETMEM_ALLOC_*",
 				params->flags);
 	if (params->flags & HETMEM_ALLOC_WHOLE && !params->private_pool)
@@ -425,6 +457,10 @@ static int check_params(const struct hetmem_alloc_params *params, void **ptr)
 		return hm_error(-EINVAL, "alloc_with: a block is movable or kept");
 	if (params->flags & HETMEM_ALLOC_MOVABLE && params->private_pool)
 		return hm_error(-EINVAL, "alloc_with: a private pool's blocks do not move");
+	if (params->flags & HETMEM_ALLOC_SPARSE &&
+	    (params->reserve || params->private_pool || !params->bytes ||
+	     params->flags != HETMEM_ALLOC_SPARSE))
+		return hm_error(-EINVAL, "alloc_with: a sparse block has bytes, and no reserve, private_pool or other flags");
 	if (params->placement > HETMEM_PLACEMENT_STREAMING)
 		return hm_error(-EINVAL, "alloc_with: there is no placement %u",
 				params->placement);
@@ -463,6 +499,11 @@ int hetmem_alloc_with(struct hetmem_resource *res,
 		.tag = tag_of(params),
 		.stream = params->stream,
 	};
+	/* Its addresses cost nothing: commits count. */
+	if (params->flags & HETMEM_ALLOC_SPARSE) {
+		arg.reserve = params->bytes;
+		arg.size = 0;
+	}
 	err = hm_resource_ctl(res, "alloc_with", HM_CTL_ALLOC_WITH, &arg);
 	if (!err)
 		*ptr = arg.ptr;

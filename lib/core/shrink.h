@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * hetmem_shrink() of a range inside a block asks ctl() for this. A range that ends with the
+ * hetmem_shrink() of a range inside a block asks ctl() for this, and so do hetmem_commit() and
+ * hetmem_decommit() of a sparse block. A range that ends with the
  * block is a struct hm_ctl_grow.
  */
 #ifndef HETMEM_CORE_SHRINK_H
@@ -8,8 +9,15 @@
 
 #include "core/resource.h"
 
-/* The block has bytes behind these. */
+/* HM_PART_SHRINK: the block has bytes behind these. */
+enum hm_part {
+	HM_PART_SHRINK,
+	HM_PART_COMMIT,
+	HM_PART_DECOMMIT,
+};
+
 struct hm_ctl_shrink {
+	enum hm_part what;
 	void *ptr;
 	size_t offset;
 	size_t length;

@@ -1017,7 +1017,7 @@ static bool stream_has_memory(const struct pool_stream *s)
 	for (zone = 0; zone < NR_ZONES; zone++)
 		if (s->arenas[zone].units)
 			return true;
-	return s->first_use || s->s.nr;
+	return s->first_use || s->parked || s->s.nr;
 }
 
 bool hm_pool_awaits(struct pool *p)
@@ -1030,7 +1030,7 @@ bool hm_pool_awaits(struct pool *p)
 
 		if (!s->s.nr || s->s.lost)
 			continue;
-		if (s->first_use || p->nr_dropped)
+		if (s->first_use || s->parked || p->nr_dropped)
 			return true;
 		for (zone = 0; zone < NR_ZONES; zone++)
 			if (s->arenas[zone].units)
@@ -1202,7 +1202,7 @@ void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b,
 	hm_hash_add(p, b);
 	hm_stream_lock(p, s);
 	s->excess += block_excess(b);
-	stream_add_requested(s, size);
+	stream_add_requested(s, b->flags & BLOCK_WHOLE ? block_asked(p, b) : size);
 	__atomic_store_n(&s->batches, s->batches + 1, __ATOMIC_RELAXED);
 	publish_and_unlock(p, s);
 	block_set_state(b, BLOCK_LIVE);
@@ -1352,7 +1352,7 @@ void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
 		b->stream = s->s.index;
 		b->pos = pos;
 	}
-	stream_sub_requested(s, bytes - b->slack);
+	stream_sub_requested(s, block_asked(p, b));
 	stream_count_free(s);
 	publish_and_unlock(p, s);
 	/* The lock may be released. */

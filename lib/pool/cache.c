@@ -13,6 +13,7 @@
 #include "driver/check.h"
 #include "pool/graph.h"
 #include "pool/hash.h"
+#include "pool/source.h"
 
 /* A cached block is at most so many times as large as what is asked for. */
 #define FIT		2
@@ -522,7 +523,7 @@ static struct block *claim_live(struct pool *p, void *ptr, size_t *size)
 			 (unsigned long long)asked, *size);
 		return NULL;
 	}
-	*size = asked;
+	*size = hm_unlikely(b->flags & BLOCK_WHOLE) ? block_asked(p, b) : asked;
 	return b;
 }
 

@@ -58,6 +58,7 @@
 #include "pool/graph.h"
 #include "pool/hash.h"
 #include "pool/show.h"
+#include "pool/sparse.h"
 #include "pool/source.h"
 #include "provider/gate.h"
 #include "stream/uses.h"
@@ -191,7 +192,7 @@ static int pool_owns(struct pool *p, struct hm_ctl_owns *arg)
 }
 
 /* @s uses live @b, as others may. */
-static int pool_use(struct pool *p, struct block *b, struct pool_stream *s)
+int hm_pool_use(struct pool *p, struct block *b, struct pool_stream *s)
 {
 	if (!s->s.index || s == hm_block_owner(p, b))
 		return 0;
@@ -215,7 +216,7 @@ static int pool_record(struct pool *p, const struct hm_ctl_stream *arg)
 		err = hm_error(-EINVAL, "record_stream: %p is not the beginning of a live block",
 			       arg->ptr);
 	else
-		err = pool_use(p, b, s);
+		err = hm_pool_use(p, b, s);
 	pthread_mutex_unlock(&p->lock);
 	return err;
 }
@@ -363,6 +364,7 @@ static int pool_stats(struct pool *p, struct hetmem_resource_stats *st)
 	st->driver_calls = p->calls + p->order.calls;
 	st->host_wait_ns = p->order.wait_ns;
 	st->parked = p->source->parked ? p->source->parked(p) : 0;
+	st->addresses = p->source->far ? p->source->far(p) : 0;
 	if (p->source->moved)
 		p->source->moved(p, st);
 	pthread_mutex_unlock(&p->lock);
@@ -475,6 +477,8 @@ static int pool_alloc_with(struct pool *p, struct hm_ctl_alloc *arg)
 	if (arg->tag)
 		return hm_error(-EOPNOTSUPP, "alloc_with: only pools over vmm() have tags");
 	arg->flags &= ~HETMEM_ALLOC_SCRATCH;
+	if (arg->flags & HETMEM_ALLOC_SPARSE)
+		return hm_pool_alloc_sparse(p, arg);
 	if (arg->private_pool)
 		return hm_private_alloc(p, arg);
 	if (!arg->reserve && is_flagged(p, arg))
@@ -553,7 +557,7 @@ static int pool_grow_block(struct pool *p, struct pool_stream *s,
 	uint32_t excess = block_excess(b), left = b->left;
 	int err;
 
-	err = pool_use(p, b, s);
+	err = hm_pool_use(p, b, s);
 	if (!err && units > b->units) {
 		err = pool_enlarge(p, s, b, units);
 		if (err)
@@ -1129,7 +1133,8 @@ int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg)
 	case HM_CTL_GROW:
 		return pool_grow(p, arg);
 	case HM_CTL_SHRINK:
-		return pool_shrink_inside(p, arg);
+		return ((struct hm_ctl_shrink *)arg)->what ? hm_pool_commit(p, arg) :
+			pool_shrink_inside(p, arg);
 	case HM_CTL_PIN_COMM:
 		return pool_pin_comm(p, arg);
 	case HM_CTL_SLEEP:
@@ -1358,7 +1363,11 @@ static int check_options(const struct hm_pool_options *opt,
 	    (opt->handle && opt->handle < provider->granularity))
 		return hm_error(-EINVAL, "pool: handle is a power of two, %zu at least",
 				provider->granularity);
-	if ((opt->comm || opt->reserve || opt->park_given || opt->max_host || opt->spill ||
+	if (opt->unit % HM_POOL_UNIT || opt->unit > HM_POOL_UNIT_MAX ||
+	    (opt->unit && opt->unit % provider->granularity))
+		return hm_error(-EINVAL, "pool: unit is a multiple of 2M, and of %zu, up to 1G",
+				provider->granularity);
+	if ((opt->comm || opt->reserve || opt->unit || opt->park_given || opt->max_host || opt->spill ||
 	     opt->min_host || opt->movable) &&
 	    !(provider->caps & HM_PROVIDER_MAPPABLE))
 		return hm_error(-EOPNOTSUPP, "pool: %s has no addresses apart from memory",

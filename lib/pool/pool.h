@@ -19,6 +19,7 @@
  * @min: bytes that are there from the start and never given back
  * @handle: bytes of a handle (of a region, if the provider is not mappable), a
  *	power of two; 0: grows with the pool
+ * @unit: bytes of a unit of sparse blocks, a multiple of 2 MiB; 0: HM_POOL_UNIT
  * @reserve: bytes of addresses to reserve, 0: enough. Mappable providers only
  * @wait_ms: most milliseconds that one allocation waits for memory in use
  *	before it is -ENOMEM; 0: HM_POOL_WAIT_MS, on the host's own stream
@@ -51,6 +52,7 @@ struct hm_pool_options {
 	uint64_t most;
 	uint64_t min;
 	uint64_t handle;
+	uint64_t unit;
 	uint64_t reserve;
 	unsigned int wait_ms;
 	unsigned int decay_ms;
@@ -72,6 +74,8 @@ struct hm_pool_options {
 };
 
 #define HM_POOL_WAIT_MS		1000
+#define HM_POOL_UNIT		((uint64_t)2 << 20)
+#define HM_POOL_UNIT_MAX	((uint64_t)1 << 30)
 #define HM_POOL_HOST_WAIT_MS	30000
 /*
  * The handle size with spill=. While memory is copied to the host, a change of mappings takes

@@ -86,6 +86,7 @@ struct pool_stream {
 	unsigned int pins;
 	uint32_t first_use;
 	uint32_t last_use;
+	uint32_t parked;
 	struct arena arenas[NR_ZONES];
 	uint32_t ids;
 	uint32_t fresh;

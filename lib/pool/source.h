@@ -55,6 +55,10 @@
  *	@arg->align, with addresses for @arg->reserve bytes; @order as in @grow.
  * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed, and has its tag. It
  *	is one no longer, unless it has addresses without memory in it.
+ * @sparse: puts into @b a BUSY block of addresses for @bytes, see vmm/sparse.c
+ * @commit: bytes [@from, @to) of the live sparse block @b, whole units, get memory that @s may
+ *	use. After an error nothing has changed. -EAGAIN: HM_COMMIT_HERE does not do.
+ * @decommit: these units, which have memory, are parked, with the point @pos of @s
  * @sleep, @wake: as the ctl of the same name. @wake releases the lock before it begins.
  * @refuses: why contents cannot be kept in a sleep, as a text that stays; NULL: they can
  * @save, @load: the contents of live blocks, before @sleep and after @wake. Nobody
@@ -81,12 +85,19 @@
  * @move, @observe: as HM_CTL_MOVE, HM_CTL_OBSERVE. Without a lock.
  * @small: bytes, and number, of handles or regions of zone 0; NULL: not known
  * @addresses: bytes of addresses that memory can be mapped at, NULL: any number
+ * @far: bytes of addresses of live sparse blocks
  * @tell: calls observers before a sleep or a wake (@after: after it, with @err). With both
  *	locks; releases pool->lock.
  * @moved: adds the figures of moves.
  *
  * From @pin on, but @part, NULL means -EOPNOTSUPP; @declare to @end_moves: that no block moves.
  */
+enum hm_commit {
+	HM_COMMIT_HERE,		/* where units are parked: no memory is made or moved */
+	HM_COMMIT_FREE,		/* of memory that @s may have, or new */
+	HM_COMMIT_ANY,		/* also of memory that @s has to be ordered after */
+};
+
 struct source {
 	int (*init)(struct pool *p);
 	void (*edge)(struct pool *p, const struct block *b);
@@ -114,6 +125,11 @@ struct source {
 	int (*reserve)(struct pool *p, struct pool_stream *s,
 		       const struct hm_ctl_alloc *arg, bool order, struct block **b);
 	void (*unreserve)(struct pool *p, struct block *b);
+	int (*sparse)(struct pool *p, struct pool_stream *s, uint64_t bytes, struct block **b);
+	int (*commit)(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
+		      uint64_t to, enum hm_commit how);
+	int (*decommit)(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
+			uint64_t to, uint64_t pos);
 	int (*sleep)(struct pool *p);
 	int (*wake)(struct pool *p);
 	const char *(*refuses)(const struct pool *p);
@@ -136,8 +152,28 @@ struct source {
 	void (*tell)(struct pool *p, enum hetmem_remap_cause cause, bool after, int err);
 	void (*small)(const struct pool *p, uint64_t *bytes, uint64_t *nr);
 	uint64_t (*addresses)(const struct pool *p);
+	uint64_t (*far)(const struct pool *p);
 	void (*moved)(const struct pool *p, struct hetmem_resource_stats *st);
 };
+
+/*
+ * A sparse block: no other one has both flags. Its @right is the number of its units that are
+ * committed.
+ */
+static inline bool block_is_sparse(const struct block *b)
+{
+	return (b->flags & (BLOCK_WHOLE | BLOCK_RESERVE)) == (BLOCK_WHOLE | BLOCK_RESERVE);
+}
+
+/* Bytes of a live block that count as requested. */
+static inline uint64_t block_asked(const struct pool *p, const struct block *b)
+{
+	const uint64_t unit = p->opt.unit ? p->opt.unit : HM_POOL_UNIT;
+
+	if (!block_is_sparse(b))
+		return block_bytes(b) - b->slack;
+	return __atomic_load_n(&b->right, __ATOMIC_RELAXED) * unit;
+}
 
 /* wait=, or the default of @ms, in ns. */
 static inline uint64_t hm_pool_wait_or(const struct pool *p, unsigned int ms)

@@ -86,7 +86,7 @@ static bool copy_live(const struct pool *p, const struct block *b,
 	if (!live)
 		return false;
 	c->state = HETMEM_BLOCK_LIVE;
-	c->asked = c->bytes - slack;
+	c->asked = block_is_sparse(b) ? block_asked(p, b) : c->bytes - slack;
 	c->stream = !i ? HETMEM_STREAM_HOST : s->s.serial == serial ?
 		stream_name(&s->s) : HETMEM_STREAM_UNKNOWN;
 	return true;

@@ -200,6 +200,7 @@ static int pool_options(const struct hm_spec *spec, uint64_t total,
 
 	*options = (struct hm_pool_options){
 		.handle = hm_spec_number(spec, "handle"),
+		.unit = hm_spec_number(spec, "unit"),
 		.reserve = hm_spec_number(spec, "reserve"),
 		.comm = hm_spec_number(spec, "comm"),
 		.retired = hm_spec_number(spec, "streams"),
@@ -427,6 +428,8 @@ static int make_fixed(const struct hm_spec *spec,
 	  .live = true },						\
 	{ "handle", HM_PARAM_POWER, NULL, NULL,				\
 	  "size of handles; not given: grows with the pool" },		\
+	{ .name = "unit", .type = HM_PARAM_SIZE, .not_zero = true,	\
+	  .help = "of sparse blocks, a multiple of 2M (2M)" },		\
 	{ "reserve", HM_PARAM_SIZE, NULL, NULL, "addresses to reserve" }, \
 	{ "wait", HM_PARAM_TIME, NULL, NULL,				\
 	  "most to wait for memory in use; 0s: not (1s)", .live = true }, \

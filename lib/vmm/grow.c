@@ -23,6 +23,7 @@
 
 #include "core/nvtx.h"
 #include "vmm/grow.h"
+#include "vmm/sparse.h"
 #include "vmm/spill.h"
 
 /* The plan: where to grow. */
@@ -331,6 +332,43 @@ static int plan_addresses(struct pool *p, enum vmm_place place, uint32_t want,
 			(unsigned long long)v->nr << v->shift);
 }
 
+/* They are no more candidates. */
+static void plan_unmark(struct pool *p, struct vmm_plan *plan)
+{
+	size_t i;
+
+	for (i = 0; i < plan->nr; i++)
+		handle_at(vmm_of(p), plan->list[i].handle)->candidate = 0;
+}
+
+static void plan_free(struct vmm_plan *plan)
+{
+	free(plan->list);
+	plan->list = NULL;
+	plan->nr = 0;
+}
+
+/* Parked units that a plan takes at once. */
+#define PLAN_PARKED	256
+
+/* Units that sparse blocks do not need, for what free handles leave. */
+static int plan_collect_parked(struct pool *p, struct vmm_plan *plan)
+{
+	const uint64_t want = pages_for_units(vmm_of(p), plan->want);
+	struct vmm_free *list;
+
+	if (!hm_sparse_parked(vmm_of(p)) || plan->pages >= want)
+		return 0;
+	list = realloc(plan->list, (plan->nr + PLAN_PARKED) * sizeof(*list));
+	if (!list)
+		return hm_error(-ENOMEM, "pool: no host memory");
+	plan->list = list;
+	plan->size = plan->nr + PLAN_PARKED;
+	hm_sparse_collect(p, plan->s, plan->wait, want - plan->pages, list, &plan->nr,
+			  plan->size);
+	return 0;
+}
+
 /* The free handles; without those whose addresses are not to change. */
 static int plan_collect(struct pool *p, struct vmm_plan *plan)
 {
@@ -353,23 +391,14 @@ static int plan_collect(struct pool *p, struct vmm_plan *plan)
 		handle_at(v, plan->list[i].handle)->candidate = i + 1;
 		plan->pages += plan->list[i].pages;
 	}
+	if (plan_collect_parked(p, plan)) {
+		plan_unmark(p, plan);
+		plan_free(plan);
+		return -ENOMEM;
+	}
+	for (; i < plan->nr; i++)
+		plan->pages += plan->list[i].pages;
 	return 0;
-}
-
-/* They are no more candidates. */
-static void plan_unmark(struct pool *p, struct vmm_plan *plan)
-{
-	size_t i;
-
-	for (i = 0; i < plan->nr; i++)
-		handle_at(vmm_of(p), plan->list[i].handle)->candidate = 0;
-}
-
-static void plan_free(struct vmm_plan *plan)
-{
-	free(plan->list);
-	plan->list = NULL;
-	plan->nr = 0;
 }
 
 /*
@@ -613,6 +642,9 @@ static void plan_choose(struct pool *p, struct vmm_plan *plan)
 	for (j = 0; j < plan->nr; j++)
 		if (plan->list[j].chosen)
 			plan->list[chosen++] = plan->list[j];
+	for (j = 0; j < chosen; j++)
+		if (plan->list[j].parked)
+			handle_at(vmm_of(p), plan->list[j].handle)->flags |= HANDLE_CHOSEN;
 	plan->nr = chosen;
 	if (chosen)
 		qsort(plan->list, chosen, sizeof(*plan->list), hm_vmm_by_block);
@@ -783,6 +815,8 @@ static int plan_order(struct pool *p, struct vmm_plan *plan, bool *waits)
 					  block_at(p, plan->pieces[i].block),
 					  waits);
 	for (j = 0; j < plan->nr && !err; j++) {
+		if (plan->list[j].parked)
+			err = hm_sparse_order(p, plan->s, &plan->list[j], waits);
 		if (plan->list[j].block && plan->list[j].block != before)
 			err = order_block(p, plan,
 					  block_at(p, plan->list[j].block),
@@ -804,10 +838,10 @@ static int plan_map(struct pool *p, struct vmm_plan *plan)
 		/* An alias is there already, and whole. */
 		if (f->block && v->map[f->to])
 			continue;
-		err = f->block ? hm_vmm_alias(p, f->handle, f->to) :
+		err = f->block || f->parked ? hm_vmm_alias(p, f->handle, f->to) :
 			hm_vmm_map_handle(p, f->handle, f->to);
 		/* Released once it is unmapped. */
-		if (err == -EUCLEAN && !f->block)
+		if (err == -EUCLEAN && !f->block && !f->parked)
 			f->handle = 0;
 		if (err)
 			return err == -EUCLEAN ? -EIO : err;
@@ -969,6 +1003,8 @@ static void plan_move(struct pool *p, struct vmm_plan *plan)
 		for (j = i; j < plan->nr && plan->list[j].block == f->block; j++)
 			if (f->block)
 				hm_vmm_move(p, &plan->list[j], &left);
+			else if (plan->list[j].parked)
+				hm_sparse_take(p, &plan->list[j]);
 		if (f->block && left)
 			hm_block_release(p, block_at(p, f->block));
 	}
@@ -985,8 +1021,10 @@ static void plan_undo(struct pool *p, struct vmm_plan *plan)
 
 		if (f->mapped)
 			hm_vmm_unmap_new(p, f->to);
-		else if (!f->block && f->handle)
+		else if (!f->block && !f->parked && f->handle)
 			hm_vmm_drop_handle(p, f->handle);
+		if (f->parked)
+			handle_at(vmm_of(p), f->handle)->flags &= ~HANDLE_CHOSEN;
 	}
 	for (j = 0; j < plan->nr; j++) {
 		if (plan->list[j].block && plan->list[j].block != before)
@@ -1172,6 +1210,8 @@ void hm_vmm_unreserve(struct pool *p, struct block *b)
 	const uint32_t page = page_of(v, block_end(b) - 1) + 1;
 
 	/* Only the last block of a run has room: what is set aside behind another is in its neighbour. */
+	if (block_is_sparse(b))
+		return;
 	if (!b->next)
 		hm_vmm_set_apart(v, page, hm_vmm_apart(v, page), false);
 	if (hm_vmm_find_apart(v, page_of(v, b->addr), page, true) == page)
@@ -1283,6 +1323,8 @@ int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 {
 	int err;
 
+	if (block_is_sparse(b))
+		return hm_error(-EOPNOTSUPP, "grow: a sparse block has the addresses that it was allocated with");
 	hm_vmm_prepare(p, s, order);
 	err = enlarge_by_plan(p, s, b, units, order);
 	return err == -EAGAIN && order ?

@@ -12,10 +12,11 @@
  * are those in a block that gave back memory there. They may have aliases of memory that the
  * block gave back: once unmapped, these are no holes either.
  */
+#include <string.h>
 #include <sys/mman.h>
 #include <wchar.h>
 
-#include "vmm/vmm_impl.h"
+#include "vmm/sparse.h"
 
 static uint32_t at_most(uint32_t a, uint32_t b)
 {
@@ -117,40 +118,96 @@ static bool find_used(const struct hole_node *nodes, uint32_t id, uint32_t lo,
 	       find_used(nodes, 2 * id + 1, lo + len / 2, len / 2, from, page);
 }
 
-/* The nodes, and behind them the bits. */
-static size_t bytes_of_nodes(const struct vmm *v)
+static size_t bytes_of_nodes(uint32_t nr)
 {
-	return 2 * (size_t)v->nr_holes * sizeof(*v->holes);
+	return 2 * (size_t)nr * sizeof(struct hole_node);
 }
 
-static size_t bytes_of_all(const struct vmm *v)
+static size_t bytes_of_bits(uint32_t nr)
 {
-	return bytes_of_nodes(v) + v->nr_holes / 8 + sizeof(*v->apart);
+	return nr / 8 + sizeof(uint64_t);
+}
+
+/* A tree over @nr pages, all of them holes. *@leaves: of it. */
+static int make_tree(uint32_t nr, struct hole_node **nodes, uint32_t *leaves)
+{
+	void *p;
+
+	for (*leaves = 2; *leaves < nr; *leaves *= 2)
+		;
+	p = hm_vmm_map(bytes_of_nodes(*leaves));
+	if (!p)
+		return -ENOMEM;
+	*nodes = p;
+	if (nr < *leaves)
+		set_holes(*nodes, 1, 0, *leaves, nr, *leaves, false);
+	return 0;
+}
+
+/* Pages [@page, @end) are holes, or not. All are of the pool, or all of sparse blocks. */
+static void mark(struct vmm *v, uint32_t page, uint32_t end, bool hole)
+{
+	if (page < v->nr)
+		set_holes(v->holes, 1, 0, v->nr_holes, page, end, hole);
+	else
+		set_holes(v->sparse->holes, 1, 0, v->sparse->nr_holes, page - v->nr - 1,
+			  end - v->nr - 1, hole);
 }
 
 int hm_holes_init(struct vmm *v)
 {
-	void *p;
+	v->apart = hm_vmm_map(bytes_of_bits(v->nr));
+	return v->apart ? make_tree(v->nr, &v->holes, &v->nr_holes) : -ENOMEM;
+}
 
-	for (v->nr_holes = 2; v->nr_holes < v->nr; v->nr_holes *= 2)
-		;
-	p = mmap(NULL, bytes_of_all(v), PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (p == MAP_FAILED)
-		return hm_error(-ENOMEM, "pool: no host memory");
-	v->holes = p;
-	v->apart = (uint64_t *)((char *)p + bytes_of_nodes(v));
-	if (v->nr < v->nr_holes)
-		set_holes(v->holes, 1, 0, v->nr_holes, v->nr, v->nr_holes,
-			  false);
+int hm_holes_add(struct vmm *v, struct hm_sparse *sparse, uint32_t pages)
+{
+	const uint32_t all = v->nr + 1 + pages;
+	void *map, *apart;
+	int err = make_tree(pages, &sparse->holes, &sparse->nr_holes);
+
+	if (err)
+		return err;
+	map = hm_vmm_map(all * sizeof(*v->map));
+	apart = hm_vmm_map(bytes_of_bits(all));
+	if (!map || !apart) {
+		if (map)
+			munmap(map, all * sizeof(*v->map));
+		if (apart)
+			munmap(apart, bytes_of_bits(all));
+		munmap(sparse->holes, bytes_of_nodes(sparse->nr_holes));
+		return -ENOMEM;
+	}
+	memcpy(map, v->map, v->nr * sizeof(*v->map));
+	memcpy(apart, v->apart, bytes_of_bits(v->nr));
+	munmap(v->map, v->nr * sizeof(*v->map));
+	munmap(v->apart, bytes_of_bits(v->nr));
+	v->map = map;
+	v->apart = apart;
+	v->all = all;
 	return 0;
+}
+
+bool hm_vmm_find_far(const struct vmm *v, uint32_t want, uint32_t *page)
+{
+	uint32_t run = 0;
+
+	if (!find_hole(v->sparse->holes, 1, 0, v->sparse->nr_holes, 0, want, &run, page))
+		return false;
+	*page += v->nr + 1;
+	return true;
 }
 
 void hm_holes_free(struct vmm *v)
 {
 	if (v->holes)
-		munmap(v->holes, bytes_of_all(v));
+		munmap(v->holes, bytes_of_nodes(v->nr_holes));
+	if (v->apart)
+		munmap(v->apart, bytes_of_bits(v->all));
+	if (v->sparse)
+		munmap(v->sparse->holes, bytes_of_nodes(v->sparse->nr_holes));
 	v->holes = NULL;
+	v->apart = NULL;
 }
 
 bool hm_vmm_is_apart(const struct vmm *v, uint32_t page)
@@ -196,7 +253,7 @@ uint32_t hm_vmm_find_apart(const struct vmm *v, uint32_t page, uint32_t end, boo
 
 uint32_t hm_vmm_apart(const struct vmm *v, uint32_t page)
 {
-	return hm_vmm_find_apart(v, page, v->nr, false) - page;
+	return hm_vmm_find_apart(v, page, page < v->nr ? v->nr : v->all, false) - page;
 }
 
 void hm_vmm_set_apart(struct vmm *v, uint32_t page, uint32_t pages, bool apart)
@@ -212,7 +269,7 @@ void hm_vmm_set_apart(struct vmm *v, uint32_t page, uint32_t pages, bool apart)
 		for (next = at; next < end && !v->map[next]; next++)
 			;
 		if (next > at)
-			set_holes(v->holes, 1, 0, v->nr_holes, at, next, !apart);
+			mark(v, at, next, !apart);
 		for (; next < end && v->map[next]; next++)
 			;
 	}
@@ -231,14 +288,13 @@ void hm_vmm_set_pages(struct vmm *v, uint32_t page, uint32_t pages,
 	/* Vectors of it: there may be many pages. */
 	wmemset((wchar_t *)&v->map[page], mapping, pages);
 	if (mapping) {
-		set_holes(v->holes, 1, 0, v->nr_holes, page, end, false);
+		mark(v, page, end, false);
 		return;
 	}
-	v->head[page] = 0;
-	v->tail[end - 1] = 0;
+	hm_vmm_set_ends(v, page, pages);
 	for (at = page; at < end; at = next) {
 		next = end_of_same(v, at, end);
-		set_holes(v->holes, 1, 0, v->nr_holes, at, next, !hm_vmm_is_apart(v, at));
+		mark(v, at, next, !hm_vmm_is_apart(v, at));
 	}
 }
 

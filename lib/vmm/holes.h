@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 struct vmm;
+struct hm_sparse;
 
 /* Who looks for a hole: blocks of zone 0, of zone 1, blocks with room. */
 enum vmm_place {
@@ -26,8 +27,15 @@ struct hole_node {
 	uint32_t longest;
 };
 
+/* Zeroed memory that is there when it is touched, or NULL and the text. */
+void *hm_vmm_map(size_t bytes);
+
 int hm_holes_init(struct vmm *v);
 void hm_holes_free(struct vmm *v);
+/* @pages more, for sparse blocks, which are holes. -ENOMEM: nothing has changed. */
+int hm_holes_add(struct vmm *v, struct hm_sparse *sparse, uint32_t pages);
+/* As hm_vmm_find_hole(), among these. */
+bool hm_vmm_find_far(const struct vmm *v, uint32_t want, uint32_t *page);
 /* [@page, @page + @pages) are @mapping's; 0: of nobody, and holes if they are not set aside. */
 void hm_vmm_set_pages(struct vmm *v, uint32_t page, uint32_t pages,
 		      uint32_t mapping);

@@ -13,8 +13,20 @@
 #include "vmm/grow.h"
 #include "vmm/park.h"
 #include "vmm/park_file.h"
+#include "vmm/sparse.h"
 #include "vmm/spill.h"
 #include "vmm/vmm.h"
+
+void *hm_vmm_map(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p != MAP_FAILED)
+		return p;
+	hm_error(-ENOMEM, "pool: no host memory");
+	return NULL;
+}
 
 static uint64_t page_bytes(const struct vmm *v, uint32_t pages)
 {
@@ -240,20 +252,20 @@ static struct block *cut_out(struct pool *p, const struct vmm_free *f,
 	return piece;
 }
 
-/* A list of one use: the tag of a block, unless it is complete. -ENOMEM. */
-static int uses_of(struct pool *p, const struct block *b, uint32_t *uses)
+int hm_vmm_use(struct pool *p, unsigned int stream, uint64_t pos, uint32_t *uses)
 {
+	const struct block tag = { .stream = stream, .pos = pos };
 	struct use *u;
 
 	*uses = 0;
-	if (hm_block_done(p, b))
+	if (hm_block_done(p, &tag))
 		return 0;
 	*uses = hm_table_get(&p->uses);
 	if (!*uses)
 		return no_mappings();
 	u = (struct use *)p->uses.base + *uses;
-	u->stream = b->stream;
-	u->pos = b->pos;
+	u->stream = stream;
+	u->pos = pos;
 	return 0;
 }
 
@@ -271,15 +283,13 @@ int hm_vmm_alias(struct pool *p, uint32_t handle, uint32_t page)
 	return err;
 }
 
-/* The alias of @f at @f->to becomes its active mapping; the other one is an alias with @uses. */
-static void swap_mappings(struct pool *p, const struct vmm_free *f, uint32_t uses)
+void hm_vmm_swap(struct pool *p, const struct vmm_free *f, uint32_t uses)
 {
 	struct vmm *v = vmm_of(p);
 	struct handle *h = handle_at(v, f->handle);
 	uint32_t m = v->map[f->to], old = h->mapping;
 
-	v->head[f->page] = 0;
-	v->tail[f->page + f->pages - 1] = 0;
+	hm_vmm_set_ends(v, f->page, f->pages);
 	mapping_at(v, old)->uses = uses;
 	add_alias(v, old);
 	/* Uses behind this alias are behind those of the handle's since. */
@@ -291,21 +301,21 @@ static void swap_mappings(struct pool *p, const struct vmm_free *f, uint32_t use
 
 void hm_vmm_take(struct pool *p, const struct vmm_free *f, struct pool_stream *s, uint64_t pos)
 {
-	const struct block tag = { .stream = s->s.index, .pos = pos };
 	uint32_t uses;
 
-	uses_of(p, &tag, &uses);
-	swap_mappings(p, f, uses);
+	hm_vmm_use(p, s->s.index, pos, &uses);
+	hm_vmm_swap(p, f, uses);
 }
 
 int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left)
 {
+	const struct block *b = block_at(p, f->block);
 	struct block *piece;
 	uint32_t uses;
 	int err;
 
 	*left = true;
-	err = uses_of(p, block_at(p, f->block), &uses);
+	err = hm_vmm_use(p, b->stream, b->pos, &uses);
 	if (err)
 		return err;
 	piece = cut_out(p, f, left);
@@ -314,12 +324,11 @@ int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left)
 		return -ENOMEM;
 	}
 	hm_block_delete(p, piece);
-	swap_mappings(p, f, uses);
+	hm_vmm_swap(p, f, uses);
 	return 0;
 }
 
-/* Whether all of a list is complete; what is not recorded is, for later. */
-static bool uses_done(struct pool *p, uint32_t *uses)
+bool hm_vmm_uses_done(struct pool *p, uint32_t *uses)
 {
 	while (*uses) {
 		struct use *u = (struct use *)p->uses.base + *uses;
@@ -359,7 +368,7 @@ static void unmap_alias(struct pool *p, uint32_t m)
 {
 	struct mapping *a = mapping_at(vmm_of(p), m);
 
-	if (uses_done(p, &a->uses) &&
+	if (hm_vmm_uses_done(p, &a->uses) &&
 	    !unmap_pages(p, a->page, handle_at(vmm_of(p), a->handle)->pages))
 		forget_alias(p, m);
 }
@@ -456,7 +465,8 @@ void hm_vmm_unmap_new(struct pool *p, uint32_t page)
 void hm_vmm_clear(struct pool *p, uint32_t page, uint32_t pages)
 {
 	struct vmm *v = vmm_of(p);
-	uint32_t end = page + pages < v->nr ? page + pages : v->nr, m;
+	const uint32_t most = page < v->nr ? v->nr : v->all;
+	uint32_t end = page + pages < most ? page + pages : most, m;
 
 	while (page < end) {
 		m = v->map[page];
@@ -506,6 +516,20 @@ int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left)
 	hm_vmm_set_pages(v, f->page, f->pages, 0);
 	hm_table_put(&v->mappings, h->mapping);
 	return hm_vmm_drop_handle(p, f->handle);
+}
+
+int hm_vmm_unmap_handle(struct pool *p, uint32_t id)
+{
+	struct vmm *v = vmm_of(p);
+	const struct handle *h = handle_at(v, id);
+	const struct mapping *m = mapping_at(v, h->mapping);
+	int err = unmap_pages(p, m->page, h->pages);
+
+	if (err)
+		return err;
+	hm_vmm_set_pages(v, m->page, h->pages, 0);
+	hm_table_put(&v->mappings, h->mapping);
+	return hm_vmm_drop_handle(p, id);
 }
 
 bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left)
@@ -726,6 +750,9 @@ static void vmm_edge(struct pool *p, const struct block *b)
 {
 	struct vmm *v = vmm_of(p);
 
+	/* Sparse blocks are in no run. */
+	if (page_of(v, b->addr) > v->nr)
+		return;
 	if (!b->prev)
 		v->head[page_of(v, b->addr)] = block_id(p, b);
 	if (!b->next) {
@@ -866,7 +893,8 @@ void hm_vmm_take_all(struct pool *p, const struct vmm_free *list, size_t nr)
 	size_t i;
 
 	for (i = 0; i < nr; i += same_block(list, i, nr))
-		hm_block_take(p, block_at(p, list[i].block));
+		if (list[i].block)
+			hm_block_take(p, block_at(p, list[i].block));
 }
 
 /* Instructions: of a look at a block, at an arena, of a handle that is given back. */
@@ -961,6 +989,7 @@ size_t hm_vmm_trim(struct pool *p, uint64_t keep)
 		if (trim_arena(p, &stream_at(p, i / NR_ZONES)->arenas[
 				       i % NR_ZONES], keep))
 			break;
+	hm_sparse_trim(p, keep);
 	return before > p->reserved ? before - p->reserved : 0;
 }
 
@@ -976,8 +1005,10 @@ size_t hm_vmm_give_back(struct pool *p, uint64_t bytes)
 	nr = p->opt.comm ? 0 :
 		hm_vmm_collect(p, stream_at(p, 0), false,
 			       ((bytes - 1) >> shift) + 1, &list);
-	if (nr <= 0)
+	if (nr < 0)
 		return 0;
+	if (!nr)
+		list = NULL;
 	found = nr;
 	qsort(list, found, sizeof(*list), hm_vmm_by_block);
 	for (n = 0; n < found && pages << shift < bytes; n++)
@@ -989,6 +1020,8 @@ size_t hm_vmm_give_back(struct pool *p, uint64_t bytes)
 		release_handles(p, list + i, n, 0);
 	}
 	free(list);
+	if (before - p->reserved < bytes)
+		hm_sparse_trim(p, before > bytes ? before - bytes : 0);
 	return before - p->reserved;
 }
 
@@ -1088,7 +1121,7 @@ static void destroy_all(struct pool *p)
 	struct vmm *v = vmm_of(p);
 	uint32_t page = 0, id;
 
-	while (page < v->nr && v->pages) {
+	while (page < v->all && v->pages) {
 		struct handle *h;
 
 		if (!v->map[page]) {
@@ -1173,6 +1206,11 @@ static uint64_t vmm_addresses(const struct pool *p)
 	return (uint64_t)vmm_of(p)->nr << vmm_of(p)->shift;
 }
 
+static uint64_t vmm_far(const struct pool *p)
+{
+	return vmm_of(p)->sparse ? vmm_of(p)->sparse->addresses : 0;
+}
+
 static uint64_t vmm_parked(const struct pool *p)
 {
 	return hm_park_held(vmm_of(p)->park);
@@ -1187,8 +1225,11 @@ static void vmm_destroy(struct pool *p, bool forget)
 	if (!forget && v->nr)
 		destroy_all(p);
 	hm_spill_free(p, forget);
+	hm_sparse_free(p, forget);
 	if (v->map)
-		munmap(v->map, v->map_bytes);
+		munmap(v->map, v->all * sizeof(*v->map));
+	if (v->head)
+		munmap(v->head, 2 * (size_t)v->nr * sizeof(*v->head));
 	hm_holes_free(v);
 	hm_table_free(&v->handles);
 	hm_table_free(&v->mappings);
@@ -1197,8 +1238,8 @@ static void vmm_destroy(struct pool *p, bool forget)
 	p->memory = NULL;
 }
 
-/* Most addresses that one pool takes, if it is not told how many. */
-static uint64_t share_of_addresses(void)
+/* A pool takes them if it is not told how many. */
+uint64_t hm_vmm_share_of_addresses(unsigned int part)
 {
 	const uint64_t used = hm_addresses_used();
 	uint64_t all = ADDRESSES, left;
@@ -1209,7 +1250,7 @@ static uint64_t share_of_addresses(void)
 	left = used < all ? all - used : 0;
 	if (all < ADDRESSES)
 		return left / LIMIT_SHARE;
-	return left / RESERVE_SHARE > ENOUGH ? left / RESERVE_SHARE : ENOUGH;
+	return left / part > ENOUGH ? left / part : ENOUGH;
 }
 
 /* As many addresses as are wanted, or fewer: see above. */
@@ -1224,7 +1265,7 @@ static int reserve_addresses(struct pool *p, struct vmm *v)
 
 	if (!bytes) {
 		bytes = total * RESERVE_FACTOR + p->opt.spill * SPILL_FACTOR;
-		share = share_of_addresses();
+		share = hm_vmm_share_of_addresses(RESERVE_SHARE);
 		if (bytes > share)
 			bytes = share;
 		if (bytes < least)
@@ -1242,6 +1283,7 @@ static int reserve_addresses(struct pool *p, struct vmm *v)
 		return err;
 	v->base = base;
 	v->nr = bytes >> v->shift;
+	v->all = v->nr;
 	return 0;
 }
 
@@ -1262,7 +1304,6 @@ static int copy_park_dir(struct pool *p)
 static int vmm_init(struct pool *p)
 {
 	struct vmm *v = calloc(1, sizeof(*v));
-	void *map;
 	int err;
 
 	if (!v)
@@ -1274,13 +1315,10 @@ static int vmm_init(struct pool *p)
 		err = reserve_addresses(p, v);
 	if (err)
 		return err;
-	v->map_bytes = 3 * (size_t)v->nr * sizeof(*v->map);
-	map = mmap(NULL, v->map_bytes, PROT_READ | PROT_WRITE,
-		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (map == MAP_FAILED)
-		return hm_error(-ENOMEM, "pool: no host memory");
-	v->map = map;
-	v->head = v->map + v->nr;
+	v->map = hm_vmm_map(v->nr * sizeof(*v->map));
+	v->head = v->map ? hm_vmm_map(2 * (size_t)v->nr * sizeof(*v->head)) : NULL;
+	if (!v->head)
+		return -ENOMEM;
 	v->tail = v->head + v->nr;
 	err = hm_holes_init(v);
 	if (err)
@@ -1321,6 +1359,9 @@ static const struct source vmm_source = {
 	.part = vmm_part,
 	.reserve = hm_vmm_reserve,
 	.unreserve = hm_vmm_unreserve,
+	.sparse = hm_sparse_alloc,
+	.commit = hm_sparse_commit,
+	.decommit = hm_sparse_decommit,
 	.sleep = hm_vmm_sleep,
 	.wake = hm_vmm_wake,
 	.refuses = vmm_refuses,
@@ -1332,6 +1373,7 @@ static const struct source vmm_source = {
 	.parked = vmm_parked,
 	.small = vmm_small,
 	.addresses = vmm_addresses,
+	.far = vmm_far,
 	.export = hm_vmm_export,
 	.drop = hm_vmm_drop,
 	.declare = hm_movable_declare,

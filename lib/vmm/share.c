@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "vmm/sharers.h"
-#include "vmm/vmm_impl.h"
+#include "vmm/sparse.h"
 
 int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg)
 {
@@ -82,6 +82,8 @@ bool hm_vmm_drop(struct pool *p, struct block *b)
 	};
 	bool left;
 
+	if (block_is_sparse(b))
+		return hm_sparse_drop(p, b);
 	if (b->flags & BLOCK_SPILLED)
 		return hm_sharers_drop(p, b);
 	if (b->flags & BLOCK_RESERVE)

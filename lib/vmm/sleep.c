@@ -13,6 +13,8 @@ int hm_vmm_pin(struct pool *p, struct block *b)
 	const uint32_t end = page_of(v, block_end(b) - 1) + 1;
 	uint32_t page = page_of(v, b->addr);
 
+	if (block_is_sparse(b))
+		return hm_error(-EOPNOTSUPP, "pin_comm: memory of a sparse block comes and goes");
 	if (b->flags & BLOCK_SPILLED || (b->flags & BLOCK_MOVABLE && hm_movable_moves(p, b)))
 		return hm_error(-EBUSY, "pin_comm: the block is on the host or moves: hetmem_fetch()");
 	while (page < end) {
@@ -184,7 +186,8 @@ static void merge_block(struct pool *p, const struct block *b)
 	struct handle *into = NULL, *h;
 
 	/* What is freed meanwhile can be cut, and no longer is one. */
-	while (page < end && block_state(b) == BLOCK_LIVE && b->addr == addr) {
+	while (page < end && block_state(b) == BLOCK_LIVE && b->addr == addr &&
+	       !block_is_sparse(b)) {
 		const struct mapping *m = mapping_at(v, v->map[page]);
 		uint32_t next;
 

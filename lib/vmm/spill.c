@@ -814,12 +814,41 @@ static bool is_told(const struct handle *h, bool sleep)
 	return !(h->flags & HANDLE_ASLEEP) == sleep;
 }
 
+static struct told *add_told(struct hm_spill *sp, uint64_t addr, uint64_t bytes)
+{
+	struct told *more = realloc(sp->told, (sp->nr_told + 1) * sizeof(*more));
+
+	if (!more)
+		return NULL;
+	sp->told = more;
+	more += sp->nr_told++;
+	*more = (struct told){ addr, bytes };
+	return more;
+}
+
+/* Units of sparse blocks: by handle, since their addresses are many. */
+static int find_sparse_told(struct pool *p, bool sleep)
+{
+	struct vmm *v = vmm_of(p);
+	const struct handle *h;
+	uint32_t id, page;
+
+	for (id = 1; id < v->handles.nr; id++) {
+		h = handle_at(v, id);
+		page = h->mapping ? mapping_at(v, h->mapping)->page : 0;
+		if (page > v->nr && is_told(h, sleep) &&
+		    !add_told(spill_of(p), page_addr(v, page), bytes_of(p, h->pages)))
+			return no_memory();
+	}
+	return 0;
+}
+
 /* Addresses that lose their memory by a sleep, or get some by a wake: sp->told. */
 static int find_told(struct pool *p, bool sleep)
 {
 	struct hm_spill *sp = spill_of(p);
 	struct vmm *v = vmm_of(p);
-	struct told *last = NULL, *more;
+	struct told *last = NULL;
 	uint32_t page = 0;
 
 	sp->nr_told = 0;
@@ -833,17 +862,14 @@ static int find_told(struct pool *p, bool sleep)
 		} else if (last) {
 			last->bytes += bytes_of(p, pages);
 		} else {
-			more = realloc(sp->told, (sp->nr_told + 1) * sizeof(*more));
-			if (!more)
+			last = add_told(sp, page_addr(v, page), bytes_of(p, pages));
+			if (!last)
 				return no_memory();
-			sp->told = more;
-			last = &sp->told[sp->nr_told++];
-			*last = (struct told){ page_addr(v, page), bytes_of(p, pages) };
 		}
 		page += pages;
 		hm_pool_step(p, LOOK_WORK);
 	}
-	return 0;
+	return v->sparse ? find_sparse_told(p, sleep) : 0;
 }
 
 int hm_vmm_copy_observers(struct hetmem_resource *from, struct hetmem_resource *to)

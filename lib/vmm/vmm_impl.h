@@ -29,6 +29,7 @@
 #define HANDLE_HOST	64	/* spilled: host memory */
 #define HANDLE_TORN	128	/* a move could not map it: it has memory and addresses */
 #define HANDLE_MOVES	256	/* its contents are being copied */
+#define HANDLE_CHOSEN	512	/* a parked unit that a commit is about to take */
 
 /**
  * struct handle - memory
@@ -62,6 +63,7 @@ struct handle {
  * @handle, @page: of which, and the first
  * @half: no access was given, and the driver did not unmap it. An alias that is never
  *	used, only unmapped; or the mapping of a handle that is asleep.
+ * @parked: of a sparse block that gave it back, see sparse.c; @uses, @next, @prev likewise
  * @uses: alias: what must be complete before it can be unmapped
  * @next, @prev: alias: in the list, oldest first
  * @same_next, @same_prev: alias: in the list of its handle
@@ -70,6 +72,7 @@ struct mapping {
 	uint32_t handle;
 	uint32_t page;
 	bool half;
+	bool parked;
 	uint32_t uses;
 	uint32_t next, prev;
 	uint32_t same_next, same_prev;
@@ -78,6 +81,7 @@ struct mapping {
 /**
  * struct vmm - the reservation
  * @base, @nr: address, pages; @shift: of a page
+ * @far: addresses of sparse blocks, which have pages [@nr + 1, @all), see sparse.c
  * @map: by page: its mapping, 0: a hole
  * @head, @tail: by page: the block that begins (ends) a run with it
  * @holes, @nr_holes: tree of the holes; leaves of it; @apart: by page: set aside
@@ -90,16 +94,17 @@ struct mapping {
  * @ahead: bytes that blocks grew by while free memory could not be given back for them
  * @pages: held; @small: of blocks of zone 0
  * @park: contents while the pool sleeps, or NULL; @copying: mappings stay as they are
- * @spill: of blocks that move
+ * @spill: of blocks that move; @sparse: of sparse ones, or NULL: there was none
  */
 struct vmm {
 	uint64_t base;
 	uint32_t nr;
+	uint64_t far;
+	uint32_t all;
 	unsigned int shift;
 	uint32_t *map;
 	uint32_t *head;
 	uint32_t *tail;
-	size_t map_bytes;
 	struct table handles;
 	struct table mappings;
 	struct hole_node *holes;
@@ -118,6 +123,7 @@ struct vmm {
 	uint32_t stamp;
 	struct hm_park *park;
 	struct hm_spill *spill;
+	struct hm_sparse *sparse;
 	bool copying;
 };
 
@@ -138,12 +144,15 @@ static inline struct mapping *mapping_at(const struct vmm *v, uint32_t id)
 
 static inline uint64_t page_addr(const struct vmm *v, uint32_t page)
 {
-	return v->base + ((uint64_t)page << v->shift);
+	return page <= v->nr ? v->base + ((uint64_t)page << v->shift) :
+		v->far + ((uint64_t)(page - v->nr - 1) << v->shift);
 }
 
 static inline uint32_t page_of(const struct vmm *v, uint64_t addr)
 {
-	return (addr - v->base) >> v->shift;
+	const uint64_t page = (addr - v->base) >> v->shift;
+
+	return page <= v->nr ? page : v->nr + 1 + ((addr - v->far) >> v->shift);
 }
 
 static inline struct handle *handle_of_page(const struct vmm *v, uint32_t page)
@@ -157,6 +166,7 @@ static inline struct handle *handle_of_page(const struct vmm *v, uint32_t page)
  * @block: the free block that it is in. 0: it is created.
  * @to: page where it goes; @chosen: it does
  * @mapped: by the plan, there; @moved: its memory is no more in @block
+ * @parked: instead of @block: a unit of a sparse block
  */
 struct vmm_free {
 	uint32_t handle;
@@ -167,6 +177,7 @@ struct vmm_free {
 	bool chosen;
 	bool mapped;
 	bool moved;
+	bool parked;
 };
 
 /* map.c */
@@ -220,7 +231,7 @@ void hm_vmm_add_front(struct pool *p, const struct block *b);
 void hm_vmm_remove_front(struct vmm *v, uint32_t handle);
 /* By block, from its end on: what is before keeps its name. */
 int hm_vmm_by_block(const void *a, const void *b);
-/* All blocks of @list, before one that is released could swallow another. */
+/* All blocks of @list, sorted by block, before one that is released could swallow another. */
 void hm_vmm_take_all(struct pool *p, const struct vmm_free *list, size_t nr);
 size_t hm_vmm_trim(struct pool *p, uint64_t keep);	/* as in struct source */
 /* Gives back @bytes, if so many are free and complete. Returns the bytes. */
