@@ -85,11 +85,146 @@ static void basic(void)
 	is(hetmem_resource_destroy(res), 0, "destroyed");
 }
 
+/* Blocks of addresses without memory cost next to nothing. */
+static void many(void)
+{
+	enum { NR = 10000 };
+	struct hetmem_resource *res = make("pool(vmm)");
+	char **p = calloc(NR, sizeof(*p));
+	const size_t before = stats(res).metadata;
+	int i, failed = 0;
+
+	need(p, "host memory");
+	for (i = 0; i < NR; i++)
+		failed += !!sparse(res, 1 << 30, NULL, &p[i]);
+	is(failed, 0, "%d blocks of 1 GiB: %s", NR, hetmem_last_error());
+	is(stats(res).addresses, (uint64_t)NR << 30, "addresses");
+	ok((stats(res).metadata - before) / NR <= 4096, "%zu bytes of metadata each",
+	   (size_t)(stats(res).metadata - before) / NR);
+	for (i = 0; i < NR; i++)
+		failed += !!hetmem_free(res, p[i], 1 << 30, NULL);
+	is(failed, 0, "freed");
+	free(p);
+	is(hetmem_resource_destroy(res), 0, "destroyed");
+}
+
+#define UNITS	64
+
+/* Two blocks, two streams: each unit has its number, or is not committed. */
+static void at_random(uint64_t round, const char *spec)
+{
+	struct hetmem_resource *res = make(spec);
+	CUstream s[2] = { new_stream(), new_stream() };
+	unsigned char has[2][UNITS] = { 0 }, number = 0;
+	unsigned int n, b, u, wrong = 0, refused = 0;
+	char *p[2] = { get_sparse(res, UNITS * GRANULE), get_sparse(res, UNITS * GRANULE) };
+	void *other = NULL;
+	int err;
+
+	seed = round;
+	for (n = 0; n < 600; n++) {
+		b = below(2);
+		u = below(UNITS);
+		if (has[b][u]) {
+			need(!hetmem_decommit(res, p[b], u * GRANULE, GRANULE, s[b]), "decommit: %s",
+			     hetmem_last_error());
+			has[b][u] = 0;
+		} else {
+			err = hetmem_commit(res, p[b], u * GRANULE, GRANULE, s[b]);
+			refused += err != 0;
+			if (!err) {
+				number = number % 250 + 1;
+				has[b][u] = number;
+				drv->cuMemsetD8Async((uintptr_t)p[b] + u * GRANULE, number, GRANULE, s[b]);
+			}
+		}
+		if (!below(6)) {
+			hetmem_free(res, other, 0, s[0]);
+			other = NULL;
+			if (!hetmem_alloc(res, MIB + below(24 * MIB), 0, s[0], &other))
+				drv->cuMemsetD8Async((uintptr_t)other, 0xff, MIB, s[0]);
+		}
+		if (below(40))
+			continue;
+		drv->cuCtxSynchronize();
+		if (below(2)) {
+			need(!hetmem_sleep(res, NULL, HETMEM_SLEEP_KEEP), "sleeps: %s", hetmem_last_error());
+			need(!hetmem_wake(res, NULL), "wakes: %s", hetmem_last_error());
+		} else {
+			hetmem_trim(res, 0, NULL);
+			is(held(res), device_used(), "the driver agrees");
+		}
+		for (b = 0; b < 2; b++)
+			for (u = 0; u < UNITS; u++)
+				wrong += has[b][u] && !all_bytes(p[b] + u * GRANULE, has[b][u], GRANULE);
+	}
+	drv->cuCtxSynchronize();
+	for (b = 0; b < 2; b++)
+		for (u = 0; u < UNITS; u++)
+			wrong += has[b][u] && !all_bytes(p[b] + u * GRANULE, has[b][u], GRANULE);
+	is(wrong, 0, "round %u over %s", (unsigned int)round, spec);
+	is(refused, 0, "no commit was refused: %s", hetmem_last_error());
+	hetmem_free(res, other, 0, s[0]);
+	hetmem_free(res, p[0], 0, s[0]);
+	hetmem_free(res, p[1], 0, s[1]);
+	is(stats(res).requested, 0, "nothing is requested");
+	hetmem_trim(res, 0, NULL);
+	is(held(res), 0, "nothing is held");
+	is(hetmem_resource_destroy(res), 0, "destroyed");
+	is(device_used(), 0, "all is given back");
+	drv->cuStreamDestroy(s[0]);
+	drv->cuStreamDestroy(s[1]);
+}
+
+/* A commit is all or nothing. */
+static void each_call(const char *undo)
+{
+	static const char *const fails[] = { "cuMemCreate", "cuMemMap", "cuMemSetAccess" };
+	unsigned int i, n;
+	char rule[100];
+	int err;
+
+	for (i = 0; i < 3; i++) {
+		for (n = 1; n <= 6; n++) {
+			struct hetmem_resource *res = make("pool(vmm)");
+			char *p = get_sparse(res, 40 * MIB);
+			size_t before;
+
+			need(!hetmem_commit(res, p, 20 * MIB, 4 * MIB, NULL), "commit");
+			need(!hetmem_decommit(res, p, 20 * MIB, 4 * MIB, NULL), "decommit");
+			before = held(res);
+			snprintf(rule, sizeof(rule), "%s:%u=CUDA_ERROR_UNKNOWN%s", fails[i], n, undo);
+			soft_rules(rule, NULL);
+			err = hetmem_commit(res, p, 0, 10 * MIB, NULL);
+			soft_rules(NULL, NULL);
+			ok(n > (i ? 5 : 3) ? !err : err < 0, "%s: %d", rule, err);
+			hetmem_poll(res);
+			is(held(res), err ? before : 10 * MIB, "%s: held", rule);
+			is(stats(res).requested, err ? 0 : 10 * MIB, "%s: requested", rule);
+			if (err)
+				is(hetmem_commit(res, p, 0, 10 * MIB, NULL), 0, "%s: again: %s", rule,
+				   hetmem_last_error());
+			memset(p, 3, 10 * MIB);
+			is(hetmem_free(res, p, 40 * MIB, NULL), 0, "%s: freed", rule);
+			hetmem_trim(res, 0, NULL);
+			is(held(res), 0, "%s: nothing is held", rule);
+			is(hetmem_resource_destroy(res), 0, "%s: destroyed", rule);
+			is(device_used(), 0, "%s: all is given back", rule);
+		}
+	}
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_MEMORY", "1G", 1);
 	open_soft("");
 	basic();
+	many();
+	each_call("");
+	each_call(",cuMemUnmap:1");
+	at_random(1, "pool(vmm,wait=60s)");
+	at_random(2, "pool(vmm,max=300M,wait=60s)");
+	at_random(3, "pool(vmm,handle=8M,wait=60s)");
 	close_soft();
 	return tap_end();
 }
