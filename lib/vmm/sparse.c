@@ -488,7 +488,6 @@ static void finish(struct pool *p, const struct change *c)
 		bool left = true;
 
 		hm_vmm_set_small(v, f->handle, false);
-		hm_vmm_remove_front(v, f->handle);
 		if (f->parked) {
 			hm_sparse_take(p, f);
 		} else if (f->block) {
@@ -496,6 +495,8 @@ static void finish(struct pool *p, const struct change *c)
 			if (left && (i + 1 == c->nr || c->list[i + 1].block != f->block))
 				hm_block_release(p, block_at(p, f->block));
 		}
+		/* A cut can have made it the end of a run. */
+		hm_vmm_remove_front(v, f->handle);
 	}
 }
 
