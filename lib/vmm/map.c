@@ -1231,6 +1231,7 @@ static void vmm_destroy(struct pool *p, bool forget)
 	if (v->head)
 		munmap(v->head, 2 * (size_t)v->nr * sizeof(*v->head));
 	hm_holes_free(v);
+	free(v->sparse);
 	hm_table_free(&v->handles);
 	hm_table_free(&v->mappings);
 	free((char *)p->opt.park_dir);
