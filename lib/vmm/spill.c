@@ -807,71 +807,6 @@ int hm_spill_observe(struct pool *p, const struct hm_ctl_observe *arg)
 	return err;
 }
 
-static bool is_told(const struct handle *h, bool sleep)
-{
-	if (h->flags & (HANDLE_PINNED | HANDLE_HOST | HANDLE_TORN))
-		return false;
-	return !(h->flags & HANDLE_ASLEEP) == sleep;
-}
-
-static struct told *add_told(struct hm_spill *sp, uint64_t addr, uint64_t bytes)
-{
-	struct told *more = realloc(sp->told, (sp->nr_told + 1) * sizeof(*more));
-
-	if (!more)
-		return NULL;
-	sp->told = more;
-	more += sp->nr_told++;
-	*more = (struct told){ addr, bytes };
-	return more;
-}
-
-/* Units of sparse blocks: by handle, since their addresses are many. */
-static int find_sparse_told(struct pool *p, bool sleep)
-{
-	struct vmm *v = vmm_of(p);
-	const struct handle *h;
-	uint32_t id, page;
-
-	for (id = 1; id < v->handles.nr; id++) {
-		h = handle_at(v, id);
-		page = h->mapping ? mapping_at(v, h->mapping)->page : 0;
-		if (page > v->nr && is_told(h, sleep) &&
-		    !add_told(spill_of(p), page_addr(v, page), bytes_of(p, h->pages)))
-			return no_memory();
-	}
-	return 0;
-}
-
-/* Addresses that lose their memory by a sleep, or get some by a wake: sp->told. */
-static int find_told(struct pool *p, bool sleep)
-{
-	struct hm_spill *sp = spill_of(p);
-	struct vmm *v = vmm_of(p);
-	struct told *last = NULL;
-	uint32_t page = 0;
-
-	sp->nr_told = 0;
-	while (page < v->nr) {
-		const struct mapping *m = mapping_at(v, v->map[page]);
-		const struct handle *h = handle_at(v, m->handle);
-		const uint32_t pages = v->map[page] ? h->pages : 1;
-
-		if (!v->map[page] || h->mapping != v->map[page] || !is_told(h, sleep)) {
-			last = NULL;
-		} else if (last) {
-			last->bytes += bytes_of(p, pages);
-		} else {
-			last = add_told(sp, page_addr(v, page), bytes_of(p, pages));
-			if (!last)
-				return no_memory();
-		}
-		page += pages;
-		hm_pool_step(p, LOOK_WORK);
-	}
-	return v->sparse ? find_sparse_told(p, sleep) : 0;
-}
-
 int hm_vmm_copy_observers(struct hetmem_resource *from, struct hetmem_resource *to)
 {
 	struct pool *p = to_pool(from);
@@ -900,7 +835,7 @@ void hm_spill_tell(struct pool *p, enum hetmem_remap_cause cause, bool after, in
 	if (!sp->nr_observers)
 		return;
 	if (!after)
-		find_told(p, cause == HETMEM_REMAP_SLEEP);
+		hm_spill_find_told(p, cause == HETMEM_REMAP_SLEEP);
 	pthread_mutex_unlock(&p->lock);
 	for (i = 0; i < sp->nr_told; i++)
 		observe_one(p, cause, sp->told[i].addr, sp->told[i].bytes, after, err);
@@ -1290,6 +1225,9 @@ static int find_block(struct pool *p, const struct hm_ctl_move *arg, struct bloc
 	*b = hm_block_find_live(p, (uintptr_t)arg->ptr);
 	if (!*b)
 		return hm_error(-EINVAL, "%p is not the beginning of a live block", arg->ptr);
+	if (block_is_sparse(*b))
+		return hm_error(-EOPNOTSUPP, "%p is a sparse block, which does not move: hetmem_decommit()",
+				arg->ptr);
 	return 0;
 }
 

@@ -206,6 +206,9 @@ int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg);
 int hm_spill_observe(struct pool *p, const struct hm_ctl_observe *arg);
 void hm_spill_tell(struct pool *p, enum hetmem_remap_cause cause, bool after, int err);
 
+/* told.c: fills sp->told for a sleep or a wake. With both locks, may release pool->lock. */
+int hm_spill_find_told(struct pool *p, bool sleep);
+
 /* parts.c, with pool->lock, which all but put and free may release. */
 
 int hm_parts_init(struct pool *p);
