@@ -71,7 +71,7 @@ int hetmem_on_failure(struct hetmem_resource *res, hetmem_failure_fn fn,
 /**
  * struct hetmem_pressure - why watermark() calls the program
  * @size: sizeof(struct hetmem_pressure)
- * @bytes: size of the allocation, or of the block that grows; 0: memory is woken, fetched
+ * @bytes: size of the allocation, of the block that grows, or of the commit; 0: memory is woken, fetched
  *	or restored
  * @held: physical memory that the resource holds
  * @at: the watermark: @held would exceed it

@@ -180,6 +180,9 @@ struct hetmem_alloc_params {
  * A whole block has a handle of its own, or a region of a provider without handles. It takes a
  * multiple of 2 MiB, and the private pool reuses it as a whole. Only a @private_pool has such
  * blocks, for transports that register memory by handle.
+ *
+ * A sparse block is for pools over vmm() without export= and comm=on, and has no @reserve,
+ * @private_pool, @tag or other flag. @align is at most a granule.
  */
 #define HETMEM_ALLOC_MOVABLE	(1U << 0)	/* may be spilled, see <hetmem/move.h> */
 #define HETMEM_ALLOC_KEEP	(1U << 1)	/* is never spilled, also with movable= */
@@ -195,9 +198,9 @@ struct hetmem_alloc_params {
  * -E2BIG: a member of a later version is set;
  * -ENOENT: the private pool is not retained;
  * -ENOSPC: there are 65,535 pairs of private pool and stream, or 63 tags;
- * -EOPNOTSUPP: @private_pool: not a pool; @reserve, @tag: a pool over other memory;
- * -EBUSY: the pool is asleep, or the blocks of @tag are; @reserve is not 0, and @stream is
- *	being captured; the first block of a tag, between hetmem_capture_begin() and end;
+ * -EOPNOTSUPP: @private_pool: not a pool; @reserve, @tag, sparse: a pool over other memory;
+ * -EBUSY: the pool is asleep, or the blocks of @tag are; @reserve is not 0 or the block is
+ *	sparse, and @stream is being captured; the first block of a tag, between hetmem_capture_begin() and end;
  * -EDEADLK: the first block of a tag, in a function of hetmem_on_remap();
  * -ENOMEM, -EOWNERDEAD.
  */
@@ -244,10 +247,65 @@ int hetmem_private_release(struct hetmem_resource *res, uint64_t id,
  */
 int hetmem_private_trim(struct hetmem_resource *res, uint64_t id, size_t *freed);
 
+/*
+ * Sparse blocks: addresses first, memory when it is needed. hetmem_alloc_with() with
+ * HETMEM_ALLOC_SPARSE reserves @bytes of addresses and makes no memory. Commit backs bytes
+ * [@offset, @offset + @length) of the block @ptr with memory, for use on @stream. Decommit gives
+ * this memory back, in the order of @stream. Both work in whole units: unit= of the pool, 2 MiB
+ * by default. @offset and @length are multiples of the unit; the last unit of a block may end
+ * with the block. The contents of committed memory are undefined. A length of 0 does nothing.
+ *
+ * A decommit parks its units: they stay mapped until other allocations or commits need memory.
+ * A commit of parked units makes no call of the driver for memory. It orders @stream after
+ * their last use, as a stream that gets a freed block. A commit of other units takes free
+ * memory, then units that are parked elsewhere, then new memory. The pool maps a unit at its
+ * new address first. It unmaps the old address when the last use there is complete. A trim
+ * gives parked units back to the driver.
+ *
+ * Decommit orders after the work on @stream only, so order all other uses of these units before
+ * it. An access to a unit that is not committed is undefined: it reads or writes memory of
+ * others while the unit is parked, and faults later. Check mode reports such accesses as uses
+ * after a free.
+ *
+ * hetmem_free() takes the size of the addresses and ends all units, in stream order. Requested
+ * statistics and limit() count committed units. Held bytes and max= count parked units, too.
+ * Sleep and wake include committed units. A sparse block is neither
+ * spilled, exported, grown, shrunk nor pinned for communication: -EOPNOTSUPP. Captures use
+ * committed units, but a captured stream commits and decommits nothing.
+ *
+ * After an error nothing has changed. Errors of commit and decommit:
+ * -EINVAL: @ptr is not the beginning of a live sparse block; the range is not whole units, or
+ *	is beyond the block;
+ * -EEXIST: commit: a unit of the range is committed;
+ * -ENOENT: decommit: a unit of the range is not committed;
+ * -EBUSY: the pool is asleep, or a stream of the block is being captured or is used by a graph;
+ * -EOPNOTSUPP, -ENOMEM, -EIO, -EOWNERDEAD.
+ */
 int hetmem_commit(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
 		  hetmem_stream stream);
 int hetmem_decommit(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
 		    hetmem_stream stream);
+
+/**
+ * struct hetmem_extent - a committed range of a sparse block
+ * @offset: bytes from the start of the block
+ * @length: bytes, whole units
+ */
+struct hetmem_extent {
+	size_t offset;
+	size_t length;
+};
+
+/*
+ * Fills @extents (room for @nr) with the committed ranges of the sparse block @ptr, in the order
+ * of addresses. Neighbours are one range. Returns their number. Works during a sleep, too.
+ * Commits and decommits of other threads during the call may be missing. Errors:
+ * -EINVAL: @ptr is not the beginning of a live sparse block;
+ * -ENOSPC: there are more than @nr ranges;
+ * -EOPNOTSUPP, -EOWNERDEAD.
+ */
+ssize_t hetmem_committed(struct hetmem_resource *res, const void *ptr,
+			 struct hetmem_extent *extents, size_t nr);
 
 /**
  * struct hetmem_segment - a part of a block with a handle of its own

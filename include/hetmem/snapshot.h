@@ -42,8 +42,9 @@ struct hetmem_walk_segment {
  * struct hetmem_walk_block - one block
  * @size: bytes of this struct that the library filled
  * @ptr: address
- * @bytes: size of the block
- * @requested: requested bytes; 0: the block is not live
+ * @bytes: size of the block; of a sparse block its addresses
+ * @requested: requested bytes, of a sparse block the committed ones; 0: the block is not live,
+ *	or is sparse without memory
  * @stream: live block: stream of the allocation. Other block: stream of the free, whose
  *	work must complete first. HETMEM_STREAM_HOST: no stream; any stream can allocate
  *	the block. HETMEM_STREAM_UNKNOWN: the stream was retired, or is not known.

@@ -33,11 +33,13 @@ static int binning_alloc(struct hetmem_resource *self, size_t size,
 
 static int binning_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
+	const struct hm_ctl_alloc *with = arg;
 	struct hetmem_resource *up;
 
 	if (op != HM_CTL_ALLOC_WITH)
 		return hm_several_ctl(self, op, arg);
-	up = bin_of((struct binning *)self, ((struct hm_ctl_alloc *)arg)->size);
+	up = bin_of((struct binning *)self, with->flags & HETMEM_ALLOC_SPARSE ?
+		    with->reserve : with->size);
 	return up->ops->ctl(up, op, arg);
 }
 

@@ -7,6 +7,7 @@
 #define HETMEM_ADAPTOR_GATED_H
 
 #include "adaptor/adaptor.h"
+#include "core/shrink.h"
 #include "provider/gate.h"
 
 /**
@@ -42,6 +43,10 @@ static inline bool hm_request_of(struct hm_request *r, enum hm_ctl op, void *arg
 		r->size = ((struct hm_ctl_grow *)arg)->size;
 		r->stream = ((struct hm_ctl_grow *)arg)->stream;
 		return true;
+	case HM_CTL_SHRINK:
+		r->size = ((struct hm_ctl_shrink *)arg)->length;
+		r->stream = ((struct hm_ctl_shrink *)arg)->stream;
+		return ((struct hm_ctl_shrink *)arg)->what == HM_PART_COMMIT;
 	case HM_CTL_ALLOC_WITH:
 		r->size = ((struct hm_ctl_alloc *)arg)->size;
 		r->stream = ((struct hm_ctl_alloc *)arg)->stream;

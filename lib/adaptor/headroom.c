@@ -170,6 +170,8 @@ static int refuse(struct headroom *h, enum hm_ctl op, size_t size,
 			 size <= room ? ", with its alignment and guards," : "");
 	else if (op == HM_CTL_GROW)
 		snprintf(what, sizeof(what), "growth to %zu bytes is too much", size);
+	else if (op == HM_CTL_SHRINK)
+		snprintf(what, sizeof(what), "a commit of %zu bytes is too much", size);
 
 	if (h->where >= 0)
 		snprintf(place, sizeof(place), "device %d", h->where);

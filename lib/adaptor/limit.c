@@ -8,6 +8,7 @@
 #include <errno.h>
 
 #include "adaptor/adaptor.h"
+#include "core/shrink.h"
 #include "core/snapshot.h"
 
 /**
@@ -98,6 +99,32 @@ static int limit_grow(struct limit *l, struct hm_ctl_grow *grow)
 	return err;
 }
 
+/* Bytes from @arg's offset to its end: the last unit counts whole. */
+static size_t count_units(struct limit *l, const struct hm_ctl_shrink *arg)
+{
+	struct hm_ctl_owns block = { .ptr = arg->ptr, .first = true };
+
+	if (!hm_ctl_upstream(&l->resource, HM_CTL_OWNS, &block) &&
+	    arg->offset + arg->length == block.asked)
+		return block.size - arg->offset;
+	return arg->length;
+}
+
+static int limit_part(struct limit *l, struct hm_ctl_shrink *arg)
+{
+	const size_t more = arg->what == HM_PART_COMMIT ? count_units(l, arg) : 0;
+	int err = take(l, more);
+
+	if (err)
+		return err;
+	err = hm_ctl_upstream(&l->resource, HM_CTL_SHRINK, arg);
+	if (err)
+		put(l, more);
+	else if (arg->what == HM_PART_DECOMMIT)
+		put(l, arg->counted);
+	return err;
+}
+
 /* Reserved addresses cost nothing: growth into them is counted then. */
 static int limit_alloc_with(struct limit *l, struct hm_ctl_alloc *arg)
 {
@@ -173,6 +200,8 @@ static int limit_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 
 	if (op == HM_CTL_GROW)
 		return limit_grow(l, arg);
+	if (op == HM_CTL_SHRINK)
+		return limit_part(l, arg);
 	if (op == HM_CTL_ALLOC_WITH)
 		return limit_alloc_with(l, arg);
 	if (op == HM_CTL_RESTORE)

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "adaptor/adaptor.h"
+#include "core/shrink.h"
 
 /**
  * struct retry - the adaptor
@@ -90,6 +91,19 @@ static int retry_alloc_with(struct retry *r, struct hm_ctl_alloc *arg)
 	}
 }
 
+static int retry_part(struct retry *r, struct hm_ctl_shrink *arg)
+{
+	unsigned int attempt;
+	int err;
+
+	for (attempt = 1;; attempt++) {
+		err = hm_ctl_upstream(&r->resource, HM_CTL_SHRINK, arg);
+		if (err != -ENOMEM || arg->what != HM_PART_COMMIT ||
+		    !help(r, arg->length, attempt))
+			return err;
+	}
+}
+
 static int retry_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct retry *r = (struct retry *)self;
@@ -97,6 +111,8 @@ static int retry_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 
 	if (op == HM_CTL_ALLOC_WITH)
 		return retry_alloc_with(r, arg);
+	if (op == HM_CTL_SHRINK)
+		return retry_part(r, arg);
 	if (op == HM_CTL_SET)
 		return retry_set(r, arg);
 	err = hm_ctl_upstream(self, op, arg);

@@ -133,6 +133,7 @@ static int sum_stats(struct hm_several *s,
 		stats->spilled_peak += one.spilled_peak;
 		stats->parked_file += one.parked_file;
 		stats->pressures += one.pressures;
+		stats->addresses += one.addresses;
 	}
 	return result;
 }

@@ -15,6 +15,7 @@
 #include <errno.h>
 
 #include "adaptor/adaptor.h"
+#include "core/shrink.h"
 #include "core/snapshot.h"
 
 #define LEVELS	64
@@ -237,6 +238,17 @@ static int statistics_grow(struct statistics *s, struct hm_ctl_grow *grow)
 	return 0;
 }
 
+static int statistics_part(struct statistics *s, struct hm_ctl_shrink *arg)
+{
+	int err = hm_ctl_upstream(&s->resource, HM_CTL_SHRINK, arg);
+
+	if (!err && arg->what == HM_PART_COMMIT)
+		raise_to(&s->peak, count(&s->now.bytes, arg->counted));
+	else if (!err && arg->what == HM_PART_DECOMMIT)
+		__atomic_sub_fetch(&s->now.bytes.value, arg->counted, __ATOMIC_SEQ_CST);
+	return err;
+}
+
 static int statistics_ctl(struct hetmem_resource *self, enum hm_ctl op,
 			  void *arg)
 {
@@ -249,6 +261,8 @@ static int statistics_ctl(struct hetmem_resource *self, enum hm_ctl op,
 		return statistics_stats(s, arg);
 	case HM_CTL_GROW:
 		return statistics_grow(s, arg);
+	case HM_CTL_SHRINK:
+		return statistics_part(s, arg);
 	case HM_CTL_ALLOC_WITH:
 		return statistics_alloc_with(s, arg);
 	case HM_CTL_RESTORE:

@@ -262,18 +262,18 @@ int hetmem_shrink(struct hetmem_resource *res, void *ptr, size_t offset, size_t 
 }
 
 static int change_units(struct hetmem_resource *res, const char *name,
-			const struct hm_ctl_shrink *arg)
+			struct hm_ctl_shrink *arg)
 {
 	if (!arg->ptr || arg->offset > SIZE_MAX - arg->length)
 		return hm_error(-EINVAL, "%s: %s", name, arg->ptr ?
 				"offset and length overflow" : "ptr is NULL");
-	return arg->length ? hm_resource_ctl(res, name, HM_CTL_SHRINK, (void *)arg) : 0;
+	return arg->length ? hm_resource_ctl(res, name, HM_CTL_SHRINK, arg) : 0;
 }
 
 int hetmem_commit(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
 		  hetmem_stream stream)
 {
-	const struct hm_ctl_shrink arg = {
+	struct hm_ctl_shrink arg = {
 		.what = HM_PART_COMMIT, .ptr = ptr, .offset = offset, .length = length,
 		.stream = stream,
 	};
@@ -284,12 +284,27 @@ int hetmem_commit(struct hetmem_resource *res, void *ptr, size_t offset, size_t 
 int hetmem_decommit(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
 		    hetmem_stream stream)
 {
-	const struct hm_ctl_shrink arg = {
+	struct hm_ctl_shrink arg = {
 		.what = HM_PART_DECOMMIT, .ptr = ptr, .offset = offset, .length = length,
 		.stream = stream,
 	};
 
 	return change_units(res, "decommit", &arg);
+}
+
+ssize_t hetmem_committed(struct hetmem_resource *res, const void *ptr,
+			 struct hetmem_extent *extents, size_t nr)
+{
+	struct hm_ctl_shrink arg = {
+		.what = HM_PART_COMMITTED, .ptr = (void *)ptr, .extents = extents, .nr = nr,
+		.stream = HETMEM_STREAM_HOST,
+	};
+	int err;
+
+	if (!ptr || (nr && !extents))
+		return hm_error(-EINVAL, "committed: %s is NULL", ptr ? "extents" : "ptr");
+	err = hm_resource_ctl(res, "committed", HM_CTL_SHRINK, &arg);
+	return err ? err : (ssize_t)arg.nr;
 }
 
 ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
@@ -458,9 +473,9 @@ static int check_params(const struct hetmem_alloc_params *params, void **ptr)
 	if (params->flags & HETMEM_ALLOC_MOVABLE && params->private_pool)
 		return hm_error(-EINVAL, "alloc_with: a private pool's blocks do not move");
 	if (params->flags & HETMEM_ALLOC_SPARSE &&
-	    (params->reserve || params->private_pool || !params->bytes ||
+	    (params->reserve || params->private_pool || !params->bytes || tag_of(params) ||
 	     params->flags != HETMEM_ALLOC_SPARSE))
-		return hm_error(-EINVAL, "alloc_with: a sparse block has bytes, and no reserve, private_pool or other flags");
+		return hm_error(-EINVAL, "alloc_with: a sparse block has bytes, and no reserve, private_pool, tag or other flags");
 	if (params->placement > HETMEM_PLACEMENT_STREAMING)
 		return hm_error(-EINVAL, "alloc_with: there is no placement %u",
 				params->placement);

@@ -711,6 +711,9 @@ static struct block *grow_find(struct pool *p, struct hm_ctl_grow *g, int *err)
 	else if (b->flags & BLOCK_GRAPH)
 		*err = hm_error(-EBUSY, "grow: %p belongs to a capture",
 				g->ptr);
+	else if (block_is_sparse(b))
+		*err = hm_error(-EOPNOTSUPP, "grow, shrink: %p is a sparse block: hetmem_commit(), hetmem_decommit()",
+				g->ptr);
 	else if (p->asleep)
 		*err = hm_pool_asleep();
 	return *err ? NULL : b;

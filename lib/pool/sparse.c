@@ -8,8 +8,12 @@
 
 #include "driver/check.h"
 #include "pool/graph.h"
+#include "pool/hash.h"
 #include "pool/show.h"
 #include "pool/sparse.h"
+
+/* Ranges that are listed in one hold of the lock. */
+#define LISTED	64
 
 /* As hm_pool_attempt() for @s; -ENOMEM is explained. */
 static int attempt(struct pool *p, struct pool_stream *s,
@@ -78,24 +82,32 @@ static bool is_captured(struct pool *p, const struct pool_stream *s, const struc
 	return s->graph || hm_block_owner(p, b)->graph;
 }
 
+static struct block *find_sparse(struct pool *p, const char *what, const void *ptr, int *err)
+{
+	struct block *b = hm_block_find_live(p, (uintptr_t)ptr);
+
+	if (b && block_is_sparse(b))
+		return b;
+	*err = hm_error(-EINVAL, "%s: %p is not the beginning of a live sparse block", what, ptr);
+	return NULL;
+}
+
 /* The live sparse block of @arg, with the end of its range in *@to; NULL and *@err. */
 static struct block *find(struct pool *p, struct pool_stream *s, const struct hm_ctl_shrink *arg,
 			  uint64_t *to, int *err)
 {
 	const uint64_t unit = p->opt.unit ? p->opt.unit : HM_POOL_UNIT;
 	const char *what = arg->what == HM_PART_COMMIT ? "commit" : "decommit";
-	struct block *b = hm_block_find_live(p, (uintptr_t)arg->ptr);
+	struct block *b;
 	uint64_t asked;
 
 	if (p->asleep) {
 		*err = hm_pool_asleep();
 		return NULL;
 	}
-	if (!b || !block_is_sparse(b)) {
-		*err = hm_error(-EINVAL, "%s: %p is not the beginning of a live sparse block", what,
-				arg->ptr);
+	b = find_sparse(p, what, arg->ptr, err);
+	if (!b)
 		return NULL;
-	}
 	asked = block_bytes(b) - b->slack;
 	*to = arg->offset + arg->length;
 	*err = 0;
@@ -125,13 +137,17 @@ static void count(struct pool *p, struct pool_stream *s, uint64_t bytes, bool mo
 
 static int commit_attempt(struct pool *p, struct pool_stream *s, void *data)
 {
-	const struct hm_ctl_shrink *arg = data;
+	struct hm_ctl_shrink *arg = data;
 	uint64_t to;
 	struct block *b;
 	int err;
 
 	b = find(p, s, arg, &to, &err);
 	if (!b)
+		return err;
+	/* First, since it can fail. A use that is recorded in vain does no harm. */
+	err = hm_pool_use(p, b, s);
+	if (err)
 		return err;
 	err = p->source->commit(p, s, b, arg->offset, to, HM_COMMIT_HERE);
 	if (err == -EAGAIN) {
@@ -152,8 +168,8 @@ static int commit_attempt(struct pool *p, struct pool_stream *s, void *data)
 		}
 	}
 	if (!err) {
-		count(p, s, to - arg->offset, true);
-		err = hm_pool_use(p, b, s);
+		arg->counted = to - arg->offset;
+		count(p, s, arg->counted, true);
 	}
 	return err;
 }
@@ -171,7 +187,7 @@ static void tell_decommit(struct pool *p, const struct block *b, const struct hm
 		hm_context_leave(p->res.hm, &saved);
 }
 
-static int decommit(struct pool *p, struct pool_stream *s, const struct hm_ctl_shrink *arg)
+static int decommit(struct pool *p, struct pool_stream *s, struct hm_ctl_shrink *arg)
 {
 	uint64_t to, pos = 0;
 	struct block *b;
@@ -189,12 +205,38 @@ static int decommit(struct pool *p, struct pool_stream *s, const struct hm_ctl_s
 		return err;
 	if (hm_unlikely(p->res.hm->check))
 		tell_decommit(p, b, arg);
-	count(p, s, to - arg->offset, false);
-	hm_pool_record(p, s, 1, to - arg->offset);
+	arg->counted = to - arg->offset;
+	count(p, s, arg->counted, false);
+	hm_pool_record(p, s, 1, arg->counted);
 	return 0;
 }
 
-int hm_pool_commit(struct pool *p, const struct hm_ctl_shrink *arg)
+/* Lists the committed ranges of a sparse block, also of one that is asleep. */
+static int list_committed(struct pool *p, struct hm_ctl_shrink *arg)
+{
+	uint64_t from = 0, bytes;
+	struct block *b;
+	size_t nr = 0;
+	int err = 0;
+
+	pthread_mutex_lock(&p->lock);
+	while ((b = find_sparse(p, "committed", arg->ptr, &err)) &&
+	       (bytes = p->source->part(p, b, &from, block_bytes(b)))) {
+		if (nr < arg->nr)
+			arg->extents[nr] = (struct hetmem_extent){ from, bytes };
+		nr++;
+		from += bytes;
+		if (nr % LISTED == 0)
+			hm_pool_pause(p);
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (!err && nr > arg->nr)
+		err = hm_error(-ENOSPC, "committed: there are %zu ranges", nr);
+	arg->nr = nr;
+	return err;
+}
+
+int hm_pool_commit(struct pool *p, struct hm_ctl_shrink *arg)
 {
 	const bool more = arg->what == HM_PART_COMMIT;
 	struct pool_stream *s;
@@ -202,10 +244,12 @@ int hm_pool_commit(struct pool *p, const struct hm_ctl_shrink *arg)
 
 	if (!p->source->commit)
 		return -EOPNOTSUPP;
+	if (arg->what == HM_PART_COMMITTED)
+		return list_committed(p, arg);
 	err = hm_pool_lock_stream(p, arg->stream, &s);
 	if (err)
 		return err;
-	err = more ? attempt(p, s, commit_attempt, (void *)arg, "commit of", arg->length) :
+	err = more ? attempt(p, s, commit_attempt, arg, "commit of", arg->length) :
 		decommit(p, s, arg);
 	p->failed += err == -ENOMEM;
 	hm_pool_show(p);

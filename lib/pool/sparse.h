@@ -8,7 +8,7 @@
 
 /* As HM_CTL_ALLOC_WITH, with HETMEM_ALLOC_SPARSE; as HM_CTL_SHRINK of a sparse block. */
 int hm_pool_alloc_sparse(struct pool *p, struct hm_ctl_alloc *arg);
-int hm_pool_commit(struct pool *p, const struct hm_ctl_shrink *arg);
+int hm_pool_commit(struct pool *p, struct hm_ctl_shrink *arg);
 
 /* pool.c: @s uses live @b, as others may. With the lock. */
 int hm_pool_use(struct pool *p, struct block *b, struct pool_stream *s);

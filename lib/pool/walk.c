@@ -166,7 +166,8 @@ static void copy_one(const struct pool *p, uint64_t id, const struct block *b,
 	struct copy *c = &all->copy[all->nr];
 	enum block_state state = block_state(b);
 
-	if (state == BLOCK_NONE)
+	/* A sparse block that was freed keeps addresses only. */
+	if (state == BLOCK_NONE || (state == BLOCK_BUSY && block_is_sparse(b)))
 		return;
 	copy_block(p, b, state, c);
 	if (!id || c->id == id)

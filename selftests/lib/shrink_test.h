@@ -13,6 +13,7 @@
 #define MIB	((size_t)1 << 20)
 #define GRANULE	(2 * MIB)
 
+__attribute__((unused))
 static size_t held(struct hetmem_resource *res)
 {
 	return stats(res).reserved;

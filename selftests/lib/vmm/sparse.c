@@ -3,24 +3,7 @@
  * Sparse blocks: addresses first, memory where it is committed. Decommitted units are parked,
  * and serve others when these need memory.
  */
-#include "shrink_test.h"
-
-static int sparse(struct hetmem_resource *res, size_t bytes, hetmem_stream s, char **p)
-{
-	const struct hetmem_alloc_params params = {
-		.size = sizeof(params), .bytes = bytes, .stream = s, .flags = HETMEM_ALLOC_SPARSE,
-	};
-
-	return hetmem_alloc_with(res, &params, (void **)p);
-}
-
-static char *get_sparse(struct hetmem_resource *res, size_t bytes)
-{
-	char *p = NULL;
-
-	need(!sparse(res, bytes, NULL, &p), "sparse: %s", hetmem_last_error());
-	return p;
-}
+#include "sparse_test.h"
 
 static void basic(void)
 {
@@ -107,8 +90,6 @@ static void many(void)
 	free(p);
 	is(hetmem_resource_destroy(res), 0, "destroyed");
 }
-
-#define UNITS	64
 
 /* Two blocks, two streams: each unit has its number, or is not committed. */
 static void at_random(uint64_t round, const char *spec)

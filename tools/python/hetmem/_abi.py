@@ -95,6 +95,7 @@ class ResourceStats(ctypes.Structure):
         ("spilled_peak", U64),
         ("parked_file", U64),
         ("pressures", U64),
+        ("addresses", U64),
     ]
 
 

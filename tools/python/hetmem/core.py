@@ -84,6 +84,7 @@ class Stats:
     spilled_peak: int
     parked_file: int
     pressures: int
+    addresses: int
 
 
 @dataclasses.dataclass(frozen=True)
