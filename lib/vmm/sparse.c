@@ -295,9 +295,23 @@ void hm_sparse_collect(struct pool *p, const struct pool_stream *s, bool wait, u
 	}
 }
 
+/* Whether the last use of the parked mapping @a is complete. Else it is recorded, for later. */
+static bool is_complete(struct pool *p, const struct mapping *a)
+{
+	const struct use *u = use_at(p, a->uses);
+	struct hm_stream *s = p->order.streams[u->stream];
+
+	if (!a->uses || u->pos <= s->done)
+		return true;
+	hm_stream_record(&p->order, s);
+	return false;
+}
+
 void hm_sparse_trim(struct pool *p, uint64_t keep)
 {
 	struct vmm *v = vmm_of(p);
+	/* A unit that stays is the last one then. */
+	const uint32_t last = v->sparse ? v->sparse->last : 0;
 	uint32_t m, next;
 
 	if (!v->sparse || v->copying)
@@ -306,16 +320,14 @@ void hm_sparse_trim(struct pool *p, uint64_t keep)
 		struct mapping *a = mapping_at(v, m);
 		const struct handle *h = handle_at(v, a->handle);
 		const uint32_t id = a->handle;
-		uint32_t uses;
 
-		next = a->next;
-		if (h->flags & NOT_NOW ||
+		next = m == last ? 0 : a->next;
+		if (h->flags & NOT_NOW || !is_complete(p, a) ||
 		    p->reserved < keep + ((uint64_t)h->pages << v->shift))
 			continue;
-		uses = unpark(p, m);
-		if (!hm_vmm_uses_done(p, &uses) || !hm_vmm_unalias_handle(p, id) ||
-		    hm_vmm_unmap_handle(p, id))
-			park(p, m, uses);
+		hm_uses_put(p, unpark(p, m));
+		if (!hm_vmm_unalias_handle(p, id) || hm_vmm_unmap_handle(p, id))
+			park(p, m, 0);
 	}
 	sweep_idle(p);
 }
