@@ -15,7 +15,28 @@ cat >"$tmp/publisher.c" <<'EOS'
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* publisher NAME SPEC...: 3 MiB of each, then a pair for each line of stdin. */
+static int add(struct hetmem_resource *pool, const char *tag, size_t bytes)
+{
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = bytes, .stream = HETMEM_STREAM_HOST, .tag = tag,
+	};
+	void *p;
+
+	return hetmem_alloc_with(pool, &params, &p);
+}
+
+/* Of two tags one sleeps with its contents. */
+static int sleeps(struct hetmem_resource *pool)
+{
+	return add(pool, "weights", 6 << 20) || add(pool, "cache", 10 << 20) ||
+		hetmem_sleep(pool, "weights", HETMEM_SLEEP_KEEP) ||
+		hetmem_sleep(pool, "cache", HETMEM_SLEEP_DISCARD);
+}
+
+/*
+ * publisher NAME SPEC...: 3 MiB of each, then a pair for each line of stdin. The first pool of
+ * one that is called sleeper has tags.
+ */
 int main(int argc, char **argv)
 {
 	struct hetmem_resource *pools[64];
@@ -33,6 +54,8 @@ int main(int argc, char **argv)
 			fprintf(stderr, "%s\n", hetmem_last_error());
 			return 1;
 		}
+	if (!strcmp(argv[1], "sleeper") && sleeps(pools[2]))
+		return 1;
 	puts("ready");
 	fflush(stdout);
 	while (fgets(line, sizeof(line), stdin))
@@ -71,6 +94,19 @@ judge 'it says that there is no module'
 run status "$good" --interval 0
 [ $status -eq 0 ] && grep -q 'good one' "$tmp/out"
 judge 'one by its PID'
+start sleeper "$tmp/publisher" sleeper 'pool(vmm,handle=2M)'
+sleeper=$pid
+run status "$sleeper" --interval 0
+[ $status -eq 0 ] && grep -Eq "^ *PID .* PARKED *$" "$tmp/out" &&
+	grep -Eq "^ *$sleeper +1 vmm:0 +- +3 MiB +4 MiB .* 0 B *$" "$tmp/out" &&
+	grep -Eq "^ *$sleeper +2 vmm:0 +weights +6 MiB +0 B .* 6 MiB *$" "$tmp/out" &&
+	grep -Eq "^ *$sleeper +3 vmm:0 +cache +10 MiB +0 B .* 0 B *$" "$tmp/out"
+judge 'what sleeps, by its tag'
+run status --json --interval 0 "$sleeper"
+ask 'JSON: what sleeps' '$all->{processes}[0]{pools}[1]{tag} eq "weights" &&
+	$all->{processes}[0]{pools}[1]{parked_bytes} == 6 << 20 &&
+	$all->{processes}[0]{pools}[2]{parked_bytes} == 0'
+kill "$sleeper"
 
 run status --json --interval 0 "$good"
 ask 'JSON' '@{$all->{processes}} == 1 && $all->{processes}[0]{name} eq "good one" &&

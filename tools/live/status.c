@@ -181,7 +181,7 @@ static void print_pools(const struct sample *before, const struct sample *after,
 		{ "PID", true }, { "POOL", true }, { "OF", false }, { "TAG", false },
 		{ "REQUESTED", true }, { "HELD", true }, { "PEAK", true }, { "LIMIT", true },
 		{ "BLOCKS", true }, { "ALLOCS/S", true }, { "FAILED", true }, { "SPILLED", true },
-		{ "OUT/S", true }, { "BACK/S", true },
+		{ "OUT/S", true }, { "BACK/S", true }, { "PARKED", true },
 	};
 	struct table *table = NULL;
 	unsigned int i, k;
@@ -204,6 +204,7 @@ static void print_pools(const struct sample *before, const struct sample *after,
 							    pool->spilled_total, seconds)) : "-",
 				old ? rate_text(sample_rate(old->fetched_total,
 							    pool->fetched_total, seconds)) : "-",
+				size_text(pool->parked),
 			};
 
 			snprintf(pid, sizeof(pid), "%d", p->pid);
