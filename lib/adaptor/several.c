@@ -264,6 +264,25 @@ static int tell_all(struct hm_several *s, enum hm_ctl op, void *arg)
 	return result;
 }
 
+/* Those with scratch blocks alone come last: what refuses the sleep comes first. */
+static int sleep_all(struct hm_several *s, struct hm_ctl_sleep *arg)
+{
+	int err;
+
+	if (arg->part != HM_SLEEP_ALL)
+		return tell_all(s, HM_CTL_SLEEP, arg);
+	arg->part = HM_SLEEP_KEPT;
+	err = tell_all(s, HM_CTL_SLEEP, arg);
+	if (!err) {
+		arg->part = HM_SLEEP_SCRATCH;
+		err = tell_all(s, HM_CTL_SLEEP, arg);
+		if (err)
+			put_back(s, UINT64_MAX, HM_CTL_SLEEP, arg);
+	}
+	arg->part = HM_SLEEP_ALL;
+	return err;
+}
+
 /* All that have the parameter, if none of them refuses. */
 static int set_all(struct hm_several *s, struct hm_ctl_set *set)
 {
@@ -448,6 +467,8 @@ int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return set_all(s, arg);
 	case HM_CTL_RESTORE:
 		return restore_all(s, arg);
+	case HM_CTL_SLEEP:
+		return sleep_all(s, arg);
 	case HM_CTL_WAKE:
 		return wake_all(s, arg);
 	case HM_CTL_ALLOC_WITH:

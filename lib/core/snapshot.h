@@ -33,13 +33,24 @@ enum hm_wake_step {
 };
 
 /*
- * @tag: of pools, NULL: all; @keep: a sleep keeps the contents. @call: number of the call
+ * Contents of scratch blocks do not come back. So their pools fall asleep after those that can
+ * refuse.
+ */
+enum hm_sleep_part {
+	HM_SLEEP_ALL,
+	HM_SLEEP_KEPT,
+	HM_SLEEP_SCRATCH,
+};
+
+/*
+ * @tag: of pools, NULL: all; @part: of them, in a sleep; @keep: a sleep keeps the contents. @call: number of the call
  * of hetmem_sleep(), never 0; @undo: a wake wakes only what that call put to sleep.
  * @asleep: adds the pools that sleep afterwards, whatever the result is. @refused: with
  * -EOPNOTSUPP: why a pool that can sleep cannot keep its contents.
  */
 struct hm_ctl_sleep {
 	const char *tag;
+	enum hm_sleep_part part;
 	bool keep;
 	bool undo;
 	enum hm_wake_step step;

@@ -1017,12 +1017,14 @@ static void pool_shrink(struct pool *p)
 static int pool_sleep_or_wake(struct pool *p, struct hm_ctl_sleep *arg, bool wake)
 {
 	const char *tag = arg->tag;
+	const bool later = !wake && arg->part != HM_SLEEP_ALL &&
+		p->scratch != (arg->part == HM_SLEEP_SCRATCH);
 	int err = 0;
 	HM_RANGE(wake ? "wake" : "sleep", 0);
 
 	if (!p->source->sleep)
 		return -EOPNOTSUPP;
-	if (tag && strcmp(tag, p->opt.tag)) {
+	if (later || (tag && strcmp(tag, p->opt.tag))) {
 		pthread_mutex_lock(&p->lock);
 		arg->asleep += p->asleep;
 		pthread_mutex_unlock(&p->lock);
