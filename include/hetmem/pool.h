@@ -352,8 +352,9 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
  * @tag also finds the blocks that were allocated with it, see struct hetmem_alloc_params. They
  * sleep and wake alone: the rest of their pool stays as it is, and serves allocations. A pool
  * that @tag names, or NULL, includes its blocks of all tags. So after a sleep of everything a
- * program can wake one tag after the other. A tag that nothing has does nothing. A wake of some
- * blocks of a pool stays within max=.
+ * program can wake one tag after the other. A tag that nothing has does nothing. "" names the
+ * pools without tag=. A wake stays within max=. Exception: if all blocks of the pool sleep, memory
+ * that was held at once wakes together, whatever max= is now.
  *
  * With HETMEM_SLEEP_KEEP, sleep copies the contents of allocated memory to page-locked host
  * memory before it gives device memory back. Wake copies them back. The host memory has
@@ -402,8 +403,8 @@ int hetmem_wake_within(struct hetmem_resource *res, const char *tag, unsigned in
  * for a sleep or a wake of another thread. With park=PATH it reads the file. Errors, after
  * which @to has any contents:
  * -EINVAL: @ptr or @to is NULL; the range is not in one live block;
- * -ENODATA: the pool is awake, or asleep without its contents; or hetmem_shrink() gave back
- *	memory in the range;
+ * -ENODATA: the pool is awake, or asleep without its contents, as scratch blocks are; or
+ *	hetmem_shrink() gave back memory in the range;
  * -EDEADLK: called by a function of hetmem_on_remap();
  * -EOPNOTSUPP: not a pool over vmm();
  * -EIO: the driver or the file failed;

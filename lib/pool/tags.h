@@ -39,7 +39,7 @@ struct hm_tags_ops {
  * @pool: that the program made, a member, too
  * @limit: held from the comparison with max= until the bytes are counted. Taken after pool->lock
  * @held, @held_peak: bytes of all members
- * @bounded: a wake under way stays within max=
+ * @bounded: a wake under way stays within max=; else within the higher of max= and @held_peak
  */
 struct hm_tags {
 	const struct hm_tags_ops *ops;

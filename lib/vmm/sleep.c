@@ -97,13 +97,20 @@ int hm_vmm_sleep(struct pool *p)
 	return err;
 }
 
+/* Memory that was held at once is not refused to a wake of all, whatever max= is now. */
+static bool is_bounded(const struct hm_tags *t, uint64_t bytes)
+{
+	const uint64_t peak = t ? __atomic_load_n(&t->held_peak, __ATOMIC_RELAXED) : 0;
+
+	return t && (t->bounded || hm_tags_held(t) + bytes > peak);
+}
+
 static int make_memory(struct pool *p, struct handle *h)
 {
 	int err = 0;
 
 	hm_tags_lock(p->tags);
-	/* Live memory is not refused, whatever max= is now: unless others have it meanwhile. */
-	if (p->tags && p->tags->bounded)
+	if (is_bounded(p->tags, bytes_of(p, h->pages)))
 		err = hm_pool_may_hold(p, bytes_of(p, h->pages));
 	if (!err) {
 		p->calls++;
