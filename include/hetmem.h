@@ -190,7 +190,8 @@ int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
  * @live: allocated blocks
  * @requested: requested bytes of live blocks; 1 for a block of size 0
  * @requested_peak: highest value of @requested. Frees under way can make it too high.
- *	With several streams it can be too low.
+ *	With several streams it can be too low. With tags it is the sum of the tags' highest
+ *	values, which can be too high
  * @reserved: bytes of physical memory held: mapped, cached, waiting for
  *	unmap, exported
  * @reserved_peak: highest value of @reserved
