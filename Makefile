@@ -298,11 +298,11 @@ $(ucx)/fetched: selftests/gpu/fetch-ucx
 $(B)/transports/ucx: selftests/gpu/ucx.c $(ucx)/fetched include/hetmem.h $(wildcard include/hetmem/*.h) \
 		Makefile $(B)/libhetmem.so
 	$(say) CC $@
-	$(Q)rm -rf $(@D) && mkdir -p $(@D)/lib
-	$(Q)cp -r $(ucx)/libucx/lib/*.so.0 $(ucx)/libucx/lib/ucx $(@D)/lib/
+	$(Q)rm -rf $(@D) && mkdir -p $(@D)/libucx
+	$(Q)cp -r $(ucx)/libucx/lib $(@D)/libucx/ && cp -r $(ucx)/libucx_*.libs $(@D)/
 	$(Q)$(CC) -std=gnu11 -O2 -Wall -Wextra -Iinclude -Iinclude/uapi -isystem $(ucx)/libucx/include \
-		$(ldflags) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib:$$ORIGIN/..' -o $@ $< \
-		$(B)/libhetmem.so $(@D)/lib/libucp.so.0 $(@D)/lib/libucs.so.0 -ldl
+		$(ldflags) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/libucx/lib:$$ORIGIN/..' -o $@ $< \
+		$(B)/libhetmem.so $(@D)/libucx/lib/libucp.so.0 $(@D)/libucx/lib/libucs.so.0 -ldl
 
 # hetmem beside torch_memory_saver, see selftests/gpu/memory_saver.
 memory-saver: $(B)/memory-saver/fetched
