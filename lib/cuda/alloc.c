@@ -294,6 +294,10 @@ static void correct(const struct hm_cuda_block *block, CUpointer_attribute attri
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
 		*(size_t *)data = block->range.end - block->range.start;
 		break;
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+		if (block->kind != HM_CUDA_MANAGED)
+			*(void **)data = NULL;
+		break;
 	/* Called booleans; the driver writes four bytes. */
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
 		*(unsigned int *)data = block->kind == HM_CUDA_MANAGED;
@@ -319,9 +323,12 @@ CUresult HM_CUDA_EXPORT cuPointerGetAttribute(void *data, CUpointer_attribute at
 	if (!hm_cuda_is_active())
 		return res;
 	HM_CUDA_COUNT(cuPointerGetAttribute);
-	if (!res && find_served(ptr, &block))
-		correct(&block, attribute, data);
-	return res;
+	if (res || !find_served(ptr, &block))
+		return res;
+	correct(&block, attribute, data);
+	/* Device memory has none, whatever the spec takes it from. */
+	return attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && block.kind != HM_CUDA_MANAGED ?
+		CUDA_ERROR_INVALID_VALUE : res;
 }
 
 /*

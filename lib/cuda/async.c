@@ -78,12 +78,16 @@ static CUresult alloc_charged(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, 
 	const bool in_order = good && is_plain(meant);
 	CUcontext ctx = context_of(meant);
 	struct hm_cuda_graph *memory = NULL;
+	CUdeviceptr none = 0;
 	CUdevice device;
 	CUresult res;
 	const bool charged = in_order && hm_cuda_device_of_context(ctx, &device);
 
-	if (charged && !hm_cuda_charge(device, size))
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (charged && !hm_cuda_charge(device, size)) {
+		/* No bytes: the error of a failed context, and of a capture that forbids the call. */
+		res = from_pool ? from_pool(&none, 0, pool, stream) : plain(&none, 0, stream);
+		return res && res != CUDA_ERROR_INVALID_VALUE ? res : CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	/* In a capture it is a node. */
 	if (good && !in_order && !hm_cuda_graph_begin(meant, size, &memory))
 		return CUDA_ERROR_OUT_OF_MEMORY;

@@ -128,6 +128,7 @@ static void add_handle(uintptr_t handle, struct memory *memory)
 CUresult HM_CUDA_EXPORT cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 				    const CUmemAllocationProp *prop, unsigned long long flags)
 {
+	CUmemGenericAllocationHandle none = 0;
 	struct memory *memory = NULL;
 	CUresult res;
 
@@ -139,6 +140,12 @@ CUresult HM_CUDA_EXPORT cuMemCreate(CUmemGenericAllocationHandle *handle, size_t
 		memory = calloc(1, sizeof(*memory));
 	if (!memory)
 		return HM_CUDA_NEXT(cuMemCreate)(handle, size, prop, flags);
+	/* No bytes: the driver's error before cuInit(), which a charge would call. */
+	res = HM_CUDA_NEXT(cuMemCreate)(&none, 0, prop, flags);
+	if (res && res != CUDA_ERROR_INVALID_VALUE) {
+		free(memory);
+		return res;
+	}
 	*memory = (struct memory){ .device = prop->location.id, .size = size, .fd = -1 };
 	if (!hm_cuda_charge(memory->device, size)) {
 		free(memory);

@@ -74,6 +74,7 @@ check 'a call costs 13 instructions' test "$(instructions)" = '13 4'
 # What programs get.
 "$programs/states" >"$tmp/native"
 also 'the states are reached' sh -c "[ \"\$(grep -c 'normal 0/0 .* failed 700/0 forked 3/0' '$tmp/native')\" -ge 5 ]"
+also 'every served call is among them' sh -c "! grep -Eq 'no row|died' '$tmp/native'"
 for spec in device-pool 'pool(device)' 'pool(async)' 'stats(device)' 'limit(pool(managed),max=64M)'; do
 	check "results are the driver's: $spec" diff "$tmp/native" <("$hetmem" run --device "$spec" "$programs/states")
 done

@@ -278,7 +278,7 @@ rm -f "/tmp/.hetmem-cuda-$pid"
 
 # Each call of the driver fails once. FAIL: CALL:N, and whether sleep (s) or wake (w) fails.
 for fail in cuCtxSynchronize:1/s cuMemHostRegister:1/s cuMemcpyAsync:1/s cuMemcpyAsync:9/s cuMemUnmap:1/s cuMemUnmap:9/s cuMemRelease:5/s \
-	    cuMemCreate:24/w cuMemCreate:30/w cuMemMap:30/w cuMemSetAccess:30/w cuMemcpyAsync:25/w; do
+	    cuMemCreate:26/w cuMemCreate:32/w cuMemMap:30/w cuMemSetAccess:30/w cuMemcpyAsync:25/w; do
 	begin env -u HETMEM_DRIVER HETMEM_SOFT_FAIL="${fail%/*}" "$hetmem" run --device 'pool(vmm,handle=2M)'
 	if [ "${fail#*/}" = s ]; then
 		refused "served: $fail" 'cannot sleep with --served: ' "$doze" --served "$pid"
