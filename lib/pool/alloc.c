@@ -1227,9 +1227,9 @@ static struct block *find_block(struct pool *p, struct pool_stream *s,
 	return hm_pool_find(p, s, zone, units, err, waited);
 }
 
-/* Where the block begins in what was found; its end is cut off. */
+/* Cuts the block out of @b, which was found. NULL, only with @fit: @b is lost. */
 static struct block *place_block(struct pool *p, struct block *b,
-				 uint64_t units, size_t align, bool movable)
+				 uint64_t units, size_t align, bool movable, bool fit)
 {
 	uint64_t addr = (b->addr + align - 1) & ~(uint64_t)(align - 1);
 	unsigned int zone = block_zone(b);
@@ -1238,6 +1238,8 @@ static struct block *place_block(struct pool *p, struct block *b,
 	if (p->source->place && align == UNIT && zone && b->units > units &&
 	    (b->next || movable) && !(b->flags & BLOCK_GRAPH))
 		addr = p->source->place(p, b, units, movable);
+	if (zone && fit && p->source->fit && !p->source->fit(p, b, addr, units))
+		return NULL;
 	return hm_block_trim(p, b, addr, units, zone ? BLOCK_REST : 1);
 }
 
@@ -1271,7 +1273,7 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 	struct hm_stream *waited = NULL;
 	uint64_t units, room, wait_ns;
 	struct block *b = NULL;
-	int err = -ENOMEM;
+	int err = -ENOMEM, i;
 	HM_RANGE("alloc", size);
 
 	if (whole && align > p->provider->granularity)
@@ -1291,9 +1293,13 @@ int hm_pool_alloc_slow(struct pool *p, struct pool_stream *s, struct graph *g,
 			units = ((size + granule - 1) & ~(granule - 1)) >>
 				UNIT_SHIFT;
 		room = units + (whole ? 0 : (align - UNIT) >> UNIT_SHIFT);
-		b = find_block(p, s, g, zone, room, whole, &err, &waited);
-		if (b)
-			b = place_block(p, b, units, align, movable);
+		/* Twice, if the memory was lost while it was fitted. */
+		for (i = 0; !b && i < 2; i++) {
+			b = find_block(p, s, g, zone, room, whole, &err, &waited);
+			if (!b)
+				break;
+			b = place_block(p, b, units, align, movable, !i);
+		}
 	}
 	s->pins--;
 	if (!b) {

@@ -23,6 +23,7 @@
  * @edge: @b begins or ends a run. May be NULL.
  * @place: returns the address in the free block @b where @units fit best, at
  *	its beginning or its end, or, of a @movable block, in between. May be NULL.
+ * @fit: may remake BUSY @b's memory before @units at @addr are cut. false: it lost @b. May be NULL.
  * @prepare: before @grow: merges free memory that @s may have, @order likewise. The
  *	lock is released after it. May be NULL.
  * @grow: puts into @b a BUSY block of at least @units that @s may use, in
@@ -103,6 +104,7 @@ struct source {
 	void (*edge)(struct pool *p, const struct block *b);
 	uint64_t (*place)(const struct pool *p, const struct block *b, uint64_t units,
 			  bool movable);
+	bool (*fit)(struct pool *p, struct block *b, uint64_t addr, uint64_t units);
 	void (*prepare)(struct pool *p, struct pool_stream *s, bool order);
 	int (*grow)(struct pool *p, struct pool_stream *s, unsigned int zone,
 		    uint64_t units, bool order, struct block **b);

@@ -31,4 +31,12 @@ struct block *hm_vmm_add_run(struct pool *p, unsigned int zone, uint32_t from, u
 int hm_vmm_shrink(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
 		  uint64_t to, uint64_t pos);
 
+/*
+ * Unmaps and releases the handle @id, which has no alias. Its block does not change, and has
+ * holes. An error: the memory is there as before, and the caller lists the block's ends anew.
+ */
+int hm_vmm_empty(struct pool *p, uint32_t id);
+/* fit.c: as in struct source. */
+bool hm_vmm_fit(struct pool *p, struct block *b, uint64_t addr, uint64_t units);
+
 #endif /* HETMEM_VMM_GROW_H */

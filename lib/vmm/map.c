@@ -532,6 +532,21 @@ int hm_vmm_unmap_handle(struct pool *p, uint32_t id)
 	return hm_vmm_drop_handle(p, id);
 }
 
+int hm_vmm_empty(struct pool *p, uint32_t id)
+{
+	struct handle *h = handle_at(vmm_of(p), id);
+	const uint32_t page = mapping_at(vmm_of(p), h->mapping)->page;
+	int err = hm_vmm_unmap_handle(p, id), again;
+
+	if (!err || h->mapping)
+		return err;
+	again = hm_vmm_map_handle(p, id, page);
+	/* What is half mapped is released once it is unmapped. */
+	if (!again || again == -EUCLEAN)
+		h->flags &= ~HANDLE_STUCK;
+	return again ? 0 : err;
+}
+
 bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left)
 {
 	struct vmm *v = vmm_of(p);
@@ -1344,6 +1359,7 @@ static const struct source vmm_source = {
 	.init = vmm_init,
 	.edge = vmm_edge,
 	.place = vmm_place,
+	.fit = hm_vmm_fit,
 	.prepare = hm_vmm_prepare,
 	.grow = hm_vmm_grow,
 	.grow_whole = hm_vmm_grow_whole,
