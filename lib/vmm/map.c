@@ -1022,10 +1022,11 @@ size_t hm_vmm_give_back(struct pool *p, uint64_t bytes)
 			       ((bytes - 1) >> shift) + 1, &list);
 	if (nr < 0)
 		return 0;
-	if (!nr)
-		list = NULL;
 	found = nr;
-	qsort(list, found, sizeof(*list), hm_vmm_by_block);
+	if (nr)
+		qsort(list, found, sizeof(*list), hm_vmm_by_block);
+	else
+		list = NULL;
 	for (n = 0; n < found && pages << shift < bytes; n++)
 		pages += list[n].pages;
 	found = n;
