@@ -378,9 +378,25 @@ static int order_here(struct pool *p, struct pool_stream *s, uint32_t page, uint
 	return err == -EAGAIN ? hm_error(-ENOMEM, "commit: the unit is in use") : err;
 }
 
+/* Units that are parked in [@page, @end) stay there, or may be taken again. */
+static void keep_here(struct pool *p, uint32_t page, uint32_t end, bool keep)
+{
+	struct vmm *v = vmm_of(p);
+
+	for (; page < end; page += unit_pages(p)) {
+		const struct mapping *a = mapping_at(v, v->map[page]);
+
+		if (!v->map[page] || !a->parked)
+			continue;
+		if (keep)
+			handle_at(v, a->handle)->flags |= HANDLE_CHOSEN;
+		else
+			handle_at(v, a->handle)->flags &= ~HANDLE_CHOSEN;
+	}
+}
+
 /* Free handles of the size of a unit, then units that are parked elsewhere. */
-static int choose(struct pool *p, struct pool_stream *s, uint32_t page, uint32_t end,
-		  struct change *c, bool wait)
+static int choose(struct pool *p, struct pool_stream *s, struct change *c, bool wait)
 {
 	struct vmm_free *found = NULL;
 	const uint32_t unit = unit_pages(p);
@@ -396,10 +412,8 @@ static int choose(struct pool *p, struct pool_stream *s, uint32_t page, uint32_t
 	free(nr ? found : NULL);
 	kept = c->nr;
 	hm_sparse_collect(p, s, wait, UINT64_MAX, c->list, &c->nr, c->room);
-	/* Units that are parked in the range itself stay where they are. */
 	for (j = kept; j < c->nr; j++)
-		if (c->list[j].pages == unit &&
-		    (c->list[j].page < page || c->list[j].page >= end))
+		if (c->list[j].pages == unit)
 			c->list[kept++] = c->list[j];
 	c->nr = kept;
 	qsort(c->list, c->nr, sizeof(*c->list), hm_vmm_by_block);
@@ -524,7 +538,8 @@ static int fill(struct pool *p, struct pool_stream *s, uint32_t page, uint32_t e
 	c.list = calloc(c.room, sizeof(*c.list));
 	if (!c.list)
 		return hm_error(-ENOMEM, "commit: no host memory");
-	err = choose(p, s, page, end, &c, wait);
+	keep_here(p, page, end, true);
+	err = choose(p, s, &c, wait);
 	if (!err)
 		err = create(p, &c);
 	if (!err)
@@ -540,6 +555,7 @@ static int fill(struct pool *p, struct pool_stream *s, uint32_t page, uint32_t e
 	} else {
 		finish(p, &c);
 	}
+	keep_here(p, page, end, false);
 	free(c.list);
 	return err;
 }
