@@ -614,6 +614,65 @@ class Resources(tap.Case):
         pool.trim()
         self.assertEqual(pool.stats().reserved, 0)
 
+    def test_sparse(self):
+        pool = hetmem.resource("pool(vmm,unit=2M)")
+        unit, size = 2 * MIB, 81 * MIB
+        block = pool.alloc(size, sparse=True)
+        stats = pool.stats()
+        self.assertEqual((stats.requested, stats.reserved, stats.addresses), (0, 0, 82 * MIB))
+        self.assertEqual(block.committed(), [])
+        block.commit(0, 2 * unit)
+        block.commit(2 * unit, unit)
+        self.assertEqual(block.committed(), [(0, 3 * unit)])
+        # The range of the last unit may end with the block. The unit is whole.
+        block.commit(80 * MIB, MIB)
+        self.assertEqual(block.committed(), [(0, 3 * unit), (80 * MIB, unit)])
+        for offset, length, error in [
+            (unit, unit, errno.EEXIST), (MIB, unit, errno.EINVAL), (4 * unit, MIB, errno.EINVAL),
+            (80 * MIB, 2 * unit, errno.EINVAL), (size + MIB, unit, errno.EINVAL),
+        ]:
+            with self.assertRaises(hetmem.HetmemError) as caught:
+                block.commit(offset, length)
+            self.assertEqual(caught.exception.errno, error, (offset, length))
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            block.decommit(2 * unit, 2 * unit)
+        self.assertEqual(caught.exception.errno, errno.ENOENT)
+        for offset, length in (-1, unit), (0, -unit):
+            for call in block.commit, block.decommit:
+                with self.assertRaises(ValueError):
+                    call(offset, length)
+        self.assertEqual(block.committed(), [(0, 3 * unit), (80 * MIB, unit)])
+        self.assertEqual(pool.stats().requested, 4 * unit)
+        # Parked units serve the same addresses without a call of the driver.
+        block.decommit(0, 3 * unit)
+        calls = pool.stats().driver_calls
+        block.commit(0, 3 * unit)
+        self.assertEqual(pool.stats().driver_calls, calls)
+        # More ranges than the first array has room for.
+        block.decommit(0, 3 * unit)
+        even = [(offset, unit) for offset in range(0, 80 * MIB, 2 * unit)]
+        for part in even:
+            block.commit(*part)
+        self.assertEqual(block.committed(), [*even, (80 * MIB, unit)])
+        block.free()
+        for call in block.committed, lambda: block.commit(0, unit):
+            with self.assertRaises(ValueError):
+                call()
+        pool.trim()
+        stats = pool.stats()
+        self.assertEqual((stats.requested, stats.reserved, stats.addresses), (0, 0, 0))
+
+    def test_not_sparse(self):
+        with hetmem.resource("pool(vmm)").alloc(4 * MIB) as block:
+            for call in (lambda: block.commit(0, 2 * MIB), lambda: block.decommit(0, 2 * MIB),
+                         block.committed):
+                with self.assertRaises(hetmem.HetmemError) as caught:
+                    call()
+                self.assertEqual(caught.exception.errno, errno.EINVAL)
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            hetmem.resource("pool(host)").alloc(4 * MIB, sparse=True)
+        self.assertEqual(caught.exception.errno, errno.EOPNOTSUPP)
+
 
 class Reports(tap.Case):
     """What a program can ask, and what it is told."""

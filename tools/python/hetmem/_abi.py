@@ -28,6 +28,7 @@ ALLOC_MOVABLE = 1 << 0
 ALLOC_KEEP = 1 << 1
 ALLOC_WHOLE = 1 << 2
 ALLOC_SCRATCH = 1 << 3
+ALLOC_SPARSE = 1 << 4
 SLEEP_DISCARD = 0
 SLEEP_KEEP = 1
 MEMORY_UNKNOWN = 2**64 - 1
@@ -70,6 +71,10 @@ class AllocParams(ctypes.Structure):
         ("priority", INT),
         ("tag", TEXT),
     ]
+
+
+class Extent(ctypes.Structure):
+    _fields_ = [("offset", SIZE), ("length", SIZE)]
 
 
 class ResourceStats(ctypes.Structure):
@@ -187,6 +192,7 @@ class MemoryInfo(ctypes.Structure):
 STRUCTS: tuple[type[ctypes.Structure], ...] = (
     Params,
     AllocParams,
+    Extent,
     ResourceStats,
     Counter,
     Counters,
@@ -228,6 +234,9 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_stream_retire": (INT, P, P),
     "hetmem_grow": (INT, P, P, SIZE, P),
     "hetmem_shrink": (INT, P, P, SIZE, SIZE, P),
+    "hetmem_commit": (INT, P, P, SIZE, SIZE, P),
+    "hetmem_decommit": (INT, P, P, SIZE, SIZE, P),
+    "hetmem_committed": (SSIZE, P, P, P, SIZE),
     "hetmem_poll": (INT, P),
     "hetmem_trim": (INT, P, SIZE, P),
     "hetmem_sleep": (INT, P, TEXT, UINT),

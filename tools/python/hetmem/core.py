@@ -357,6 +357,39 @@ class Block(_Single):
             raise ValueError("the range ends with the block, or beyond: shrink()")
         self._call("hetmem_shrink", word(offset), word(length), stream_handle(stream))
 
+    def commit(
+        self, offset: int, length: int, stream: StreamLike = Stream.LEGACY
+    ) -> None:
+        """Backs @length bytes at @offset of a sparse block, for use on @stream.
+
+        Whole units: multiples of the pool's unit=, or up to the end of the block.
+        Contents are undefined. If a unit is committed, errno is EEXIST.
+        """
+        self._call("hetmem_commit", word(offset), word(length), stream_handle(stream))
+
+    def decommit(
+        self, offset: int, length: int, stream: StreamLike = Stream.LEGACY
+    ) -> None:
+        """Gives the memory of these units back, after all work on @stream.
+
+        If a unit is not committed, errno is ENOENT.
+        """
+        self._call("hetmem_decommit", word(offset), word(length), stream_handle(stream))
+
+    def committed(self) -> list[tuple[int, int]]:
+        """The committed ranges of a sparse block: offset and length, in order."""
+        room = 16
+        while True:
+            found = (_abi.Extent * room)()
+            try:
+                number = self._call("hetmem_committed", found, room)
+            except HetmemError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                room *= 2
+                continue
+            return [(part.offset, part.length) for part in found[:number]]
+
     def parked(self, offset: int = 0, length: int | None = None) -> bytearray:
         """The contents, while the pool sleeps with them. The pool stays asleep.
 
@@ -527,6 +560,7 @@ class Resource(_Single):
         priority: int = 0,
         tag: str | None = None,
         scratch: bool = False,
+        sparse: bool = False,
     ) -> int:
         """The address of @size bytes, to be freed by deallocate().
 
@@ -538,6 +572,7 @@ class Resource(_Single):
         "read_mostly" or "streaming".
         @tag: name for sleep() and wake(), which then concern the blocks of this tag.
         @scratch: sleep() does not keep the contents.
+        @sparse: addresses without memory, see Block.commit().
         """
         if placement not in _abi.PLACEMENTS:
             raise ValueError(
@@ -552,7 +587,8 @@ class Resource(_Single):
             reserve=word(reserve),
             flags=movable * _abi.ALLOC_MOVABLE
             | keep * _abi.ALLOC_KEEP
-            | scratch * _abi.ALLOC_SCRATCH,
+            | scratch * _abi.ALLOC_SCRATCH
+            | sparse * _abi.ALLOC_SPARSE,
             placement=_abi.PLACEMENTS.index(placement),
             priority=integer(priority),
             tag=None if tag is None else text(tag),
