@@ -252,8 +252,10 @@ int hetmem_private_trim(struct hetmem_resource *res, uint64_t id, size_t *freed)
  * HETMEM_ALLOC_SPARSE reserves @bytes of addresses and makes no memory. Commit backs bytes
  * [@offset, @offset + @length) of the block @ptr with memory, for use on @stream. Decommit gives
  * this memory back, in the order of @stream. Both work in whole units: unit= of the pool, 2 MiB
- * by default. @offset and @length are multiples of the unit; the last unit of a block may end
- * with the block. The contents of committed memory are undefined. A length of 0 does nothing.
+ * by default. @bytes that are no multiple of the unit are rounded up to whole units, which a
+ * commit of the end backs and counts whole. @offset and @length are multiples of the unit; a
+ * range may also end with @bytes. The contents of committed memory are undefined. A length of 0
+ * does nothing.
  *
  * A decommit parks its units: they stay mapped until other allocations or commits need memory.
  * A commit of parked units makes no call of the driver for memory. It orders @stream after
