@@ -136,6 +136,7 @@ const struct options_of options_table[] = {
 	{ "bench streams", NULL, { SPECS, WORK } },
 	{ "bench cached", NULL, { SPECS } },
 	{ "bench vmm", NULL, { SPECS } },
+	{ "bench sparse", NULL, { SPECS } },
 	{ "bench pinned", NULL, { SPECS } },
 	{ "bench sleep", NULL, { SPECS, MIB } },
 	{ "bench spill", NULL, { SPECS, MIB } },

@@ -13,6 +13,7 @@ const struct command benches[] = {
 	{ "alloc", bench_alloc, "an allocation and a free, beside cuMemAllocAsync" },
 	{ "threads", bench_threads, "the same in 1 to 16 threads" },
 	{ "streams", bench_streams, "the same over several streams" },
+	{ "sparse", bench_sparse, "commits and decommits of units of sparse blocks" },
 	{ "cached", bench_cached, "the cached path alone, and what it calls" },
 	{ "vmm", bench_vmm, "a pool that grows by 1 GiB" },
 	{ "pinned", bench_pinned, "page-locked memory, beside cuMemHostAlloc" },

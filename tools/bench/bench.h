@@ -23,6 +23,7 @@ int bench_vmm(int argc, char **argv);
 int bench_pinned(int argc, char **argv);
 int bench_sleep(int argc, char **argv);
 int bench_spill(int argc, char **argv);
+int bench_sparse(int argc, char **argv);
 int bench_cached(int argc, char **argv);
 int bench_driver(int argc, char **argv);
 int bench_metadata(int argc, char **argv);

@@ -516,7 +516,7 @@ void bench_print_driver(const struct bench_options *o)
 		puts(SOFT_TIMES ".\n");
 }
 
-/* The columns of the peer are left out with the soft driver. */
+/* The columns of the peer are left out with the soft driver. Metadata is a line of its own. */
 static void print_table(const struct bench_options *o,
 			const struct bench_pairs *pairs)
 {
@@ -546,6 +546,8 @@ static void print_table(const struct bench_options *o,
 			r->peer ? r->peer : "", peer, ratio, theirs,
 		};
 
+		if (r->blocks)
+			continue;
 		snprintf(threads, sizeof(threads), "%d", r->threads);
 		snprintf(ns, sizeof(ns), r->ns < 0 ? "-" : "%.1f", r->ns);
 		snprintf(peer, sizeof(peer), r->peer_ns < 0 ? "-" : "%.1f",
@@ -562,6 +564,10 @@ static void print_table(const struct bench_options *o,
 		table_row(table, cells);
 	}
 	table_print(table);
+	for (i = 0; i < pairs->nr; i++)
+		if (pairs->rows[i].blocks)
+			printf("\n%s, %s: %.1f B a block", pairs->rows[i].what, pairs->rows[i].spec,
+			       (double)pairs->rows[i].resident / pairs->rows[i].blocks);
 	printf("\n%s driver. NS: of one. DEVICE: until the streams are done, with --work busy.\n"
 	       "SYSCALLS: of one thread in %d.\n",
 	       hetmem_driver_name(o->hm), BENCH_COUNTED);
