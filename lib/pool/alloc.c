@@ -1360,6 +1360,7 @@ void hm_pool_free_slow(struct pool *p, struct pool_stream *s, struct graph *to,
 	}
 	stream_sub_requested(s, block_asked(p, b));
 	stream_count_free(s);
+	s->calm++;
 	publish_and_unlock(p, s);
 	/* The lock may be released. */
 	s->pins++;
@@ -1435,8 +1436,10 @@ static void bury_stream(struct pool *p, struct pool_stream *s)
 	if (s->s.lost && !s->s.synced)
 		return;
 	/* As for one that is retired: before its lock is taken. */
-	if (s->s.lost)
+	if (s->s.lost) {
 		hm_order_change(&p->order);
+		hm_stream_unhit(s);
+	}
 	if (s->first_use || hm_stream_flush_piece(p, s, 0))
 		return;
 	for (zone = 0; zone < NR_ZONES; zone++)

@@ -17,11 +17,11 @@
 
 /* A cached block is at most so many times as large as what is asked for. */
 #define FIT		2
-/* Or, where frees are as many as allocations, see @churn. */
+/* Or, where frees are as many as allocations, see stream_churn(). */
 #define CHURN_FIT	3
 /* Excess that a stream may have there: units. */
 #define CHURN_EXCESS	((4 << 20) >> UNIT_SHIFT)
-/* Frees that are remembered in @churn. */
+/* Frees that stream_churn() remembers. */
 #define MAX_CHURN	16
 /* Frees that find the cache full before half of it goes. */
 #define OVERFLOWS	32
@@ -55,6 +55,14 @@ static uint64_t cache_max(const struct pool *p)
 	return __atomic_load_n(&p->cache_max, __ATOMIC_RELAXED);
 }
 
+/* Frees into the cache that no allocation in excess came after, at most MAX_CHURN. */
+static uint64_t stream_churn(const struct pool_stream *s)
+{
+	const uint64_t frees = s->frees - s->calm;
+
+	return frees < MAX_CHURN ? frees : MAX_CHURN;
+}
+
 /*
  * Where frees come with the allocations, excess goes as fast as it came: it may be as
  * much as what is requested. Blocks that stay share @room.
@@ -64,74 +72,25 @@ static bool may_exceed(const struct pool_stream *s, uint32_t more)
 	const int64_t excess = s->excess + more;
 
 	return excess <= s->room ||
-	       (s->churn && excess <= CHURN_EXCESS &&
+	       (stream_churn(s) && excess <= CHURN_EXCESS &&
 		excess <= s->requested >> UNIT_SHIFT);
 }
 
-/**
- * struct hit - a call that may be served by the cache of the thread's own stream
- * @s, @epoch, @id: the stream, as the thread knew it. After a failed hit, @s is NULL or
- *	the stream at @epoch: the call does not ask the driver again
- *
- * A hit calls the driver, and nothing else. All that is needed after that call is here: in
- * registers, the compiler would save twelve of them to have room.
- */
-struct hit {
-	struct pool *p;
-	size_t size;
-	size_t align;
-	hetmem_stream stream;
-	void *ptr;
-	struct pool_stream *s;
-	uint64_t epoch;
-	uint64_t id;
-};
-
-static inline void hit_set(struct hit *h, struct hetmem_resource *res, void *ptr, size_t size,
-			   size_t align, hetmem_stream stream)
+/* Takes the lock of the stream of @key if the calling thread may hit its cache. */
+static inline struct pool_stream *hit_begin(const struct hm_stream_key *key)
 {
-	h->p = to_pool(res);
-	h->size = size;
-	h->align = align;
-	h->stream = stream;
-	h->ptr = ptr;
+	struct pool_stream *s = (struct pool_stream *)key->stream;
+
+	if (hm_unlikely(!stream_trylock(s)))
+		return NULL;
+	if (hm_likely(s->hit == key))
+		return s;
+	stream_unlock(s);
+	return NULL;
 }
 
-/* No stream was looked up. */
-static inline bool hit_none(struct hit *h)
-{
-	h->s = NULL;
-	return false;
-}
-
-/*
- * Looks h->stream up, and takes its lock. False, without the lock: it is not as the thread
- * knew it, has no cache, or is another thread's: that allocated on it last, or uses it now.
- */
-static inline __attribute__((always_inline)) bool hit_begin(struct hit *h)
-{
-	const struct hm_stream_key *key = hm_stream_quick(&h->p->order, h->stream);
-	const struct pool_stream *s;
-	bool still;
-
-	if (hm_unlikely(!key))
-		return hit_none(h);
-	h->s = (struct pool_stream *)key->stream;
-	h->epoch = key->epoch;
-	h->id = key->id;
-	still = hm_stream_still(key->get_id, h->stream, h->id);
-	__asm__("" : "+m" (*h));
-	if (hm_unlikely(!still))
-		return hit_none(h);
-	if (hm_unlikely(!stream_trylock(h->s)))
-		return false;
-	s = h->s;
-	if (hm_likely(h->epoch == pool_epoch(h->p)) && hm_likely(s->cache) &&
-	    hm_likely(__atomic_load_n(&s->owner, __ATOMIC_RELAXED) == &hm_stream_front))
-		return true;
-	stream_unlock(h->s);
-	return false;
-}
+/* Keeps in memory what only a call that does not hit reads: saving a register costs more. */
+#define KEEP_IN_MEMORY(variable)	__asm__("" : "+m" (variable))
 
 /* Whether @b is live at @addr, on the stream @index, with nothing special about it. */
 static inline bool block_is_plain(const struct block *b, uint64_t addr, unsigned int index)
@@ -171,7 +130,7 @@ static uint32_t cache_next(struct pool_stream *s, uint32_t from, uint32_t last)
  */
 static uint32_t cache_fit(struct pool_stream *s, uint32_t units)
 {
-	uint32_t last = units * (s->churn ? CHURN_FIT : FIT), bin;
+	uint32_t last = units * (stream_churn(s) ? CHURN_FIT : FIT), bin;
 
 	if (!s->cache)
 		return 0;
@@ -205,7 +164,8 @@ static struct block *cache_pop(struct pool *p, struct pool_stream *s,
 		return NULL;
 	b = cache_take(p, s, bin);
 	s->excess += bin - units;
-	s->churn -= bin != units && s->churn;
+	if (bin != units && stream_churn(s))
+		s->calm = s->frees - stream_churn(s) + 1;
 	return b;
 }
 
@@ -222,22 +182,21 @@ void hm_pool_return_excess(struct pool *p, struct pool_stream *s,
 				   __ATOMIC_RELAXED);
 }
 
-/* First in the list of @units: a block that is freed on @s at @pos. */
+/* First in the list of @units: a block that is freed on @s at @pos, which then has @cached. */
 static inline void cache_put(struct pool_stream *s, struct block *b, uint32_t id, uint32_t units,
-			     uint64_t pos, uint64_t bytes, uint64_t asked)
+			     uint64_t pos, uint64_t cached, uint64_t asked)
 {
-	const uint32_t next = s->cache[units];
+	uint32_t *list = &s->cache[units];
+	const uint32_t next = *list;
 
 	__atomic_store_n(&b->pos, pos, __ATOMIC_RELAXED);
 	b->right = next;
-	s->cache[units] = id;
+	*list = id;
 	if (!next)
 		s->cache_map[units / 64] |= 1ULL << units % 64;
-	stream_set_cached(s, s->cached + bytes);
+	stream_set_cached(s, cached);
 	stream_sub_requested(s, asked);
 	stream_count_free(s);
-	if (hm_unlikely(s->churn < MAX_CHURN))
-		s->churn++;
 	block_set_state(b, BLOCK_CACHED);
 }
 
@@ -248,7 +207,7 @@ static void cache_push(struct pool *p, struct pool_stream *s, struct block *b)
 
 	hm_pool_return_excess(p, s, b);
 	__atomic_store_n(&b->stream, s->s.index, __ATOMIC_RELAXED);
-	cache_put(s, b, block_id(p, b), b->units, hm_stream_next_pos(&s->s), bytes,
+	cache_put(s, b, block_id(p, b), b->units, hm_stream_next_pos(&s->s), s->cached + bytes,
 		  bytes - b->slack);
 }
 
@@ -334,8 +293,16 @@ void hm_pool_collect(struct pool *p)
 void hm_stream_close(struct pool *p, struct pool_stream *s)
 {
 	stream_lock(s);
+	s->hit = NULL;
 	collect_remote(p, s, REMOTE_CLOSED);
 	hm_stream_step(&s->s);
+	stream_unlock(s);
+}
+
+void hm_stream_unhit(struct pool_stream *s)
+{
+	stream_lock(s);
+	s->hit = NULL;
 	stream_unlock(s);
 }
 
@@ -364,7 +331,6 @@ static inline bool give(struct pool_stream *s, struct block *b, uint64_t bytes, 
 	/* A walk reads these. */
 	__atomic_store_n(&b->slack, bytes - size, __ATOMIC_RELAXED);
 	__atomic_store_n(&b->pos, s->s.serial, __ATOMIC_RELAXED);
-	b->left = 0;
 	stream_add_requested(s, size);
 	__atomic_store_n(&s->batch, batch, __ATOMIC_RELAXED);
 	*ptr = (void *)(uintptr_t)b->addr;
@@ -372,16 +338,18 @@ static inline bool give(struct pool_stream *s, struct block *b, uint64_t bytes, 
 	return batch < 0;
 }
 
-/* @s: as in struct hit, and so is @epoch. */
-static int alloc_cached(struct pool *p, struct pool_stream *s, uint64_t epoch, size_t size,
-			size_t align, hetmem_stream stream, void **ptr)
+/* Without a hit. @key: of @stream, which the driver is not asked again, or NULL. */
+static __attribute__((noinline))
+int alloc_any(struct pool *p, const struct hm_stream_key *key, size_t size, size_t align,
+	      hetmem_stream stream, void **ptr)
 {
+	struct pool_stream *s = key ? (struct pool_stream *)key->stream : NULL;
+	uint64_t epoch = key ? key->epoch : pool_epoch(p);
 	uint32_t units;
 	struct block *b;
 	int err;
 
 	if (!s) {
-		epoch = pool_epoch(p);
 		err = p->host && stream == HETMEM_STREAM_HOST ? 0 : hm_check_owner(p->res.hm);
 		if (!err)
 			err = hm_stream_get(&p->order, stream, (struct hm_stream **)&s);
@@ -395,6 +363,8 @@ static int alloc_cached(struct pool *p, struct pool_stream *s, uint64_t epoch, s
 	if (hm_unlikely(__atomic_load_n(&s->owner, __ATOMIC_RELAXED) != &hm_stream_front))
 		__atomic_store_n(&s->owner, &hm_stream_front, __ATOMIC_RELAXED);
 	stream_lock(s);
+	if (key && s->cache && epoch == pool_epoch(p))
+		s->hit = key;
 	b = hm_unlikely(epoch != pool_epoch(p)) ? NULL : cache_pop(p, s, units);
 	/* A pool that sleeps gives out nothing that was cached. */
 	if (hm_unlikely(!b) && cache_max(p) && epoch == pool_epoch(p)) {
@@ -411,12 +381,6 @@ static int alloc_cached(struct pool *p, struct pool_stream *s, uint64_t epoch, s
 	return 0;
 }
 
-static __attribute__((noinline))
-int alloc_any(const struct hit *h)
-{
-	return alloc_cached(h->p, h->s, h->epoch, h->size, h->align, h->stream, h->ptr);
-}
-
 /* With the lock of @s. */
 static __attribute__((noinline)) int end_batch(struct pool *p, struct pool_stream *s)
 {
@@ -428,29 +392,33 @@ static __attribute__((noinline)) int end_batch(struct pool *p, struct pool_strea
 int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
 		  hetmem_stream stream, void **ptr)
 {
+	const struct hm_stream_key *key;
+	hetmem_stream kept = stream;
+	struct pool *p = to_pool(res);
 	struct pool_stream *s;
 	struct block *b;
 	uint64_t bytes;
-	struct hit h;
-	uint32_t id;
+	uint32_t *list;
 
-	hit_set(&h, res, ptr, size, align, stream);
-	if (hm_unlikely(size > SMALL_MAX) || hm_unlikely(align > UNIT) ? !hit_none(&h) :
-	    !hit_begin(&h))
-		return alloc_any(&h);
-	s = h.s;
-	size = h.size;
-	id = s->cache[units_of(size)];
-	if (hm_unlikely(!id)) {
+	if (hm_unlikely(size > SMALL_MAX) || hm_unlikely(align > UNIT))
+		return alloc_any(p, NULL, size, align, stream, ptr);
+	KEEP_IN_MEMORY(kept);
+	KEEP_IN_MEMORY(ptr);
+	key = hm_stream_quick(&p->order, stream);
+	s = hm_likely(key) ? hit_begin(key) : NULL;
+	if (hm_unlikely(!s))
+		return alloc_any(p, key, size, UNIT, kept, ptr);
+	list = &s->cache[units_of(size)];
+	if (hm_unlikely(!*list)) {
 		stream_unlock(s);
-		return alloc_any(&h);
+		return alloc_any(p, key, size, UNIT, kept, ptr);
 	}
 	bytes = units_of(size) << UNIT_SHIFT;
-	b = block_at(h.p, id);
-	s->cache[units_of(size)] = b->right;
+	b = block_at(p, *list);
+	*list = b->right;
 	stream_set_cached(s, s->cached - bytes);
-	if (hm_unlikely(give(s, b, bytes, size, h.ptr)))
-		return end_batch(h.p, s);
+	if (hm_unlikely(give(s, b, bytes, size, ptr)))
+		return end_batch(p, s);
 	stream_unlock(s);
 	return 0;
 }
@@ -640,17 +608,18 @@ int free_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	return 0;
 }
 
-/* @s: as in struct hit, and so is @epoch. */
-static int free_any(struct pool *p, struct pool_stream *s, uint64_t epoch, void *ptr,
-		    size_t *size, hetmem_stream stream)
+/* Without a hit. @key: as in alloc_any(). */
+static __attribute__((noinline))
+int free_any(struct pool *p, const struct hm_stream_key *key, void *ptr, size_t *size,
+	     hetmem_stream stream)
 {
+	struct pool_stream *s = key ? (struct pool_stream *)key->stream : NULL;
+	uint64_t epoch = key ? key->epoch : pool_epoch(p);
 	struct block *b;
 	int err = 0;
 
-	if (!s) {
-		epoch = pool_epoch(p);
+	if (!s)
 		err = p->host && stream == HETMEM_STREAM_HOST ? 0 : hm_check_owner(p->res.hm);
-	}
 	if (!err && hm_unlikely(__atomic_load_n(&p->tagged, __ATOMIC_RELAXED))) {
 		struct hetmem_resource *owner = p->tags->ops->owner(p->tags, ptr);
 
@@ -689,63 +658,76 @@ static int free_any(struct pool *p, struct pool_stream *s, uint64_t epoch, void 
 
 int hm_pool_free_any(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream)
 {
-	return free_any(to_pool(res), NULL, 0, ptr, size, stream);
+	return free_any(to_pool(res), NULL, ptr, size, stream);
 }
 
 /*
- * Returns the requested bytes, or 0: nothing was done. The lock tells apart two threads that
- * free one block.
+ * False: nothing was done. *@size: the bytes that were requested, or 0; *@asked: these bytes.
+ * *@key: for free_any(). The lock tells apart two threads that free one block.
  */
-static inline __attribute__((always_inline)) uint64_t free_hit(struct hit *h)
+static inline __attribute__((always_inline))
+bool free_hit(struct pool *p, void *ptr, const size_t *size, hetmem_stream stream,
+	      const struct hm_stream_key **key, size_t *asked)
 {
-	struct pool_stream *s;
-	uint64_t asked, bytes;
-	struct block *b;
+	uint64_t cached, units;
 	uint32_t id;
+	struct pool_stream *s;
+	struct block *b;
 
+	*key = NULL;
 	/* The driver is not asked for the stream of a private pool's or a tagged block. */
-	if (hm_unlikely(__atomic_load_n(&h->p->asks_owner, __ATOMIC_RELAXED)) ? !hit_none(h) :
-	    !hit_begin(h))
-		return 0;
-	s = h->s;
-	id = hm_hash_name(h->p, (uintptr_t)h->ptr);
-	b = block_at(h->p, id);
-	bytes = block_bytes(b);
-	asked = bytes - b->slack;
-	if (hm_unlikely(!block_is_plain(b, (uintptr_t)h->ptr, s->s.index)) ||
-	    hm_unlikely(b->units >= NR_BINS) || hm_unlikely(b->slack >= UNIT) ||
-	    hm_unlikely(h->size && h->size != asked) ||
-	    hm_unlikely(s->cached + bytes > cache_max(h->p))) {
-		stream_unlock(s);
-		return 0;
-	}
-	cache_put(s, b, id, b->units, hm_stream_step(&s->s), bytes, asked);
+	if (hm_unlikely(__atomic_load_n(&p->asks_owner, __ATOMIC_RELAXED)))
+		return false;
+	*key = hm_stream_quick(&p->order, stream);
+	s = hm_likely(*key) ? hit_begin(*key) : NULL;
+	if (hm_unlikely(!s))
+		return false;
+	id = hm_hash_name(p, (uintptr_t)ptr);
+	b = block_at(p, id);
+	units = b->units;
+	if (hm_unlikely(!block_is_plain(b, (uintptr_t)ptr, s->s.index)) ||
+	    hm_unlikely(units >= NR_BINS) || hm_unlikely(b->slack >= UNIT))
+		goto not;
+	*asked = (units << UNIT_SHIFT) - b->slack;
+	cached = s->cached + (units << UNIT_SHIFT);
+	if (hm_unlikely(cached > cache_max(p)) ||
+	    (hm_unlikely(*size != *asked) && hm_unlikely(*size)))
+		goto not;
+	cache_put(s, b, id, units, hm_stream_step(&s->s), cached, *asked);
 	stream_unlock(s);
-	return asked;
+	return true;
+not:
+	stream_unlock(s);
+	return false;
 }
 
-static __attribute__((noinline)) int put_any(struct hit *h)
+static __attribute__((noinline))
+int put_any(struct pool *p, const struct hm_stream_key *key, void *ptr, size_t size,
+	    hetmem_stream stream)
 {
-	return free_any(h->p, h->s, h->epoch, h->ptr, &h->size, h->stream);
+	return free_any(p, key, ptr, &size, stream);
 }
 
 int hm_pool_put(struct hetmem_resource *res, void *ptr, size_t size, hetmem_stream stream)
 {
-	struct hit h;
+	const struct hm_stream_key *key;
+	hetmem_stream kept = stream;
+	size_t asked;
 
-	hit_set(&h, res, ptr, size, 0, stream);
-	return hm_likely(free_hit(&h)) ? 0 : put_any(&h);
+	KEEP_IN_MEMORY(kept);
+	KEEP_IN_MEMORY(size);
+	if (hm_likely(free_hit(to_pool(res), ptr, &size, stream, &key, &asked)))
+		return 0;
+	return put_any(to_pool(res), key, ptr, size, kept);
 }
 
 int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream)
 {
-	struct hit h;
-	uint64_t asked;
+	const struct hm_stream_key *key;
+	size_t asked;
 
-	hit_set(&h, res, ptr, *size, 0, stream);
-	asked = free_hit(&h);
-	if (hm_unlikely(!asked))
-		return free_any(h.p, h.s, h.epoch, ptr, size, stream);
+	if (hm_unlikely(!free_hit(to_pool(res), ptr, size, stream, &key, &asked)))
+		return free_any(to_pool(res), key, ptr, size, stream);
 	*size = asked;
 	return 0;
 }

@@ -478,6 +478,7 @@ static void stream_set_graph(struct pool *p, struct pool_stream *s,
 {
 	__atomic_store_n(&s->graph, g, __ATOMIC_RELEASE);
 	hm_stream_captured(&p->order, &s->s, g);
+	hm_stream_unhit(s);
 }
 
 /* The part of @id that @s captures from now on; made if there is none. */

@@ -45,7 +45,8 @@
  * and closes the remote list. Everyone else reads the epoch, looks up, locks
  * or loads the list's head, and reads the epoch again: if it changed, they
  * look up again. So a free before the end of a stream is covered by its last
- * event, and no later free is taken for covered.
+ * event, and no later free is taken for covered. A hit reads the epoch once, before
+ * the lock: whoever changes it for a stream then clears its @hit under the lock.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -19,6 +19,8 @@
 /**
  * struct pool_stream - what the pool keeps of a stream
  * @owner: the thread that allocated on it last, as the address of its hm_stream_front
+ * @hit: under the lock: the entry of a thread's lookup cache with which that thread may hit the
+ *	cache, or NULL. It is cleared after each change of the epoch that concerns the stream
  * @graph: the capture under way on it: its memory comes from there
  * @cache: by units: list of cached blocks; NULL until the first free
  * @remote: list of BUSY blocks that other threads freed, below the serial of
@@ -28,7 +30,7 @@
  * @cached: bytes in the cache; @cache_map: bit: the list has blocks
  * @excess: units of live small blocks that were not requested
  * @room: most of @excess
- * @churn: frees into the cache that no allocation in excess came after
+ * @calm: @frees, less what stream_churn() remembers
  * @overflows: frees that found the cache full since half of it went
  * @requested, @frees: sums of this stream; negative where it frees what others allocate
  * @batch: cached allocations until hm_stream_end_batch(); @batches: allocations with these
@@ -59,9 +61,9 @@ struct pool_stream {
 	/* Written by its owner at each allocation and free. */
 	int lock __attribute__((aligned(64)));
 	int32_t room;
-	uint32_t churn;
 	uint32_t overflows;
 	int32_t batch;
+	const struct hm_stream_key *hit;
 	uint64_t cached;
 	int64_t excess;
 	int64_t requested;
@@ -69,6 +71,7 @@ struct pool_stream {
 	int64_t low;
 	uint64_t batches;
 	uint64_t frees;
+	uint64_t calm;
 	uint64_t cache_map[MAP_WORDS];
 	/* Under pool->lock. */
 	int64_t published;
@@ -122,6 +125,8 @@ static inline bool stream_is_published(const struct pool_stream *s)
 
 /* cache.c: waits for the lock of @s. */
 void hm_stream_spin(struct pool_stream *s);
+/* After a change of the epoch: no thread hits the cache of @s before it looks @s up again. */
+void hm_stream_unhit(struct pool_stream *s);
 
 /* Under the lock of @s: requested bytes of the @nr blocks that are still remote frees. */
 uint64_t hm_stream_remote_requested(const struct pool *p, const struct pool_stream *s,

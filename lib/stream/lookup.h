@@ -104,14 +104,9 @@ static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
 	return 0;
 }
 
-/*
- * Returns the thread's entry for @handle, or NULL: call hm_stream_get(). The caller
- * copies what it needs, asks hm_stream_still(), takes the lock of the stream, and looks
- * whether the entry's epoch is o->epoch still. Then the library is no parent process's,
- * @handle is not captured, and the stream was not retired.
- */
-static inline const struct hm_stream_key *hm_stream_quick(const struct hm_order *o,
-							  hetmem_stream handle)
+/* The thread's entry for @handle, which becomes its last, or NULL. */
+static inline const struct hm_stream_key *hm_stream_last(const struct hm_order *o,
+							 hetmem_stream handle)
 {
 	const uint64_t epoch = __atomic_load_n(&o->epoch, __ATOMIC_ACQUIRE);
 	const struct hm_stream_key *key = hm_stream_front.last;
@@ -129,12 +124,29 @@ static inline const struct hm_stream_key *hm_stream_quick(const struct hm_order 
 	return NULL;
 }
 
-/* Whether @handle is the stream @known still, which @get_id tells. The driver may call back. */
-static inline bool hm_stream_still(hm_get_id *get_id, hetmem_stream handle, uint64_t known)
+/*
+ * Returns the thread's entry for @handle if the driver confirms it, or NULL: call
+ * hm_stream_get(). Then the library is no parent process's, and at the entry's epoch @handle
+ * was not captured and the stream not retired. The entry stays until the thread's next lookup.
+ *
+ * The driver may call back, and that call change the entries. So the last entry and its epoch
+ * are read again: no other order ever had this epoch.
+ */
+static inline __attribute__((always_inline))
+const struct hm_stream_key *hm_stream_quick(const struct hm_order *o, hetmem_stream handle)
 {
+	const struct hm_stream_key *key = hm_stream_last(o, handle);
 	unsigned long long id;
 
-	return !get_id || (!(*get_id)(handle, &id) && id == known);
+	if (hm_likely(key) && hm_likely(key->get_id)) {
+		if (hm_unlikely((*key->get_id)(handle, &id)))
+			return NULL;
+		key = hm_stream_front.last;
+		if (hm_unlikely(key->id != id) ||
+		    hm_unlikely(__atomic_load_n(&o->epoch, __ATOMIC_ACQUIRE) != key->epoch))
+			return NULL;
+	}
+	return key;
 }
 
 /*
