@@ -177,20 +177,14 @@ void *attach(std::unique_ptr<view> v, block *b)
 } /* namespace */
 
 /*
- * Allocates @bytes of @res on @stream. *@made becomes a DLManagedTensor of bytes, a view on a
- * device of DLPack. The last view frees the block on @free_stream, when the uses on @stream and
- * on recorded streams are complete. @res must live as long as the process. Errors: those of
- * hetmem_alloc().
+ * Makes *@made, a DLManagedTensor of the @bytes at @ptr, which @res allocated: a view on a
+ * device of DLPack. The last view frees the block on @free_stream. @res must live as long as the
+ * process. After an error the caller has the block. Errors: -ENOMEM.
  */
-EXPORT int hetmem_unified_make(struct hetmem_resource *res, std::size_t bytes,
-			       hetmem_stream stream, hetmem_stream free_stream,
-			       int device_type, int device, void **made)
+EXPORT int hetmem_unified_own(struct hetmem_resource *res, void *ptr, std::size_t bytes,
+			      hetmem_stream free_stream, int device_type, int device,
+			      void **made)
 {
-	void *ptr;
-	int err = hetmem_alloc(res, bytes, 0, stream, &ptr);
-
-	if (err)
-		return err;
 	try {
 		auto b = std::make_unique<block>();
 		auto v = make_view(ptr, bytes, device_type, device);
@@ -202,10 +196,28 @@ EXPORT int hetmem_unified_make(struct hetmem_resource *res, std::size_t bytes,
 		t.blocks.insert_or_assign(number(ptr), b.get());
 		*made = attach(std::move(v), b.release());
 	} catch (const std::exception &) {
-		hetmem_free(res, ptr, bytes, free_stream);
 		return -ENOMEM;
 	}
 	return 0;
+}
+
+/*
+ * Allocates @bytes of @res on @stream for hetmem_unified_own(). The free takes effect when the
+ * uses on @stream and on recorded streams are complete. Errors: those of hetmem_alloc().
+ */
+EXPORT int hetmem_unified_make(struct hetmem_resource *res, std::size_t bytes,
+			       hetmem_stream stream, hetmem_stream free_stream,
+			       int device_type, int device, void **made)
+{
+	void *ptr;
+	int err = hetmem_alloc(res, bytes, 0, stream, &ptr);
+
+	if (err)
+		return err;
+	err = hetmem_unified_own(res, ptr, bytes, free_stream, device_type, device, made);
+	if (err)
+		hetmem_free(res, ptr, bytes, free_stream);
+	return err;
 }
 
 /*

@@ -67,6 +67,7 @@ def _shim() -> Any:
         p, size, number = _abi.P, _abi.SIZE, _abi.INT
         for name, arguments in (
             ("make", [p, size, p, p, number, number, p]),
+            ("own", [p, p, size, p, number, number, p]),
             ("view", [p, size, number, number, p]),
             ("adopt", [p, number, number, p]),
             ("drop", [p]),
@@ -185,8 +186,11 @@ def _home(tensor: Any) -> _Home | None:
         return None
     first, res = _abi.P(), _abi.P()
     known = _shim().hetmem_unified_find(ptr, ctypes.byref(first), ctypes.byref(res))
-    if known and res.value:
+    if known and res.value in _by_pointer:
         return _Home(_by_pointer[res.value], first.value or 0, False)
+    if known and res.value:
+        # A sparse tensor: only its device can use it.
+        return None
     # Memory of enable("unified").
     base = _library.library().hetmem_torch_base_alloc(ptr, None)
     if base:

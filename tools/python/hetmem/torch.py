@@ -23,6 +23,9 @@ part of a program, to sleep and wake by its tag.
 
 region() needs enable(): tensors of a part of a program get a tag, to sleep and wake by.
 
+sparse() makes tensors of addresses first, whose memory is committed later. They
+need no enable().
+
 unified(), empty() and to_unified() make tensors that the CPU and devices use; move()
 changes their device without a copy. They need no enable().
 """
@@ -39,13 +42,16 @@ import runpy
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Union
 
 from . import _abi, _library, _process, _torch_conf, _torch_full
 from ._library import HetmemError, OutOfMemoryError
 from ._log import LOGGER
+from ._sparse import shape_of
+from ._torch_sparse import Sparse
 from ._torch_unified import (
+    _device,
     cpu,
     cuda,
     empty,
@@ -59,9 +65,11 @@ from ._torch_unified import (
     zeros,
 )
 from .core import Resource, Stats, Stream, default
+from .place import extent
 
 __all__ = [
     "Pool",
+    "Sparse",
     "cpu",
     "cuda",
     "empty",
@@ -83,6 +91,7 @@ __all__ = [
     "sleep",
     "snapshot",
     "snapshot_at_oom",
+    "sparse",
     "spill",
     "stats",
     "to_unified",
@@ -441,21 +450,24 @@ def _on_block(name: str, tensor: Any, value: int) -> None:
 def parked(tensor: Any) -> Any:
     """A CPU tensor with the contents of @tensor, while these sleep. It stays asleep.
 
-    @tensor: of the memory of enable(), or of a pool(). HetmemError with errno.ENODATA:
-    it is awake, or sleeps without its contents.
+    @tensor: of the memory of enable(), of a pool() or of sparse(). HetmemError with
+    errno.ENODATA: it is awake, or sleeps without its contents.
     """
     torch = _torch()
     if not tensor.numel():
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
-    storage = tensor.untyped_storage()
-    size = int(storage.nbytes())
-    owners = [member.resource for member in _pools]
+    # Not the whole storage: a sparse tensor has memory only in parts.
+    start, size = extent(tensor)
+    owners = [
+        *(member.resource for member in _pools),
+        *(owner for owner, _ in _apart.values()),
+    ]
     if _mode is not None:
-        owners = [_block(tensor)[0]]
+        owners.append(_block(tensor)[0])
     data = None
     for owner in owners:
         try:
-            data = owner.parked_read(int(storage.data_ptr()), size)
+            data = owner.parked_read(start, size)
             break
         except HetmemError as error:
             if error.errno != errno.EINVAL:
@@ -464,7 +476,7 @@ def parked(tensor: Any) -> Any:
         raise HetmemError(errno.EINVAL, "the tensor's memory is not of hetmem")
     kept = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
     made = torch.empty(0, dtype=tensor.dtype)
-    return made.set_(kept, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return made.set_(kept, 0, tensor.size(), tensor.stride())
 
 
 def priority(tensor: Any, priority: int) -> None:
@@ -728,20 +740,114 @@ def region(tag: str, scratch: bool = False) -> Iterator[None]:
         _choose_region(*outer)
 
 
-def _tagged(tag: str | None) -> list[Pool]:
+# Resources of sparse() that are not PyTorch's, by spec and device, with their tags.
+_apart: dict[tuple[str, int], tuple[Resource, str | None]] = {}
+
+
+def _apart_resource(spec: str | None, tag: str | None, device: int) -> Resource:
+    """A resource that sparse tensors share: they outlive this module."""
+    text = _with_tag(spec or "device-pool", tag, device)
+    with _lock:
+        if (text, device) not in _apart:
+            made = default().resource(text)
+            if not made.access().devices >= {device}:
+                raise HetmemError(
+                    errno.EINVAL, f"device {device} cannot use all memory of {spec}"
+                )
+            made._keep()
+            _apart[text, device] = made, tag
+        return _apart[text, device][0]
+
+
+# A forked child makes its own.
+os.register_at_fork(after_in_child=_apart.clear)
+
+
+def sparse(
+    max_shape: int | Iterable[int],
+    dtype: Any = None,
+    *,
+    dim: int = 0,
+    device: Any = None,
+    spec: str | None = None,
+    tag: str | None = None,
+) -> Sparse:
+    """Makes a tensor of @max_shape that has addresses and no memory yet.
+
+        cache = hetmem.torch.sparse((4096, 8, 128), torch.bfloat16)
+        keys = cache.commit(100)            # the tensor of the first 100 rows
+        keys = cache.commit(101)            # the same memory, and one row more
+
+    commit(n) makes memory for the first n indices of @dim, in units of the pool (2 MiB,
+    or unit= of @spec). It copies nothing: views and addresses stay valid. A use of what
+    is not committed is an error, which can crash. Only @dim is outermost in memory;
+    the others are contiguous in their order.
+
+    @dtype: None: PyTorch's default.
+    @device: None: the current CUDA device.
+    @spec: a pool over vmm(), one for all tensors with this spec. None: PyTorch's memory
+    after enable(), else "device-pool".
+    @tag: a pool with this tag for sleep() and wake(), one for all tensors with it. A
+    @spec has it, too. The tag of a region() does not count.
+
+    The last tensor of this memory frees it, after the work on the streams of
+    commit(). Call record_stream() of the tensor for others, which needs enable().
+    """
+    shape, outer = shape_of(max_shape, dim)
+    return _sparse(shape, dtype, dim=outer, device=device, spec=spec, tag=tag)
+
+
+def _sparse(
+    shape: tuple[int, ...],
+    dtype: Any,
+    *,
+    dim: int = 0,
+    device: Any = None,
+    spec: str | None = None,
+    tag: str | None = None,
+    size: int = 0,
+) -> Sparse:
+    """sparse() with at least @size bytes of addresses."""
+    torch = _torch()
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    if not isinstance(kind, torch.dtype):
+        raise TypeError(f"dtype={dtype!r}: give one of PyTorch, like torch.float16")
+    where = _device(torch, "cuda" if device is None else device)
+    if where.type != "cuda":
+        raise ValueError(f"{where} is no CUDA device: only its memory is sparse")
+    if spec is None and tag is None and _mode is not None:
+        owner = resource(where.index)
+    else:
+        owner = _apart_resource(spec, tag, where.index)
+    return Sparse(
+        torch, owner, shape=shape, dim=dim, dtype=kind, device=where, size=size
+    )
+
+
+def _tagged(tag: str | None) -> tuple[list[Pool], list[tuple[Resource, int]]]:
+    """The pools with @tag, and the resources of sparse() with their devices."""
     found = [pool for pool in _pools if tag is None or pool.tag == tag]
-    if tag is not None and not found and _mode is None:
+    apart = [
+        (owner, key[1])
+        for key, (owner, own) in _apart.items()
+        if tag is None or own == tag
+    ]
+    if tag is not None and not found and not apart and _mode is None:
         raise HetmemError(errno.ENOENT, f"no pool has the tag {tag!r}")
-    return found
+    return found, apart
 
 
 def sleep(tag: str | None = None, keep: bool = True) -> None:
-    """Puts the pools and regions of @tag to sleep; all without one.
+    """Puts the pools, regions and sparse tensors of @tag to sleep; all without one.
 
     After enable() a sleep without a tag is of all memory of the process.
     """
-    for member in _tagged(tag):
+    pools, apart = _tagged(tag)
+    for member in pools:
         member.sleep(keep)
+    for owner, device in apart:
+        _torch().cuda.synchronize(device)
+        owner.sleep(tag, keep)
     if _mode is not None:
         torch = _torch()
         for device in _used_devices(torch):
@@ -751,8 +857,11 @@ def sleep(tag: str | None = None, keep: bool = True) -> None:
 
 def wake(tag: str | None = None, wait: float = 0) -> None:
     """Wakes what sleep() put to sleep. Each pool waits up to @wait seconds for room."""
-    for member in _tagged(tag):
+    pools, apart = _tagged(tag)
+    for member in pools:
         member.wake(wait)
+    for owner, _ in apart:
+        owner.wake(tag, wait)
     if _mode is not None:
         for device in _used_devices(_torch()):
             resource(device).wake(tag, wait)
