@@ -477,7 +477,8 @@ class Documentation(Case):
     def test_blocks(self):
         count = 0
         for page in test_doc.PAGES:
-            for code, expected in test_doc.python(page, test_doc.ASARRAY):
+            for code, expected in [*test_doc.python(page, test_doc.ASARRAY),
+                                   *test_doc.python(page, test_doc.SPARSE)]:
                 with self.subTest(code=code):
                     result = framework.run(
                         [sys.executable, "-c", PROLOGUE.replace("hetmem.cupy as hc", "hetmem")
@@ -655,6 +656,55 @@ class Calls(Case):
             def work():
                 while True: cupy.empty(1000)
             for _ in range(3): threading.Thread(target=work, daemon=True).start()
+            """)
+
+
+class Sparse(Case):
+    """hetmem.cupy.sparse(): memory that is committed later."""
+
+    def test_rows(self):
+        for enable in ("", 'hc.enable("pool(vmm,max=64M)")'):
+            with self.subTest(enable=enable):
+                self.run_code(f"""
+                    {enable}
+                    spec = None if hc.enabled() else "pool(vmm,max=64M)"
+                    made = hc.sparse((1024, 8, 1024), np.int32, spec=spec)
+                    array, pool = made.array, made.resource
+                    assert array.shape == (1024, 8, 1024) and array.flags.c_contiguous
+                    assert pool.stats().requested == 0 == made.nbytes
+                    first = made.commit(64)
+                    assert (made.rows, made.nbytes, first.shape) == (64, 2 * MIB, (64, 8, 1024))
+                    data = np.arange(64 * 8192, dtype=np.int32).reshape(64, 8, 1024)
+                    first.set(data)
+                    more = made.commit(65)
+                    assert more.data.ptr == first.data.ptr == array.data.ptr
+                    assert made.nbytes == 4 * MIB and (cupy.asnumpy(first) == data).all()
+                    calls = pool.stats().driver_calls
+                    for rows in (128, 70, 0, 128): made.commit(rows)
+                    assert pool.stats().driver_calls == calls
+                    fails(hetmem.OutOfMemoryError, lambda: hc.sparse(
+                        (200, MIB), np.uint8, spec=spec).commit(100))
+                    stream = cupy.cuda.Stream()
+                    hc.record(more, stream)
+                    del made, array, first
+                    gc.collect()
+                    assert pool.stats().live == 1
+                    del more
+                    gc.collect()
+                    assert pool.stats().live == 0
+                    """)
+
+    def test_dimensions_and_bad_input(self):
+        self.run_code("""
+            made = hc.sparse((4, 64, 4096), np.float16, dim=1)
+            part = made.commit(3)
+            assert part.shape == (4, 3, 4096) and part.strides == (8192, 32768, 2)
+            assert made.array.transpose(1, 0, 2).flags.c_contiguous
+            fails(ValueError, lambda: made.commit(65), "max_shape has 64")
+            fails(ValueError, lambda: hc.sparse((0, 1)), "max_shape=")
+            fails(ValueError, lambda: hc.sparse(4, dim=1), "1 dimensions")
+            fails(TypeError, lambda: hc.sparse(4, "nonsense"))
+            fails(hetmem.HetmemError, lambda: hc.sparse(4, spec="pool(device)"))
             """)
 
 

@@ -17,14 +17,17 @@ import contextlib
 import ctypes
 import errno
 import importlib
+import math
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Callable
 
 from . import _abi, _library, _process, _share
 from ._library import HetmemError
 from ._log import LOGGER
-from .core import Resource, Stream, StreamLike, stream_handle
+from ._sparse import Rows, shape_of, strides_of
+from .core import Block, Resource, Stream, StreamLike, default, stream_handle
 
 _lock = threading.Lock()
 _allocator: Any = None
@@ -192,10 +195,99 @@ def record(array: Any, stream: StreamLike) -> None:
     """Reports that @stream uses @array: its memory is used again after that."""
     memory = array.data.mem
     owner = getattr(memory, "_owner", None)
+    if isinstance(owner, Block):
+        owner.record(stream)
+        return
     if isinstance(owner, _share._Keeper):
         owner.record(_share._stream(stream))
         return
     resource(int(memory.device_id)).record(int(memory.ptr), stream_handle(stream))
+
+
+# Resources of sparse(), by spec.
+_apart: dict[str, Resource] = {}
+os.register_at_fork(after_in_child=_apart.clear)
+
+
+class Sparse:
+    """An array whose memory is made as far as commit() says; see sparse().
+
+    @array: the array of max_shape. Its address never changes.
+    @resource: whose memory it is.
+    """
+
+    def __init__(
+        self, resource: Resource, shape: tuple[int, ...], dim: int, dtype: Any
+    ) -> None:
+        cupy = importlib.import_module("cupy")
+        self.resource = resource
+        self.dim = dim
+        kind = cupy.dtype(dtype)
+        row = math.prod(shape) // shape[dim] * kind.itemsize
+        size = row * shape[dim]
+        device = int(cupy.cuda.Device().id)
+        block = resource.alloc(size, cupy.cuda.get_current_stream(), sparse=True)
+        self._rows = Rows(
+            resource,
+            block.ptr,
+            size=size,
+            row=row,
+            limit=shape[dim],
+            stream=cupy.cuda.get_current_stream(),
+        )
+        # The last array of this memory drops the block, which frees itself.
+        memory = cupy.cuda.UnownedMemory(block.ptr, size, block, device)
+        strides = tuple(step * kind.itemsize for step in strides_of(shape, dim))
+        self.array = cupy.ndarray(
+            shape, kind, cupy.cuda.MemoryPointer(memory, 0), strides
+        )
+
+    @property
+    def rows(self) -> int:
+        """The number of the last commit()."""
+        return self._rows.number
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the array has now: whole units."""
+        return self._rows.bytes
+
+    def commit(self, rows: int) -> Any:
+        """The first @rows indices of the dimension have memory, and no others.
+
+        Returns the array of these. See Sparse.commit() of hetmem.torch. Without memory
+        it raises hetmem.OutOfMemoryError.
+        """
+        if not self._rows.fits(rows):
+            self._rows.commit(rows, _memory()[0].get_current_stream())
+        return self.array[(slice(None),) * self.dim + (slice(0, rows),)]
+
+
+def sparse(
+    max_shape: int | Iterable[int],
+    dtype: Any = float,
+    *,
+    dim: int = 0,
+    spec: str | None = None,
+) -> Sparse:
+    """Makes an array of @max_shape that has addresses and no memory yet.
+
+    commit(n) of the result makes memory for the first n indices of @dim, on the current
+    stream, in units of the pool. It copies nothing. A use of what is not committed is
+    an error, which can crash.
+
+    @spec: a pool over vmm(), one for all arrays with this spec. None: CuPy's memory
+    after enable(), else a device-pool of the current device.
+    """
+    shape, outer = shape_of(max_shape, dim)
+    device = int(_memory()[0].Device().id)
+    if spec is None and _allocator is not None:
+        return Sparse(_process.resource(device), shape, outer, dtype)
+    text = spec or f"device-pool(device={device})"
+    with _lock:
+        if text not in _apart:
+            _apart[text] = default().resource(text)
+    return Sparse(_apart[text], shape, outer, dtype)
 
 
 def asarray(
