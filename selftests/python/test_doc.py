@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 """Every block of the package's pages runs, and prints what the page says. Those that need
 more than the fakes run where that is: full mode in test_torch_full.py, unified tensors in
-test_torch_programs.py, asarray() and CuPy's sparse() in
+test_torch_programs.py, KVCache in test_torch_cache.py, asarray() and CuPy's sparse() in
 test_asarray.py, Numba in test_numba.py, RMM in test_rmm.py, Dask, Ray and the commands of
 questions.md in test_questions.py."""
 
@@ -19,6 +19,7 @@ import test_trace
 PAGES = ("python", "numpy", "cupy", "numba", "questions")
 FULL, NUMBA, RMM = 'mode="full"', "hetmem.numba", "import rmm"
 DASK, RAY = "from dask", "import ray"
+CACHE = "hetmem.torch.KVCache("
 UNIFIED = re.compile(r"hetmem\.torch\.(unified|to_unified|move)\(")
 ASARRAY = "hetmem.cupy.asarray("
 SPARSE = "hetmem.cupy.sparse("
@@ -37,7 +38,7 @@ def blocks(page="python"):
 def python(page, marker=None):
     """The Python blocks with @marker, None: with none, and what they print."""
     for language, code, expected in blocks(page):
-        markers = [text for text in (FULL, NUMBA, RMM, ASARRAY, SPARSE, DASK, RAY) if text in code]
+        markers = [text for text in (FULL, NUMBA, RMM, ASARRAY, SPARSE, DASK, RAY, CACHE) if text in code]
         if marker is None and UNIFIED.search(code):
             continue
         if language == "python" and (markers[:1] or [None])[0] == marker:

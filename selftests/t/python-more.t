@@ -48,6 +48,13 @@ if dir=$(pypi_torch); then
 			limited 1200 "$python" "$tests/test_torch_$name.py"
 	done
 
+	if transformers=$(pypi transformers transformers==5.24.0 numpy==2.3.5); then
+		TRANSFORMERS_SITE=$transformers TORCH_SITE=$dir STAND_INS=$tmp/stand-ins \
+			program 'PyTorch: KVCache' limited 1200 "$python" "$tests/test_torch_cache.py"
+	else
+		skip 'KVCache' 'PyPI has no answer'
+	fi
+
 	# A wheel with a companion, compiled with the headers of this PyTorch.
 	cached=$tmp/cache/hetmem/torch-2.11.0
 	mkdir -p "$cached/lib"

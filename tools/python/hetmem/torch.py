@@ -23,8 +23,8 @@ part of a program, to sleep and wake by its tag.
 
 region() needs enable(): tensors of a part of a program get a tag, to sleep and wake by.
 
-sparse() makes tensors of addresses first, whose memory is committed later. They
-need no enable().
+sparse() makes tensors of addresses first, whose memory is committed later. KVCache is a
+cache for transformers' generate() that grows in place. They need no enable().
 
 unified(), empty() and to_unified() make tensors that the CPU and devices use; move()
 changes their device without a copy. They need no enable().
@@ -43,7 +43,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from . import _abi, _library, _process, _torch_conf, _torch_full
 from ._library import HetmemError, OutOfMemoryError
@@ -66,6 +66,9 @@ from ._torch_unified import (
 )
 from .core import Resource, Stats, Stream, default
 from .place import extent
+
+if TYPE_CHECKING:
+    from ._torch_cache import KVCache  # noqa: F401
 
 __all__ = [
     "Pool",
@@ -822,6 +825,13 @@ def _sparse(
     return Sparse(
         torch, owner, shape=shape, dim=dim, dtype=kind, device=where, size=size
     )
+
+
+def __getattr__(name: str) -> Any:
+    """KVCache is a class of transformers, which is imported when it is asked for."""
+    if name == "KVCache":
+        return importlib.import_module("hetmem._torch_cache").KVCache
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _tagged(tag: str | None) -> tuple[list[Pool], list[tuple[Resource, int]]]:
