@@ -55,6 +55,13 @@ if dir=$(pypi_torch); then
 		skip 'KVCache' 'PyPI has no answer'
 	fi
 
+	if saver=$(pypi saver --no-deps torch_memory_saver==0.0.10); then
+		SAVER_SITE=$saver TORCH_SITE=$dir STAND_INS=$tmp/stand-ins \
+			program 'PyTorch: compat' limited 1200 "$python" "$tests/test_torch_compat.py"
+	else
+		skip 'compat' 'PyPI has no answer'
+	fi
+
 	# A wheel with a companion, compiled with the headers of this PyTorch.
 	cached=$tmp/cache/hetmem/torch-2.11.0
 	mkdir -p "$cached/lib"
