@@ -322,7 +322,7 @@ $(B)/obj/selftests/%: cppflags += -Iselftests -Iselftests/lib
 
 # They find the soft driver in the build directory: by RPATH, which a sanitizer that stands
 # between a program and dlopen() leaves in force.
-counted_tests := $(addprefix $(B)/selftests/lib/pool/,bounded steps)
+counted_tests := $(addprefix $(B)/selftests/lib/pool/,bounded sparse_steps steps)
 $(filter-out $(counted_tests),$(lib_tests)): $(B)/selftests/%: $(B)/obj/selftests/%.o $(B)/libhetmem.a
 	@mkdir -p $(@D)
 	$(say) LD $@

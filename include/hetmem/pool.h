@@ -252,10 +252,10 @@ int hetmem_private_trim(struct hetmem_resource *res, uint64_t id, size_t *freed)
  * HETMEM_ALLOC_SPARSE reserves @bytes of addresses and makes no memory. Commit backs bytes
  * [@offset, @offset + @length) of the block @ptr with memory, for use on @stream. Decommit gives
  * this memory back, in the order of @stream. Both work in whole units: unit= of the pool, 2 MiB
- * by default. @bytes that are no multiple of the unit are rounded up to whole units, which a
- * commit of the end backs and counts whole. @offset and @length are multiples of the unit; a
- * range may also end with @bytes. The contents of committed memory are undefined. A length of 0
- * does nothing.
+ * by default. @bytes that are no multiple of the unit are rounded up to whole units: a commit of
+ * the end backs and counts the last unit whole. Do not use the bytes after @bytes. @offset and
+ * @length are multiples of the unit; a range may also end with @bytes. The contents of committed
+ * memory are undefined. A length of 0 does nothing.
  *
  * A decommit parks its units: they stay mapped until other allocations or commits need memory.
  * A commit of parked units makes no call of the driver for memory. It orders @stream after
@@ -278,7 +278,7 @@ int hetmem_private_trim(struct hetmem_resource *res, uint64_t id, size_t *freed)
  * After an error nothing has changed. Errors of commit and decommit:
  * -EINVAL: @ptr is not the beginning of a live sparse block; the range is not whole units, or
  *	is beyond the block;
- * -EEXIST: commit: a unit of the range is committed;
+ * -EEXIST: commit: a unit of the range is committed, or another thread commits it;
  * -ENOENT: decommit: a unit of the range is not committed;
  * -EBUSY: the pool is asleep, or a stream of the block is being captured or is used by a graph;
  * -EOPNOTSUPP, -ENOMEM, -EIO, -EOWNERDEAD.
@@ -301,7 +301,8 @@ struct hetmem_extent {
 /*
  * Fills @extents (room for @nr) with the committed ranges of the sparse block @ptr, in the order
  * of addresses. Neighbours are one range. Returns their number. Works during a sleep, too.
- * Commits and decommits of other threads during the call may be missing. Errors:
+ * Commits and decommits of other threads during the call may be missing, in whole or in part.
+ * Errors:
  * -EINVAL: @ptr is not the beginning of a live sparse block;
  * -ENOSPC: there are more than @nr ranges;
  * -EOPNOTSUPP, -EOWNERDEAD.

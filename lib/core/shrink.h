@@ -32,4 +32,11 @@ struct hm_ctl_shrink {
 	size_t nr;
 };
 
+/* Memory for a commit on a stream. */
+enum hm_commit {
+	HM_COMMIT_HERE,		/* where units are parked: no memory is made or moved */
+	HM_COMMIT_FREE,		/* of memory that the stream may have, or new */
+	HM_COMMIT_ANY,		/* also of memory that it has to be ordered after */
+};
+
 #endif /* HETMEM_CORE_SHRINK_H */

@@ -8,6 +8,7 @@
 
 #include "core/move.h"
 #include "core/parked.h"
+#include "core/shrink.h"
 #include "pool/pool_impl.h"
 
 /* Units: a smaller rest of a large block is not worth a descriptor. */
@@ -57,9 +58,12 @@
  * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed, and has its tag. It
  *	is one no longer, unless it has addresses without memory in it.
  * @sparse: puts into @b a BUSY block of addresses for @bytes, see vmm/sparse.c
- * @commit: bytes [@from, @to) of the live sparse block @b, whole units, get memory that @s may
- *	use. After an error nothing has changed. -EAGAIN: HM_COMMIT_HERE does not do.
- * @decommit: these units, which have memory, are parked, with the point @pos of @s
+ * @prepare_commit: bytes [@from, @to) of the live sparse block @b, whole units, get memory that
+ *	nobody else takes, for @s from the point @pos on (0: @commit follows at once). After an
+ *	error nothing has changed. -EAGAIN: HM_COMMIT_HERE does not do.
+ * @commit: they are committed. -EINVAL: some are, since another thread has freed the block.
+ * @cancel_commit: others may take units at addresses [@from, @to); memory made for them goes.
+ * @decommit: these units are parked, with the point @pos of @s; @keep: nobody takes them yet.
  * @sleep, @wake: as the ctl of the same name. @wake releases the lock before it begins.
  * @refuses: why contents cannot be kept in a sleep, as a text that stays; NULL: they can
  * @save, @load: the contents of live blocks, before @sleep and after @wake. Nobody
@@ -93,12 +97,6 @@
  *
  * From @pin on, but @part, NULL means -EOPNOTSUPP; @declare to @end_moves: that no block moves.
  */
-enum hm_commit {
-	HM_COMMIT_HERE,		/* where units are parked: no memory is made or moved */
-	HM_COMMIT_FREE,		/* of memory that @s may have, or new */
-	HM_COMMIT_ANY,		/* also of memory that @s has to be ordered after */
-};
-
 struct source {
 	int (*init)(struct pool *p);
 	void (*edge)(struct pool *p, const struct block *b);
@@ -128,10 +126,12 @@ struct source {
 		       const struct hm_ctl_alloc *arg, bool order, struct block **b);
 	void (*unreserve)(struct pool *p, struct block *b);
 	int (*sparse)(struct pool *p, struct pool_stream *s, uint64_t bytes, struct block **b);
-	int (*commit)(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
-		      uint64_t to, enum hm_commit how);
+	int (*prepare_commit)(struct pool *p, struct pool_stream *s, struct block *b,
+			      uint64_t from, uint64_t to, enum hm_commit how, uint64_t pos);
+	int (*commit)(struct pool *p, struct block *b, uint64_t from, uint64_t to);
+	void (*cancel_commit)(struct pool *p, uint64_t from, uint64_t to);
 	int (*decommit)(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
-			uint64_t to, uint64_t pos);
+			uint64_t to, uint64_t pos, bool keep);
 	int (*sleep)(struct pool *p);
 	int (*wake)(struct pool *p);
 	const char *(*refuses)(const struct pool *p);

@@ -12,8 +12,9 @@
 #include "pool/show.h"
 #include "pool/sparse.h"
 
-/* Ranges that are listed in one hold of the lock. */
-#define LISTED	64
+/* Ranges that are listed in one hold of the lock, and units that are committed in one. */
+#define LISTED		64
+#define COMMIT_UNITS	32
 
 /* As hm_pool_attempt() for @s; -ENOMEM is explained. */
 static int attempt(struct pool *p, struct pool_stream *s,
@@ -135,78 +136,216 @@ static void count(struct pool *p, struct pool_stream *s, uint64_t bytes, bool mo
 	hm_pool_publish(p, s);
 }
 
-static int commit_attempt(struct pool *p, struct pool_stream *s, void *data)
+/*
+ * Memory for bytes [@from, @to) of the commit @arg, by *@how or more that becomes *@how. May
+ * release the lock.
+ */
+static int prepare(struct pool *p, struct pool_stream *s, const struct hm_ctl_shrink *arg,
+		   uint64_t from, uint64_t to, uint64_t pos, enum hm_commit *how)
 {
-	struct hm_ctl_shrink *arg = data;
-	uint64_t to;
 	struct block *b;
+	uint64_t end;
 	int err;
 
-	b = find(p, s, arg, &to, &err);
-	if (!b)
-		return err;
-	/* First, since it can fail. A use that is recorded in vain does no harm. */
-	err = hm_pool_use(p, b, s);
-	if (err)
-		return err;
-	err = p->source->commit(p, s, b, arg->offset, to, HM_COMMIT_HERE);
-	if (err == -EAGAIN) {
-		hm_pool_make_ready(p);
-		/* The lock was released. */
-		b = find(p, s, arg, &to, &err);
+	for (;;) {
+		b = find(p, s, arg, &end, &err);
 		if (!b)
 			return err;
-		err = -ENOMEM;
-		if (!p->opt.reuse_order)
-			err = p->source->commit(p, s, b, arg->offset, to, HM_COMMIT_FREE);
-		if (err == -ENOMEM) {
-			if (s->s.index)
-				hm_pool_claim(p, s);
-			b = find(p, s, arg, &to, &err);
-			if (b)
-				err = p->source->commit(p, s, b, arg->offset, to, HM_COMMIT_ANY);
+		err = p->source->prepare_commit(p, s, b, from, to, *how, pos);
+		if (err == -EAGAIN) {
+			hm_pool_make_ready(p);
+			*how = HM_COMMIT_FREE;
+			if (!p->opt.reuse_order)
+				continue;
+			err = -ENOMEM;
+		}
+		if (err != -ENOMEM || *how == HM_COMMIT_ANY)
+			return err;
+		if (s->s.index)
+			hm_pool_claim(p, s);
+		*how = HM_COMMIT_ANY;
+	}
+}
+
+/* The end of the piece that begins with byte @from, of a commit up to @end. */
+static uint64_t end_of_piece(const struct pool *p, uint64_t from, uint64_t end)
+{
+	const uint64_t most = COMMIT_UNITS * (p->opt.unit ? p->opt.unit : HM_POOL_UNIT);
+
+	return end - from > most ? from + most : end;
+}
+
+/* Others may take what is parked in bytes [@from, @end) of the block at @addr. */
+static void let_go(struct pool *p, uint64_t addr, uint64_t from, uint64_t end)
+{
+	uint64_t to;
+
+	for (; from < end; from = to) {
+		to = end_of_piece(p, from, end);
+		p->source->cancel_commit(p, addr + from, addr + to);
+		hm_pool_pause(p);
+	}
+}
+
+/* Bytes [@from, @end) that were prepared are not committed. The error's text stays. */
+static void cancel(struct pool *p, struct pool_stream *s, uint64_t addr, uint64_t from,
+		   uint64_t end)
+{
+	char text[512];
+
+	snprintf(text, sizeof(text), "%s", hetmem_last_error());
+	let_go(p, addr, from, end);
+	hm_pool_record(p, s, 1, end - from);
+	hm_error(0, "%s", text);
+}
+
+/* Commits bytes [@from, @end), which were prepared. */
+static int commit_prepared(struct pool *p, struct pool_stream *s, struct block *b,
+			   struct hm_ctl_shrink *arg, uint64_t from, uint64_t end)
+{
+	const uint64_t addr = b->addr;
+	uint64_t to;
+	int err = 0;
+
+	for (;; from = to) {
+		to = end_of_piece(p, from, end);
+		err = p->source->commit(p, b, from, to);
+		if (err)
+			break;
+		arg->counted += to - from;
+		count(p, s, to - from, true);
+		if (to == end)
+			return 0;
+		hm_pool_pause(p);
+		b = find_sparse(p, "commit", arg->ptr, &err);
+		if (!b) {
+			from = to;
+			break;
 		}
 	}
-	if (!err) {
-		arg->counted = to - arg->offset;
-		count(p, s, arg->counted, true);
-	}
+	cancel(p, s, addr, from, end);
 	return err;
 }
 
-/* Tells check mode that bytes of @b are freed on @stream. */
-static void tell_decommit(struct pool *p, const struct block *b, const struct hm_ctl_shrink *arg)
+static int commit_attempt(struct pool *p, struct pool_stream *s, void *data)
+{
+	struct hm_ctl_shrink *arg = data;
+	enum hm_commit how = HM_COMMIT_HERE;
+	uint64_t from = arg->offset, to, end, addr, pos = 0;
+	struct block *b;
+	int err;
+
+	arg->counted = 0;
+	b = find(p, s, arg, &end, &err);
+	if (!b)
+		return err;
+	addr = b->addr;
+	/* First, since it can fail. A use that is recorded in vain does no harm. */
+	err = hm_pool_use(p, b, s);
+	if (!err && end_of_piece(p, from, end) < end && s->s.index) {
+		stream_lock(s);
+		pos = hm_stream_next_pos(&s->s);
+		stream_unlock(s);
+	}
+	for (; !err && from < end; from = to) {
+		to = end_of_piece(p, from, end);
+		err = prepare(p, s, arg, from, to, pos, &how);
+		if (err)
+			break;
+		if (to < end)
+			hm_pool_pause(p);
+	}
+	if (!err)
+		b = find(p, s, arg, &end, &err);
+	if (!err)
+		return commit_prepared(p, s, b, arg, arg->offset, end);
+	if (from > arg->offset)
+		cancel(p, s, addr, arg->offset, from);
+	return err;
+}
+
+/* Tells check mode that bytes of the block at @addr are freed on @stream. */
+static void tell_decommit(struct pool *p, uint64_t addr, const struct hm_ctl_shrink *arg)
 {
 	struct hm_context saved;
 	bool entered;
 
 	entered = p->res.device >= 0 && !hm_context_enter(p->res.hm, p->res.device, &saved);
-	hm_check_free(p->res.hm, (char *)(uintptr_t)b->addr + arg->offset, arg->length,
+	hm_check_free(p->res.hm, (char *)(uintptr_t)addr + arg->offset, arg->length,
 		      arg->stream);
 	if (entered)
 		hm_context_leave(p->res.hm, &saved);
 }
 
+/* Whether bytes [@from, @end) of @b are committed. */
+static bool is_committed(struct pool *p, const struct block *b, uint64_t from, uint64_t end)
+{
+	uint64_t at = from;
+
+	return p->source->part(p, b, &at, end) == end - from && at == from;
+}
+
+/*
+ * Decommits bytes [@from, @end), which are committed, in pieces that nobody takes yet. The pool
+ * can be put to sleep in between, which changes nothing.
+ */
+static int decommit_pieces(struct pool *p, struct pool_stream *s, struct block *b,
+			   struct hm_ctl_shrink *arg, uint64_t end, uint64_t pos)
+{
+	uint64_t from, to;
+	int err;
+
+	for (from = arg->offset; ; from = to) {
+		to = end_of_piece(p, from, end);
+		err = p->source->decommit(p, s, b, from, to, pos, true);
+		if (err)
+			break;
+		count(p, s, to - from, false);
+		if (to == end)
+			return 0;
+		hm_pool_pause(p);
+		b = find_sparse(p, "decommit", arg->ptr, &err);
+		if (!b)
+			return err;
+	}
+	/* No descriptors are left: all is as before. */
+	for (end = from, from = arg->offset; from < end; from = to) {
+		to = end_of_piece(p, from, end);
+		if (!p->source->commit(p, b, from, to))
+			count(p, s, to - from, true);
+	}
+	return err;
+}
+
 static int decommit(struct pool *p, struct pool_stream *s, struct hm_ctl_shrink *arg)
 {
-	uint64_t to, pos = 0;
+	uint64_t to, addr, pos = 0;
 	struct block *b;
 	int err;
 
 	b = find(p, s, arg, &to, &err);
 	if (!b)
 		return err;
+	addr = b->addr;
 	stream_lock(s);
 	if (s->s.index)
 		pos = hm_stream_next_pos(&s->s);
 	stream_unlock(s);
-	err = p->source->decommit(p, s, b, arg->offset, to, pos);
+	if (end_of_piece(p, arg->offset, to) == to || !is_committed(p, b, arg->offset, to)) {
+		err = p->source->decommit(p, s, b, arg->offset, to, pos, false);
+		if (!err)
+			count(p, s, to - arg->offset, false);
+	} else {
+		s->pins++;
+		err = decommit_pieces(p, s, b, arg, to, pos);
+		let_go(p, addr, arg->offset, to);
+		s->pins--;
+	}
 	if (err)
 		return err;
 	if (hm_unlikely(p->res.hm->check))
-		tell_decommit(p, b, arg);
+		tell_decommit(p, addr, arg);
 	arg->counted = to - arg->offset;
-	count(p, s, arg->counted, false);
 	hm_pool_record(p, s, 1, arg->counted);
 	return 0;
 }

@@ -144,6 +144,32 @@ static int make_tree(uint32_t nr, struct hole_node **nodes, uint32_t *leaves)
 	return 0;
 }
 
+/* Pages [@page, @end) of sparse blocks are mapped, or not. */
+static void set_mapped(struct vmm *v, uint32_t page, uint32_t end, bool mapped)
+{
+	set_holes(v->sparse->unmapped, 1, 0, v->sparse->nr_holes, page - v->nr - 1,
+		  end - v->nr - 1, !mapped);
+}
+
+/* The first page from @page on, up to @end, that is mapped. */
+static uint32_t next_mapped(const struct vmm *v, uint32_t page, uint32_t end)
+{
+	uint32_t at = end - v->nr - 1;
+
+	if (page > v->nr) {
+		find_used(v->sparse->unmapped, 1, 0, v->sparse->nr_holes, page - v->nr - 1, &at);
+		return at_most(at + v->nr + 1, end);
+	}
+	while (page < end && !v->map[page])
+		page++;
+	return page;
+}
+
+bool hm_vmm_is_mapped(const struct vmm *v, uint32_t page, uint32_t end)
+{
+	return next_mapped(v, page, end) < end;
+}
+
 /* Pages [@page, @end) are holes, or not. All are of the pool, or all of sparse blocks. */
 static void mark(struct vmm *v, uint32_t page, uint32_t end, bool hole)
 {
@@ -168,6 +194,11 @@ int hm_holes_add(struct vmm *v, struct hm_sparse *sparse, uint32_t pages)
 
 	if (err)
 		return err;
+	err = make_tree(pages, &sparse->unmapped, &sparse->nr_holes);
+	if (err) {
+		munmap(sparse->holes, bytes_of_nodes(sparse->nr_holes));
+		return err;
+	}
 	map = hm_vmm_map(all * sizeof(*v->map));
 	apart = hm_vmm_map(bytes_of_bits(all));
 	if (!map || !apart) {
@@ -176,6 +207,7 @@ int hm_holes_add(struct vmm *v, struct hm_sparse *sparse, uint32_t pages)
 		if (apart)
 			munmap(apart, bytes_of_bits(all));
 		munmap(sparse->holes, bytes_of_nodes(sparse->nr_holes));
+		munmap(sparse->unmapped, bytes_of_nodes(sparse->nr_holes));
 		return -ENOMEM;
 	}
 	memcpy(map, v->map, v->nr * sizeof(*v->map));
@@ -204,8 +236,10 @@ void hm_holes_free(struct vmm *v)
 		munmap(v->holes, bytes_of_nodes(v->nr_holes));
 	if (v->apart)
 		munmap(v->apart, bytes_of_bits(v->all));
-	if (v->sparse)
+	if (v->sparse) {
 		munmap(v->sparse->holes, bytes_of_nodes(v->sparse->nr_holes));
+		munmap(v->sparse->unmapped, bytes_of_nodes(v->sparse->nr_holes));
+	}
 	v->holes = NULL;
 	v->apart = NULL;
 }
@@ -260,18 +294,19 @@ void hm_vmm_set_apart(struct vmm *v, uint32_t page, uint32_t pages, bool apart)
 {
 	const uint32_t end = page + pages;
 	uint32_t at, next;
+	uint64_t bits;
 
-	for (at = page; at < end; at++) {
-		v->apart[at / 64] &= ~(1ULL << at % 64);
-		v->apart[at / 64] |= (uint64_t)apart << at % 64;
+	for (at = page; at < end; at = next) {
+		next = at_most((at | 63) + 1, end);
+		bits = (next - at == 64 ? ~0ULL : (1ULL << (next - at)) - 1) << at % 64;
+		v->apart[at / 64] = apart ? v->apart[at / 64] | bits : v->apart[at / 64] & ~bits;
 	}
 	for (at = page; at < end; at = next) {
-		for (next = at; next < end && !v->map[next]; next++)
-			;
+		next = v->map[at] ? at : next_mapped(v, at, end);
 		if (next > at)
 			mark(v, at, next, !apart);
-		for (; next < end && v->map[next]; next++)
-			;
+		if (next < end)
+			next = mapping_at(v, v->map[next])->page + handle_of_page(v, next)->pages;
 	}
 }
 
@@ -287,6 +322,8 @@ void hm_vmm_set_pages(struct vmm *v, uint32_t page, uint32_t pages,
 		return;
 	/* Vectors of it: there may be many pages. */
 	wmemset((wchar_t *)&v->map[page], mapping, pages);
+	if (page > v->nr)
+		set_mapped(v, page, end, mapping);
 	if (mapping) {
 		mark(v, page, end, false);
 		return;

@@ -51,6 +51,8 @@ bool hm_vmm_is_apart(const struct vmm *v, uint32_t page);
 uint32_t hm_vmm_find_apart(const struct vmm *v, uint32_t page, uint32_t end, bool apart);
 /* The first of the pages from @first to @page that are all set aside, or all not, as @page is. */
 uint32_t hm_vmm_same_before(const struct vmm *v, uint32_t page, uint32_t first);
+/* Whether any of [@page, @end) is mapped. */
+bool hm_vmm_is_mapped(const struct vmm *v, uint32_t page, uint32_t end);
 /* How many pages are set aside from @page on. */
 uint32_t hm_vmm_apart(const struct vmm *v, uint32_t page);
 /* @want holes in a row; false: there are none. */

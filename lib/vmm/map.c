@@ -350,13 +350,14 @@ static void forget_alias(struct pool *p, uint32_t m)
 {
 	struct vmm *v = vmm_of(p);
 	struct mapping *a = mapping_at(v, m);
-	uint32_t id = a->handle;
+	const uint32_t id = a->handle, owner = a->owner;
 	struct handle *h = handle_at(v, id);
 
 	remove_alias(v, m);
 	v->nr_half -= a->half;
 	hm_vmm_set_pages(v, a->page, h->pages, 0);
 	hm_table_put(&v->mappings, m);
+	hm_sparse_unmapped(p, owner);
 	h->maps--;
 	/* Created, and never mapped with success. */
 	if (!h->maps)
@@ -523,12 +524,14 @@ int hm_vmm_unmap_handle(struct pool *p, uint32_t id)
 	struct vmm *v = vmm_of(p);
 	const struct handle *h = handle_at(v, id);
 	const struct mapping *m = mapping_at(v, h->mapping);
+	const uint32_t owner = m->owner;
 	int err = unmap_pages(p, m->page, h->pages);
 
 	if (err)
 		return err;
 	hm_vmm_set_pages(v, m->page, h->pages, 0);
 	hm_table_put(&v->mappings, h->mapping);
+	hm_sparse_unmapped(p, owner);
 	return hm_vmm_drop_handle(p, id);
 }
 
@@ -1004,7 +1007,7 @@ size_t hm_vmm_trim(struct pool *p, uint64_t keep)
 		if (trim_arena(p, &stream_at(p, i / NR_ZONES)->arenas[
 				       i % NR_ZONES], keep))
 			break;
-	hm_sparse_trim(p, keep);
+	hm_sparse_trim(p, keep, true);
 	return before > p->reserved ? before - p->reserved : 0;
 }
 
@@ -1037,7 +1040,7 @@ size_t hm_vmm_give_back(struct pool *p, uint64_t bytes)
 	}
 	free(list);
 	if (before - p->reserved < bytes)
-		hm_sparse_trim(p, before > bytes ? before - bytes : 0);
+		hm_sparse_trim(p, before > bytes ? before - bytes : 0, false);
 	return before - p->reserved;
 }
 
@@ -1378,7 +1381,9 @@ static const struct source vmm_source = {
 	.reserve = hm_vmm_reserve,
 	.unreserve = hm_vmm_unreserve,
 	.sparse = hm_sparse_alloc,
+	.prepare_commit = hm_sparse_prepare,
 	.commit = hm_sparse_commit,
+	.cancel_commit = hm_sparse_cancel,
 	.decommit = hm_sparse_decommit,
 	.sleep = hm_vmm_sleep,
 	.wake = hm_vmm_wake,

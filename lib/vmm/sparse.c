@@ -15,6 +15,10 @@
  *
  * A freed block parks all its units and keeps its addresses while any is mapped. It is idle
  * then, and the next sparse block of the same size is this one.
+ *
+ * A commit is prepared first: all units get memory, and are parked where no other commit, growth
+ * or trim takes them. Then they are committed, which cannot fail. A large commit does both in
+ * pieces, between which the lock is released.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,12 +30,16 @@
 #define FAR_BYTES	((uint64_t)16 << 40)
 #define FAR_SHARE	8
 #define FAR_PAGES	(1U << 27)
-/* Parked units that a growth looks at. */
-#define PARKED_LOOKS	1024
+/* Parked units that a growth looks at, and idle blocks that an allocation does. */
+#define PARKED_LOOKS	256
+#define IDLE_LOOKS	64
+/* The position of an idle block. */
+#define IDLE		UINT64_MAX
 /* A parked unit with any of these flags stays where it is. */
 #define NOT_NOW		(HANDLE_PINNED | HANDLE_ASLEEP | HANDLE_STUCK | HANDLE_CHOSEN)
-/* Instructions, about: of a unit that is parked or given back. */
+/* Instructions, about: of a unit that is parked or given back, and of a look at one. */
 #define UNIT_WORK	1024
+#define LOOK_WORK	64
 
 static uint32_t unit_pages(const struct pool *p)
 {
@@ -85,66 +93,94 @@ void hm_sparse_free(struct pool *p, bool forget)
 		hm_retry_once(p->provider->ops->unreserve(p->provider, v->far, v->sparse->bytes));
 }
 
-/* Whether anything is mapped at the addresses of @b. */
-static bool is_mapped(const struct vmm *v, const struct block *b)
+static uint32_t first_page(const struct vmm *v, const struct block *b)
 {
-	const uint32_t end = page_of(v, block_end(b) - 1);
-	uint32_t page;
-
-	for (page = page_of(v, b->addr); page <= end; page++)
-		if (v->map[page])
-			return true;
-	return false;
+	return page_of(v, b->addr);
 }
 
-/* Idle blocks without a mapping give up their addresses. */
-static void sweep_idle(struct pool *p)
+static uint32_t end_page(const struct vmm *v, const struct block *b)
 {
-	struct vmm *v = vmm_of(p);
-	uint32_t *link = &v->sparse->idle;
-
-	while (*link) {
-		struct block *b = block_at(p, *link);
-		const uint32_t page = page_of(v, b->addr);
-
-		if (is_mapped(v, b)) {
-			link = &b->right;
-			continue;
-		}
-		*link = b->right;
-		hm_vmm_set_apart(v, page, page_of(v, block_end(b) - 1) + 1 - page, false);
-		hm_block_delete(p, b);
-	}
+	return page_of(v, block_end(b) - 1) + 1;
 }
 
-/* An idle block of @units, or NULL. */
+/* The list of idle blocks of @units. */
+static uint32_t *idle_list(const struct vmm *v, uint32_t units)
+{
+	return &v->sparse->idle[(units >> (v->shift - UNIT_SHIFT)) * 2654435761U % IDLE_LISTS];
+}
+
+/* The BUSY block @b is idle. */
+static void add_idle(struct pool *p, struct block *b)
+{
+	uint32_t *list = idle_list(vmm_of(p), b->units);
+
+	b->pos = IDLE;
+	b->left = 0;
+	b->right = *list;
+	if (*list)
+		block_at(p, *list)->left = block_id(p, b);
+	*list = block_id(p, b);
+}
+
+static void remove_idle(struct pool *p, struct block *b)
+{
+	if (b->left)
+		block_at(p, b->left)->right = b->right;
+	else
+		*idle_list(vmm_of(p), b->units) = b->right;
+	if (b->right)
+		block_at(p, b->right)->left = b->left;
+	b->pos = 0;
+}
+
+/* An idle block of @units, or NULL: few blocks of other sizes are in the same list. */
 static struct block *take_idle(struct pool *p, uint64_t units)
 {
-	uint32_t *link = &vmm_of(p)->sparse->idle;
+	uint32_t id = *idle_list(vmm_of(p), units), looks;
 
-	for (; *link; link = &block_at(p, *link)->right) {
-		struct block *b = block_at(p, *link);
-
-		if (b->units == units) {
-			*link = b->right;
-			return b;
-		}
+	for (looks = 0; id && looks < IDLE_LOOKS; looks++, id = block_at(p, id)->right) {
+		if (block_at(p, id)->units != units)
+			continue;
+		remove_idle(p, block_at(p, id));
+		return block_at(p, id);
 	}
 	return NULL;
 }
 
+/* Gives up the addresses of the BUSY block @b. */
+static void delete_block(struct pool *p, struct block *b)
+{
+	struct vmm *v = vmm_of(p);
+
+	hm_vmm_set_apart(v, first_page(v, b), end_page(v, b) - first_page(v, b), false);
+	hm_block_delete(p, b);
+}
+
+void hm_sparse_unmapped(struct pool *p, uint32_t owner)
+{
+	struct vmm *v = vmm_of(p);
+	struct block *b = block_at(p, owner);
+
+	if (!owner || block_state(b) != BLOCK_BUSY || b->pos != IDLE ||
+	    hm_vmm_is_mapped(v, first_page(v, b), end_page(v, b)))
+		return;
+	remove_idle(p, b);
+	delete_block(p, b);
+}
+
+/* Releases the lock if there is no hole. */
 static int find_far(struct pool *p, uint32_t pages, uint32_t *page)
 {
 	struct vmm *v = vmm_of(p);
 
 	if (hm_vmm_find_far(v, pages, page))
 		return 0;
-	hm_vmm_unalias(p, 0);
-	sweep_idle(p);
-	if (hm_vmm_find_far(v, pages, page))
+	hm_vmm_unalias_all(p);
+	if (!p->asleep && hm_vmm_find_far(v, pages, page))
 		return 0;
-	hm_sparse_trim(p, 0);
-	sweep_idle(p);
+	hm_sparse_trim(p, 0, true);
+	if (p->asleep)
+		return hm_pool_asleep();
 	return hm_vmm_find_far(v, pages, page) ? 0 :
 		hm_error(-ENOMEM, "alloc_with: sparse blocks have %llu bytes of addresses, and no %llu of them in one piece",
 			 (unsigned long long)v->sparse->bytes,
@@ -187,7 +223,7 @@ int hm_sparse_alloc(struct pool *p, struct pool_stream *s, uint64_t bytes, struc
 	return 0;
 }
 
-/* The mapping @m, which is active, is parked, with @uses. */
+/* The mapping @m, which is active and set aside, is parked, with @uses. */
 static void park(struct pool *p, uint32_t m, uint32_t uses)
 {
 	struct vmm *v = vmm_of(p);
@@ -206,7 +242,6 @@ static void park(struct pool *p, uint32_t m, uint32_t uses)
 	sp->nr += handle_at(v, a->handle)->pages;
 	if (uses)
 		stream_at(p, use_at(p, uses)->stream)->parked++;
-	hm_vmm_set_apart(v, a->page, handle_at(v, a->handle)->pages, true);
 }
 
 /* It is no longer. Its uses are the caller's. */
@@ -225,7 +260,10 @@ static uint32_t unpark(struct pool *p, uint32_t m)
 		mapping_at(v, a->next)->prev = a->prev;
 	else
 		sp->last = a->prev;
+	if (sp->trim == m)
+		sp->trim = a->next;
 	a->parked = false;
+	a->fresh = false;
 	a->uses = 0;
 	sp->nr -= handle_at(v, a->handle)->pages;
 	if (uses)
@@ -307,29 +345,44 @@ static bool is_complete(struct pool *p, const struct mapping *a)
 	return false;
 }
 
-void hm_sparse_trim(struct pool *p, uint64_t keep)
+/* Unmaps and releases the parked unit @m, if that can be. */
+static bool release_unit(struct pool *p, uint32_t m)
 {
 	struct vmm *v = vmm_of(p);
+	const uint32_t id = mapping_at(v, m)->handle, page = mapping_at(v, m)->page;
+
+	hm_uses_put(p, unpark(p, m));
+	if (hm_vmm_unalias_handle(p, id))
+		hm_vmm_unmap_handle(p, id);
+	if (v->map[page] != m)
+		return true;
+	park(p, m, 0);
+	return false;
+}
+
+void hm_sparse_trim(struct pool *p, uint64_t keep, bool pauses)
+{
+	struct vmm *v = vmm_of(p);
+	const uint64_t unit = (uint64_t)unit_pages(p) << v->shift;
 	/* A unit that stays is the last one then. */
-	const uint32_t last = v->sparse ? v->sparse->last : 0;
-	uint32_t m, next;
+	uint64_t looks = v->sparse ? v->sparse->nr / unit_pages(p) : 0;
 
-	if (!v->sparse || v->copying)
-		return;
-	for (m = v->sparse->first; m && p->reserved > keep; m = next) {
-		struct mapping *a = mapping_at(v, m);
-		const struct handle *h = handle_at(v, a->handle);
-		const uint32_t id = a->handle;
+	if (!pauses && looks > PARKED_LOOKS)
+		looks = PARKED_LOOKS;
+	if (looks)
+		v->sparse->trim = v->sparse->first;
+	/* A sleep can begin wherever the lock is released. */
+	while (looks-- && v->sparse->trim && !v->copying && p->reserved >= keep + unit) {
+		const uint32_t m = v->sparse->trim;
+		const struct mapping *a = mapping_at(v, m);
+		bool released = false;
 
-		next = m == last ? 0 : a->next;
-		if (h->flags & NOT_NOW || !is_complete(p, a) ||
-		    p->reserved < keep + ((uint64_t)h->pages << v->shift))
-			continue;
-		hm_uses_put(p, unpark(p, m));
-		if (!hm_vmm_unalias_handle(p, id) || hm_vmm_unmap_handle(p, id))
-			park(p, m, 0);
+		v->sparse->trim = a->next;
+		if (!(handle_at(v, a->handle)->flags & NOT_NOW) && is_complete(p, a))
+			released = release_unit(p, m);
+		if (pauses)
+			hm_pool_step(p, released ? UNIT_WORK : LOOK_WORK);
 	}
-	sweep_idle(p);
 }
 
 /* Each of the parked, the free, the new handles of a commit. */
@@ -353,8 +406,12 @@ static int look_at(struct pool *p, uint32_t page, uint32_t end, uint32_t *missin
 		if (!hm_vmm_is_apart(v, page))
 			return hm_error(-EEXIST, "commit: the unit at %#llx is committed",
 					(unsigned long long)page_addr(v, page));
-		if (v->map[page] && mapping_at(v, v->map[page])->parked)
+		if (v->map[page] && mapping_at(v, v->map[page])->parked) {
+			if (handle_of_page(v, page)->flags & HANDLE_CHOSEN)
+				return hm_error(-EEXIST, "commit: another thread commits the unit at %#llx",
+						(unsigned long long)page_addr(v, page));
 			continue;
+		}
 		*missing += unit;
 		if (v->map[page])
 			hm_vmm_clear(p, page, unit);
@@ -378,20 +435,18 @@ static int order_here(struct pool *p, struct pool_stream *s, uint32_t page, uint
 	return err == -EAGAIN ? hm_error(-ENOMEM, "commit: the unit is in use") : err;
 }
 
-/* Units that are parked in [@page, @end) stay there, or may be taken again. */
-static void keep_here(struct pool *p, uint32_t page, uint32_t end, bool keep)
+/* Nobody takes units that are parked in [@page, @end). They are the last ones then. */
+static void keep_here(struct pool *p, uint32_t page, uint32_t end)
 {
 	struct vmm *v = vmm_of(p);
 
 	for (; page < end; page += unit_pages(p)) {
-		const struct mapping *a = mapping_at(v, v->map[page]);
+		const uint32_t m = v->map[page];
 
-		if (!v->map[page] || !a->parked)
+		if (!m || !mapping_at(v, m)->parked)
 			continue;
-		if (keep)
-			handle_at(v, a->handle)->flags |= HANDLE_CHOSEN;
-		else
-			handle_at(v, a->handle)->flags &= ~HANDLE_CHOSEN;
+		park(p, m, unpark(p, m));
+		handle_of_page(v, page)->flags |= HANDLE_CHOSEN;
 	}
 }
 
@@ -460,8 +515,8 @@ static int order_change(struct pool *p, struct pool_stream *s, const struct chan
 	return err == -EAGAIN ? hm_error(-ENOMEM, "commit: free memory is in use") : err;
 }
 
-/* Maps each at the next page of [@page, @end) that has no memory. */
-static int map_change(struct pool *p, struct change *c, uint32_t page)
+/* Maps each at the next page of @b from @page on that has no memory. */
+static int map_change(struct pool *p, struct change *c, const struct block *b, uint32_t page)
 {
 	struct vmm *v = vmm_of(p);
 	int err = 0;
@@ -475,6 +530,8 @@ static int map_change(struct pool *p, struct change *c, uint32_t page)
 		f->to = page;
 		err = f->block || f->parked ? hm_vmm_alias(p, f->handle, page) :
 			hm_vmm_map_handle(p, f->handle, page);
+		if (v->map[page])
+			mapping_at(v, v->map[page])->owner = block_id(p, b);
 		/* It is an alias that waits to be unmapped, and then released. */
 		if (err == -EUCLEAN && !f->block && !f->parked)
 			f->handle = 0;
@@ -526,67 +583,135 @@ static void finish(struct pool *p, const struct change *c)
 	}
 }
 
-/* Memory for @missing pages of [@page, @end), all or none. */
-static int fill(struct pool *p, struct pool_stream *s, uint32_t page, uint32_t end,
-		uint32_t missing, bool wait)
+/* Parks what @c mapped, for the commit. @uses has a use of each that is not new. */
+static void park_change(struct pool *p, const struct change *c, const uint32_t *uses)
+{
+	struct vmm *v = vmm_of(p);
+	size_t i;
+
+	for (i = 0; i < c->nr; i++) {
+		const uint32_t m = v->map[c->list[i].to];
+
+		park(p, m, uses[i]);
+		mapping_at(v, m)->fresh = !c->list[i].block && !c->list[i].parked;
+		handle_at(v, c->list[i].handle)->flags |= HANDLE_CHOSEN;
+	}
+}
+
+/* Uses until @pos of @s of all that is not new, or -ENOMEM and none. */
+static int make_uses(struct pool *p, const struct pool_stream *s, const struct change *c,
+		     uint64_t pos, uint32_t *uses)
+{
+	size_t i;
+	int err = 0;
+
+	for (i = 0; i < c->nr && !err; i++)
+		if (c->list[i].block || c->list[i].parked)
+			err = hm_vmm_use(p, s->s.index, pos, &uses[i]);
+	while (err && i--)
+		hm_uses_put(p, uses[i]);
+	return err;
+}
+
+/* Memory for @missing pages of @b, in [@page, @end), all or none. */
+static int fill(struct pool *p, struct pool_stream *s, const struct block *b, uint32_t page,
+		uint32_t missing, bool wait, uint64_t pos)
 {
 	struct change c = { .room = missing / unit_pages(p) };
+	uint32_t *uses;
 	char text[256];
 	int err;
 
 	hm_vmm_prepare(p, s, wait);
-	c.list = calloc(c.room, sizeof(*c.list));
+	c.list = calloc(c.room, sizeof(*c.list) + sizeof(*uses));
 	if (!c.list)
 		return hm_error(-ENOMEM, "commit: no host memory");
-	keep_here(p, page, end, true);
+	uses = (uint32_t *)(c.list + c.room);
 	err = choose(p, s, &c, wait);
 	if (!err)
 		err = create(p, &c);
 	if (!err)
 		err = order_change(p, s, &c);
 	if (!err)
-		err = hm_vmm_has_descriptors(p, c.nr);
+		err = hm_vmm_has_descriptors(p, 2 * c.nr);
 	if (!err)
-		err = map_change(p, &c, page);
+		err = map_change(p, &c, b, page);
+	if (!err)
+		err = make_uses(p, s, &c, pos, uses);
 	if (err) {
 		snprintf(text, sizeof(text), "%s", hetmem_last_error());
 		undo(p, &c);
 		hm_error(err, "%s", text);
 	} else {
 		finish(p, &c);
+		park_change(p, &c, uses);
 	}
-	keep_here(p, page, end, false);
 	free(c.list);
 	return err;
 }
 
-int hm_sparse_commit(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
-		     uint64_t to, enum hm_commit how)
+int hm_sparse_prepare(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
+		      uint64_t to, enum hm_commit how, uint64_t pos)
 {
 	struct vmm *v = vmm_of(p);
 	const uint32_t first = page_of(v, b->addr + from), end = page_of(v, b->addr + to - 1) + 1;
-	const uint32_t unit = unit_pages(p);
-	uint32_t page, missing;
+	uint32_t missing;
 	int err = look_at(p, first, end, &missing);
 
 	if (!err && missing && how == HM_COMMIT_HERE)
 		return -EAGAIN;
 	if (!err)
 		err = order_here(p, s, first, end);
-	if (!err && missing)
-		err = fill(p, s, first, end, missing, how == HM_COMMIT_ANY);
 	if (err)
 		return err;
-	for (page = first; page < end; page += unit)
-		if (mapping_at(v, v->map[page])->parked)
-			hm_uses_put(p, unpark(p, v->map[page]));
-	hm_vmm_set_apart(v, first, end - first, false);
-	__atomic_store_n(&b->right, b->right + (end - first) / unit, __ATOMIC_RELAXED);
-	return 0;
+	keep_here(p, first, end);
+	if (missing)
+		err = fill(p, s, b, first, missing, how == HM_COMMIT_ANY, pos);
+	if (err)
+		hm_sparse_cancel(p, b->addr + from, b->addr + to);
+	return err;
+}
+
+/* Whether a unit at @page was prepared for a commit. */
+static bool is_prepared(const struct vmm *v, uint32_t page)
+{
+	return v->map[page] && mapping_at(v, v->map[page])->parked &&
+	       handle_of_page(v, page)->flags & HANDLE_CHOSEN;
+}
+
+void hm_sparse_cancel(struct pool *p, uint64_t from, uint64_t to)
+{
+	struct vmm *v = vmm_of(p);
+	const uint32_t end = page_of(v, to - 1) + 1;
+	uint32_t page;
+
+	for (page = page_of(v, from); page < end; page += unit_pages(p)) {
+		if (!is_prepared(v, page))
+			continue;
+		handle_of_page(v, page)->flags &= ~HANDLE_CHOSEN;
+		if (mapping_at(v, v->map[page])->fresh && !(handle_of_page(v, page)->flags & NOT_NOW))
+			release_unit(p, v->map[page]);
+	}
+}
+
+int hm_sparse_commit(struct pool *p, struct block *b, uint64_t from, uint64_t to)
+{
+	struct vmm *v = vmm_of(p);
+	const uint32_t first = page_of(v, b->addr + from), end = page_of(v, b->addr + to - 1) + 1;
+	const uint32_t unit = unit_pages(p);
+	uint32_t page;
+
+	for (page = first; page < end && is_prepared(v, page); page += unit) {
+		handle_of_page(v, page)->flags &= ~HANDLE_CHOSEN;
+		hm_uses_put(p, unpark(p, v->map[page]));
+	}
+	hm_vmm_set_apart(v, first, page - first, false);
+	__atomic_store_n(&b->right, b->right + (page - first) / unit, __ATOMIC_RELAXED);
+	return page < end ? hm_error(-EINVAL, "commit: another thread freed the block") : 0;
 }
 
 int hm_sparse_decommit(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
-		       uint64_t to, uint64_t pos)
+		       uint64_t to, uint64_t pos, bool keep)
 {
 	struct vmm *v = vmm_of(p);
 	const uint32_t first = page_of(v, b->addr + from), end = page_of(v, b->addr + to - 1) + 1;
@@ -601,7 +726,10 @@ int hm_sparse_decommit(struct pool *p, struct pool_stream *s, struct block *b, u
 	for (page = first; page < end; page += unit) {
 		hm_vmm_use(p, s->s.index, pos, &uses);
 		park(p, v->map[page], uses);
+		if (keep)
+			handle_of_page(v, page)->flags |= HANDLE_CHOSEN;
 	}
+	hm_vmm_set_apart(v, first, end - first, true);
 	__atomic_store_n(&b->right, b->right - (end - first) / unit, __ATOMIC_RELAXED);
 	return 0;
 }
@@ -609,8 +737,8 @@ int hm_sparse_decommit(struct pool *p, struct pool_stream *s, struct block *b, u
 bool hm_sparse_drop(struct pool *p, struct block *b)
 {
 	struct vmm *v = vmm_of(p);
-	const uint32_t end = page_of(v, block_end(b) - 1) + 1;
-	uint32_t page = page_of(v, b->addr), uses;
+	const uint32_t end = end_page(v, b);
+	uint32_t page = first_page(v, b), uses;
 
 	for (;; page += unit_pages(p)) {
 		page = hm_vmm_find_apart(v, page, end, false);
@@ -619,12 +747,13 @@ bool hm_sparse_drop(struct pool *p, struct block *b)
 		if (hm_vmm_use(p, b->stream, b->pos, &uses))
 			return false;
 		park(p, v->map[page], uses);
+		hm_vmm_set_apart(v, page, unit_pages(p), true);
 		hm_pool_step(p, UNIT_WORK);
 	}
 	v->sparse->addresses -= block_bytes(b);
-	b->right = v->sparse->idle;
-	v->sparse->idle = block_id(p, b);
-	if (!is_mapped(v, b))
-		sweep_idle(p);
+	if (hm_vmm_is_mapped(v, first_page(v, b), end_page(v, b)))
+		add_idle(p, b);
+	else
+		delete_block(p, b);
 	return true;
 }

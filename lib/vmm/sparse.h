@@ -7,22 +7,30 @@
 
 #include "vmm/vmm_impl.h"
 
+#define IDLE_LISTS	1024
+
 /**
  * struct hm_sparse - what a pool has for sparse blocks
- * @holes, @nr_holes: tree of the pages that are of no block
+ * @holes, @nr_holes: tree of the pages that are of no block; @unmapped: of those without a
+ *	mapping
  * @bytes: of the reservation; @end: pages before this one were used
  * @first, @last: list of parked mappings, oldest first; @nr: their pages
- * @idle: list of freed blocks that keep their addresses while units are mapped there
+ * @trim: of them: where a trim goes on
+ * @idle: by size: lists of freed blocks that keep their addresses while units are mapped there
  * @addresses: bytes of live blocks
+ *
+ * A mapping there has the block as its @owner. A mapping is @fresh if a commit that is under
+ * way made its memory.
  */
 struct hm_sparse {
-	struct hole_node *holes;
+	struct hole_node *holes, *unmapped;
 	uint32_t nr_holes;
 	uint64_t bytes;
 	uint32_t end;
 	uint32_t first, last;
 	uint64_t nr;
-	uint32_t idle;
+	uint32_t trim;
+	uint32_t idle[IDLE_LISTS];
 	uint64_t addresses;
 };
 
@@ -50,10 +58,12 @@ uint64_t hm_vmm_share_of_addresses(unsigned int part);
 /* sparse.c: as in struct source. */
 
 int hm_sparse_alloc(struct pool *p, struct pool_stream *s, uint64_t bytes, struct block **b);
-int hm_sparse_commit(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
-		     uint64_t to, enum hm_commit how);
+int hm_sparse_prepare(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
+		      uint64_t to, enum hm_commit how, uint64_t pos);
+int hm_sparse_commit(struct pool *p, struct block *b, uint64_t from, uint64_t to);
+void hm_sparse_cancel(struct pool *p, uint64_t from, uint64_t to);
 int hm_sparse_decommit(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
-		       uint64_t to, uint64_t pos);
+		       uint64_t to, uint64_t pos, bool keep);
 /* Parks all units of the BUSY block @b, which was freed. false: no memory, try again. */
 bool hm_sparse_drop(struct pool *p, struct block *b);
 
@@ -68,8 +78,13 @@ void hm_sparse_collect(struct pool *p, const struct pool_stream *s, bool wait, u
 int hm_sparse_order(struct pool *p, struct pool_stream *s, const struct vmm_free *f, bool *waits);
 /* The alias of @f at @f->to becomes its active mapping. The sparse block has an alias. */
 void hm_sparse_take(struct pool *p, const struct vmm_free *f);
-/* Gives back complete parked units, oldest first, until at most @keep bytes are held. */
-void hm_sparse_trim(struct pool *p, uint64_t keep);
+/*
+ * Gives back complete parked units, oldest first, until at most @keep bytes are held. @pauses:
+ * releases the lock in between. Otherwise it looks at some of the units only.
+ */
+void hm_sparse_trim(struct pool *p, uint64_t keep, bool pauses);
+/* A mapping at addresses of the sparse block @owner (0: of none) is gone. */
+void hm_sparse_unmapped(struct pool *p, uint32_t owner);
 /* Pages of parked units. */
 static inline uint64_t hm_sparse_parked(const struct vmm *v)
 {

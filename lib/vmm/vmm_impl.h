@@ -29,7 +29,7 @@
 #define HANDLE_HOST	64	/* spilled: host memory */
 #define HANDLE_TORN	128	/* a move could not map it: it has memory and addresses */
 #define HANDLE_MOVES	256	/* its contents are being copied */
-#define HANDLE_CHOSEN	512	/* a parked unit that a commit is about to take */
+#define HANDLE_CHOSEN	512	/* a parked unit that a commit takes: nobody else does */
 
 /**
  * struct handle - memory
@@ -63,7 +63,7 @@ struct handle {
  * @handle, @page: of which, and the first
  * @half: no access was given, and the driver did not unmap it. An alias that is never
  *	used, only unmapped; or the mapping of a handle that is asleep.
- * @parked: of a sparse block that gave it back, see sparse.c; @uses, @next, @prev likewise
+ * @parked, @fresh, @owner: of a sparse block, see sparse.h; parked: @uses, @next, @prev likewise
  * @uses: alias: what must be complete before it can be unmapped
  * @next, @prev: alias: in the list, oldest first
  * @same_next, @same_prev: alias: in the list of its handle
@@ -71,8 +71,8 @@ struct handle {
 struct mapping {
 	uint32_t handle;
 	uint32_t page;
-	bool half;
-	bool parked;
+	bool half, parked, fresh;
+	uint32_t owner;
 	uint32_t uses;
 	uint32_t next, prev;
 	uint32_t same_next, same_prev;

@@ -65,7 +65,8 @@ static void basic(void)
 	hetmem_trim(res, 0, NULL);
 	is(held(res), 0, "nothing is left");
 	is(device_used(), 0, "the driver agrees");
-	is(hetmem_resource_destroy(res), 0, "destroyed");
+	is(get_sparse(res, 1 << 29) == p, 1, "and the addresses serve a block of another size");
+	is(hetmem_resource_destroy(res), 1, "destroyed");
 }
 
 /* ThreadSanitizer leaves a program few addresses. */
@@ -201,11 +202,58 @@ static void each_call(const char *undo)
 	}
 }
 
+/* A commit of many units lets go of the lock in between. It is all or nothing, too. */
+static void pieces(void)
+{
+	static const char *const rules[] = {
+		"cuMemCreate:70=CUDA_ERROR_UNKNOWN", "cuMemMap:75=CUDA_ERROR_UNKNOWN",
+		"cuMemSetAccess:90=CUDA_ERROR_UNKNOWN", "cuMemSetAccess:90=CUDA_ERROR_UNKNOWN,cuMemUnmap:1",
+		"cuMemCreate:70=CUDA_ERROR_UNKNOWN,cuMemRelease:3",
+	};
+	struct hetmem_resource *res = make("pool(vmm,wait=0s)");
+	char *p = get_sparse(res, 100 * GRANULE);
+	struct hetmem_extent e[2];
+	size_t before;
+	unsigned int i;
+	int err;
+
+	need(!hetmem_commit(res, p, 40 * GRANULE, 3 * GRANULE, NULL), "commit: %s", hetmem_last_error());
+	is(hetmem_commit(res, p, 0, 100 * GRANULE, NULL), -EEXIST, "units that are committed");
+	is(held(res), 3 * GRANULE, "nothing was made for the others");
+	is(hetmem_decommit(res, p, 0, 100 * GRANULE, NULL), -ENOENT, "units that are not");
+	is(hetmem_committed(res, p, e, 2), 1, "all or nothing");
+	need(!hetmem_decommit(res, p, 40 * GRANULE, 3 * GRANULE, NULL), "decommit");
+	before = held(res);
+	for (i = 0; i < sizeof(rules) / sizeof(*rules); i++) {
+		soft_rules(rules[i], NULL);
+		err = hetmem_commit(res, p, 0, 100 * GRANULE, NULL);
+		soft_rules(NULL, NULL);
+		ok(err < 0, "%s: %d: %s", rules[i], err, hetmem_last_error());
+		hetmem_poll(res);
+		is(held(res), before, "%s: held", rules[i]);
+		is(stats(res).requested, 0, "%s: requested", rules[i]);
+		is(hetmem_committed(res, p, e, 2), 0, "%s: nothing is committed", rules[i]);
+	}
+	is(hetmem_commit(res, p, 0, 100 * GRANULE, NULL), 0, "all: %s", hetmem_last_error());
+	is(stats(res).requested, 100 * GRANULE, "requested");
+	memset(p, 9, 100 * GRANULE);
+	is(hetmem_decommit(res, p, GRANULE, 99 * GRANULE, NULL), 0, "nearly all");
+	is(stats(res).requested, GRANULE, "one is left");
+	is(hetmem_commit(res, p, 50 * GRANULE, GRANULE, NULL), 0, "others can be committed again");
+	ok(all_bytes(p, 9, GRANULE), "contents stay");
+	hetmem_free(res, p, 0, NULL);
+	hetmem_trim(res, 0, NULL);
+	is(held(res), 0, "nothing is left");
+	is(device_used(), 0, "the driver agrees");
+	is(hetmem_resource_destroy(res), 0, "destroyed");
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_MEMORY", "1G", 1);
 	open_soft("");
 	basic();
+	pieces();
 	many();
 	each_call("");
 	each_call(",cuMemUnmap:1");
