@@ -124,6 +124,15 @@ static struct block *find(struct pool *p, struct pool_stream *s, const struct hm
 	return *err ? NULL : b;
 }
 
+/* Check mode knows the bytes that were asked for: those after them are nobody's. */
+static void clip(const struct block *b, struct hm_ctl_shrink *arg)
+{
+	const uint64_t asked = block_bytes(b) - b->slack;
+
+	if (arg->offset + arg->length > asked)
+		arg->length = asked - arg->offset;
+}
+
 /* Counts what is requested of @s: @bytes more, or less. */
 static void count(struct pool *p, struct pool_stream *s, uint64_t bytes, bool more)
 {
@@ -239,6 +248,7 @@ static int commit_attempt(struct pool *p, struct pool_stream *s, void *data)
 	b = find(p, s, arg, &end, &err);
 	if (!b)
 		return err;
+	clip(b, arg);
 	addr = b->addr;
 	/* First, since it can fail. A use that is recorded in vain does no harm. */
 	err = hm_pool_use(p, b, s);
@@ -326,6 +336,7 @@ static int decommit(struct pool *p, struct pool_stream *s, struct hm_ctl_shrink 
 	b = find(p, s, arg, &to, &err);
 	if (!b)
 		return err;
+	clip(b, arg);
 	addr = b->addr;
 	stream_lock(s);
 	if (s->s.index)
