@@ -114,6 +114,7 @@ static const struct {
 	{ "exhaustion", test_exhaustion },
 	{ "fork", test_fork },
 	{ "trim", test_trim },
+	{ "sparse blocks", test_sparse },
 	{ "destroy with live blocks", test_destroy },
 };
 

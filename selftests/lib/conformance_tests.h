@@ -516,6 +516,68 @@ static void test_trim(void)
 	same(hetmem_resource_stats(res, &stats), 0);
 }
 
+/* The smallest unit that can be committed, or 0. The block has it then. */
+static size_t unit_of(void *p, hetmem_stream s)
+{
+	const size_t least = 2 * MB;
+	size_t unit;
+
+	for (unit = least; unit <= 2 * least; unit += least)
+		if (!hetmem_commit(res, p, 0, unit, s))
+			return unit;
+	return 0;
+}
+
+/* Addresses first, then memory: on two streams, all or nothing. Others refuse, with a reason. */
+static void test_sparse(void)
+{
+	const bool has = !strncmp(row->spec, "pool(vmm", 8) && !strstr(row->spec, "comm=on") &&
+		!strstr(row->spec, "export=");
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = 1024 * MB, .flags = HETMEM_ALLOC_SPARSE,
+		.stream = stream_of(0),
+	};
+	struct hetmem_resource_stats before = { .size = sizeof(before) }, stats = before;
+	struct hetmem_extent e[2];
+	size_t unit;
+	char *p = NULL;
+	int err;
+
+	same(hetmem_resource_stats(res, &before), 0);
+	err = hetmem_alloc_with(res, &params, (void **)&p);
+	if (err) {
+		same(err, -EOPNOTSUPP);
+		expect(!p && !has && hetmem_last_error()[0]);
+		return;
+	}
+	unit = unit_of(p, stream_of(0));
+	if (!expect(unit == (strstr(row->spec, "unit=4M") ? 4 * MB : 2 * MB)))
+		return;
+	fill(p, unit, 1, stream_of(0));
+	same(hetmem_commit(res, p, 512 * MB, unit, stream_of(1)), 0);
+	fill(p + 512 * MB, unit, 2, stream_of(1));
+	same(hetmem_commit(res, p, 512 * MB, 2 * unit, stream_of(0)), -EEXIST);
+	same(hetmem_decommit(res, p, 0, 2 * unit, stream_of(0)), -ENOENT);
+	same(hetmem_commit(res, p, unit / 2, unit, stream_of(0)), -EINVAL);
+	same(hetmem_committed(res, p, e, 2), 2);
+	expect(e[0].offset == 0 && e[0].length == unit && e[1].offset == 512 * MB &&
+	       e[1].length == unit);
+	expect(holds(p, unit, 1, stream_of(0)) && holds(p + 512 * MB, unit, 2, stream_of(1)));
+	same(hetmem_resource_stats(res, &stats), 0);
+	same(stats.requested, before.requested + 2 * unit);
+	same(stats.addresses, before.addresses + params.bytes);
+	same(hetmem_decommit(res, p, 0, unit, stream_of(0)), 0);
+	/* The memory of the first unit serves another one, on another stream. */
+	same(hetmem_commit(res, p, 8 * unit, unit, stream_of(1)), 0);
+	fill(p + 8 * unit, unit, 3, stream_of(1));
+	expect(holds(p + 8 * unit, unit, 3, stream_of(1)) &&
+	       holds(p + 512 * MB, unit, 2, stream_of(1)));
+	same(hetmem_free(res, p, params.bytes, stream_of(1)), 0);
+	same(hetmem_resource_stats(res, &stats), 0);
+	same(stats.requested, before.requested);
+	same(stats.live, before.live);
+}
+
 /* With live blocks: they are counted and gone. */
 static void test_destroy(void)
 {

@@ -42,6 +42,7 @@ static const struct row rows[] = {
 	{ "pool(vmm)", 0, 0 },
 	{ "pool(vmm,streams=retired)", 0, 0 },
 	{ "pool(vmm,handle=2M)", 0, 0 },
+	{ "pool(vmm,unit=4M)", 0, 0 },
 	{ "pool(vmm,comm=on)", 0, 0 },
 	{ "pool(vmm(export=fd))", 0, 0 },
 	{ "pool(vmm,max=24M,wait=100ms)", 0, 0 },

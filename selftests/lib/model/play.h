@@ -308,7 +308,7 @@ static void op_trim(const struct op *op)
 static void op_retire(const struct op *op)
 {
 	const unsigned int s = op->stream;
-	unsigned int i;
+	unsigned int i, u;
 	int err;
 
 	if (on_cpu() || s >= MODEL_STREAMS || captures[s].state != NO_CAPTURE ||
@@ -331,6 +331,9 @@ static void op_retire(const struct op *op)
 			slots[i].home = MODEL_HOST;
 			slots[i].orphan = true;
 		}
+		for (u = 0; u < MODEL_UNITS; u++)
+			if (sparse[i].by[u] == s)
+				sparse[i].by[u] = MODEL_HOST;
 	}
 	for (i = 1; i <= MODEL_PRIVATE; i++) {
 		hetmem_checkpoint_free(checkpoints[i].made);
@@ -338,6 +341,16 @@ static void op_retire(const struct op *op)
 	}
 	driver_must(drv->cuStreamDestroy(streams[s]));
 	driver_must(drv->cuStreamCreate(&streams[s], CU_STREAM_NON_BLOCKING));
+}
+
+static size_t committed(const struct sparse *b)
+{
+	size_t bytes = 0;
+	unsigned int u;
+
+	for (u = 0; u < b->units; u++)
+		bytes += b->has[u] ? b->unit : 0;
+	return bytes;
 }
 
 struct walked {
@@ -355,10 +368,19 @@ static int walk_block(void *data, const struct hetmem_walk_segment *segment,
 	must(p >= (uintptr_t)segment->base &&
 	     p + block->bytes <= (uintptr_t)segment->base + segment->bytes, "walk",
 	     "%p is not in its segment", block->ptr);
+	/* With threads the slots change under this. */
+	if (program.threads > 1)
+		return 0;
+	for (i = 0; i < MODEL_SLOTS; i++)
+		if (sparse[i].p && p == (uintptr_t)sparse[i].p) {
+			must(block->requested == committed(&sparse[i]) &&
+			     block->state == HETMEM_BLOCK_LIVE, "walk", "%p: %zu bytes committed, state %d",
+			     block->ptr, block->requested, block->state);
+			return 0;
+		}
 	must((block->state == HETMEM_BLOCK_LIVE) == (block->requested != 0), "walk",
 	     "%p: %zu bytes requested, state %d", block->ptr, block->requested, block->state);
-	/* With threads the slots change under this. */
-	if (block->state != HETMEM_BLOCK_LIVE || program.threads > 1)
+	if (block->state != HETMEM_BLOCK_LIVE)
 		return 0;
 	for (i = 0; i < MODEL_SLOTS; i++) {
 		const uintptr_t at = (uintptr_t)slots[i].p;
@@ -534,7 +556,7 @@ static void op_bad(const struct op *op)
 		freed = last_freed;
 		if (program.threads > 1 || !freed)
 			break;
-		for (i = 0; i < MODEL_SLOTS; i++)
+		for (i = 0; i < 2 * MODEL_SLOTS; i++)
 			if ((uintptr_t)freed >= ranges[i].start &&
 			    (uintptr_t)freed < ranges[i].end)
 				return;
@@ -584,13 +606,12 @@ static void op_sleep(const struct op *op)
 	must(!err || injected || err == -EOPNOTSUPP || err == -EBUSY || err == -ENOMEM, "errno",
 	     "sleep: %d", err);
 	must(injected || all_or_nothing(err, &before), "all or nothing", "sleep: %d", err);
-	if (!err && flags == HETMEM_SLEEP_DISCARD && !asleep)
-		for (i = 0; i < MODEL_SLOTS; i++)
-			slots[i].written = 0;
 	/* A failed one may have begun. */
-	if (err && flags == HETMEM_SLEEP_DISCARD && !asleep && injected)
-		for (i = 0; i < MODEL_SLOTS; i++)
-			slots[i].written = 0;
+	for (i = 0; i < MODEL_SLOTS && flags == HETMEM_SLEEP_DISCARD && !asleep &&
+	     (!err || injected); i++) {
+		slots[i].written = 0;
+		memset(sparse[i].value, 0, sizeof(sparse[i].value));
+	}
 	if (err && !asleep && injected)
 		wake();
 	else
@@ -645,6 +666,174 @@ static void op_spill(const struct op *op)
 static void op_fetch(const struct op *op)
 {
 	move(op, false);
+}
+
+/* Whole, except for the last one of a size that was rounded up. */
+static size_t bytes_of_unit(const struct sparse *b, unsigned int u)
+{
+	return (u + 1) * b->unit > b->size ? b->size - u * b->unit : b->unit;
+}
+
+/* The bytes of units [@from, @to) are what was written last. */
+static void verify_units(const struct sparse *b, unsigned int from, unsigned int to)
+{
+	static __thread unsigned char copy[4 << 20];
+	unsigned int u;
+	size_t at, size;
+
+	for (u = from; u < to; u++) {
+		if (!b->has[u] || !b->value[u])
+			continue;
+		order(MODEL_HOST, b->by[u]);
+		size = bytes_of_unit(b, u);
+		driver_must(drv->cuMemcpyAsync((uintptr_t)copy, (uintptr_t)b->p + u * b->unit, size, aux));
+		driver_must(drv->cuStreamSynchronize(aux));
+		at = wrong_at(copy, size, b->value[u]);
+		must(at == size, "contents", "unit %u of %p, at %zu", u, b->p, at);
+	}
+}
+
+/* hetmem_committed() lists what the model has. */
+static void check_list(const struct sparse *b)
+{
+	struct hetmem_extent e[MODEL_UNITS];
+	ssize_t n = hetmem_committed(res, b->p, e, MODEL_UNITS), i;
+	unsigned int u = 0;
+	size_t bytes = 0;
+
+	must(n >= 0, "committed", "%zd", n);
+	for (i = 0; i < n; i++) {
+		must(e[i].offset % b->unit == 0 && e[i].length && e[i].length % b->unit == 0 &&
+		     (!i || e[i].offset > e[i - 1].offset + e[i - 1].length), "committed",
+		     "range %zd at %zu", i, e[i].offset);
+		for (u = e[i].offset / b->unit; u < (e[i].offset + e[i].length) / b->unit; u++)
+			must(u < b->units && b->has[u], "committed", "unit %u is not", u);
+		bytes += e[i].length;
+	}
+	must(bytes == committed(b), "committed", "%zu bytes, not %zu", bytes, committed(b));
+}
+
+/* Whether the resource has sparse blocks for sure. */
+static bool has_sparse(void)
+{
+	return !strncmp(row.spec, "pool(vmm", 8) && !has("export=") && !has("comm=");
+}
+
+/* Addresses are allocated, or freed with all of their units. */
+static void op_sparse(const struct op *op)
+{
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params), .flags = HETMEM_ALLOC_SPARSE, .stream = handle_of(op->stream),
+	};
+	const size_t unit = has("unit=4M") ? 4 << 20 : 2 << 20;
+	const unsigned int units = 1 + op->x % MODEL_UNITS;
+	struct sparse *b = &sparse[op->slot];
+	unsigned int u;
+	void *p = NULL;
+	int err;
+
+	if (any_capturing())
+		return;
+	if (b->p) {
+		if (!asleep)
+			verify_units(b, 0, b->units);
+		for (u = 0; u < b->units; u++)
+			if (b->has[u])
+				order(op->stream, b->by[u]);
+		place_drop(MODEL_SLOTS + op->slot);
+		err = LIB(hetmem_free(res, b->p, op->x % 2 ? b->size : 0, params.stream));
+		must(!err || injected, "free", "of a sparse block: %d", err);
+		if (err)
+			err = hetmem_free(res, b->p, b->size, params.stream);
+		must(!err, "free", "again, of a sparse block: %d", err);
+		__atomic_sub_fetch(&nr_live, 1, __ATOMIC_RELAXED);
+		__atomic_sub_fetch(&nr_requested, committed(b), __ATOMIC_RELAXED);
+		__atomic_add_fetch(&nr_frees, 1, __ATOMIC_RELAXED);
+		memset(b, 0, sizeof(*b));
+		return;
+	}
+	/* A size that is no multiple of the unit is rounded up. */
+	params.bytes = units * unit - op->x % 3 * 1000;
+	err = LIB(hetmem_alloc_with(res, &params, &p));
+	if (err) {
+		must(injected || err == -ENOMEM || (err == -EBUSY && asleep) ||
+		     (err == -EOPNOTSUPP && !has_sparse()), "errno", "sparse: %d", err);
+		must(!p, "all or nothing", "sparse: %d", err);
+		return;
+	}
+	*b = (struct sparse){ .p = p, .size = params.bytes, .unit = unit, .units = units };
+	place_range(MODEL_SLOTS + op->slot, p, units * unit);
+	__atomic_add_fetch(&nr_live, 1, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&nr_allocs, 1, __ATOMIC_RELAXED);
+	check_list(b);
+}
+
+/* Chooses a range of units of @b. */
+static void choose_units(const struct op *op, const struct sparse *b, unsigned int *from,
+			 unsigned int *to)
+{
+	*from = op->x % b->units;
+	*to = *from + 1 + op->x / 16 % (op->x % 2 ? b->units - *from : 1);
+}
+
+static void op_commit(const struct op *op)
+{
+	struct sparse *b = &sparse[op->slot];
+	const unsigned int s = op->stream;
+	unsigned int from, to, u, there = 0;
+	int err;
+
+	if (!b->p || any_capturing())
+		return;
+	choose_units(op, b, &from, &to);
+	for (u = from; u < to; u++)
+		there += b->has[u];
+	err = LIB(hetmem_commit(res, b->p, from * b->unit, (to - from) * b->unit, handle_of(s)));
+	must(injected || err != -EBUSY || asleep, "errno", "commit: %d", err);
+	must(injected || !err || err == -ENOMEM || err == -EBUSY || (err == -EEXIST && there), "errno",
+	     "commit: %d", err);
+	must(err || !there, "commit", "%u units twice", there);
+	must(injected || there || err != -ENOMEM || !must_fit((to - from) * b->unit), "fits",
+	     "%u units", to - from);
+	for (u = from; u < to && !err; u++) {
+		b->has[u] = true;
+		b->by[u] = s;
+		b->value[u] = new_value();
+		write_pattern(b->p + u * b->unit, bytes_of_unit(b, u), b->value[u], worker_of(s));
+	}
+	if (!err && s == MODEL_HOST)
+		driver_must(drv->cuStreamSynchronize(aux));
+	if (!err)
+		__atomic_add_fetch(&nr_requested, (to - from) * b->unit, __ATOMIC_RELAXED);
+	check_list(b);
+}
+
+static void op_decommit(const struct op *op)
+{
+	struct sparse *b = &sparse[op->slot];
+	unsigned int from, to, u, there = 0;
+	int err;
+
+	if (!b->p || any_capturing())
+		return;
+	choose_units(op, b, &from, &to);
+	if (!asleep && op->x / 256 % 2)
+		verify_units(b, from, to);
+	for (u = from; u < to; u++) {
+		there += b->has[u];
+		if (b->has[u])
+			order(op->stream, b->by[u]);
+	}
+	err = LIB(hetmem_decommit(res, b->p, from * b->unit, (to - from) * b->unit,
+				  handle_of(op->stream)));
+	must(!err || injected || (err == -EBUSY && asleep) || (err == -ENOENT && there < to - from),
+	     "errno", "decommit: %d", err);
+	must(err || there == to - from, "decommit", "%u units of %u", there, to - from);
+	for (u = from; u < to && !err; u++)
+		b->has[u] = false;
+	if (!err)
+		__atomic_sub_fetch(&nr_requested, (to - from) * b->unit, __ATOMIC_RELAXED);
+	check_list(b);
 }
 
 static void op_priority(const struct op *op)
@@ -1057,10 +1246,12 @@ static void one_step(const struct op *op, unsigned int nr)
 static unsigned int streams_of(const struct op *op)
 {
 	const struct block *b = &slots[op->slot];
-	unsigned int mask = 1U << op->stream | 1U << op->other;
+	unsigned int mask = 1U << op->stream | 1U << op->other, u;
 
 	if (b->p)
 		mask |= 1U << b->home | b->mask;
+	for (u = 0; u < sparse[op->slot].units; u++)
+		mask |= 1U << sparse[op->slot].by[u];
 	return mask;
 }
 
@@ -1180,6 +1371,9 @@ static void finish(unsigned int left)
 		}
 		op_free(&(struct op){ .slot = i });
 	}
+	for (i = 0; i < MODEL_SLOTS; i++)
+		if (sparse[i].p)
+			op_sparse(&(struct op){ .slot = i, .x = i });
 	for (i = 1; i <= MODEL_PRIVATE; i++) {
 		while (retained[i])
 			release(i, 0);
@@ -1239,6 +1433,7 @@ static void play(int fd)
 		if (!strcmp(rows[i].spec, program.row))
 			row = rows[i];
 	memset(slots, 0, sizeof(slots));
+	memset(sparse, 0, sizeof(sparse));
 	memset(ranges, 0, sizeof(ranges));
 	memset(captures, 0, sizeof(captures));
 	memset(retained, 0, sizeof(retained));

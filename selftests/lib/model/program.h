@@ -56,6 +56,9 @@ X(sleep, 7, 0)				\
 X(wake, 7, 0)				\
 X(spill, 24, 1)				\
 X(fetch, 16, 1)				\
+X(sparse, 10, 1)			\
+X(commit, 30, 1)			\
+X(decommit, 26, 1)			\
 X(priority, 5, 1)			\
 X(access, 3, 1)				\
 X(retain, 10, 0)			\

@@ -39,6 +39,23 @@ struct block {
 	bool orphan, movable, keep, moving, recorded, exported, comm;
 };
 
+/* Units of a sparse block, at most: more memory than there is, of all slots. */
+#define MODEL_UNITS	12
+
+/**
+ * struct sparse - a live sparse block, beside the block of its slot
+ * @units: of @unit bytes
+ * @has: by unit: it is committed; @value: its pattern, 0: none; @by: the stream that used it last
+ */
+struct sparse {
+	unsigned char *p;
+	size_t size, unit;
+	unsigned int units;
+	bool has[MODEL_UNITS];
+	uint32_t value[MODEL_UNITS];
+	unsigned int by[MODEL_UNITS];
+};
+
 enum { NO_CAPTURE, CAPTURING, CAPTURED };
 
 struct capture {
@@ -67,7 +84,9 @@ static struct program program;
 static struct row row;
 
 static struct block slots[MODEL_SLOTS];
-static struct { uintptr_t start, end; } ranges[MODEL_SLOTS];
+static struct sparse sparse[MODEL_SLOTS];
+/* Of the blocks, then of the sparse blocks. */
+static struct { uintptr_t start, end; } ranges[2 * MODEL_SLOTS];
 static pthread_mutex_t places = PTHREAD_MUTEX_INITIALIZER;
 static pthread_rwlock_t world = PTHREAD_RWLOCK_INITIALIZER;
 static CUstream streams[MODEL_ALL];
@@ -295,20 +314,24 @@ static uint32_t new_value(void)
 }
 
 /* Enters the range of slot @i: it overlaps no other live block. */
-static void place_add(unsigned int i)
+static void place_range(unsigned int i, const void *p, size_t size)
 {
-	const uintptr_t start = (uintptr_t)slots[i].p;
-	const uintptr_t end = start + (slots[i].size ? slots[i].size : 1);
+	const uintptr_t start = (uintptr_t)p, end = start + (size ? size : 1);
 	unsigned int k;
 
 	pthread_mutex_lock(&places);
-	for (k = 0; k < MODEL_SLOTS; k++)
+	for (k = 0; k < 2 * MODEL_SLOTS; k++)
 		must(k == i || !ranges[k].end || end <= ranges[k].start || ranges[k].end <= start,
 		     "overlap", "slots %u and %u: %#" PRIxPTR " to %#" PRIxPTR " and %#" PRIxPTR
 		     " to %#" PRIxPTR, i, k, start, end, ranges[k].start, ranges[k].end);
 	ranges[i].start = start;
 	ranges[i].end = end;
 	pthread_mutex_unlock(&places);
+}
+
+static void place_add(unsigned int i)
+{
+	place_range(i, slots[i].p, slots[i].size);
 }
 
 static void place_drop(unsigned int i)
