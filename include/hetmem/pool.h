@@ -288,6 +288,21 @@ int hetmem_commit(struct hetmem_resource *res, void *ptr, size_t offset, size_t 
 int hetmem_decommit(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
 		    hetmem_stream stream);
 
+/*
+ * hetmem_commit() with @flags, for tasks that share less memory than they have addresses. With
+ * HETMEM_COMMIT_WAIT the stream waits and the host does not. Units whose decommit is enqueued on
+ * another stream count as memory, and so do freed blocks: @stream is ordered after their last
+ * use. HETMEM_STREAM_HOST is not ordered: it gets memory whose last use is complete. Errors with
+ * HETMEM_COMMIT_WAIT, beside those of hetmem_commit():
+ * -EINVAL: @flags has other bits;
+ * -EAGAIN: too little memory is free or decommitted; try again after a decommit;
+ * -ENOMEM: @length is beyond max= of the pool, or beyond what a limit() leaves.
+ */
+#define HETMEM_COMMIT_WAIT	(1U << 0)	/* on the stream, not on the host */
+
+int hetmem_commit_with(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
+		       unsigned int flags, hetmem_stream stream);
+
 /**
  * struct hetmem_extent - a committed range of a sparse block
  * @offset: bytes from the start of the block

@@ -273,11 +273,19 @@ static int change_units(struct hetmem_resource *res, const char *name,
 int hetmem_commit(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
 		  hetmem_stream stream)
 {
+	return hetmem_commit_with(res, ptr, offset, length, 0, stream);
+}
+
+int hetmem_commit_with(struct hetmem_resource *res, void *ptr, size_t offset, size_t length,
+		       unsigned int flags, hetmem_stream stream)
+{
 	struct hm_ctl_shrink arg = {
 		.what = HM_PART_COMMIT, .ptr = ptr, .offset = offset, .length = length,
-		.stream = stream,
+		.stream = stream, .flags = flags,
 	};
 
+	if (flags & ~HETMEM_COMMIT_WAIT)
+		return hm_error(-EINVAL, "commit: unknown flags %#x", flags);
 	return change_units(res, "commit", &arg);
 }
 

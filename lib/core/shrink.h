@@ -18,6 +18,7 @@ enum hm_part {
 
 /**
  * struct hm_ctl_shrink - a part of a block
+ * @flags: of hetmem_commit_with()
  * @counted: out: by how many bytes a commit or decommit changed the requested ones
  * @extents, @nr: HM_PART_COMMITTED: room, and for how many; out: how many there are
  */
@@ -27,6 +28,7 @@ struct hm_ctl_shrink {
 	size_t offset;
 	size_t length;
 	hetmem_stream stream;
+	unsigned int flags;
 	size_t counted;
 	struct hetmem_extent *extents;
 	size_t nr;

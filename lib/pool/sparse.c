@@ -386,6 +386,19 @@ static int list_committed(struct pool *p, struct hm_ctl_shrink *arg)
 	return err;
 }
 
+/* HETMEM_COMMIT_WAIT: the host waits for nothing. */
+static int commit_now(struct pool *p, struct pool_stream *s, struct hm_ctl_shrink *arg)
+{
+	int err;
+
+	s->pins++;
+	err = commit_attempt(p, s, arg);
+	s->pins--;
+	if (err == -ENOMEM && (!p->opt.max || arg->length <= p->opt.max))
+		return hm_error(-EAGAIN, "commit: too little memory is free or decommitted: try again after a decommit");
+	return err;
+}
+
 int hm_pool_commit(struct pool *p, struct hm_ctl_shrink *arg)
 {
 	const bool more = arg->what == HM_PART_COMMIT;
@@ -399,8 +412,12 @@ int hm_pool_commit(struct pool *p, struct hm_ctl_shrink *arg)
 	err = hm_pool_lock_stream(p, arg->stream, &s);
 	if (err)
 		return err;
-	err = more ? attempt(p, s, commit_attempt, arg, "commit of", arg->length) :
-		decommit(p, s, arg);
+	if (!more)
+		err = decommit(p, s, arg);
+	else if (arg->flags & HETMEM_COMMIT_WAIT)
+		err = commit_now(p, s, arg);
+	else
+		err = attempt(p, s, commit_attempt, arg, "commit of", arg->length);
 	p->failed += err == -ENOMEM;
 	hm_pool_show(p);
 	pthread_mutex_unlock(&p->lock);

@@ -358,14 +358,27 @@ class Block(_Single):
         self._call("hetmem_shrink", word(offset), word(length), stream_handle(stream))
 
     def commit(
-        self, offset: int, length: int, stream: StreamLike = Stream.LEGACY
+        self,
+        offset: int,
+        length: int,
+        stream: StreamLike = Stream.LEGACY,
+        *,
+        wait: bool = False,
     ) -> None:
         """Backs @length bytes at @offset of a sparse block, for use on @stream.
 
         Whole units: multiples of the pool's unit=, or up to the end of the block.
-        Contents are undefined. If a unit is committed, errno is EEXIST.
+        Contents are undefined. If a unit is committed, errno is EEXIST. With @wait the
+        stream waits for memory that others decommitted, and the host does not: if there
+        is too little, errno is EAGAIN.
         """
-        self._call("hetmem_commit", word(offset), word(length), stream_handle(stream))
+        self._call(
+            "hetmem_commit_with",
+            word(offset),
+            word(length),
+            int(wait),
+            stream_handle(stream),
+        )
 
     def decommit(
         self, offset: int, length: int, stream: StreamLike = Stream.LEGACY
