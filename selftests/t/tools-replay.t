@@ -346,14 +346,14 @@ ask 'what growing calls' '!grep { !($_->{driver_calls}{cuMemCreate} > 0 && $_->{
 ask 'bench vmm' '@rows && !grep { !($_->{ns_pair} > 0) } @rows'
 ask 'bench vmm: no peer' "$soft"
 run bench sparse --json
-ask 'bench sparse: five ways, the driver alone and many blocks, of two units' \
-	'@rows == 14 && !grep { !($_->{ns_pair} > 0) } @rows[0 .. 11]'
+ask 'bench sparse: five ways, the driver alone, tasks and many blocks, of two units' \
+	'@rows == 16 && !grep { !($_->{ns_pair} > 0) } @rows[0 .. 13]'
 vmm='grep { /^cuMem/ } keys %{$_->{driver_calls}}'
 ask 'no call for memory where a unit is parked' "!grep { $vmm } @rows[0, 1, 6, 7]"
 ask 'one handle for new memory, none for what is parked elsewhere' \
 	'!grep { $_->{driver_calls}{cuMemCreate} != 1 } @rows[2, 8] and !grep { $_->{driver_calls}{cuMemCreate} || $_->{driver_calls}{cuMemMap} != 1 } @rows[3, 4, 9, 10]'
 ask 'at most 4 KiB a block without memory' \
-	'!grep { !($_->{metadata_blocks} == 10000 && $_->{metadata_bytes} > 48e4 && $_->{metadata_bytes} <= 4096e4) } @rows[12, 13]'
+	'!grep { !($_->{metadata_blocks} == 10000 && $_->{metadata_bytes} > 48e4 && $_->{metadata_bytes} <= 4096e4) } @rows[14, 15]'
 ask 'bench sparse: no peer' "$soft"
 run bench pinned --json --spec pinned
 ask 'bench pinned' '@rows == 1 && $row->{ns_pair} > 0 && $row->{driver_calls}{cuMemHostRegister} == 1'

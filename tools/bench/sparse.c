@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
  * hetmem bench sparse: commits and decommits of single units, by where their memory comes
- * from, beside the driver's calls that make a handle. Then the bookkeeping of many blocks
- * that have addresses and no memory.
+ * from, beside the driver's calls that make a handle. Then tasks that share memory over time,
+ * beside the same tasks on three buffers, and the bookkeeping of many blocks that have
+ * addresses and no memory.
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench.h"
 #include "alloc.h"
@@ -227,6 +229,164 @@ static void run_commits(struct bench_options *o, struct bench_pairs *pairs, cons
 	o->drv->cuStreamDestroy(b.stream);
 }
 
+#define TASKS	40
+#define RUNNING	3	/* at once */
+#define PARTS	16	/* of the memory; a task has three to five of them */
+#define MOST	5
+
+/**
+ * struct tasks - they write their memory @passes times; their last values are compared
+ * @total: bytes that all may have, @part: a sixteenth of them
+ * @ends: the last byte of each part of each task, pinned
+ * @buffers: of the peer
+ */
+struct tasks {
+	struct bench_options *o;
+	struct hetmem_resource *res;
+	CUstream streams[RUNNING];
+	CUdeviceptr buffers[RUNNING];
+	unsigned char *ends;
+	size_t total, part;
+	int passes;
+	int err;
+};
+
+static unsigned int parts_of(int task)
+{
+	return 3 + task * 7 % 3;
+}
+
+/* The work of @task at @at, on its stream. */
+static void run_task(struct tasks *t, int task, CUdeviceptr at)
+{
+	const CUstream s = t->streams[task % RUNNING];
+	const struct hm_driver *d = t->o->drv;
+	unsigned int i;
+	int pass;
+
+	for (pass = t->passes; pass >= 0; pass--)
+		t->err |= d->cuMemsetD8Async(at, task + 1 + pass, parts_of(task) * t->part, s);
+	for (i = 0; i < parts_of(task); i++)
+		t->err |= d->cuMemcpyDtoHAsync(&t->ends[task * MOST + i], at + (i + 1) * t->part - 1, 1, s);
+}
+
+/* A task has addresses of its own, and memory while it runs. */
+static void run_shared(struct tasks *t, int task)
+{
+	const size_t bytes = parts_of(task) * t->part;
+	const CUstream s = t->streams[task % RUNNING];
+	char *p = NULL;
+
+	if (t->err)
+		return;
+	t->err = alloc_sparse(t->res, bytes, s, &p);
+	if (!t->err)
+		t->err = hetmem_commit_with(t->res, p, 0, bytes, HETMEM_COMMIT_WAIT, s);
+	if (!t->err)
+		run_task(t, task, (uintptr_t)p);
+	if (!t->err)
+		t->err = hetmem_decommit(t->res, p, 0, bytes, s);
+	hetmem_free(t->res, p, 0, s);
+}
+
+/* ns of a task, until all are done. */
+static double run_tasks(struct tasks *t, bool shared)
+{
+	uint64_t ns = bench_now();
+	unsigned int i;
+	int task;
+
+	memset(t->ends, 0, TASKS * MOST);
+	for (task = 0; task < TASKS; task++)
+		if (shared)
+			run_shared(t, task);
+		else
+			run_task(t, task, t->buffers[task % RUNNING]);
+	for (i = 0; i < RUNNING; i++)
+		t->err |= t->o->drv->cuStreamSynchronize(t->streams[i]);
+	ns = bench_now() - ns;
+	for (task = 0; task < TASKS; task++)
+		for (i = 0; i < parts_of(task); i++)
+			t->err |= t->ends[task * MOST + i] != (unsigned char)(task + 1);
+	return (double)ns / TASKS;
+}
+
+/* Streams, buffers and the limit; false: the driver has not so much. */
+static bool begin_tasks(struct tasks *t)
+{
+	const struct hm_driver *d = t->o->drv;
+	size_t available = 0, total;
+	char text[32];
+	int i;
+
+	if (d->cuMemGetInfo(&available, &total))
+		return false;
+	/* The peer's buffers are there at the same time. */
+	t->total = 16 * GIB;
+	while (t->total > 32 * MIB && (t->total * 2 > available || (t->o->hm->soft && t->total > 64 * MIB)))
+		t->total /= 2;
+	t->part = t->total / PARTS;
+	t->passes = t->o->hm->soft ? 0 : 16;
+	snprintf(text, sizeof(text), "%zuM", t->total / MIB);
+	if (hetmem_resource_set(t->res, "max", text) ||
+	    d->cuMemHostAlloc((void **)&t->ends, TASKS * MOST, 0))
+		return false;
+	for (i = 0; i < RUNNING; i++)
+		if (d->cuStreamCreate(&t->streams[i], CU_STREAM_NON_BLOCKING) ||
+		    d->cuMemAlloc(&t->buffers[i], MOST * t->part))
+			return false;
+	return true;
+}
+
+static void end_tasks(struct tasks *t)
+{
+	const struct hm_driver *d = t->o->drv;
+	int i;
+
+	for (i = 0; i < RUNNING; i++) {
+		if (t->buffers[i])
+			d->cuMemFree(t->buffers[i]);
+		if (t->streams[i])
+			d->cuStreamDestroy(t->streams[i]);
+	}
+	if (t->ends)
+		d->cuMemFreeHost(t->ends);
+	hetmem_resource_destroy(t->res);
+}
+
+/* Of a unit that divides a part. */
+static void run_sharing(struct bench_options *o, struct bench_pairs *pairs, const char *spec)
+{
+	struct tasks t = { .o = o, .res = bench_make(o, spec) };
+	struct bench_pair row = {
+		.what = "a task of 40, of 3 to 5 sixteenths of the memory", .threads = 1,
+		.system_calls = -1, .peer = "three buffers",
+	};
+	double ours[ROUNDS], theirs[ROUNDS];
+	int i;
+
+	if (!t.res)
+		return;
+	if (!begin_tasks(&t)) {
+		complain(EXIT_FAILED, "bench", "%s: %s: no memory", spec, row.what);
+		end_tasks(&t);
+		return;
+	}
+	for (i = 0; i < ROUNDS; i++) {
+		theirs[i] = run_tasks(&t, false);
+		ours[i] = run_tasks(&t, true);
+	}
+	if (t.err) {
+		complain(EXIT_FAILED, "bench", "%s: %s: %s", spec, row.what, hetmem_last_error());
+	} else {
+		snprintf(row.spec, sizeof(row.spec), "%s", spec);
+		row.ns = median(ours);
+		row.peer_ns = median(theirs);
+		bench_pairs_add(pairs, &row);
+	}
+	end_tasks(&t);
+}
+
 /* Resident bytes of the process for blocks of 1 GiB that have no memory. */
 static void run_blocks(struct bench_options *o, struct bench_pairs *pairs, const char *spec)
 {
@@ -260,8 +420,9 @@ int bench_sparse(int argc, char **argv)
 	struct bench_options o = { 0 };
 	int i, status = bench_begin(&o, argc, argv,
 		"Usage: hetmem bench sparse [--spec SPEC]... [--driver DRIVER] [--json]\n"
-		"Commits and decommits of units of sparse blocks, and the bytes of bookkeeping\n"
-		"of 10,000 blocks of 1 GiB that have no memory. NS is of one unit.", presets);
+		"Commits and decommits of units of sparse blocks, tasks that share memory over\n"
+		"time, and the bookkeeping of 10,000 blocks of 1 GiB that have no memory. NS is\n"
+		"of one unit, or of one task.", presets);
 	struct bench_pairs *pairs;
 
 	if (status >= 0)
@@ -269,6 +430,8 @@ int bench_sparse(int argc, char **argv)
 	pairs = bench_pairs_new();
 	for (i = 0; i < o.nr_specs; i++)
 		run_commits(&o, pairs, o.specs[i]);
+	for (i = 0; i < o.nr_specs; i++)
+		run_sharing(&o, pairs, o.specs[i]);
 	for (i = 0; i < o.nr_specs; i++)
 		run_blocks(&o, pairs, o.specs[i]);
 	return bench_end(&o, pairs);
