@@ -9,6 +9,7 @@
 #ifndef _HETMEM_COMPAT_H
 #define _HETMEM_COMPAT_H
 
+#include <linux/cleanup.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
 #include <linux/memremap.h>
@@ -17,6 +18,15 @@
 #include <linux/mmu_notifier.h>
 
 #include "hetmem_probe.h"
+
+/* sparse does not know that a guard unlocks. */
+#ifdef __CHECKER__
+#undef guard
+#undef scoped_guard
+#define guard(_name)			hetmem_no_guard
+#define scoped_guard(_name, ...)	if (1)
+#define hetmem_no_guard(...)		do { } while (0)
+#endif
 
 /*
  * Of two forms of one thing a kernel has exactly one. Both or neither means

@@ -63,28 +63,24 @@ static struct hetmem_user *user_get(void)
 		return NULL;
 	new->uid = uid;
 	new->nr_contexts = 1;
-	spin_lock(&hetmem_users_lock);
+	guard(spinlock)(&hetmem_users_lock);
 	hash_for_each_possible(hetmem_users, user, node, __kuid_val(uid)) {
 		if (uid_eq(user->uid, uid)) {
 			user->nr_contexts++;
-			spin_unlock(&hetmem_users_lock);
 			kfree(new);
 			return user;
 		}
 	}
 	hash_add(hetmem_users, &new->node, __kuid_val(uid));
-	spin_unlock(&hetmem_users_lock);
 	return new;
 }
 
 static void user_put(struct hetmem_user *user)
 {
-	spin_lock(&hetmem_users_lock);
+	guard(spinlock)(&hetmem_users_lock);
 	if (--user->nr_contexts)
-		user = NULL;
-	else
-		hash_del(&user->node);
-	spin_unlock(&hetmem_users_lock);
+		return;
+	hash_del(&user->node);
 	kfree(user);
 }
 
@@ -242,14 +238,9 @@ void hetmem_context_close(struct hetmem_context *ctx)
 /* The opener, as @ns numbers it; 0 if it is not visible there or is gone. */
 pid_t hetmem_context_pid(const struct hetmem_context *ctx, struct pid_namespace *ns)
 {
-	pid_t pid = 0;
-
-	rcu_read_lock();
+	guard(rcu)();
 	/* A struct pid that is held keeps a number that others may get. */
-	if (pid_task(ctx->opener, PIDTYPE_TGID))
-		pid = pid_nr_ns(ctx->opener, ns);
-	rcu_read_unlock();
-	return pid;
+	return pid_task(ctx->opener, PIDTYPE_TGID) ? pid_nr_ns(ctx->opener, ns) : 0;
 }
 
 /* HETMEM_IOC_INFO */

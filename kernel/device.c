@@ -145,12 +145,13 @@ static const struct kobj_type hetmem_device_ktype = {
 	.default_groups = hetmem_device_groups,
 };
 
-/* Makes @dev known; the mutex is held. */
+/* Makes @dev known. */
 static int device_publish(struct hetmem_device *dev)
 {
 	const struct hetmem_device *other;
 	int ret;
 
+	guard(mutex)(&hetmem_devices_mutex);
 	if (hetmem_nr_devices == HETMEM_MAX_DEVICES)
 		return -ENOSPC;
 	for_each_device(other) {
@@ -191,9 +192,7 @@ struct hetmem_device *hetmem_device_register(const struct hetmem_device_desc *de
 	dev->desc.name = dev->name;
 	dev->limit = desc->capacity;
 
-	mutex_lock(&hetmem_devices_mutex);
 	ret = device_publish(dev);
-	mutex_unlock(&hetmem_devices_mutex);
 	if (!ret)
 		return dev;
 	kobject_put(&dev->kobj);
@@ -215,10 +214,10 @@ void hetmem_device_unregister(struct hetmem_device *dev)
 {
 	/* Waits for readers and writers of its files. */
 	kobject_del(&dev->kobj);
-	mutex_lock(&hetmem_devices_mutex);
-	list_del_rcu(&dev->node);
-	hetmem_nr_devices--;
-	mutex_unlock(&hetmem_devices_mutex);
+	scoped_guard(mutex, &hetmem_devices_mutex) {
+		list_del_rcu(&dev->node);
+		hetmem_nr_devices--;
+	}
 	synchronize_srcu(&hetmem_devices_srcu);
 	synchronize_rcu();
 	kobject_put(&dev->kobj);
@@ -249,16 +248,13 @@ void hetmem_device_moved(struct hetmem_device *dev, const struct mm_struct *mm, 
 		return;
 	hetmem_total_add(dir == HETMEM_TO_HOST ? HETMEM_TOTAL_TO_HOST :
 			 HETMEM_TOTAL_TO_DEVICE, nr_pages);
-	rcu_read_lock();
+	guard(rcu)();
 	hm = hetmem_mm_find(mm);
-	if (hm) {
-		spin_lock(&hm->lock);
-		list_for_each_entry(ctx, &hm->contexts, siblings)
-			hetmem_context_count(ctx, addr, last, what,
-					     HETMEM_LOC(HETMEM_DEVICE, dev->id));
-		spin_unlock(&hm->lock);
-	}
-	rcu_read_unlock();
+	if (!hm)
+		return;
+	guard(spinlock)(&hm->lock);
+	list_for_each_entry(ctx, &hm->contexts, siblings)
+		hetmem_context_count(ctx, addr, last, what, HETMEM_LOC(HETMEM_DEVICE, dev->id));
 }
 EXPORT_SYMBOL_GPL(hetmem_device_moved);
 
@@ -270,16 +266,12 @@ u32 hetmem_page_location(const struct page *page)
 {
 	const struct dev_pagemap *pgmap = hetmem_page_pgmap(page);
 	const struct hetmem_device *dev;
-	u32 location = 0;
 
-	rcu_read_lock();
+	guard(rcu)();
 	for_each_device(dev) {
 		if (dev->desc.pgmap == pgmap)
-			location = HETMEM_LOC(HETMEM_DEVICE, dev->id);
+			return HETMEM_LOC(HETMEM_DEVICE, dev->id);
 	}
-	rcu_read_unlock();
-	if (location)
-		return location;
 	if (is_device_private_page(page) || is_device_coherent_page(page))
 		return hetmem_foreign_location(page);
 	/* Persistent memory and the like: the host's, on a node. */
@@ -293,14 +285,14 @@ u32 hetmem_page_location(const struct page *page)
 bool hetmem_owner_seen(void *owner)
 {
 	const struct hetmem_device *dev;
-	bool found = false;
 
-	rcu_read_lock();
-	for_each_device(dev) found |= dev->desc.owner == owner;
-	rcu_read_unlock();
-	if (!found)
-		hetmem_owner_learn(owner);
-	return !found;
+	guard(rcu)();
+	for_each_device(dev) {
+		if (dev->desc.owner == owner)
+			return false;
+	}
+	hetmem_owner_learn(owner);
+	return true;
 }
 
 /*
@@ -315,7 +307,7 @@ unsigned int hetmem_owners(void **owners)
 
 	if (!nr)
 		owners[0] = NULL;
-	rcu_read_lock();
+	guard(rcu)();
 	for_each_device(dev) {
 		for (o = 0; o < nr && owners[o] != dev->desc.owner; o++)
 			;
@@ -323,7 +315,6 @@ unsigned int hetmem_owners(void **owners)
 		if (o == nr && nr < HETMEM_MAX_OWNERS)
 			owners[nr++] = dev->desc.owner;
 	}
-	rcu_read_unlock();
 	return nr;
 }
 
@@ -341,19 +332,18 @@ unsigned int hetmem_owners(void **owners)
 int hetmem_device_move(u32 id, struct vm_area_struct *vma, unsigned long start, unsigned long end,
 		       bool to_host, int nid)
 {
-	int idx = srcu_read_lock(&hetmem_devices_srcu), ret = -ENODEV;
-	struct hetmem_device *dev = device_find(id);
+	struct hetmem_device *dev;
 
-	if (dev && to_host) {
-		ret = dev->desc.ops->to_host(dev->desc.drvdata, vma, start, end, nid);
-	} else if (dev && READ_ONCE(dev->limit) < PAGE_SIZE) {
-		trace_hetmem_limit_hit("devices/limit", dev->limit);
-		ret = -EDQUOT;
-	} else if (dev) {
-		ret = dev->desc.ops->to_device(dev->desc.drvdata, vma, start, end);
-	}
-	srcu_read_unlock(&hetmem_devices_srcu, idx);
-	return ret;
+	guard(srcu)(&hetmem_devices_srcu);
+	dev = device_find(id);
+	if (!dev)
+		return -ENODEV;
+	if (to_host)
+		return dev->desc.ops->to_host(dev->desc.drvdata, vma, start, end, nid);
+	if (READ_ONCE(dev->limit) >= PAGE_SIZE)
+		return dev->desc.ops->to_device(dev->desc.drvdata, vma, start, end);
+	trace_hetmem_limit_hit("devices/limit", dev->limit);
+	return -EDQUOT;
 }
 
 /*
@@ -364,15 +354,13 @@ int hetmem_device_move(u32 id, struct vm_area_struct *vma, unsigned long start, 
 unsigned long hetmem_device_span(u32 id)
 {
 	struct hetmem_device *dev;
-	u64 span = 0;
 
-	rcu_read_lock();
+	guard(rcu)();
 	dev = device_find(id);
-	if (dev)
-		span = clamp(ALIGN_DOWN(min(dev->desc.capacity, dev->limit) / 8, HETMEM_BLOCK_SIZE),
-			     (u64)HETMEM_BLOCK_SIZE, (u64)HETMEM_DEVICE_SPAN);
-	rcu_read_unlock();
-	return span;
+	if (!dev)
+		return 0;
+	return clamp(ALIGN_DOWN(min(dev->desc.capacity, dev->limit) / 8, HETMEM_BLOCK_SIZE),
+		     (u64)HETMEM_BLOCK_SIZE, (u64)HETMEM_DEVICE_SPAN);
 }
 
 /**
@@ -391,10 +379,10 @@ EXPORT_SYMBOL_GPL(hetmem_device_limit);
 /* Fills @info, with room for HETMEM_MAX_DEVICES, for INFO. Return: how many. */
 unsigned int hetmem_device_list(struct hetmem_device_info *info)
 {
-	int idx = srcu_read_lock(&hetmem_devices_srcu);
 	struct hetmem_device *dev;
 	unsigned int nr = 0;
 
+	guard(srcu)(&hetmem_devices_srcu);
 	for_each_device(dev) {
 		if (nr == HETMEM_MAX_DEVICES)
 			break;
@@ -403,7 +391,6 @@ unsigned int hetmem_device_list(struct hetmem_device_info *info)
 		info[nr].used = device_used(dev);
 		strscpy(info[nr++].name, dev->name, sizeof(dev->name));
 	}
-	srcu_read_unlock(&hetmem_devices_srcu, idx);
 	return nr;
 }
 

@@ -140,9 +140,8 @@ void hetmem_owner_learn(void *token)
 		WRITE_ONCE(owner->used, jiffies);
 		return;
 	}
-	spin_lock(&hetmem_owners_lock);
+	guard(spinlock)(&hetmem_owners_lock);
 	owner_get(token);
-	spin_unlock(&hetmem_owners_lock);
 }
 
 /* Fills @owners, with room for HETMEM_MAX_LEARNED. Return: how many. */
@@ -237,16 +236,13 @@ u32 hetmem_foreign_location(const struct page *page)
 	const enum hetmem_location_kind kind = is_device_coherent_page(page) ?
 		HETMEM_COHERENT : HETMEM_FOREIGN;
 	struct owner *owner;
-	u32 location;
 
 	if (!pgmap->owner)
 		return HETMEM_LOC(kind, HETMEM_SEVERAL);
-	spin_lock(&hetmem_owners_lock);
+	guard(spinlock)(&hetmem_owners_lock);
 	owner = owner_get(pgmap->owner);
 	owner->ops = pgmap->ops;
-	location = owner_pool(owner, pgmap, kind);
-	spin_unlock(&hetmem_owners_lock);
-	return location;
+	return owner_pool(owner, pgmap, kind);
 }
 
 /* The entry of @ctx for @location, or a free one, which has no pages, or NULL. */
@@ -319,10 +315,9 @@ int hetmem_foreign_limit(struct hetmem_mm *hm, u32 location, const u8 uuid[16], 
 	const struct limit *entry;
 	u64 limit;
 
-	spin_lock(&hetmem_owners_lock);
+	guard(spinlock)(&hetmem_owners_lock);
 	entry = limit_find(uuid);
 	limit = entry ? READ_ONCE(entry->bytes) : U64_MAX;
-	spin_unlock(&hetmem_owners_lock);
 	if (pages_seen(hm, location) + nr_pages <= limit >> PAGE_SHIFT)
 		return 0;
 	trace_hetmem_limit_hit("foreign/GPU-UUID", limit);
@@ -370,9 +365,8 @@ static int limit_add(struct device *device, const uuid_t *uuid)
 	ret = sysfs_add_file_to_group(&device->kobj, &limit->attr.attr, "foreign");
 	if (ret)
 		return ret;
-	spin_lock(&hetmem_owners_lock);
+	guard(spinlock)(&hetmem_owners_lock);
 	limit->uuid = *uuid;
-	spin_unlock(&hetmem_owners_lock);
 	return 0;
 }
 
@@ -383,9 +377,8 @@ static int limit_remove(struct device *device, const uuid_t *uuid)
 	if (!limit)
 		return -ENOENT;
 	sysfs_remove_file_from_group(&device->kobj, &limit->attr.attr, "foreign");
-	spin_lock(&hetmem_owners_lock);
+	guard(spinlock)(&hetmem_owners_lock);
 	limit->uuid = uuid_null;
-	spin_unlock(&hetmem_owners_lock);
 	return 0;
 }
 
@@ -400,9 +393,8 @@ static ssize_t limit_change(struct device *device, const char *buf, size_t count
 	if (uuid_parse(buf, &uuid) || !sysfs_streq(buf + UUID_STRING_LEN, "") ||
 	    uuid_is_null(&uuid))
 		return -EINVAL;
-	mutex_lock(&hetmem_limits_mutex);
+	guard(mutex)(&hetmem_limits_mutex);
 	ret = change(device, &uuid);
-	mutex_unlock(&hetmem_limits_mutex);
 	return ret ? ret : count;
 }
 
@@ -437,8 +429,8 @@ unsigned int hetmem_foreign_list(struct hetmem_context *ctx, struct hetmem_pool_
 	const struct pool *pool;
 	unsigned int i, nr = 0, bound;
 
-	spin_lock(&ctx->hm->lock);
-	spin_lock(&hetmem_owners_lock);
+	guard(spinlock)(&ctx->hm->lock);
+	guard(spinlock)(&hetmem_owners_lock);
 	for (i = 0; i < HETMEM_MAX_POOLS; i++) {
 		pool = &hetmem_owner_table[i / HETMEM_OWNER_POOLS].pools[i % HETMEM_OWNER_POOLS];
 		if (!pool->pgmap)
@@ -457,8 +449,6 @@ unsigned int hetmem_foreign_list(struct hetmem_context *ctx, struct hetmem_pool_
 		}
 		nr++;
 	}
-	spin_unlock(&hetmem_owners_lock);
-	spin_unlock(&ctx->hm->lock);
 	return nr;
 }
 
@@ -468,12 +458,11 @@ static int module_changed(struct notifier_block *block, unsigned long state, voi
 
 	if (state != MODULE_STATE_GOING)
 		return NOTIFY_DONE;
-	spin_lock(&hetmem_owners_lock);
+	guard(spinlock)(&hetmem_owners_lock);
 	for (owner = hetmem_owner_table; owner < hetmem_owner_table + HETMEM_MAX_LEARNED; owner++) {
 		if (within_module((unsigned long)owner->ops, module))
 			memset(owner, 0, sizeof(*owner));
 	}
-	spin_unlock(&hetmem_owners_lock);
 	return NOTIFY_DONE;
 }
 

@@ -159,32 +159,28 @@ int hetmem_bind_device(struct hetmem_context *ctx, void *arg)
 	const bool executor = cmd->flags & HETMEM_BIND_EXECUTOR;
 	struct hetmem_binding *binding;
 	unsigned int i;
-	int ret = 0;
 
 	if (!hetmem_on_device(cmd->location) ||
 	    (hetmem_is_foreign(cmd->location) && !memchr_inv(cmd->uuid, 0, sizeof(cmd->uuid))))
 		return -EINVAL;
 
-	spin_lock(&ctx->hm->lock);
+	guard(spinlock)(&ctx->hm->lock);
 	for (i = 0; i < ctx->nr_bindings; i++) {
 		if (binding_is(&ctx->bindings[i], cmd->location, cmd->uuid))
 			break;
 	}
-	if (executor && !hetmem_ring_wants(ctx, HETMEM_EVENT_HINT)) {
-		ret = -ENXIO;
-	} else if (executor && executor_find(ctx->hm, ctx, cmd->location, cmd->uuid, &binding)) {
-		ret = -EBUSY;
-	} else if (i == HETMEM_MAX_BINDINGS) {
-		ret = -ENOSPC;
-	} else {
-		ctx->nr_bindings = max(ctx->nr_bindings, i + 1);
-		binding = &ctx->bindings[i];
-		binding->location = cmd->location;
-		binding->executor = executor;
-		memcpy(binding->uuid, cmd->uuid, sizeof(binding->uuid));
-	}
-	spin_unlock(&ctx->hm->lock);
-	return ret;
+	if (executor && !hetmem_ring_wants(ctx, HETMEM_EVENT_HINT))
+		return -ENXIO;
+	if (executor && executor_find(ctx->hm, ctx, cmd->location, cmd->uuid, &binding))
+		return -EBUSY;
+	if (i == HETMEM_MAX_BINDINGS)
+		return -ENOSPC;
+	ctx->nr_bindings = max(ctx->nr_bindings, i + 1);
+	binding = &ctx->bindings[i];
+	binding->location = cmd->location;
+	binding->executor = executor;
+	memcpy(binding->uuid, cmd->uuid, sizeof(binding->uuid));
+	return 0;
 }
 
 /* Whether @hint's user may have one more of @executor's queue. */
@@ -244,7 +240,7 @@ static int hint_limit(struct hetmem_context *executor, const struct hetmem_hint 
 	return hetmem_foreign_limit(executor->hm, binding->location, binding->uuid, pages);
 }
 
-/* Queues @hint for the executor in @hm. hm->lock is held. */
+/* Queues @hint for the executor in @hm. */
 static int hint_queue(struct hetmem_mm *hm, struct hetmem_hint *hint)
 {
 	const struct hetmem_cmd_hint *cmd = &hint->cmd;
@@ -252,6 +248,7 @@ static int hint_queue(struct hetmem_mm *hm, struct hetmem_hint *hint)
 	struct hetmem_context *executor;
 	int ret;
 
+	guard(spinlock)(&hm->lock);
 	executor = executor_find(hm, NULL, cmd->location, cmd->uuid, &binding);
 	if (IS_ERR_OR_NULL(executor))
 		return executor ? PTR_ERR(executor) : -ENXIO;
@@ -259,26 +256,25 @@ static int hint_queue(struct hetmem_mm *hm, struct hetmem_hint *hint)
 		return -EAGAIN;
 	hint->location = binding ? binding->location : cmd->location;
 	ret = hint_limit(executor, hint, binding);
-	if (!ret) {
-		hint->id = atomic64_inc_return(&hetmem_last_hint);
-		if (executor_tell(executor, hint, binding)) {
-			list_add_tail(&hint->node, &executor->hints);
-			hint->executor = executor;
-			executor->nr_hints++;
-			hetmem_total_add(HETMEM_TOTAL_HINTS, 1);
-		} else {
-			ret = -EAGAIN;
-		}
-	}
-	return ret;
+	if (ret)
+		return ret;
+	hint->id = atomic64_inc_return(&hetmem_last_hint);
+	if (!executor_tell(executor, hint, binding))
+		return -EAGAIN;
+	list_add_tail(&hint->node, &executor->hints);
+	hint->executor = executor;
+	executor->nr_hints++;
+	hetmem_total_add(HETMEM_TOTAL_HINTS, 1);
+	return 0;
 }
 
-/* The parked hint that a restarted HINT of current continues, or NULL. hm->lock is held. */
+/* The parked hint that a restarted HINT of current continues, or NULL. */
 static struct hetmem_hint *hint_unpark(struct hetmem_context *ctx,
 				       const struct hetmem_cmd_hint *cmd)
 {
 	struct hetmem_hint *hint, *next, *found = NULL;
 
+	guard(spinlock)(&ctx->hm->lock);
 	list_for_each_entry_safe(hint, next, &ctx->parked, parked) {
 		const bool mine = hint->thread == task_pid(current);
 
@@ -307,7 +303,7 @@ static bool may_restart(void)
 
 	if (fatal_signal_pending(current))
 		return false;
-	spin_lock_irq(&sighand->siglock);
+	guard(spinlock_irq)(&sighand->siglock);
 	sigorsets(&pending, &current->pending.signal, &current->signal->shared_pending.signal);
 	sigandnsets(&pending, &pending, &current->blocked);
 	for (sig = 1; sig <= _NSIG && !current->ptrace; sig++) {
@@ -317,7 +313,6 @@ static bool may_restart(void)
 		    (action[sig - 1].sa.sa_handler != SIG_DFL || !ignored))
 			restarts = false;
 	}
-	spin_unlock_irq(&sighand->siglock);
 	return restarts;
 }
 
@@ -327,17 +322,14 @@ static int hint_wait(struct hetmem_context *ctx, struct hetmem_hint *hint)
 	const long timeout = max((long)(hint->deadline - jiffies), 0L);
 	const long left = wait_for_completion_interruptible_timeout(&hint->done, timeout);
 	const bool parks = left < 0 && may_restart();
-	int ret;
 
 	/* Also where it was completed: by then nobody uses it any more. */
-	spin_lock(&ctx->hm->lock);
+	guard(spinlock)(&ctx->hm->lock);
 	if (hint->executor && parks)
 		list_add_tail(&hint->parked, &ctx->parked);
 	else if (hint->executor)
 		hint_finish(hint, left ? -EINTR : -ETIMEDOUT);
-	ret = hint->executor ? -ERESTARTNOHAND : hint->error;
-	spin_unlock(&ctx->hm->lock);
-	return ret;
+	return hint->executor ? -ERESTARTNOHAND : hint->error;
 }
 
 /* A hint of current's that is in no queue, or NULL. */
@@ -372,16 +364,12 @@ int hetmem_hint(struct hetmem_context *ctx, void *arg)
 	if (!hetmem_is_foreign(cmd->location) && memchr_inv(cmd->uuid, 0, sizeof(cmd->uuid)))
 		return -EINVAL;
 
-	spin_lock(&ctx->hm->lock);
 	hint = hint_unpark(ctx, cmd);
-	spin_unlock(&ctx->hm->lock);
 	if (!hint) {
 		hint = hint_make(cmd);
 		if (!hint)
 			return -ENOMEM;
-		spin_lock(&ctx->hm->lock);
 		ret = hint_queue(ctx->hm, hint);
-		spin_unlock(&ctx->hm->lock);
 	}
 	if (!ret)
 		ret = hint_wait(ctx, hint);
@@ -399,20 +387,17 @@ int hetmem_complete(struct hetmem_context *ctx, void *arg)
 {
 	const struct hetmem_cmd_complete *cmd = arg;
 	struct hetmem_hint *hint;
-	int ret = -ENOENT;
 
 	if (cmd->result > 0 || cmd->result < -MAX_ERRNO)
 		return -EINVAL;
-	spin_lock(&ctx->hm->lock);
+	guard(spinlock)(&ctx->hm->lock);
 	list_for_each_entry(hint, &ctx->hints, node) {
 		if (hint->id != cmd->id)
 			continue;
 		hint->cmd.result = cmd->result;
 		hint->cmd.moved = cmd->moved;
 		hint_finish(hint, 0);
-		ret = 0;
-		break;
+		return 0;
 	}
-	spin_unlock(&ctx->hm->lock);
-	return ret;
+	return -ENOENT;
 }

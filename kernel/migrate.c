@@ -121,10 +121,9 @@ static int count_part(struct migration *m, const struct hetmem_piece *piece, u32
 	cmd->not_moved += hetmem_piece_pages(piece);
 	if (!(why & (HETMEM_WHY_ABSENT | HETMEM_WHY_UNMAPPED))) {
 		hetmem_total_add(HETMEM_TOTAL_FAILED, hetmem_piece_pages(piece));
-		spin_lock(&m->ctx->hm->lock);
+		guard(spinlock)(&m->ctx->hm->lock);
 		hetmem_context_count(m->ctx, piece->start, piece->end - 1, HETMEM_COUNT_FAILED,
 				     piece->location);
-		spin_unlock(&m->ctx->hm->lock);
 	}
 	if (cmd->filled_rest >= cmd->nr_rest ||
 	    !(why & (HETMEM_WHY_OTHER_NODE | HETMEM_WHY_LARGE_FOLIO)))

@@ -138,9 +138,8 @@ static bool windows_spoil(struct hetmem_mm *hm, const struct hetmem_notification
 			continue;
 		own |= window->mover == current;
 		window->unmapped |= n->change == HETMEM_CHANGE_UNMAP;
-		spin_lock(&window->lock);
+		guard(spinlock)(&window->lock);
 		WRITE_ONCE(window->fake.invalidate_seq, window->fake.invalidate_seq + 1);
-		spin_unlock(&window->lock);
 	}
 	return own;
 }
@@ -176,13 +175,12 @@ static int invalidate_start(struct mmu_notifier *notifier, const struct mmu_noti
 		n.attempt = hetmem_owner_seen(range->owner);
 	trace_hetmem_notify(hm->tgid, n.change, n.start, range->end);
 
-	spin_lock(&hm->lock);
+	guard(spinlock)(&hm->lock);
 	busy_begin(&hm->busy, range->start, range->end);
 	if (windows_spoil(hm, &n))
 		n.attempt = false;
 	list_for_each_entry(ctx, &hm->contexts, siblings)
 		hetmem_context_notify(ctx, &n);
-	spin_unlock(&hm->lock);
 	return 0;
 }
 
@@ -250,9 +248,8 @@ static void notifier_free(struct mmu_notifier *notifier)
 {
 	struct hetmem_mm *hm = mm_of(notifier);
 
-	spin_lock(&hetmem_mms_lock);
-	hash_del_rcu(&hm->node);
-	spin_unlock(&hetmem_mms_lock);
+	scoped_guard(spinlock, &hetmem_mms_lock)
+		hash_del_rcu(&hm->node);
 	kfree_rcu(hm, rcu);
 	if (atomic_dec_and_test(&hetmem_nr_mms))
 		wake_up_var(&hetmem_nr_mms);
@@ -272,12 +269,11 @@ static bool open_again(void)
 	unsigned int i = hash_ptr(current, HETMEM_OPEN_BITS);
 	bool again;
 
-	spin_lock(&hetmem_mms_lock);
+	guard(spinlock)(&hetmem_mms_lock);
 	if (hetmem_tries[i].task != current)
 		hetmem_tries[i].nr = 0;
 	again = ++hetmem_tries[i].nr < HETMEM_OPEN_TRIES;
 	hetmem_tries[i].task = again ? current : NULL;
-	spin_unlock(&hetmem_mms_lock);
 	return again;
 }
 
@@ -353,7 +349,7 @@ void hetmem_mm_detach(struct hetmem_context *ctx)
 	struct hetmem_mm *hm = ctx->hm;
 	bool pays;
 
-	spin_lock(&hm->lock);
+	guard(spinlock)(&hm->lock);
 	pays = list_is_first(&ctx->siblings, &hm->contexts);
 	list_del(&ctx->siblings);
 	WRITE_ONCE(hm->nr_contexts, hm->nr_contexts - 1);
@@ -364,7 +360,6 @@ void hetmem_mm_detach(struct hetmem_context *ctx)
 						siblings)->user, sizeof(*hm), 1);
 	hetmem_hints_fail(ctx);
 	hetmem_hints_drop(ctx);
-	spin_unlock(&hm->lock);
 }
 
 /* Drops the reference of a context that was detached, or leaves it to hm->idle. */
@@ -372,10 +367,10 @@ void hetmem_mm_put(struct hetmem_mm *hm)
 {
 	bool put = true;
 
-	spin_lock(&hm->lock);
-	if (!hm->nr_contexts && !hm->ended)
-		put = mod_delayed_work(hetmem_wq, &hm->idle, HETMEM_MM_IDLE);
-	spin_unlock(&hm->lock);
+	scoped_guard(spinlock, &hm->lock) {
+		if (!hm->nr_contexts && !hm->ended)
+			put = mod_delayed_work(hetmem_wq, &hm->idle, HETMEM_MM_IDLE);
+	}
 	if (put)
 		mmu_notifier_put(&hm->notifier);
 }
@@ -422,29 +417,23 @@ void hetmem_mm_each(void (*visit)(struct hetmem_context *ctx, void *arg), void *
 	struct hetmem_mm *hm;
 	int bucket;
 
-	rcu_read_lock();
+	guard(rcu)();
 	hash_for_each_rcu(hetmem_mms, bucket, hm, node) {
-		spin_lock(&hm->lock);
+		guard(spinlock)(&hm->lock);
 		list_for_each_entry(ctx, &hm->contexts, siblings)
 			visit(ctx, arg);
-		spin_unlock(&hm->lock);
 	}
-	rcu_read_unlock();
 }
 
 /* A try begins, unless an invalidation is in progress. */
 static bool window_begin(struct hetmem_mm *hm, struct hetmem_window *window)
 {
-	bool busy;
-
-	spin_lock(&hm->lock);
+	guard(spinlock)(&hm->lock);
 	if (list_empty(&window->node))
 		list_add(&window->node, &hm->windows);
 	window->seq = window->fake.invalidate_seq;
 	window->unmapped = false;
-	busy = busy_at(&hm->busy, window->start, window->end);
-	spin_unlock(&hm->lock);
-	return !busy;
+	return !busy_at(&hm->busy, window->start, window->end);
 }
 
 /* Begins a try. Return: 0; -EBUSY not within about 10 ms; or -EINTR. */
@@ -493,9 +482,8 @@ int hetmem_look(struct hetmem_mm *hm, struct hetmem_window *window, unsigned lon
 			ret = -EINTR;
 		cond_resched();
 	} while (ret == -EBUSY && ++tries < HETMEM_LOOK_TRIES);
-	spin_lock(&hm->lock);
-	list_del(&window->node);
-	spin_unlock(&hm->lock);
+	scoped_guard(spinlock, &hm->lock)
+		list_del(&window->node);
 	up(&hm->looks);
 	return ret;
 }

@@ -289,7 +289,7 @@ bool hetmem_pin_at(struct hetmem_context *ctx, unsigned long addr, unsigned long
 
 	if (READ_ONCE(ctx->nr_pin_ending))
 		pin_reap(ctx, 0, ULONG_MAX, false);
-	spin_lock(&ctx->hm->lock);
+	guard(spinlock)(&ctx->hm->lock);
 	group = pin_group_from(ctx, addr >> PIN_SHIFT);
 	if (group && group->index << PIN_SHIFT > addr) {
 		stop = group->index << PIN_SHIFT;
@@ -301,7 +301,6 @@ bool hetmem_pin_at(struct hetmem_context *ctx, unsigned long addr, unsigned long
 		stop = (group->index << PIN_SHIFT) +
 		       ((held ? __ffs64(held) : PIN_PAGES) << PAGE_SHIFT);
 	}
-	spin_unlock(&ctx->hm->lock);
 	*end = min(*end, stop);
 	return pinned;
 }
@@ -438,9 +437,8 @@ static int pin_look(struct hetmem_window *window)
 	got = pin_get(p);
 	if (got < 0)
 		return got;
-	spin_lock(&ctx->hm->lock);
-	ret = pin_keep(p, got);
-	spin_unlock(&ctx->hm->lock);
+	scoped_guard(spinlock, &ctx->hm->lock)
+		ret = pin_keep(p, got);
 	for (i = 0; i < got; i++) {
 		if (p->pages[i])
 			unpin_user_page(p->pages[i]);

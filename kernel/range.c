@@ -82,11 +82,11 @@ static void range_free(struct hetmem_context *ctx, struct hetmem_range *range)
 	unsigned long i = 0, stop;
 
 	while (range->on_device) {
-		spin_lock(&ctx->hm->lock);
-		stop = min(i + HETMEM_FORGET_MAX, range->nr_blocks);
-		for (; i < stop; i++)
-			hetmem_range_on_device(ctx, range, i, 0, 0);
-		spin_unlock(&ctx->hm->lock);
+		scoped_guard(spinlock, &ctx->hm->lock) {
+			stop = min(i + HETMEM_FORGET_MAX, range->nr_blocks);
+			for (; i < stop; i++)
+				hetmem_range_on_device(ctx, range, i, 0, 0);
+		}
 		cond_resched();
 	}
 	hetmem_free(ctx->user, range, range->bytes);
@@ -315,17 +315,14 @@ u64 hetmem_range_nr_dirty(const struct hetmem_context *ctx, const struct hetmem_
 bool hetmem_exclusive_seen(struct hetmem_context *ctx, unsigned long addr)
 {
 	struct hetmem_range *range;
-	bool seen;
 
 	/* Nobody asks while ranges come and go and expects an exact answer. */
 	if (!READ_ONCE(ctx->nr_ranges))
 		return false;
-	spin_lock(&ctx->hm->lock);
+	guard(spinlock)(&ctx->hm->lock);
 	range = hetmem_range_first(ctx, addr, addr);
-	seen = range && range->any_exclusive &&
+	return range && range->any_exclusive &&
 	       test_bit(hetmem_range_block(range, addr), range->exclusive);
-	spin_unlock(&ctx->hm->lock);
-	return seen;
 }
 
 /* HETMEM_IOC_STATS */
@@ -336,23 +333,17 @@ int hetmem_stats(struct hetmem_context *ctx, void *arg)
 	const bool next = cmd->flags & HETMEM_STATS_NEXT;
 	struct hetmem_counters *count = &ctx->total;
 	struct hetmem_range *range;
-	int ret = 0;
 
 	if (whole && (cmd->start || next))
 		return -EINVAL;
+	memset_startat(cmd, 0, to_device);
 	cmd->end = TASK_SIZE_MAX;
-	cmd->on_device = 0;
-	cmd->dirty_blocks = 0;
-	cmd->as_of = 0;
-	cmd->thrashed = 0;
 	cmd->nr_changes = HETMEM_CHANGE_NR;
-	spin_lock(&ctx->hm->lock);
+	guard(spinlock)(&ctx->hm->lock);
 	if (!whole) {
 		range = hetmem_range_first(ctx, cmd->start, next ? ULONG_MAX : cmd->start);
-		if (!range) {
-			ret = -ENOENT;
-			goto out;
-		}
+		if (!range)
+			return -ENOENT;
 		cmd->start = range->node.start;
 		cmd->end = range->node.last + 1;
 		cmd->on_device = range->on_device;
@@ -366,7 +357,5 @@ int hetmem_stats(struct hetmem_context *ctx, void *arg)
 	cmd->to_device = count->pages[HETMEM_COUNT_TO_DEVICE];
 	cmd->to_host = count->pages[HETMEM_COUNT_TO_HOST];
 	cmd->failed = count->pages[HETMEM_COUNT_FAILED];
-out:
-	spin_unlock(&ctx->hm->lock);
-	return ret;
+	return 0;
 }

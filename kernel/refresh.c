@@ -60,18 +60,16 @@ struct refresh {
 static bool refresh_take(struct refresh *r)
 {
 	struct hetmem_range *range = r->range;
-	bool found;
 
-	spin_lock(&r->ctx->hm->lock);
+	guard(spinlock)(&r->ctx->hm->lock);
 	r->block = find_next_bit(range->dirty, range->nr_blocks, r->block);
-	found = r->block < range->nr_blocks;
-	if (found)
-		__clear_bit(r->block, range->dirty);
 	range->looking = r->block;
-	spin_unlock(&r->ctx->hm->lock);
+	if (r->block >= range->nr_blocks)
+		return false;
+	__clear_bit(r->block, range->dirty);
 	r->start = hetmem_range_block_start(range, r->block);
 	r->end = hetmem_range_block_end(range, r->block);
-	return found;
+	return true;
 }
 
 static int refresh_look(struct refresh *r)
@@ -108,7 +106,7 @@ static void refresh_put(struct refresh *r, int ret)
 	struct hetmem_range *range = r->range;
 	bool moves;
 
-	spin_lock(&r->ctx->hm->lock);
+	guard(spinlock)(&r->ctx->hm->lock);
 	range->looking = range->nr_blocks;
 	/* Pages that are nowhere may be on their way to a device or from it. */
 	moves = r->unknown && (time_before(jiffies, range->moving + HETMEM_SETTLE) ||
@@ -117,7 +115,6 @@ static void refresh_put(struct refresh *r, int ret)
 		__set_bit(r->block, range->dirty);
 	if (!ret && !r->moving && !(moves && r->on_device < range->blocks[r->block].on_device))
 		hetmem_range_on_device(r->ctx, range, r->block, r->location, r->on_device);
-	spin_unlock(&r->ctx->hm->lock);
 }
 
 static int refresh_range(struct refresh *r, struct hetmem_cmd_refresh *cmd)
@@ -127,12 +124,12 @@ static int refresh_range(struct refresh *r, struct hetmem_cmd_refresh *cmd)
 	int ret = 0;
 
 	/* Once: what makes all blocks dirty later is the next REFRESH's. */
-	spin_lock(&r->ctx->hm->lock);
-	hetmem_range_fill_dirty(r->ctx, range);
-	r->block = range->next_look;
-	if (!r->block)
-		range->began = now;
-	spin_unlock(&r->ctx->hm->lock);
+	scoped_guard(spinlock, &r->ctx->hm->lock) {
+		hetmem_range_fill_dirty(r->ctx, range);
+		r->block = range->next_look;
+		if (!r->block)
+			range->began = now;
+	}
 	for (; !ret && cmd->walked_blocks < HETMEM_REFRESH_BLOCKS && refresh_take(r); r->block++) {
 		ret = refresh_look(r);
 		refresh_put(r, ret);
@@ -141,14 +138,13 @@ static int refresh_range(struct refresh *r, struct hetmem_cmd_refresh *cmd)
 			ret = -EINTR;
 		cond_resched();
 	}
-	spin_lock(&r->ctx->hm->lock);
+	guard(spinlock)(&r->ctx->hm->lock);
 	range->next_look = ret || r->block >= range->nr_blocks ? 0 : r->block;
 	if (!ret && !range->next_look)
 		range->as_of = range->began;
 	cmd->as_of = range->as_of;
 	cmd->dirty_blocks = hetmem_range_nr_dirty(r->ctx, range);
 	cmd->on_device = range->on_device;
-	spin_unlock(&r->ctx->hm->lock);
 	return ret;
 }
 
@@ -159,10 +155,7 @@ int hetmem_refresh(struct hetmem_context *ctx, void *arg)
 	struct refresh r = { .ctx = ctx };
 	int ret;
 
-	cmd->dirty_blocks = 0;
-	cmd->walked_blocks = 0;
-	cmd->as_of = 0;
-	cmd->on_device = 0;
+	memset_startat(cmd, 0, dirty_blocks);
 	ret = hetmem_walk_init(&r.walk, ctx->hm);
 	if (ret)
 		return ret;
@@ -171,9 +164,8 @@ int hetmem_refresh(struct hetmem_context *ctx, void *arg)
 		ret = -EINTR;
 		goto exit_walk;
 	}
-	spin_lock(&ctx->hm->lock);
-	r.range = hetmem_range_first(ctx, cmd->start, cmd->start);
-	spin_unlock(&ctx->hm->lock);
+	scoped_guard(spinlock, &ctx->hm->lock)
+		r.range = hetmem_range_first(ctx, cmd->start, cmd->start);
 	ret = r.range ? refresh_range(&r, cmd) : -ENOENT;
 	mutex_unlock(&ctx->refresh);
 exit_walk:

@@ -391,13 +391,11 @@ static int walk_look(struct hetmem_window *window)
 	if (ret)
 		return ret;
 
-	spin_lock(&window->lock);
+	guard(spinlock)(&window->lock);
 	if (hetmem_window_spoilt(window))
-		ret = -EBUSY;
-	else
-		walk_decode(walk);
-	spin_unlock(&window->lock);
-	return ret;
+		return -EBUSY;
+	walk_decode(walk);
+	return 0;
 }
 
 /**
