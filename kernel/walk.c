@@ -51,8 +51,6 @@
 
 int hetmem_walk_init(struct hetmem_walk *walk, struct hetmem_mm *hm)
 {
-	const size_t bytes = HETMEM_BLOCK_PAGES * sizeof(*walk->pfns);
-
 	BUILD_BUG_ON(sizeof(*walk->pieces) > sizeof(*walk->more));
 	BUILD_BUG_ON(HETMEM_BLOCK_PAGES > U16_MAX);
 
@@ -62,19 +60,14 @@ int hetmem_walk_init(struct hetmem_walk *walk, struct hetmem_mm *hm)
 	 * Some flags of a PFN are input as well. hmm_range_fault() leaves them
 	 * as they are, so clearing once does for all steps.
 	 */
-	walk->pfns = kzalloc(bytes, HETMEM_GFP);
-	walk->more = kmalloc(bytes, HETMEM_GFP);
-	if (!walk->pfns || !walk->more) {
-		hetmem_walk_exit(walk);
-		return -ENOMEM;
-	}
-	return 0;
+	walk->pfns = kcalloc(2 * HETMEM_BLOCK_PAGES, sizeof(*walk->pfns), HETMEM_GFP);
+	walk->more = walk->pfns + HETMEM_BLOCK_PAGES;
+	return walk->pfns ? 0 : -ENOMEM;
 }
 
 void hetmem_walk_exit(struct hetmem_walk *walk)
 {
 	kfree(walk->pfns);
-	kfree(walk->more);
 }
 
 /* The reasons in the mapping why its pages stay on the host. */
@@ -167,13 +160,18 @@ static int walk_fill(struct hetmem_walk *walk, void *owner, unsigned long *pfns,
  * Fills walk->pfns; mmap_lock is held for reading. The first page is asked for
  * alone: where its entry maps all of the step, the decoder looks no further.
  */
-static int walk_snapshot(struct hetmem_walk *walk)
+static int walk_snapshot(struct hetmem_walk *walk, struct vm_area_struct *vma)
 {
-	unsigned long i, nr = (walk->end - walk->start) >> PAGE_SHIFT;
 	void *owners[HETMEM_MAX_OWNERS];
 	unsigned int nr_owners = hetmem_owners(owners), o;
+	unsigned long i, nr;
 	int ret;
 
+	walk->end = min(walk->window.end, vma->vm_end);
+	walk->vma_end = vma->vm_end;
+	walk->anonymous = vma_is_anonymous(vma);
+	walk->shared = vma->vm_flags & VM_MAYSHARE;
+	nr = (walk->end - walk->start) >> PAGE_SHIFT;
 	ret = walk_fill(walk, owners[0], walk->pfns, 0, 1);
 	if (ret || ((walk->pfns[0] & HMM_PFN_VALID) &&
 		    pfn_reach(walk->pfns[0], walk->start >> PAGE_SHIFT) >= nr))
@@ -201,62 +199,31 @@ static bool page_is_zero(const struct hetmem_walk *walk, struct page *page, unsi
 	return order ? !PageAnon(page) : page == ZERO_PAGE(walk->start);
 }
 
-static u32 pfn_location(const struct hetmem_walk *walk, unsigned long pfn, unsigned int order)
+/* A pgmap, and the location of its pages. */
+struct known {
+	const struct dev_pagemap *pgmap;
+	u32 location;
+};
+
+/* @known is of the last device page of the step: neighbours mostly are alike. */
+static u32 pfn_location(const struct hetmem_walk *walk, unsigned long pfn, unsigned int order,
+			struct known *known)
 {
 	struct page *page;
 
 	if (!pfn_is_page(pfn))
 		return HETMEM_LOC(HETMEM_UNKNOWN, 0);
 	page = hmm_pfn_to_page(pfn);
-	if (unlikely(is_zone_device_page(page)))
-		return hetmem_page_location(page);
+	if (unlikely(is_zone_device_page(page))) {
+		if (known->pgmap != hetmem_page_pgmap(page)) {
+			known->location = hetmem_page_location(page);
+			known->pgmap = hetmem_page_pgmap(page);
+		}
+		return known->location;
+	}
 	if (unlikely(page_is_zero(walk, page, order)))
 		return HETMEM_LOC(HETMEM_ZERO, 0);
 	return HETMEM_LOC(HETMEM_HOST, page_to_nid(page));
-}
-
-/* How many of the @nr entries from @pfns on are the same, at least 1. */
-static unsigned long pfns_repeat(const unsigned long *pfns, unsigned long nr)
-{
-	unsigned long i;
-
-	for (i = 1; i < nr && pfns[i] == pfns[0]; i++)
-		;
-	return i;
-}
-
-/*
- * How many of the @nr entries from @pfns on map one page each, all at the
- * same location, at least 1. Neighbours mostly are alike, and comparing them
- * costs less than finding out where they are: a zone lies on one node, a
- * pgmap belongs to one device.
- */
-static unsigned long pfns_alike(const struct hetmem_walk *walk, const unsigned long *pfns,
-				unsigned long nr)
-{
-	struct page *page, *first = hmm_pfn_to_page(pfns[0]);
-	const struct page *zero = ZERO_PAGE(walk->start);
-	const int zone = page_zone_id(first);
-	const struct dev_pagemap *pgmap = NULL;
-	unsigned long i, n;
-
-	if (unlikely(first == zero))
-		return pfns_repeat(pfns, nr);
-	if (is_zone_device_page(first))
-		pgmap = hetmem_page_pgmap(first);
-	for (i = 1; i < nr; i++) {
-		if ((pfns[i] ^ pfns[0]) & HMM_PFN_FLAGS)
-			break;
-		page = hmm_pfn_to_page(pfns[i]);
-		if (page_zone_id(page) != zone || (pgmap && hetmem_page_pgmap(page) != pgmap))
-			break;
-	}
-	/* Pages that may be written are not the page of zeroes. */
-	for (n = 1; n < i && !(pfns[0] & HMM_PFN_WRITE); n++) {
-		if (hmm_pfn_to_page(pfns[n]) == zero)
-			return n;
-	}
-	return i;
 }
 
 /*
@@ -268,30 +235,22 @@ static void walk_decode(struct hetmem_walk *walk)
 	unsigned long i, step, nr = (walk->end - walk->start) >> PAGE_SHIFT;
 	unsigned long first = walk->start >> PAGE_SHIFT;
 	struct hetmem_kept_piece *last = NULL;
+	struct known known = {};
 	unsigned long decodes = 0;
 
-	walk->nr = 0;
 	for (i = 0; i < nr; i += step) {
-		const unsigned long *pfns = &walk->pfns[i];
+		const unsigned long pfn = walk->pfns[i];
 		struct hetmem_kept_piece piece = {};
 
-		if (pfns[0] & HMM_PFN_VALID)
-			piece.order = hmm_pfn_to_map_order(pfns[0]);
-		if (piece.order) {
-			step = min(pfn_reach(pfns[0], first + i), nr - i);
+		step = min(pfn_reach(pfn, first + i), nr - i);
+		if (pfn & HMM_PFN_VALID)
+			piece.order = hmm_pfn_to_map_order(pfn);
+		if (pfn_is_page(pfn)) {
+			piece.part = walk->look_for_parts && !piece.order &&
+				     PageCompound(hmm_pfn_to_page(pfn));
 			decodes++;
-		} else if (!pfn_is_page(pfns[0])) {
-			step = pfns_repeat(pfns, nr - i);
-		} else if (walk->look_for_parts) {
-			piece.part = PageCompound(hmm_pfn_to_page(pfns[0]));
-			step = 1;
-			decodes++;
-		} else {
-			step = pfns_alike(walk, pfns, nr - i);
-			decodes += step;
 		}
-
-		piece.location = pfn_location(walk, pfns[0], piece.order);
+		piece.location = pfn_location(walk, pfn, piece.order, &known);
 		if (!last || last->location != piece.location || last->order != piece.order ||
 		    last->part != piece.part) {
 			last = &walk->pieces[walk->nr++];
@@ -358,37 +317,24 @@ static int walk_look(struct hetmem_window *window)
 	struct hetmem_walk *walk = walk_of(window);
 	struct mm_struct *mm = window->fake.mm;
 	struct vm_area_struct *vma;
-	int ret;
+	int ret = 0;
 
 	if (mmap_read_lock_killable(mm))
 		return -EINTR;
+	walk->nr = 0;
 	vma = find_vma(mm, walk->start);
 	if (!vma || vma->vm_start > walk->start) {
 		walk->why = HETMEM_WHY_UNMAPPED;
-		walk_one_piece(walk, HETMEM_UNMAPPED, vma ? vma->vm_start :
-			       walk->limit);
-		mmap_read_unlock(mm);
-		return 0;
+		walk_one_piece(walk, HETMEM_UNMAPPED, vma ? vma->vm_start : walk->limit);
+	} else {
+		walk->why = hetmem_vma_why(vma);
+		if (vma_is_opaque(vma))
+			walk_one_piece(walk, HETMEM_UNKNOWN, vma->vm_end);
+		else if (!walk_gap(walk, vma))
+			ret = walk_snapshot(walk, vma);
 	}
-
-	walk->why = hetmem_vma_why(vma);
-	if (vma_is_opaque(vma)) {
-		walk_one_piece(walk, HETMEM_UNKNOWN, vma->vm_end);
-		mmap_read_unlock(mm);
-		return 0;
-	}
-	if (walk_gap(walk, vma)) {
-		mmap_read_unlock(mm);
-		return 0;
-	}
-
-	walk->end = min(window->end, vma->vm_end);
-	walk->vma_end = vma->vm_end;
-	walk->anonymous = vma_is_anonymous(vma);
-	walk->shared = vma->vm_flags & VM_MAYSHARE;
-	ret = walk_snapshot(walk);
 	mmap_read_unlock(mm);
-	if (ret)
+	if (ret || walk->nr)
 		return ret;
 
 	guard(spinlock)(&window->lock);

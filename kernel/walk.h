@@ -43,7 +43,7 @@ struct hetmem_kept_piece {
  *	users of its mm
  * @window: of the step at work
  * @pfns: of one block; clear except for what hmm_range_fault() has written
- * @more: the same block as another owner of device pages sees it; afterwards
+ * @more: behind it, the same block as another owner of device pages sees it; afterwards
  * @pieces: what the step is made of
  * @start: of the last step
  * @end: of the last step
