@@ -170,7 +170,7 @@ struct hetmem_context {
 	struct hetmem_thrash_slot *thrash;
 	struct hetmem_ring *ring;
 	wait_queue_head_t wait;
-	struct rb_root pins;
+	struct rb_root_cached pins;
 	unsigned int nr_pin_groups;
 	unsigned int nr_pin_ending;
 	unsigned long nr_pinned;

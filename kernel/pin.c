@@ -36,7 +36,7 @@
 #include "trace.h"
 
 #define PIN_PAGES		64
-#define PIN_SHIFT		(PAGE_SHIFT + 6)
+#define PIN_BYTES		(PIN_PAGES * PAGE_SIZE)
 
 /* How long the work rests, and in addition for this many groups a jiffy. */
 #define PIN_PAUSE		msecs_to_jiffies(10)
@@ -47,8 +47,7 @@
 
 /**
  * struct pin_group - pages held among 64 neighbours
- * @node: in context->pins, by @index
- * @index: address >> PIN_SHIFT
+ * @node: in context->pins: the addresses of all 64
  * @held: a bit for each page that is held
  * @ended: of these, a bit for each that is to be dropped
  * @ends_to: all up to this byte, here and in the groups behind, is to end; or 0
@@ -57,8 +56,7 @@
  * @pages: the pages
  */
 struct pin_group {
-	struct rb_node node;
-	unsigned long index;
+	struct interval_tree_node node;
 	u64 held;
 	u64 ended;
 	unsigned long ends_to;
@@ -70,36 +68,25 @@ struct pin_group {
 struct workqueue_struct *hetmem_wq;
 unsigned int hetmem_pinned_kb;
 
-#define pin_group_of(_node)	rb_entry_safe(_node, struct pin_group, node)
-
-/* The first group at or behind @index, or NULL. */
-static struct pin_group *pin_group_from(struct hetmem_context *ctx, unsigned long index)
+/* The first group with addresses of [@start, @last], or NULL. */
+static struct pin_group *pin_group_first(struct hetmem_context *ctx, unsigned long start,
+					 unsigned long last)
 {
-	struct rb_node *node = ctx->pins.rb_node, *found = NULL;
+	struct interval_tree_node *node = interval_tree_iter_first(&ctx->pins, start, last);
 
-	while (node) {
-		if (pin_group_of(node)->index < index) {
-			node = node->rb_right;
-		} else {
-			found = node;
-			node = node->rb_left;
-		}
-	}
-	return pin_group_of(found);
+	return node ? container_of(node, struct pin_group, node) : NULL;
 }
 
-static bool pin_group_less(struct rb_node *a, const struct rb_node *b)
+/* The pages of @group that are in [@start, @last]; 0: none. */
+static u64 pin_group_mask(const struct pin_group *group, unsigned long start, unsigned long last)
 {
-	return pin_group_of(a)->index < rb_entry(b, struct pin_group, node)->index;
-}
+	const unsigned long first = group->node.start;
 
-/* The pages of group @index that are in [@start, @last], some of which is. */
-static u64 pin_group_mask(unsigned long index, unsigned long start, unsigned long last)
-{
-	unsigned long first = index << PIN_SHIFT;
-
-	last = min(last, first + (1UL << PIN_SHIFT) - 1);
-	return GENMASK_ULL((last - first) >> PAGE_SHIFT, (max(start, first) - first) >> PAGE_SHIFT);
+	start = max(start, first);
+	last = min(last, group->node.last);
+	if (start > last)
+		return 0;
+	return GENMASK_ULL((last - first) >> PAGE_SHIFT, (start - first) >> PAGE_SHIFT);
 }
 
 /* The work is to run at @when, or a little later. hm->lock is held. */
@@ -161,12 +148,13 @@ static void pin_group_ends_to(struct hetmem_context *ctx, struct pin_group *grou
 /* Does so in @group, and leaves the rest to the next one. hm->lock is held. */
 static void pin_group_settle(struct hetmem_context *ctx, struct pin_group *group)
 {
-	struct pin_group *next = pin_group_of(rb_next(&group->node));
+	struct pin_group *next;
 
 	if (!group->ends_to)
 		return;
-	pin_group_end(ctx, group, pin_group_mask(group->index, 0, group->ends_to));
-	if (next && next->index <= group->ends_to >> PIN_SHIFT)
+	pin_group_end(ctx, group, pin_group_mask(group, 0, group->ends_to));
+	next = pin_group_first(ctx, group->node.last + 1, group->ends_to);
+	if (next)
 		pin_group_ends_to(ctx, next, group->ends_to);
 	group->ends_to = 0;
 	WRITE_ONCE(ctx->nr_pin_ending, ctx->nr_pin_ending - 1);
@@ -191,22 +179,22 @@ static void pin_uncharge(struct hetmem_context *ctx, unsigned int nr)
  */
 static u64 pin_reap(struct hetmem_context *ctx, unsigned long start, unsigned long last, bool all)
 {
-	unsigned long index = READ_ONCE(ctx->nr_pin_ending) ? 0 : start >> PIN_SHIFT, next;
+	unsigned long at = READ_ONCE(ctx->nr_pin_ending) ? 0 : start, next;
 	struct page *batch[PIN_PAGES];
 	struct pin_group *group;
 	u64 dropped = 0, mask;
 	unsigned int nr;
 
-	for (;; index++) {
+	for (;;) {
 		nr = 0;
 		mutex_lock(&ctx->reap);
 		spin_lock(&ctx->hm->lock);
-		group = pin_group_from(ctx, index);
-		if (!group || group->index > last >> PIN_SHIFT)
+		group = pin_group_first(ctx, at, last);
+		if (!group)
 			break;
-		index = group->index;
+		at = group->node.last + 1;
 		pin_group_settle(ctx, group);
-		mask = all && index >= start >> PIN_SHIFT ? pin_group_mask(index, start, last) : 0;
+		mask = all ? pin_group_mask(group, start, last) : 0;
 		if (mask || group->ended || time_after_eq(jiffies, group->next)) {
 			dropped += ctx->nr_pinned;
 			nr = pin_group_take(ctx, group, mask, batch);
@@ -217,7 +205,7 @@ static u64 pin_reap(struct hetmem_context *ctx, unsigned long start, unsigned lo
 			group = NULL;
 			pin_arm(ctx, next);
 		} else {
-			rb_erase(&group->node, &ctx->pins);
+			interval_tree_remove(&group->node, &ctx->pins);
 			ctx->nr_pin_groups--;
 		}
 		spin_unlock(&ctx->hm->lock);
@@ -258,18 +246,19 @@ void hetmem_pin_close(struct hetmem_context *ctx)
  */
 void hetmem_pin_unmapped(struct hetmem_context *ctx, unsigned long start, unsigned long last)
 {
-	struct pin_group *group = pin_group_from(ctx, start >> PIN_SHIFT);
+	unsigned long at = start;
+	struct pin_group *group;
 	unsigned int nr;
 
-	for (nr = 0; group && group->index <= last >> PIN_SHIFT; nr++) {
+	for (nr = 0; (group = pin_group_first(ctx, at, last)); nr++) {
 		if (!nr)
 			pin_arm(ctx, jiffies);
 		if (nr == PIN_NOTIFY_MAX) {
 			pin_group_ends_to(ctx, group, last);
 			break;
 		}
-		pin_group_end(ctx, group, pin_group_mask(group->index, start, last));
-		group = pin_group_of(rb_next(&group->node));
+		pin_group_end(ctx, group, pin_group_mask(group, start, last));
+		at = group->node.last + 1;
 	}
 }
 
@@ -290,16 +279,15 @@ bool hetmem_pin_at(struct hetmem_context *ctx, unsigned long addr, unsigned long
 	if (READ_ONCE(ctx->nr_pin_ending))
 		pin_reap(ctx, 0, ULONG_MAX, false);
 	guard(spinlock)(&ctx->hm->lock);
-	group = pin_group_from(ctx, addr >> PIN_SHIFT);
-	if (group && group->index << PIN_SHIFT > addr) {
-		stop = group->index << PIN_SHIFT;
+	group = pin_group_first(ctx, addr, ULONG_MAX);
+	if (group && group->node.start > addr) {
+		stop = group->node.start;
 	} else if (group) {
 		held = group->held & ~group->ended;
 		pinned = held & BIT_ULL(i);
 		/* The first page behind it for which that is otherwise. */
 		held = (pinned ? ~held : held) & ~GENMASK_ULL(i, 0);
-		stop = (group->index << PIN_SHIFT) +
-		       ((held ? __ffs64(held) : PIN_PAGES) << PAGE_SHIFT);
+		stop = group->node.start + ((held ? __ffs64(held) : PIN_PAGES) << PAGE_SHIFT);
 	}
 	*end = min(*end, stop);
 	return pinned;
@@ -363,13 +351,12 @@ struct pinning {
  */
 static int pin_keep(struct pinning *p, unsigned int got)
 {
-	const unsigned long index = p->start >> PIN_SHIFT;
-	struct pin_group *group = pin_group_from(p->ctx, index);
+	struct pin_group *group = pin_group_first(p->ctx, p->start, p->start);
 	unsigned int i, first = (p->start >> PAGE_SHIFT) % PIN_PAGES;
 	u64 mask = GENMASK_ULL(first + got - 1, first);
 	int ret;
 
-	if (!group || group->index != index)
+	if (!group)
 		group = p->spare;
 	for (i = first; i < first + got; i++) {
 		if ((group->held & ~group->ended & BIT_ULL(i)) &&
@@ -384,9 +371,10 @@ static int pin_keep(struct pinning *p, unsigned int got)
 		return ret;
 	if (group == p->spare) {
 		p->spare = NULL;
-		group->index = index;
+		group->node.start = ALIGN_DOWN(p->start, PIN_BYTES);
+		group->node.last = group->node.start + PIN_BYTES - 1;
 		group->next = p->expires;
-		rb_add(&group->node, &p->ctx->pins, pin_group_less);
+		interval_tree_insert(&group->node, &p->ctx->pins);
 		p->ctx->nr_pin_groups++;
 	}
 	for (i = first; i < first + got; i++) {
@@ -498,7 +486,7 @@ int hetmem_pin(struct hetmem_context *ctx, unsigned long start, unsigned long *e
 	int ret = 0;
 
 	while (p.start < *end) {
-		stop = min(*end, ALIGN(p.start + 1, 1UL << PIN_SHIFT));
+		stop = min(*end, ALIGN(p.start + 1, PIN_BYTES));
 		p.nr = p.start < single ? 1 : (stop - p.start) >> PAGE_SHIFT;
 		ret = pin_pages(&p);
 		if (ret > 0) {
