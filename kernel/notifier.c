@@ -12,7 +12,7 @@
  *
  * A look at pages is a window: at most one block, in a list of the mm. It is
  * good if no overlapping invalidation was in progress when it began, and none
- * has begun since (!hetmem_window_spoilt(), under window->lock). While that lock
+ * has begun since (window->seq is current, under window->lock). While that lock
  * is held no overlapping invalidation gets past its start, so no page that was
  * seen can go away. An invalidation elsewhere in the mm does not disturb a look.
  *
@@ -47,8 +47,8 @@
  * All are spinlocks. Notifications are sent for reclaim, KSM, khugepaged and
  * the OOM reaper too, with locks of theirs held. So nobody who holds one of
  * these locks sleeps, allocates, takes mmap_lock or calls hmm_range_fault() or
- * migrate_vma_*(). A notification takes at most 64 contexts, for each O(log n) for
- * n ranges and then at most 64 of them and a bit for each block, and 64 windows;
+ * migrate_vma_*(). A notification takes at most 64 contexts, for each at most 64 of
+ * its n ranges, O(log n) each, and a bit for each block, and 64 windows;
  * an unmapping also marks the pins of 64 groups (pin.c). It always succeeds. Readers
  * of the table hold RCU and then hm->lock, under which an hm that is being freed has
  * no contexts. An hm enters the table once and leaves it when it is freed: a reader

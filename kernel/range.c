@@ -103,14 +103,10 @@ struct hetmem_range *hetmem_range_first(struct hetmem_context *ctx, unsigned lon
 	return node ? container_of(node, struct hetmem_range, node) : NULL;
 }
 
-static struct hetmem_range *range_next(struct hetmem_range *range, unsigned long start,
-				       unsigned long last)
-{
-	struct interval_tree_node *node;
-
-	node = interval_tree_iter_next(&range->node, start, last);
-	return node ? container_of(node, struct hetmem_range, node) : NULL;
-}
+/* Those with addresses of [@_start, @_last], by address. */
+#define for_each_range(_range, _ctx, _start, _last)				\
+	for (_range = hetmem_range_first(_ctx, _start, _last); _range;		\
+	     _range = hetmem_range_first(_ctx, _range->node.last + 1, _last))
 
 /* HETMEM_IOC_TRACK */
 int hetmem_track(struct hetmem_context *ctx, void *arg)
@@ -216,23 +212,10 @@ static void range_notify(struct hetmem_context *ctx, struct hetmem_range *range,
 		hetmem_thrash_attempt(ctx, range, start, last);
 }
 
-static void tell_invalidated(struct hetmem_context *ctx, const struct hetmem_notification *n,
-			     unsigned long start, unsigned long last)
-{
-	struct hetmem_event event = {
-		.type = HETMEM_EVENT_INVALIDATED,
-		.cause = n->change,
-		.start = start,
-		.end = last + 1,
-	};
-
-	if (hetmem_ring_wants(ctx, HETMEM_EVENT_INVALIDATED))
-		hetmem_ring_add(ctx, &event);
-}
-
 /* A notification for a context. hm->lock is held. */
 void hetmem_context_notify(struct hetmem_context *ctx, const struct hetmem_notification *n)
 {
+	struct hetmem_event event = { .type = HETMEM_EVENT_INVALIDATED, .cause = n->change };
 	struct hetmem_range *range;
 	unsigned int nr = 0;
 
@@ -241,18 +224,18 @@ void hetmem_context_notify(struct hetmem_context *ctx, const struct hetmem_notif
 		hetmem_pin_unmapped(ctx, n->start, n->last);
 	if (n->change == HETMEM_CHANGE_EXIT || !ctx->nr_ranges)
 		return;
-	for (range = hetmem_range_first(ctx, n->start, n->last); range;
-	     range = range_next(range, n->start, n->last)) {
-		unsigned long start = max(n->start, range->node.start);
-
+	for_each_range(range, ctx, n->start, n->last) {
+		event.start = max(n->start, range->node.start);
+		event.end = min(n->last, range->node.last) + 1;
 		if (nr++ == HETMEM_NOTIFY_MAX) {
 			ctx->all_dirty++;
 			ctx->moving = jiffies;
-			tell_invalidated(ctx, n, start, n->last);
+			event.end = n->last + 1;
+			hetmem_ring_add(ctx, &event);
 			break;
 		}
-		range_notify(ctx, range, n, start, min(n->last, range->node.last));
-		tell_invalidated(ctx, n, start, min(n->last, range->node.last));
+		range_notify(ctx, range, n, event.start, event.end - 1);
+		hetmem_ring_add(ctx, &event);
 	}
 }
 
@@ -272,8 +255,7 @@ void hetmem_context_count(struct hetmem_context *ctx, unsigned long start, unsig
 	unsigned long first;
 
 	ctx->total.pages[what] += (last - start + 1) >> PAGE_SHIFT;
-	for (range = hetmem_range_first(ctx, start, last); range;
-	     range = range_next(range, start, last)) {
+	for_each_range(range, ctx, start, last) {
 		unsigned long from = max(start, range->node.start);
 		unsigned long to = min(last, range->node.last);
 
@@ -289,14 +271,6 @@ void hetmem_context_count(struct hetmem_context *ctx, unsigned long start, unsig
 		bitmap_set(range->dirty, first, hetmem_range_block(range, to) - first + 1);
 		hetmem_thrash_bounce(ctx, range, from, to, what, location);
 	}
-}
-
-/* If all blocks are dirty, marks each. */
-void hetmem_range_fill_dirty(struct hetmem_context *ctx, struct hetmem_range *range)
-{
-	if (range->clean_as_of != ctx->all_dirty)
-		bitmap_fill(range->dirty, range->nr_blocks);
-	range->clean_as_of = ctx->all_dirty;
 }
 
 u64 hetmem_range_nr_dirty(const struct hetmem_context *ctx, const struct hetmem_range *range)

@@ -99,12 +99,6 @@ void hetmem_mm_each(void (*visit)(struct hetmem_context *ctx, void *arg), void *
 int hetmem_look(struct hetmem_mm *hm, struct hetmem_window *window, unsigned long start,
 		unsigned long end, int (*look)(struct hetmem_window *window));
 
-/* Whether the try is spoilt. window->lock is held. */
-static inline bool hetmem_window_spoilt(const struct hetmem_window *window)
-{
-	return window->fake.invalidate_seq != window->seq;
-}
-
 /**
  * struct hetmem_notification - what an MMU notification announces
  * @change: enum hetmem_change
@@ -171,21 +165,6 @@ static inline unsigned long hetmem_range_block(const struct hetmem_range *range,
 	return (addr >> HETMEM_BLOCK_SHIFT) - (range->node.start >> HETMEM_BLOCK_SHIFT);
 }
 
-/* Where the range's part of its block @i begins, and ends (exclusive). */
-static inline unsigned long hetmem_range_block_start(const struct hetmem_range *range,
-						     unsigned long i)
-{
-	return max(ALIGN_DOWN(range->node.start, HETMEM_BLOCK_SIZE) + (i << HETMEM_BLOCK_SHIFT),
-		   range->node.start);
-}
-
-static inline unsigned long hetmem_range_block_end(const struct hetmem_range *range,
-						   unsigned long i)
-{
-	return min(ALIGN_DOWN(range->node.start, HETMEM_BLOCK_SIZE) +
-		   ((i + 1) << HETMEM_BLOCK_SHIFT) - 1, range->node.last) + 1;
-}
-
 /* range.c */
 int hetmem_track(struct hetmem_context *ctx, void *cmd);
 int hetmem_untrack(struct hetmem_context *ctx, void *cmd);
@@ -198,7 +177,6 @@ struct hetmem_range *hetmem_range_first(struct hetmem_context *ctx, unsigned lon
 					unsigned long last);
 void hetmem_range_on_device(struct hetmem_context *ctx, struct hetmem_range *range, unsigned long i,
 			    u32 location, unsigned int nr_pages);
-void hetmem_range_fill_dirty(struct hetmem_context *ctx, struct hetmem_range *range);
 u64 hetmem_range_nr_dirty(const struct hetmem_context *ctx, const struct hetmem_range *range);
 bool hetmem_exclusive_seen(struct hetmem_context *ctx, unsigned long addr);
 

@@ -60,6 +60,7 @@ struct refresh {
 static bool refresh_take(struct refresh *r)
 {
 	struct hetmem_range *range = r->range;
+	unsigned long start;
 
 	guard(spinlock)(&r->ctx->hm->lock);
 	r->block = find_next_bit(range->dirty, range->nr_blocks, r->block);
@@ -67,8 +68,9 @@ static bool refresh_take(struct refresh *r)
 	if (r->block >= range->nr_blocks)
 		return false;
 	__clear_bit(r->block, range->dirty);
-	r->start = hetmem_range_block_start(range, r->block);
-	r->end = hetmem_range_block_end(range, r->block);
+	start = ALIGN_DOWN(range->node.start, HETMEM_BLOCK_SIZE) + (r->block << HETMEM_BLOCK_SHIFT);
+	r->start = max(start, range->node.start);
+	r->end = min(start + HETMEM_BLOCK_SIZE - 1, range->node.last) + 1;
 	return true;
 }
 
@@ -125,7 +127,9 @@ static int refresh_range(struct refresh *r, struct hetmem_cmd_refresh *cmd)
 
 	/* Once: what makes all blocks dirty later is the next REFRESH's. */
 	scoped_guard(spinlock, &r->ctx->hm->lock) {
-		hetmem_range_fill_dirty(r->ctx, range);
+		if (range->clean_as_of != r->ctx->all_dirty)
+			bitmap_fill(range->dirty, range->nr_blocks);
+		range->clean_as_of = r->ctx->all_dirty;
 		r->block = range->next_look;
 		if (!r->block)
 			range->began = now;

@@ -157,10 +157,10 @@ bool hetmem_ring_wants(const struct hetmem_context *ctx, u32 type)
 
 /**
  * hetmem_ring_add - add an event
- * @ctx: context, hm->lock held; hetmem_ring_wants() this type
+ * @ctx: context, hm->lock held
  * @event: all but its time
  *
- * Return: false if there was no room: the event is counted as dropped.
+ * Return: false if nobody wants it, or there was no room: then it counts as dropped.
  */
 bool hetmem_ring_add(struct hetmem_context *ctx, const struct hetmem_event *event)
 {
@@ -168,6 +168,8 @@ bool hetmem_ring_add(struct hetmem_context *ctx, const struct hetmem_event *even
 	struct hetmem_event *entry;
 
 	lockdep_assert_held(&ctx->hm->lock);
+	if (!hetmem_ring_wants(ctx, event->type))
+		return false;
 	if (ring_used(ring) == ring->nr_entries) {
 		ring->dropped[event->type]++;
 		WRITE_ONCE(ring->header->dropped[event->type], ring->dropped[event->type]);

@@ -124,8 +124,7 @@ static void thrash_hit(struct hetmem_context *ctx, struct hetmem_range *range,
 	range->thrashed++;
 	hetmem_total_add(HETMEM_TOTAL_THRASHED, 1);
 	trace_hetmem_thrash(ctx, event.start, event.end, location, event.count, 0);
-	if (hetmem_ring_wants(ctx, event.type))
-		hetmem_ring_add(ctx, &event);
+	hetmem_ring_add(ctx, &event);
 }
 
 /**

@@ -338,7 +338,7 @@ static int walk_look(struct hetmem_window *window)
 		return ret;
 
 	guard(spinlock)(&window->lock);
-	if (hetmem_window_spoilt(window))
+	if (window->fake.invalidate_seq != window->seq)
 		return -EBUSY;
 	walk_decode(walk);
 	return 0;
