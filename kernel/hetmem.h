@@ -21,7 +21,6 @@
 #include "compat.h"
 
 struct hetmem_mm;
-struct hetmem_ring;
 struct hetmem_thrash_slot;
 struct mm_struct;
 struct pid;
@@ -120,6 +119,26 @@ struct hetmem_seen {
 };
 
 /**
+ * struct hetmem_ring - the kernel's side of a ring
+ * @header: of the mapping, whose second page begins the entries; NULL: there is none
+ * @size: of the mapping, bytes
+ * @head: entries ever added
+ * @events: types that are wanted
+ * @dropped: by type
+ * @nr_entries: a power of two
+ * @wake: wakes the readers that wait
+ */
+struct hetmem_ring {
+	struct hetmem_ring_header *header;
+	size_t size;
+	u64 head;
+	u64 events;
+	u64 dropped[HETMEM_EVENT_NR];
+	u32 nr_entries;
+	struct work_struct wake;
+};
+
+/**
  * struct hetmem_context - an open file of /dev/hetmem
  * @user: that it is charged to
  * @uid: effective uid of the opener
@@ -137,7 +156,7 @@ struct hetmem_seen {
  * @refresh: held by REFRESH and UNTRACK, outside of mmap_lock and hm->lock
  * @seen: what REFRESH saw of other drivers' pools
  * @thrash: slots for blocks that go back and forth, see thrash.c
- * @ring: of events, once userspace has asked for it
+ * @ring: of events, once userspace has asked for it, see ring.c
  * @wait: for events
  * @pins: pages held on the host, by address, see pin.c
  * @nr_pin_groups: in @pins
@@ -168,7 +187,7 @@ struct hetmem_context {
 	struct mutex refresh; /* REFRESH, UNTRACK */
 	struct hetmem_seen seen[HETMEM_MAX_BINDINGS];
 	struct hetmem_thrash_slot *thrash;
-	struct hetmem_ring *ring;
+	struct hetmem_ring ring;
 	wait_queue_head_t wait;
 	struct rb_root_cached pins;
 	unsigned int nr_pin_groups;

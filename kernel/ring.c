@@ -24,114 +24,55 @@
 
 #include "range.h"
 
-/**
- * struct hetmem_ring - the kernel's side of a ring
- * @header: of the mapping
- * @entries: behind it
- * @nr_pages: of the mapping
- * @head: entries ever added
- * @events: types that are wanted
- * @dropped: by type
- * @nr_entries: a power of two
- * @ctx: the owner
- * @wake: wakes the readers that wait
- */
-struct hetmem_ring {
-	struct hetmem_ring_header *header;
-	struct hetmem_event *entries;
-	unsigned long nr_pages;
-	u64 head;
-	u64 events;
-	u64 dropped[HETMEM_EVENT_NR];
-	u32 nr_entries;
-	struct hetmem_context *ctx;
-	struct work_struct wake;
-};
-
 static void ring_wake_work(struct work_struct *work)
 {
-	struct hetmem_ring *ring = container_of(work, struct hetmem_ring, wake);
+	struct hetmem_context *ctx = container_of(work, struct hetmem_context, ring.wake);
 
-	wake_up_interruptible_poll(&ring->ctx->wait, EPOLLIN | EPOLLRDNORM);
-}
-
-static size_t ring_size(u32 nr_entries)
-{
-	return PAGE_ALIGN((size_t)nr_entries * sizeof(struct hetmem_event)) + PAGE_SIZE;
-}
-
-static void ring_destroy(struct hetmem_context *ctx, struct hetmem_ring *ring)
-{
-	hetmem_free(ctx->user, ring->header, ring_size(ring->nr_entries));
-	hetmem_free(ctx->user, ring, sizeof(*ring));
-}
-
-static struct hetmem_ring *ring_create(struct hetmem_context *ctx, u32 nr_entries)
-{
-	struct hetmem_ring_header *header;
-	struct hetmem_ring *ring;
-
-	BUILD_BUG_ON(sizeof(struct hetmem_ring_header) > PAGE_SIZE);
-
-	ring = hetmem_alloc(ctx->user, sizeof(*ring));
-	if (IS_ERR(ring))
-		return ring;
-	/* Two pages at least: from vmalloc, which can be mapped. */
-	header = hetmem_alloc(ctx->user, ring_size(nr_entries));
-	if (IS_ERR(header)) {
-		hetmem_free(ctx->user, ring, sizeof(*ring));
-		return ERR_CAST(header);
-	}
-	ring->header = header;
-	ring->nr_pages = ring_size(nr_entries) >> PAGE_SHIFT;
-	ring->entries = (void *)ring->header + PAGE_SIZE;
-	ring->nr_entries = nr_entries;
-	ring->ctx = ctx;
-	INIT_WORK(&ring->wake, ring_wake_work);
-	ring->header->version = HETMEM_RING_VERSION;
-	ring->header->entry_size = sizeof(struct hetmem_event);
-	ring->header->nr_entries = nr_entries;
-	ring->header->data_offset = PAGE_SIZE;
-	return ring;
+	wake_up_interruptible_poll(&ctx->wait, EPOLLIN | EPOLLRDNORM);
 }
 
 /* HETMEM_IOC_RING */
 int hetmem_ring(struct hetmem_context *ctx, void *arg)
 {
+	struct hetmem_ring_header *header;
 	struct hetmem_cmd_ring *cmd = arg;
-	struct hetmem_ring *ring;
-	int ret = 0;
+	struct hetmem_ring *ring = &ctx->ring;
 
+	BUILD_BUG_ON(sizeof(*header) > PAGE_SIZE);
 	if (!is_power_of_2(cmd->nr_entries) || cmd->nr_entries < HETMEM_RING_MIN ||
 	    cmd->nr_entries > HETMEM_RING_MAX || !cmd->events || cmd->events >> HETMEM_EVENT_NR)
 		return -EINVAL;
 
-	ring = ring_create(ctx, cmd->nr_entries);
-	if (IS_ERR(ring))
-		return PTR_ERR(ring);
-	ring->events = cmd->events;
-	cmd->map_size = (u64)ring->nr_pages << PAGE_SHIFT;
-
-	spin_lock(&ctx->hm->lock);
-	if (ctx->ring) {
-		ret = -EEXIST;
-	} else {
-		/* Pairs with loads without the lock. */
-		smp_store_release(&ctx->ring, ring);
-		ring = NULL;
+	/* Two pages at least: from vmalloc, which can be mapped. */
+	cmd->map_size = PAGE_ALIGN(cmd->nr_entries * sizeof(struct hetmem_event)) + PAGE_SIZE;
+	header = hetmem_alloc(ctx->user, cmd->map_size);
+	if (IS_ERR(header))
+		return PTR_ERR(header);
+	header->version = HETMEM_RING_VERSION;
+	header->entry_size = sizeof(struct hetmem_event);
+	header->nr_entries = cmd->nr_entries;
+	header->data_offset = PAGE_SIZE;
+	scoped_guard(spinlock, &ctx->hm->lock) {
+		if (!ring->header) {
+			ring->size = cmd->map_size;
+			ring->nr_entries = cmd->nr_entries;
+			ring->events = cmd->events;
+			INIT_WORK(&ring->wake, ring_wake_work);
+			/* Pairs with loads without the lock. */
+			smp_store_release(&ring->header, header);
+			return 0;
+		}
 	}
-	spin_unlock(&ctx->hm->lock);
-	if (ring)
-		ring_destroy(ctx, ring);
-	return ret;
+	hetmem_free(ctx->user, header, cmd->map_size);
+	return -EEXIST;
 }
 
 void hetmem_ring_free(struct hetmem_context *ctx)
 {
-	if (!ctx->ring)
+	if (!ctx->ring.header)
 		return;
-	cancel_work_sync(&ctx->ring->wake);
-	ring_destroy(ctx, ctx->ring);
+	cancel_work_sync(&ctx->ring.wake);
+	hetmem_free(ctx->user, ctx->ring.header, ctx->ring.size);
 }
 
 /* Entries that the reader has not finished with, at most all. */
@@ -152,7 +93,7 @@ static u32 ring_used(const struct hetmem_ring *ring)
  */
 bool hetmem_ring_wants(const struct hetmem_context *ctx, u32 type)
 {
-	return ctx->ring && (ctx->ring->events & BIT_ULL(type));
+	return ctx->ring.events & BIT_ULL(type);
 }
 
 /**
@@ -164,8 +105,8 @@ bool hetmem_ring_wants(const struct hetmem_context *ctx, u32 type)
  */
 bool hetmem_ring_add(struct hetmem_context *ctx, const struct hetmem_event *event)
 {
-	struct hetmem_ring *ring = ctx->ring;
-	struct hetmem_event *entry;
+	struct hetmem_ring *ring = &ctx->ring;
+	struct hetmem_event *entries = (void *)ring->header + PAGE_SIZE, *entry;
 
 	lockdep_assert_held(&ctx->hm->lock);
 	if (!hetmem_ring_wants(ctx, event->type))
@@ -176,7 +117,7 @@ bool hetmem_ring_add(struct hetmem_context *ctx, const struct hetmem_event *even
 		hetmem_total_add(HETMEM_TOTAL_EVENTS_DROPPED, 1);
 		return false;
 	}
-	entry = &ring->entries[ring->head & (ring->nr_entries - 1)];
+	entry = &entries[ring->head & (ring->nr_entries - 1)];
 	*entry = *event;
 	entry->time = ktime_get_ns();
 	WRITE_ONCE(ring->head, ring->head + 1);
@@ -191,14 +132,12 @@ bool hetmem_ring_add(struct hetmem_context *ctx, const struct hetmem_event *even
 __poll_t hetmem_ring_poll(struct file *file, poll_table *wait)
 {
 	struct hetmem_context *ctx = file->private_data;
-	struct hetmem_ring *ring;
 
 	poll_wait(file, &ctx->wait, wait);
 	/* Pairs with the release in hetmem_ring(). */
-	ring = smp_load_acquire(&ctx->ring);
-	if (!ring)
+	if (!smp_load_acquire(&ctx->ring.header))
 		return EPOLLERR;
-	return ring_used(ring) ? EPOLLIN | EPOLLRDNORM : 0;
+	return ring_used(&ctx->ring) ? EPOLLIN | EPOLLRDNORM : 0;
 }
 
 /* Events are for the process whose memory they tell of. */
@@ -206,21 +145,21 @@ int hetmem_ring_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct hetmem_context *ctx = file->private_data;
 	/* Pairs with the release in hetmem_ring(). */
-	struct hetmem_ring *ring = smp_load_acquire(&ctx->ring);
+	struct hetmem_ring_header *header = smp_load_acquire(&ctx->ring.header);
 	struct page *page;
-	unsigned long i;
+	unsigned long at;
 	int ret = 0;
 
 	if (current->mm != ctx->hm->notifier.mm)
 		return -EPERM;
-	if (!ring)
+	if (!header)
 		return -ENXIO;
 	if (!(vma->vm_flags & VM_SHARED))
 		return -EINVAL;
 	/* mmap() adds PROT_EXEC itself in a process with READ_IMPLIES_EXEC. */
 	if ((vma->vm_flags & VM_EXEC) && !(current->personality & READ_IMPLIES_EXEC))
 		return -EINVAL;
-	if (vma->vm_pgoff || vma_pages(vma) != ring->nr_pages)
+	if (vma->vm_pgoff || vma->vm_end - vma->vm_start != ctx->ring.size)
 		return -EINVAL;
 	/*
 	 * One reader: a child shall not have it too. VM_IO alone makes all kernels
@@ -230,9 +169,9 @@ int hetmem_ring_mmap(struct file *file, struct vm_area_struct *vma)
 	vm_flags_clear(vma, VM_EXEC | VM_MAYEXEC);
 	/* The pages are inserted with it. */
 	vma->vm_page_prot = vm_get_page_prot(vma->vm_flags);
-	for (i = 0; i < ring->nr_pages && !ret; i++) {
-		page = vmalloc_to_page((void *)ring->header + (i << PAGE_SHIFT));
-		ret = vm_insert_page(vma, vma->vm_start + (i << PAGE_SHIFT), page);
+	for (at = 0; at < ctx->ring.size && !ret; at += PAGE_SIZE) {
+		page = vmalloc_to_page((void *)header + at);
+		ret = vm_insert_page(vma, vma->vm_start + at, page);
 	}
 	return ret;
 }
