@@ -51,11 +51,7 @@ static inline struct dev_pagemap *hetmem_page_pgmap(const struct page *page)
  * Whether migrate_vma_setup() splits a large folio that is mapped by pages. If
  * not it passes it by, without a word.
  */
-#ifdef HETMEM_HAVE_MIGRATE_COMPOUND
-#define HETMEM_SPLITS_FOLIOS		1
-#else
-#define HETMEM_SPLITS_FOLIOS		0
-#endif
+#define HETMEM_SPLITS_FOLIOS	IS_ENABLED(HETMEM_HAVE_MIGRATE_COMPOUND)
 
 #ifndef HETMEM_HAVE_VM_FLAGS_SET
 #define vm_flags_set(vma, flags)	((vma)->vm_flags |= (flags))

@@ -85,7 +85,7 @@ static void user_put(struct hetmem_user *user)
 }
 
 /* Adds @nr to @sum, unless it would exceed @max, even for a moment. */
-bool hetmem_add_bounded(atomic64_t *sum, s64 nr, s64 max)
+static bool add_bounded(atomic64_t *sum, s64 nr, s64 max)
 {
 	s64 old = atomic64_read(sum);
 
@@ -96,9 +96,15 @@ bool hetmem_add_bounded(atomic64_t *sum, s64 nr, s64 max)
 	return true;
 }
 
-static bool may_exceed(void)
+/* Likewise, but a caller with @cap may exceed @max. */
+bool hetmem_add_capped(atomic64_t *sum, s64 nr, s64 max, int cap)
 {
-	return ns_capable_noaudit(&init_user_ns, CAP_SYS_RESOURCE);
+	if (add_bounded(sum, nr, max))
+		return true;
+	if (!ns_capable_noaudit(&init_user_ns, cap))
+		return false;
+	atomic64_add(nr, sum);
+	return true;
 }
 
 /* What hetmem_alloc() takes for @bytes: two pages or more come from vmalloc. */
@@ -124,17 +130,15 @@ int hetmem_charge(struct hetmem_user *user, size_t bytes)
 
 	bytes = alloc_size(bytes);
 	/* The user first: a user over its own cap must not take from the common one. */
-	if (!hetmem_add_bounded(&user->bytes, bytes, user_max)) {
-		if (!may_exceed()) {
-			trace_hetmem_limit_hit("user_kb", user_max >> 10);
-			return -EDQUOT;
-		}
-		atomic64_add(bytes, &user->bytes);
+	if (!hetmem_add_capped(&user->bytes, bytes, user_max, CAP_SYS_RESOURCE)) {
+		trace_hetmem_limit_hit("user_kb", user_max >> 10);
+		return -EDQUOT;
 	}
 	used = atomic64_read(&user->bytes);
-	if (hetmem_add_bounded(&hetmem_total_bytes, bytes,
+	if (add_bounded(&hetmem_total_bytes, bytes,
 			       used <= HETMEM_USER_FLOOR ? S64_MAX : max - max / 8 - used) ||
-	    (may_exceed() && hetmem_add_bounded(&hetmem_total_bytes, bytes, max)))
+	    (ns_capable_noaudit(&init_user_ns, CAP_SYS_RESOURCE) &&
+	     add_bounded(&hetmem_total_bytes, bytes, max)))
 		return 0;
 	atomic64_sub(bytes, &user->bytes);
 	trace_hetmem_limit_hit("total_kb", max >> 10);

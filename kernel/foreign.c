@@ -158,18 +158,19 @@ unsigned int hetmem_owners_learned(void **owners)
 	return nr;
 }
 
-static struct pool *pool_at(u32 location)
-{
-	struct owner *owner;
-	struct pool *pool;
+/* Pool @i of HETMEM_MAX_POOLS. */
+#define pool_nr(_i) (&hetmem_owner_table[(_i) / HETMEM_OWNER_POOLS].pools[(_i) % HETMEM_OWNER_POOLS])
 
-	for (owner = hetmem_owner_table; owner < hetmem_owner_table + HETMEM_MAX_LEARNED; owner++) {
-		for (pool = owner->pools; pool < owner->pools + HETMEM_OWNER_POOLS; pool++) {
-			if (pool->pgmap && pool->location == location)
-				return pool;
-		}
+/* Whether pool number @index is in use, of either kind. */
+static bool pool_is_used(u32 index)
+{
+	unsigned int i;
+
+	for (i = 0; i < HETMEM_MAX_POOLS; i++) {
+		if (pool_nr(i)->pgmap && HETMEM_LOC_INDEX(pool_nr(i)->location) == index)
+			return true;
 	}
-	return NULL;
+	return false;
 }
 
 /* A new number; the lock is held. */
@@ -177,8 +178,7 @@ static u32 pool_number(enum hetmem_location_kind kind)
 {
 	do {
 		hetmem_last_pool = (hetmem_last_pool + 1) % U16_MAX;
-	} while (pool_at(HETMEM_LOC(HETMEM_FOREIGN, hetmem_last_pool)) ||
-		 pool_at(HETMEM_LOC(HETMEM_COHERENT, hetmem_last_pool)));
+	} while (pool_is_used(hetmem_last_pool));
 	return HETMEM_LOC(kind, hetmem_last_pool);
 }
 
@@ -347,45 +347,10 @@ static ssize_t limit_store(struct device *device, struct device_attribute *attr,
 	return count;
 }
 
-/* Makes the file of the device @uuid. hetmem_limits_mutex is held. */
-static int limit_add(struct device *device, const uuid_t *uuid)
+/* Makes or removes the file of the UUID in @buf, which has "GPU-" before it or not. */
+static ssize_t limit_change(struct device *device, const char *buf, size_t count, bool add)
 {
-	struct limit *limit = limit_find(uuid_null.b);
-	int ret;
-
-	if (limit_find(uuid->b))
-		return -EEXIST;
-	if (!limit)
-		return -ENOSPC;
-	snprintf(limit->name, sizeof(limit->name), "GPU-%pUb", uuid);
-	limit->bytes = U64_MAX;
-	limit->attr = (struct device_attribute)__ATTR(, 0644, limit_show, limit_store);
-	limit->attr.attr.name = limit->name;
-	sysfs_attr_init(&limit->attr.attr);
-	ret = sysfs_add_file_to_group(&device->kobj, &limit->attr.attr, "foreign");
-	if (ret)
-		return ret;
-	guard(spinlock)(&hetmem_owners_lock);
-	limit->uuid = *uuid;
-	return 0;
-}
-
-static int limit_remove(struct device *device, const uuid_t *uuid)
-{
-	struct limit *limit = limit_find(uuid->b);
-
-	if (!limit)
-		return -ENOENT;
-	sysfs_remove_file_from_group(&device->kobj, &limit->attr.attr, "foreign");
-	guard(spinlock)(&hetmem_owners_lock);
-	limit->uuid = uuid_null;
-	return 0;
-}
-
-/* Has @change carried out for the UUID in @buf, with "GPU-" before it or not. */
-static ssize_t limit_change(struct device *device, const char *buf, size_t count,
-			    int (*change)(struct device *device, const uuid_t *uuid))
-{
+	struct limit *limit;
 	uuid_t uuid;
 	int ret;
 
@@ -394,20 +359,40 @@ static ssize_t limit_change(struct device *device, const char *buf, size_t count
 	    uuid_is_null(&uuid))
 		return -EINVAL;
 	guard(mutex)(&hetmem_limits_mutex);
-	ret = change(device, &uuid);
-	return ret ? ret : count;
+	limit = limit_find(uuid.b);
+	if (add && limit)
+		return -EEXIST;
+	if (add)
+		limit = limit_find(uuid_null.b);
+	if (!limit)
+		return add ? -ENOSPC : -ENOENT;
+	if (add) {
+		snprintf(limit->name, sizeof(limit->name), "GPU-%pUb", &uuid);
+		limit->bytes = U64_MAX;
+		limit->attr = (struct device_attribute)__ATTR(, 0644, limit_show, limit_store);
+		limit->attr.attr.name = limit->name;
+		sysfs_attr_init(&limit->attr.attr);
+		ret = sysfs_add_file_to_group(&device->kobj, &limit->attr.attr, "foreign");
+		if (ret)
+			return ret;
+	} else {
+		sysfs_remove_file_from_group(&device->kobj, &limit->attr.attr, "foreign");
+	}
+	guard(spinlock)(&hetmem_owners_lock);
+	limit->uuid = add ? uuid : uuid_null;
+	return count;
 }
 
 static ssize_t add_store(struct device *device, struct device_attribute *attr, const char *buf,
 			 size_t count)
 {
-	return limit_change(device, buf, count, limit_add);
+	return limit_change(device, buf, count, true);
 }
 
 static ssize_t remove_store(struct device *device, struct device_attribute *attr, const char *buf,
 			    size_t count)
 {
-	return limit_change(device, buf, count, limit_remove);
+	return limit_change(device, buf, count, false);
 }
 
 static DEVICE_ATTR_WO(add);
@@ -432,7 +417,7 @@ unsigned int hetmem_foreign_list(struct hetmem_context *ctx, struct hetmem_pool_
 	guard(spinlock)(&ctx->hm->lock);
 	guard(spinlock)(&hetmem_owners_lock);
 	for (i = 0; i < HETMEM_MAX_POOLS; i++) {
-		pool = &hetmem_owner_table[i / HETMEM_OWNER_POOLS].pools[i % HETMEM_OWNER_POOLS];
+		pool = pool_nr(i);
 		if (!pool->pgmap)
 			continue;
 		info[nr].location = pool->location;

@@ -245,7 +245,7 @@ extern atomic64_t hetmem_total_bytes;	/* what all users use */
 struct hetmem_context *hetmem_context_open(void);
 void hetmem_context_close(struct hetmem_context *ctx);
 pid_t hetmem_context_pid(const struct hetmem_context *ctx, struct pid_namespace *ns);
-bool hetmem_add_bounded(atomic64_t *sum, s64 nr, s64 max);
+bool hetmem_add_capped(atomic64_t *sum, s64 nr, s64 max, int cap);
 kuid_t hetmem_current_user(void);
 int hetmem_charge(struct hetmem_user *user, size_t bytes);
 void hetmem_account(struct hetmem_user *user, size_t bytes, int sign);

@@ -299,22 +299,16 @@ static int pin_charge(struct hetmem_context *ctx, unsigned int nr, bool tell)
 	atomic64_t *pinned = &ctx->hm->notifier.mm->pinned_vm;
 	const unsigned long limit = rlimit(RLIMIT_MEMLOCK);
 
-	if (!hetmem_add_bounded(&ctx->user->pinned, nr, user_max)) {
-		if (!ns_capable_noaudit(&init_user_ns, CAP_SYS_RESOURCE)) {
-			if (tell)
-				trace_hetmem_limit_hit("pinned_kb", user_max << (PAGE_SHIFT - 10));
-			return -EDQUOT;
-		}
-		atomic64_add(nr, &ctx->user->pinned);
+	if (!hetmem_add_capped(&ctx->user->pinned, nr, user_max, CAP_SYS_RESOURCE)) {
+		if (tell)
+			trace_hetmem_limit_hit("pinned_kb", user_max << (PAGE_SHIFT - 10));
+		return -EDQUOT;
 	}
-	if (!hetmem_add_bounded(pinned, nr, limit >> PAGE_SHIFT)) {
-		if (!capable(CAP_IPC_LOCK)) {
-			if (tell)
-				trace_hetmem_limit_hit("RLIMIT_MEMLOCK", limit);
-			atomic64_sub(nr, &ctx->user->pinned);
-			return -EDQUOT;
-		}
-		atomic64_add(nr, pinned);
+	if (!hetmem_add_capped(pinned, nr, limit >> PAGE_SHIFT, CAP_IPC_LOCK)) {
+		if (tell)
+			trace_hetmem_limit_hit("RLIMIT_MEMLOCK", limit);
+		atomic64_sub(nr, &ctx->user->pinned);
+		return -EDQUOT;
 	}
 	hetmem_total_add(HETMEM_TOTAL_PINNED, nr);
 	return 0;
