@@ -210,7 +210,7 @@ struct hetmem_context *hetmem_context_open(void)
 	ret = hetmem_mm_attach(ctx);
 	if (ret)
 		goto free_thrash;
-	hetmem_total_add(HETMEM_TOTAL_CONTEXTS, 1);
+	hetmem_total_add(contexts, 1);
 	return ctx;
 
 free_thrash:
@@ -223,8 +223,9 @@ put_user:
 	return ERR_PTR(ret);
 }
 
-void hetmem_context_close(struct hetmem_context *ctx)
+int hetmem_context_close(struct inode *inode, struct file *file)
 {
+	struct hetmem_context *ctx = file->private_data;
 	struct hetmem_user *user = ctx->user;
 
 	hetmem_mm_detach(ctx);
@@ -236,7 +237,8 @@ void hetmem_context_close(struct hetmem_context *ctx)
 	put_pid(ctx->opener);
 	hetmem_free(user, ctx, sizeof(*ctx));
 	user_put(user);
-	hetmem_total_add(HETMEM_TOTAL_CONTEXTS, -1);
+	hetmem_total_add(contexts, -1);
+	return 0;
 }
 
 /* The opener, as @ns numbers it; 0 if it is not visible there or is gone. */
@@ -298,66 +300,4 @@ int hetmem_allow(struct hetmem_context *ctx, void *arg)
 		return -EINVAL;
 	WRITE_ONCE(ctx->allowed, allowed);
 	return 0;
-}
-
-/**
- * struct listing - LIST at work
- * @all: of all users
- * @room: entries of @entries
- * @nr: contexts seen
- * @entries: of the first @room of them
- */
-struct listing {
-	bool all;
-	unsigned int room;
-	unsigned int nr;
-	struct hetmem_list_entry *entries;
-};
-
-static void listing_add(struct hetmem_context *ctx, void *arg)
-{
-	struct listing *listing = arg;
-	struct hetmem_list_entry *entry;
-	unsigned int i;
-
-	if ((!listing->all && !uid_eq(ctx->uid, current_euid())) ||
-	    listing->nr++ >= listing->room)
-		return;
-	entry = &listing->entries[listing->nr - 1];
-	entry->pid = hetmem_context_pid(ctx, task_active_pid_ns(current));
-	entry->uid = from_kuid_munged(current_user_ns(), ctx->uid);
-	entry->flags = READ_ONCE(ctx->allowed);
-	for (i = 0; i < ctx->nr_bindings; i++) {
-		if (ctx->bindings[i].executor)
-			entry->flags |= HETMEM_LIST_EXECUTOR;
-	}
-	entry->nr_ranges = ctx->nr_ranges;
-	entry->nr_pinned = ctx->nr_pinned;
-	entry->nr_hints = ctx->nr_hints;
-}
-
-/* HETMEM_IOC_LIST */
-int hetmem_list(struct hetmem_context *ctx, void *arg)
-{
-	struct hetmem_cmd_list *cmd = arg;
-	s64 there = max(hetmem_total(HETMEM_TOTAL_CONTEXTS), 0LL);
-	struct listing listing = {
-		.all = ns_capable_noaudit(&init_user_ns, CAP_SYS_PTRACE),
-		/* More than there are need no memory. */
-		.room = min_t(u64, cmd->nr, there + 16),
-	};
-	int ret;
-
-	ret = hetmem_check_array(cmd->nr, cmd->entry_size, sizeof(*listing.entries));
-	if (ret)
-		return ret;
-	listing.entries = kvcalloc(listing.room, sizeof(*listing.entries), HETMEM_GFP);
-	if (!listing.entries)
-		return -ENOMEM;
-	hetmem_mm_each(listing_add, &listing);
-	ret = hetmem_copy_array(cmd->entries, cmd->entry_size, 0, listing.entries,
-				sizeof(*listing.entries), min(listing.nr, listing.room));
-	kvfree(listing.entries);
-	cmd->nr = listing.nr;
-	return ret;
 }

@@ -246,8 +246,10 @@ void hetmem_device_moved(struct hetmem_device *dev, const struct mm_struct *mm, 
 
 	if (!nr_pages)
 		return;
-	hetmem_total_add(dir == HETMEM_TO_HOST ? HETMEM_TOTAL_TO_HOST :
-			 HETMEM_TOTAL_TO_DEVICE, nr_pages);
+	if (dir == HETMEM_TO_HOST)
+		hetmem_total_add(pages_to_host, nr_pages);
+	else
+		hetmem_total_add(pages_to_device, nr_pages);
 	guard(rcu)();
 	hm = hetmem_mm_find(mm);
 	if (!hm)

@@ -58,31 +58,19 @@ struct hetmem_counters {
  */
 extern unsigned int hetmem_max_hints, hetmem_user_kb, hetmem_total_kb, hetmem_pinned_kb;
 
-/* Counters: events since the module was loaded, and objects that exist. */
-enum hetmem_total_nr {
-	HETMEM_TOTAL_CONTEXTS, /* that there are */
-	HETMEM_TOTAL_RANGES, /* that there are */
-	HETMEM_TOTAL_PINNED, /* that there are, pages */
-	HETMEM_TOTAL_CALLBACKS,
-	HETMEM_TOTAL_DECODES,
-	HETMEM_TOTAL_MOVING,
-	HETMEM_TOTAL_TO_DEVICE,
-	HETMEM_TOTAL_TO_HOST,
-	HETMEM_TOTAL_FAILED,
-	HETMEM_TOTAL_EVENTS,
-	HETMEM_TOTAL_EVENTS_DROPPED,
-	HETMEM_TOTAL_THRASHED,
-	HETMEM_TOTAL_HINTS,
-	HETMEM_TOTAL_NR,
+/* Statistics, as sysfs names them: objects that exist, and events since loading. */
+struct hetmem_totals {
+	s64 contexts, ranges, pages_pinned; /* that exist */
+	s64 callbacks, decodes, moving;
+	s64 pages_to_device, pages_to_host, pages_failed;
+	s64 events, events_dropped, thrashed, hints;
 };
 
 /* For each CPU: counting shares no cache line with others. */
-DECLARE_PER_CPU(s64[HETMEM_TOTAL_NR], hetmem_totals);
+DECLARE_PER_CPU(struct hetmem_totals, hetmem_totals);
 
-static inline void hetmem_total_add(enum hetmem_total_nr what, s64 nr)
-{
-	this_cpu_add(hetmem_totals[what], nr);
-}
+#define hetmem_total_add(_what, _nr)	this_cpu_add(hetmem_totals._what, _nr)
+#define hetmem_total(_what)	hetmem_total_at(offsetof(struct hetmem_totals, _what))
 
 /**
  * struct hetmem_user - a user who has contexts
@@ -243,7 +231,7 @@ static inline int hetmem_copy_array(u64 to, u32 size, u32 first, const void *fro
 /* context.c */
 extern atomic64_t hetmem_total_bytes;	/* what all users use */
 struct hetmem_context *hetmem_context_open(void);
-void hetmem_context_close(struct hetmem_context *ctx);
+int hetmem_context_close(struct inode *inode, struct file *file);
 pid_t hetmem_context_pid(const struct hetmem_context *ctx, struct pid_namespace *ns);
 bool hetmem_add_capped(atomic64_t *sum, s64 nr, s64 max, int cap);
 kuid_t hetmem_current_user(void);
@@ -253,9 +241,9 @@ void *hetmem_alloc(struct hetmem_user *user, size_t bytes);
 void hetmem_free(struct hetmem_user *user, void *memory, size_t bytes);
 int hetmem_info(struct hetmem_context *ctx, void *cmd);
 int hetmem_allow(struct hetmem_context *ctx, void *cmd);
-int hetmem_list(struct hetmem_context *ctx, void *cmd);
 
-/* residency.c, migrate.c, refresh.c */
+/* notifier.c, residency.c, migrate.c, refresh.c */
+int hetmem_list(struct hetmem_context *ctx, void *cmd);
 int hetmem_residency(struct hetmem_context *ctx, void *cmd);
 int hetmem_migrate(struct hetmem_context *ctx, void *cmd);
 int hetmem_refresh(struct hetmem_context *ctx, void *cmd);
@@ -288,7 +276,7 @@ __poll_t hetmem_ring_poll(struct file *file, struct poll_table_struct *wait);
 int hetmem_ring_mmap(struct file *file, struct vm_area_struct *vma);
 
 /* sysfs.c */
-s64 hetmem_total(enum hetmem_total_nr what);
+s64 hetmem_total_at(size_t offset);
 extern const struct attribute_group *hetmem_sysfs_groups[];
 
 #endif /* _HETMEM_H */

@@ -264,7 +264,7 @@ static int hint_queue(struct hetmem_mm *hm, struct hetmem_hint *hint)
 	list_add_tail(&hint->node, &executor->hints);
 	hint->executor = executor;
 	executor->nr_hints++;
-	hetmem_total_add(HETMEM_TOTAL_HINTS, 1);
+	hetmem_total_add(hints, 1);
 	return 0;
 }
 

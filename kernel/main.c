@@ -230,12 +230,6 @@ static int hetmem_open(struct inode *inode, struct file *file)
 	return nonseekable_open(inode, file);
 }
 
-static int hetmem_file_release(struct inode *inode, struct file *file)
-{
-	hetmem_context_close(file->private_data);
-	return 0;
-}
-
 /*
  * Whose memory the context shows, in /proc/PID/fdinfo: after fork() the child
  * has the file too, and a process that takes it from there should know.
@@ -252,7 +246,7 @@ static void hetmem_show_fdinfo(struct seq_file *m, struct file *file)
 static const struct file_operations hetmem_fops = {
 	.owner = THIS_MODULE,
 	.open = hetmem_open,
-	.release = hetmem_file_release,
+	.release = hetmem_context_close,
 	.unlocked_ioctl = hetmem_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.poll = hetmem_ring_poll,

@@ -120,7 +120,7 @@ static int count_part(struct migration *m, const struct hetmem_piece *piece, u32
 	}
 	cmd->not_moved += hetmem_piece_pages(piece);
 	if (!(why & (HETMEM_WHY_ABSENT | HETMEM_WHY_UNMAPPED))) {
-		hetmem_total_add(HETMEM_TOTAL_FAILED, hetmem_piece_pages(piece));
+		hetmem_total_add(pages_failed, hetmem_piece_pages(piece));
 		guard(spinlock)(&m->ctx->hm->lock);
 		hetmem_context_count(m->ctx, piece->start, piece->end - 1, HETMEM_COUNT_FAILED,
 				     piece->location);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * One address space: its MMU notifier, which all its contexts share, and
- * looks at its pages.
+ * looks at its pages; and LIST, which lists the contexts of all of them.
  *
  * Design. An mm has one plain mmu_notifier as long as it has contexts. Each
  * notification is handed to every context (range.c), and counts as an
@@ -54,7 +54,10 @@
  * no contexts. An hm enters the table once and leaves it when it is freed: a reader
  * would see the contexts of one that comes back twice.
  */
+#include <linux/capability.h>
+#include <linux/cred.h>
 #include <linux/hashtable.h>
+#include <linux/pid_namespace.h>
 #include <linux/wait_bit.h>
 
 #include "device.h"
@@ -170,7 +173,7 @@ static int invalidate_start(struct mmu_notifier *notifier, const struct mmu_noti
 	};
 	struct hetmem_context *ctx;
 
-	hetmem_total_add(HETMEM_TOTAL_CALLBACKS, 1);
+	hetmem_total_add(callbacks, 1);
 	if (n.change == HETMEM_CHANGE_MIGRATE)
 		n.attempt = hetmem_owner_seen(range->owner);
 	trace_hetmem_notify(hm->tgid, n.change, n.start, range->end);
@@ -410,19 +413,56 @@ struct hetmem_mm *hetmem_mm_find(const struct mm_struct *mm)
 	return NULL;
 }
 
-/* Calls @visit for every context there is, with the lock of its hm held. */
-void hetmem_mm_each(void (*visit)(struct hetmem_context *ctx, void *arg), void *arg)
+/* The lock of its hm is held. */
+static void list_entry_fill(struct hetmem_list_entry *entry, const struct hetmem_context *ctx)
 {
-	struct hetmem_context *ctx;
-	struct hetmem_mm *hm;
-	int bucket;
+	unsigned int i;
 
-	guard(rcu)();
+	entry->pid = hetmem_context_pid(ctx, task_active_pid_ns(current));
+	entry->uid = from_kuid_munged(current_user_ns(), ctx->uid);
+	entry->flags = READ_ONCE(ctx->allowed);
+	for (i = 0; i < ctx->nr_bindings; i++)
+		entry->flags |= ctx->bindings[i].executor ? HETMEM_LIST_EXECUTOR : 0;
+	entry->nr_ranges = ctx->nr_ranges;
+	entry->nr_pinned = ctx->nr_pinned;
+	entry->nr_hints = ctx->nr_hints;
+}
+
+/* HETMEM_IOC_LIST */
+int hetmem_list(struct hetmem_context *ctx, void *arg)
+{
+	const bool all = ns_capable_noaudit(&init_user_ns, CAP_SYS_PTRACE);
+	struct hetmem_cmd_list *cmd = arg;
+	/* More than there are need no memory. */
+	const u32 room = min_t(u64, cmd->nr, max(hetmem_total(contexts), 0LL) + 16);
+	struct hetmem_list_entry *entries;
+	struct hetmem_mm *hm;
+	u32 nr = 0;
+	int bucket, ret;
+
+	ret = hetmem_check_array(cmd->nr, cmd->entry_size, sizeof(*entries));
+	if (ret)
+		return ret;
+	entries = kvcalloc(room, sizeof(*entries), HETMEM_GFP);
+	if (!entries)
+		return -ENOMEM;
+	rcu_read_lock();
 	hash_for_each_rcu(hetmem_mms, bucket, hm, node) {
 		guard(spinlock)(&hm->lock);
-		list_for_each_entry(ctx, &hm->contexts, siblings)
-			visit(ctx, arg);
+		list_for_each_entry(ctx, &hm->contexts, siblings) {
+			if (!all && !uid_eq(ctx->uid, current_euid()))
+				continue;
+			if (nr < room)
+				list_entry_fill(&entries[nr], ctx);
+			nr++;
+		}
 	}
+	rcu_read_unlock();
+	ret = hetmem_copy_array(cmd->entries, cmd->entry_size, 0, entries, sizeof(*entries),
+				min(nr, room));
+	kvfree(entries);
+	cmd->nr = nr;
+	return ret;
 }
 
 /* A try begins, unless an invalidation is in progress. */

@@ -164,7 +164,7 @@ static void pin_uncharge(struct hetmem_context *ctx, unsigned int nr)
 {
 	atomic64_sub(nr, &ctx->hm->notifier.mm->pinned_vm);
 	atomic64_sub(nr, &ctx->user->pinned);
-	hetmem_total_add(HETMEM_TOTAL_PINNED, -(s64)nr);
+	hetmem_total_add(pages_pinned, -(s64)nr);
 }
 
 /**
@@ -310,7 +310,7 @@ static int pin_charge(struct hetmem_context *ctx, unsigned int nr, bool tell)
 		atomic64_sub(nr, &ctx->user->pinned);
 		return -EDQUOT;
 	}
-	hetmem_total_add(HETMEM_TOTAL_PINNED, nr);
+	hetmem_total_add(pages_pinned, nr);
 	return 0;
 }
 

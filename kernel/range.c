@@ -90,7 +90,7 @@ static void range_free(struct hetmem_context *ctx, struct hetmem_range *range)
 		cond_resched();
 	}
 	hetmem_free(ctx->user, range, range->bytes);
-	hetmem_total_add(HETMEM_TOTAL_RANGES, -1);
+	hetmem_total_add(ranges, -1);
 }
 
 struct hetmem_range *hetmem_range_first(struct hetmem_context *ctx, unsigned long start,
@@ -135,7 +135,7 @@ int hetmem_track(struct hetmem_context *ctx, void *arg)
 	if (ret)
 		hetmem_free(ctx->user, range, range->bytes);
 	else
-		hetmem_total_add(HETMEM_TOTAL_RANGES, 1);
+		hetmem_total_add(ranges, 1);
 	return ret;
 }
 

@@ -95,7 +95,6 @@ void hetmem_mm_detach(struct hetmem_context *ctx);
 void hetmem_mm_put(struct hetmem_mm *hm);
 void hetmem_mm_exit(void);
 struct hetmem_mm *hetmem_mm_find(const struct mm_struct *mm);
-void hetmem_mm_each(void (*visit)(struct hetmem_context *ctx, void *arg), void *arg);
 int hetmem_look(struct hetmem_mm *hm, struct hetmem_window *window, unsigned long start,
 		unsigned long end, int (*look)(struct hetmem_window *window));
 

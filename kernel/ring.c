@@ -114,7 +114,7 @@ bool hetmem_ring_add(struct hetmem_context *ctx, const struct hetmem_event *even
 	if (ring_used(ring) == ring->nr_entries) {
 		ring->dropped[event->type]++;
 		WRITE_ONCE(ring->header->dropped[event->type], ring->dropped[event->type]);
-		hetmem_total_add(HETMEM_TOTAL_EVENTS_DROPPED, 1);
+		hetmem_total_add(events_dropped, 1);
 		return false;
 	}
 	entry = &entries[ring->head & (ring->nr_entries - 1)];
@@ -123,7 +123,7 @@ bool hetmem_ring_add(struct hetmem_context *ctx, const struct hetmem_event *even
 	WRITE_ONCE(ring->head, ring->head + 1);
 	/* The entry before the head that covers it. */
 	smp_store_release(&ring->header->head, ring->head);
-	hetmem_total_add(HETMEM_TOTAL_EVENTS, 1);
+	hetmem_total_add(events, 1);
 	if (wq_has_sleeper(&ctx->wait))
 		queue_work(hetmem_wq, &ring->wake);
 	return true;

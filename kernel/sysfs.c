@@ -22,16 +22,16 @@ unsigned int hetmem_user_kb = 64 << 10;
 unsigned int hetmem_total_kb = 256 << 10;
 unsigned int hetmem_max_hints = 64;
 
-DEFINE_PER_CPU(s64[HETMEM_TOTAL_NR], hetmem_totals);
+DEFINE_PER_CPU(struct hetmem_totals, hetmem_totals);
 
 /* As exact as can be while others count. */
-s64 hetmem_total(enum hetmem_total_nr what)
+s64 hetmem_total_at(size_t offset)
 {
 	s64 sum = 0;
 	int cpu;
 
 	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(per_cpu(hetmem_totals, cpu)[what]);
+		sum += READ_ONCE(*(s64 *)((void *)per_cpu_ptr(&hetmem_totals, cpu) + offset));
 	return sum;
 }
 
@@ -41,7 +41,7 @@ struct number_file {
 	unsigned int *value;
 	unsigned int min;
 	unsigned int max;
-	enum hetmem_total_nr what;
+	size_t total;
 };
 
 #define number_file_of(_attr)	container_of(_attr, struct number_file, attr)
@@ -69,7 +69,7 @@ static ssize_t setting_store(struct device *device, struct device_attribute *att
 
 static ssize_t statistic_show(struct device *device, struct device_attribute *attr, char *buf)
 {
-	return sysfs_emit(buf, "%lld\n", hetmem_total(number_file_of(attr)->what));
+	return sysfs_emit(buf, "%lld\n", hetmem_total_at(number_file_of(attr)->total));
 }
 
 #define SETTING(_name, _value, _min, _max)				\
@@ -80,10 +80,10 @@ static ssize_t statistic_show(struct device *device, struct device_attribute *at
 		.max = (_max),						\
 	}).attr.attr)
 
-#define STATISTIC(_name, _what)						\
+#define STATISTIC(_name)						\
 	(&((struct number_file) {					\
 		.attr = __ATTR(_name, 0444, statistic_show, NULL),	\
-		.what = HETMEM_TOTAL_##_what,				\
+		.total = offsetof(struct hetmem_totals, _name),		\
 	}).attr.attr)
 
 static ssize_t bytes_show(struct device *device, struct device_attribute *attr, char *buf)
@@ -106,13 +106,10 @@ const struct attribute_group *hetmem_sysfs_groups[] = {
 	      SETTING(pinned_kb, &hetmem_pinned_kb, 0, UINT_MAX)),
 	GROUP("thrash", SETTING(count, &hetmem_thrash_count, 2, 1000000),
 	      SETTING(window_ms, &hetmem_thrash_window_ms, 1, 3600000)),
-	GROUP("stats", &dev_attr_bytes.attr, STATISTIC(contexts, CONTEXTS),
-	      STATISTIC(ranges, RANGES), STATISTIC(pages_pinned, PINNED),
-	      STATISTIC(callbacks, CALLBACKS), STATISTIC(decodes, DECODES),
-	      STATISTIC(moving, MOVING),
-	      STATISTIC(pages_to_device, TO_DEVICE), STATISTIC(pages_to_host, TO_HOST),
-	      STATISTIC(pages_failed, FAILED), STATISTIC(events, EVENTS),
-	      STATISTIC(events_dropped, EVENTS_DROPPED), STATISTIC(thrashed, THRASHED),
-	      STATISTIC(hints, HINTS)),
+	GROUP("stats", &dev_attr_bytes.attr,
+	      STATISTIC(contexts), STATISTIC(ranges), STATISTIC(pages_pinned),
+	      STATISTIC(callbacks), STATISTIC(decodes), STATISTIC(moving),
+	      STATISTIC(pages_to_device), STATISTIC(pages_to_host), STATISTIC(pages_failed),
+	      STATISTIC(events), STATISTIC(events_dropped), STATISTIC(thrashed), STATISTIC(hints)),
 	&hetmem_foreign_group, NULL
 };

@@ -46,7 +46,7 @@ unsigned int hetmem_thrash_window_ms = 1000;
  * @since: jiffies, when the window began
  * @epoch: jiffies, when the epoch began
  * @count: in this window
- * @what: the last direction, of a registered device's
+ * @what: the last direction, of a registered device's; HETMEM_COUNT_NR: none yet
  * @counted: this epoch was counted
  * @told: jiffies, when the last announcement came
  * @by: the task that made it, if the next one may repeat it
@@ -84,17 +84,16 @@ void hetmem_thrash_close(struct hetmem_context *ctx)
 	hetmem_free(ctx->user, ctx->thrash, HETMEM_THRASH_BYTES);
 }
 
-/* The slot of a block, in a window that is not over. @new: it begins now. */
-static struct hetmem_thrash_slot *thrash_slot(struct hetmem_context *ctx, unsigned long block,
-					      bool *new)
+/* The slot of a block, in a window that is not over. */
+static struct hetmem_thrash_slot *thrash_slot(struct hetmem_context *ctx, unsigned long block)
 {
 	const unsigned int ms = READ_ONCE(hetmem_thrash_window_ms);
 	struct hetmem_thrash_slot *slot = &ctx->thrash[hash_long(block, HETMEM_THRASH_BITS)];
 
-	*new = slot->block != block;
-	if (*new) {
+	if (slot->block != block) {
 		memset(slot, 0, sizeof(*slot));
 		slot->block = block;
+		slot->what = HETMEM_COUNT_NR;
 		slot->since = jiffies;
 		slot->epoch = jiffies;
 	} else if (time_after(jiffies, slot->since + msecs_to_jiffies(ms))) {
@@ -122,7 +121,7 @@ static void thrash_hit(struct hetmem_context *ctx, struct hetmem_range *range,
 	slot->count = 0;
 	slot->since = jiffies;
 	range->thrashed++;
-	hetmem_total_add(HETMEM_TOTAL_THRASHED, 1);
+	hetmem_total_add(thrashed, 1);
 	trace_hetmem_thrash(ctx, event.start, event.end, location, event.count, 0);
 	hetmem_ring_add(ctx, &event);
 }
@@ -143,12 +142,11 @@ void hetmem_thrash_bounce(struct hetmem_context *ctx, struct hetmem_range *range
 	unsigned long block = start >> HETMEM_BLOCK_SHIFT;
 	unsigned long end = last >> HETMEM_BLOCK_SHIFT;
 	struct hetmem_thrash_slot *slot;
-	bool new;
 
 	for (; block <= end; block++) {
-		slot = thrash_slot(ctx, block, &new);
+		slot = thrash_slot(ctx, block);
 		/* The first direction that is seen is no change of it. */
-		if (!new && slot->what != what)
+		if (slot->what != HETMEM_COUNT_NR && slot->what != what)
 			thrash_hit(ctx, range, slot, location);
 		slot->what = what;
 	}
@@ -158,10 +156,9 @@ void hetmem_thrash_bounce(struct hetmem_context *ctx, struct hetmem_range *range
 static void thrash_pages(struct hetmem_context *ctx, struct hetmem_range *range,
 			 unsigned long block, unsigned int first, unsigned int nr)
 {
-	struct hetmem_thrash_slot *slot;
-	bool new, again;
+	struct hetmem_thrash_slot *slot = thrash_slot(ctx, block);
+	bool again;
 
-	slot = thrash_slot(ctx, block, &new);
 	again = slot->by == current && slot->from <= first && slot->to == first + nr &&
 		time_before(jiffies, slot->told + HETMEM_THRASH_REPEAT);
 	slot->told = jiffies;

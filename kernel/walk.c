@@ -258,7 +258,7 @@ static void walk_decode(struct hetmem_walk *walk)
 		}
 		last->nr_pages += step;
 	}
-	hetmem_total_add(HETMEM_TOTAL_DECODES, decodes);
+	hetmem_total_add(decodes, decodes);
 }
 
 /* Where the first entry above the PTEs ends that maps @addr and is empty; else @addr. */
@@ -364,7 +364,7 @@ int hetmem_walk_step(struct hetmem_walk *walk, unsigned long start, unsigned lon
 	walk->window.mover = NULL;
 	ret = hetmem_look(walk->hm, &walk->window, start, block_end, walk_look);
 	if (ret == -EBUSY) {
-		hetmem_total_add(HETMEM_TOTAL_MOVING, 1);
+		hetmem_total_add(moving, 1);
 		walk->why |= HETMEM_WHY_MOVING;
 		walk_one_piece(walk, HETMEM_UNKNOWN, block_end);
 		ret = 0;
