@@ -271,9 +271,7 @@ int hetmem_info(struct hetmem_context *ctx, void *arg)
 
 	cmd->version = HETMEM_VERSION;
 	cmd->block_shift = HETMEM_BLOCK_SHIFT;
-	cmd->features = 0;
-	if (IS_ENABLED(CONFIG_DEVICE_PRIVATE))
-		cmd->features |= HETMEM_FEATURE_DEVICE_PRIVATE;
+	cmd->features = IS_ENABLED(CONFIG_DEVICE_PRIVATE) ? HETMEM_FEATURE_DEVICE_PRIVATE : 0;
 	cmd->max_bytes = (u64)READ_ONCE(hetmem_user_kb) << 10;
 	cmd->used_bytes = atomic64_read(&ctx->user->bytes);
 	cmd->nr_ranges = READ_ONCE(ctx->nr_ranges);

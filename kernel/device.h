@@ -10,9 +10,6 @@
 
 #include "hetmem.h"
 
-struct kobject;
-struct page;
-
 #define HETMEM_MAX_DEVICES	32
 
 /* Owners of device pages: the registered devices' and the learned ones. */

@@ -67,16 +67,13 @@ static bool hetmem_leaves(const struct migration *m, u32 why)
 
 static bool has_arrived(const struct migration *m, u32 location)
 {
+	const u32 kind = HETMEM_LOC_KIND(location);
+
 	if (!hetmem_to_host(m))
 		return location == m->cmd->location;
-	switch (HETMEM_LOC_KIND(location)) {
-	case HETMEM_HOST:
-		return m->nid == NUMA_NO_NODE || HETMEM_LOC_INDEX(location) == m->nid;
-	case HETMEM_ZERO:
-		return true;
-	default:
-		return false;
-	}
+	if (kind != HETMEM_HOST)
+		return kind == HETMEM_ZERO;
+	return m->nid == NUMA_NO_NODE || HETMEM_LOC_INDEX(location) == m->nid;
 }
 
 /*
@@ -412,13 +409,9 @@ int hetmem_migrate(struct hetmem_context *ctx, void *arg)
 	};
 	int ret;
 
+	memset((void *)cmd + offsetof(typeof(*cmd), walk_end), 0,
+	       offsetofend(typeof(*cmd), why) - offsetof(typeof(*cmd), walk_end));
 	cmd->walk_end = cmd->start;
-	cmd->moved = 0;
-	cmd->already = 0;
-	cmd->not_moved = 0;
-	cmd->pinned = 0;
-	cmd->why_addr = 0;
-	cmd->why = 0;
 	cmd->filled_rest = 0;
 	ret = migrate_check(&m);
 	if (ret)

@@ -66,22 +66,18 @@ static int report_flush(struct report *report)
 				 sizeof(report->runs[0]), nr);
 }
 
-/*
- * Adds [@start, @end) of one piece to the runs. Return: how far the caller's
- * limits allow it, @start if not at all; or a negative errno.
- */
-static long report_run(struct report *report, unsigned long start, unsigned long end,
-		       const struct hetmem_piece *piece, u32 why)
+/* Adds @part to the runs. Return: 0, 1: the caller has room for no more, or an errno. */
+static int report_run(struct report *report, const struct hetmem_piece *part, u32 why)
 {
 	struct hetmem_run *run = report->runs;
 	int ret;
 
 	if (report->nr_runs)
 		run += report->nr_runs - 1;
-	if (!report->nr_runs || run->end != start || run->location != piece->location ||
-	    run->order != piece->order || run->why != why) {
+	if (!report->nr_runs || run->end != part->start || run->location != part->location ||
+	    run->order != part->order || run->why != why) {
 		if (report->cmd->filled_runs + report->nr_runs == report->cmd->nr_runs)
-			return start;
+			return 1;
 		if (report->nr_runs == ARRAY_SIZE(report->runs)) {
 			ret = report_flush(report);
 			if (ret)
@@ -89,58 +85,49 @@ static long report_run(struct report *report, unsigned long start, unsigned long
 		}
 		run = &report->runs[report->nr_runs++];
 		*run = (struct hetmem_run) {
-			.start = start,
-			.location = piece->location,
-			.order = piece->order,
+			.start = part->start,
+			.location = part->location,
+			.order = part->order,
 			.why = why,
 		};
 	}
-	run->end = end;
-	return end;
+	run->end = part->end;
+	return 0;
 }
 
-/* One piece, in parts if only some of it is pinned. As report_run(). */
-static long report_piece(struct report *report, const struct hetmem_piece *piece)
+/*
+ * A piece, or what is left of it. @part is shortened to what has one reason. As
+ * report_run().
+ */
+static int report_part(struct report *report, struct hetmem_piece *part)
 {
-	struct hetmem_piece part = *piece;
-	long reached = piece->end;
+	int ret = 0;
 	u32 why;
 
-	if (!report->cmd->nr_runs)
-		return reached;
-	for (; part.start < piece->end; part.start = part.end) {
-		part.end = piece->end;
-		why = hetmem_piece_why(report->ctx, &report->walk, &part);
-		if (hetmem_on_device(piece->location))
-			why = 0;
-		reached = report_run(report, part.start, part.end, piece, why);
-		if (reached < 0 || reached != part.end)
-			break;
+	if (report->cmd->nr_runs) {
+		why = hetmem_piece_why(report->ctx, &report->walk, part);
+		ret = report_run(report, part, hetmem_on_device(part->location) ? 0 : why);
 	}
-	return reached;
+	if (!ret)
+		ret = report_total(report, part->location, hetmem_piece_pages(part));
+	if (!ret)
+		report->cmd->walk_end = part->end;
+	return ret;
 }
 
-/* Reports what the last step found. Return: 0, 1 to stop, or an errno. */
+/* Reports what the last step found. As report_run(). */
 static int report_step(struct report *report)
 {
-	struct hetmem_piece piece = {};
-	long reached;
+	struct hetmem_piece piece = {}, part;
 	int ret = 0;
 
-	while (hetmem_piece_next(&report->walk, &piece)) {
-		reached = report_piece(report, &piece);
-		if (reached < 0)
-			return reached;
-		if (reached != piece.start)
-			ret = report_total(report, piece.location,
-					   (reached - piece.start) >> PAGE_SHIFT);
-		if (ret)
-			return ret;
-		report->cmd->walk_end = reached;
-		if (reached != piece.end)
-			return 1;
+	while (!ret && hetmem_piece_next(&report->walk, &piece)) {
+		for (part = piece; part.start < piece.end && !ret; part.start = part.end) {
+			part.end = piece.end;
+			ret = report_part(report, &part);
+		}
 	}
-	return 0;
+	return ret;
 }
 
 /* The next step. Return: also -ESRCH the memory is gone. */
