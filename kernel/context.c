@@ -192,10 +192,9 @@ struct hetmem_context *hetmem_context_open(void)
 	if (!user)
 		return ERR_PTR(-ENOMEM);
 	ctx = hetmem_alloc(user, sizeof(*ctx));
-	if (IS_ERR(ctx)) {
-		ret = PTR_ERR(ctx);
+	ret = PTR_ERR_OR_ZERO(ctx);
+	if (ret)
 		goto put_user;
-	}
 	ctx->user = user;
 	ctx->uid = current_euid();
 	mutex_init(&ctx->refresh);
@@ -204,7 +203,8 @@ struct hetmem_context *hetmem_context_open(void)
 	INIT_LIST_HEAD(&ctx->parked);
 	hetmem_pin_open(ctx);
 	ctx->opener = get_pid(task_tgid(current));
-	ret = hetmem_thrash_open(ctx);
+	ctx->thrash = hetmem_alloc(user, hetmem_thrash_bytes);
+	ret = PTR_ERR_OR_ZERO(ctx->thrash);
 	if (ret)
 		goto free;
 	ret = hetmem_mm_attach(ctx);
@@ -214,7 +214,7 @@ struct hetmem_context *hetmem_context_open(void)
 	return ctx;
 
 free_thrash:
-	hetmem_thrash_close(ctx);
+	hetmem_free(user, ctx->thrash, hetmem_thrash_bytes);
 free:
 	put_pid(ctx->opener);
 	hetmem_free(user, ctx, sizeof(*ctx));
@@ -232,7 +232,7 @@ int hetmem_context_close(struct inode *inode, struct file *file)
 	hetmem_pin_close(ctx);
 	hetmem_range_del_all(ctx);
 	hetmem_ring_free(ctx);
-	hetmem_thrash_close(ctx);
+	hetmem_free(user, ctx->thrash, hetmem_thrash_bytes);
 	hetmem_mm_put(ctx->hm);
 	put_pid(ctx->opener);
 	hetmem_free(user, ctx, sizeof(*ctx));

@@ -129,8 +129,7 @@ DEVICE_FILE(used, RO, "%llu", device_used(dev));
 DEVICE_FILE(limit, RW, "%llu", READ_ONCE(dev->limit));
 
 static struct attribute *hetmem_device_attrs[] = {
-	&name_attr.attr, &capacity_attr.attr, &used_attr.attr,
-	&limit_attr.attr, NULL
+	&name_attr.attr, &capacity_attr.attr, &used_attr.attr, &limit_attr.attr, NULL
 };
 ATTRIBUTE_GROUPS(hetmem_device);
 

@@ -337,10 +337,9 @@ static ssize_t limit_store(struct device *device, struct device_attribute *attr,
 			   size_t count)
 {
 	u64 bytes = U64_MAX;
-	int ret = 0;
+	int ret;
 
-	if (!sysfs_streq(buf, "max"))
-		ret = kstrtou64(buf, 0, &bytes);
+	ret = sysfs_streq(buf, "max") ? 0 : kstrtou64(buf, 0, &bytes);
 	if (ret)
 		return ret;
 	WRITE_ONCE(limit_of(attr)->bytes, bytes);

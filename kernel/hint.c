@@ -359,9 +359,8 @@ int hetmem_hint(struct hetmem_context *ctx, void *arg)
 	int ret = 0;
 
 	if (!cmd->timeout_ms || cmd->timeout_ms > HETMEM_HINT_TIMEOUT_MAX ||
-	    (kind != HETMEM_HOST && !hetmem_on_device(cmd->location)))
-		return -EINVAL;
-	if (!hetmem_is_foreign(cmd->location) && memchr_inv(cmd->uuid, 0, sizeof(cmd->uuid)))
+	    (kind != HETMEM_HOST && !hetmem_on_device(cmd->location)) ||
+	    (!hetmem_is_foreign(cmd->location) && memchr_inv(cmd->uuid, 0, sizeof(cmd->uuid))))
 		return -EINVAL;
 
 	hint = hint_unpark(ctx, cmd);

@@ -100,9 +100,8 @@ static const struct hetmem_command hetmem_commands[] = {
 /* -EINVAL and -ERANGE as the uapi header promises them to all commands. */
 static int hetmem_check(const struct hetmem_command *command, const struct hetmem_head *head)
 {
-	if (head->flags & ~command->known)
-		return -EINVAL;
-	if (command->reserved && *(u32 *)((char *)head + command->reserved))
+	if ((head->flags & ~command->known) ||
+	    (command->reserved && *(u32 *)((char *)head + command->reserved)))
 		return -EINVAL;
 	if (command->flags & CMD_RANGE) {
 		if (!PAGE_ALIGNED(head->start | head->end) || head->start >= head->end)

@@ -373,9 +373,8 @@ static int migrate_check(struct migration *m)
 	const bool pin = cmd->flags & HETMEM_MIGRATE_PIN;
 	int ret;
 
-	if (pin != !!cmd->timeout_ms || cmd->timeout_ms > HETMEM_PIN_TIMEOUT_MAX)
-		return -EINVAL;
-	if (cmd->nr_rest && cmd->nr_rest < HETMEM_REST_MIN)
+	if (pin != !!cmd->timeout_ms || cmd->timeout_ms > HETMEM_PIN_TIMEOUT_MAX ||
+	    (cmd->nr_rest && cmd->nr_rest < HETMEM_REST_MIN))
 		return -EINVAL;
 	ret = hetmem_check_array(cmd->nr_rest, cmd->rest_size, sizeof(struct hetmem_run));
 	if (ret)

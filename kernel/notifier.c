@@ -159,8 +159,7 @@ static enum hetmem_change change_of(enum mmu_notifier_event event)
 		[MMU_NOTIFY_EXCLUSIVE] = HETMEM_CHANGE_EXCLUSIVE,
 	};
 
-	return event < ARRAY_SIZE(changes) ? changes[event] :
-					     HETMEM_CHANGE_OTHER;
+	return event < ARRAY_SIZE(changes) ? changes[event] : HETMEM_CHANGE_OTHER;
 }
 
 static int invalidate_start(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)

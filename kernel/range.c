@@ -159,8 +159,7 @@ int hetmem_untrack(struct hetmem_context *ctx, void *arg)
 	spin_unlock(&ctx->hm->lock);
 	mutex_unlock(&ctx->refresh);
 
-	trace_hetmem_untrack(ctx, cmd->start, cmd->end, 0, 0,
-			     range ? 0 : -ENOENT);
+	trace_hetmem_untrack(ctx, cmd->start, cmd->end, 0, 0, range ? 0 : -ENOENT);
 	if (!range)
 		return -ENOENT;
 	range_free(ctx, range);

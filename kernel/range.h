@@ -182,8 +182,7 @@ bool hetmem_exclusive_seen(struct hetmem_context *ctx, unsigned long addr);
 /* thrash.c */
 extern unsigned int hetmem_thrash_count;
 extern unsigned int hetmem_thrash_window_ms;
-int hetmem_thrash_open(struct hetmem_context *ctx);
-void hetmem_thrash_close(struct hetmem_context *ctx);
+extern const size_t hetmem_thrash_bytes; /* of context->thrash */
 void hetmem_thrash_bounce(struct hetmem_context *ctx, struct hetmem_range *range,
 			  unsigned long start, unsigned long last, enum hetmem_counter what,
 			  u32 location);

@@ -153,8 +153,7 @@ static int report_check(const struct hetmem_cmd_residency *cmd)
 
 	if (cmd->nr_totals > HETMEM_MAX_TOTALS)
 		return -EINVAL;
-	ret = hetmem_check_array(cmd->nr_runs, cmd->run_size,
-				 sizeof(struct hetmem_run));
+	ret = hetmem_check_array(cmd->nr_runs, cmd->run_size, sizeof(struct hetmem_run));
 	return ret ? ret : hetmem_check_array(cmd->nr_totals, cmd->total_size,
 					      sizeof(struct hetmem_total));
 }

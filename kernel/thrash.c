@@ -70,19 +70,7 @@ struct hetmem_thrash_slot {
 	DECLARE_BITMAP(earlier, HETMEM_BLOCK_PAGES);
 };
 
-#define HETMEM_THRASH_BYTES \
-	(sizeof(struct hetmem_thrash_slot) << HETMEM_THRASH_BITS)
-
-int hetmem_thrash_open(struct hetmem_context *ctx)
-{
-	ctx->thrash = hetmem_alloc(ctx->user, HETMEM_THRASH_BYTES);
-	return PTR_ERR_OR_ZERO(ctx->thrash);
-}
-
-void hetmem_thrash_close(struct hetmem_context *ctx)
-{
-	hetmem_free(ctx->user, ctx->thrash, HETMEM_THRASH_BYTES);
-}
+const size_t hetmem_thrash_bytes = sizeof(struct hetmem_thrash_slot) << HETMEM_THRASH_BITS;
 
 /* The slot of a block, in a window that is not over. */
 static struct hetmem_thrash_slot *thrash_slot(struct hetmem_context *ctx, unsigned long block)
