@@ -19,15 +19,6 @@
 
 #include "hetmem_probe.h"
 
-/* sparse does not know that a guard unlocks. */
-#ifdef __CHECKER__
-#undef guard
-#undef scoped_guard
-#define guard(_name)			hetmem_no_guard
-#define scoped_guard(_name, ...)	if (1)
-#define hetmem_no_guard(...)		do { } while (0)
-#endif
-
 /*
  * Of two forms of one thing a kernel has exactly one. Both or neither means
  * that a probe no longer asks what it was written to ask.
@@ -51,7 +42,7 @@ static inline struct dev_pagemap *hetmem_page_pgmap(const struct page *page)
  * Whether migrate_vma_setup() splits a large folio that is mapped by pages. If
  * not it passes it by, without a word.
  */
-#define HETMEM_SPLITS_FOLIOS	IS_ENABLED(HETMEM_HAVE_MIGRATE_COMPOUND)
+#define HETMEM_SPLITS_FOLIOS	__is_defined(HETMEM_HAVE_MIGRATE_COMPOUND)
 
 #ifndef HETMEM_HAVE_VM_FLAGS_SET
 #define vm_flags_set(vma, flags)	((vma)->vm_flags |= (flags))

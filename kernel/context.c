@@ -136,7 +136,7 @@ int hetmem_charge(struct hetmem_user *user, size_t bytes)
 	}
 	used = atomic64_read(&user->bytes);
 	if (add_bounded(&hetmem_total_bytes, bytes,
-			       used <= HETMEM_USER_FLOOR ? S64_MAX : max - max / 8 - used) ||
+			used <= HETMEM_USER_FLOOR ? S64_MAX : max - max / 8 - used) ||
 	    (ns_capable_noaudit(&init_user_ns, CAP_SYS_RESOURCE) &&
 	     add_bounded(&hetmem_total_bytes, bytes, max)))
 		return 0;

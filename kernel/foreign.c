@@ -159,7 +159,10 @@ unsigned int hetmem_owners_learned(void **owners)
 }
 
 /* Pool @i of HETMEM_MAX_POOLS. */
-#define pool_nr(_i) (&hetmem_owner_table[(_i) / HETMEM_OWNER_POOLS].pools[(_i) % HETMEM_OWNER_POOLS])
+static struct pool *pool_nr(unsigned int i)
+{
+	return &hetmem_owner_table[i / HETMEM_OWNER_POOLS].pools[i % HETMEM_OWNER_POOLS];
+}
 
 /* Whether pool number @index is in use, of either kind. */
 static bool pool_is_used(u32 index)

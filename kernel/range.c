@@ -103,11 +103,6 @@ struct hetmem_range *hetmem_range_first(struct hetmem_context *ctx, unsigned lon
 	return node ? container_of(node, struct hetmem_range, node) : NULL;
 }
 
-/* Those with addresses of [@_start, @_last], by address. */
-#define for_each_range(_range, _ctx, _start, _last)				\
-	for (_range = hetmem_range_first(_ctx, _start, _last); _range;		\
-	     _range = hetmem_range_first(_ctx, _range->node.last + 1, _last))
-
 /* HETMEM_IOC_TRACK */
 int hetmem_track(struct hetmem_context *ctx, void *arg)
 {
@@ -223,7 +218,8 @@ void hetmem_context_notify(struct hetmem_context *ctx, const struct hetmem_notif
 		hetmem_pin_unmapped(ctx, n->start, n->last);
 	if (n->change == HETMEM_CHANGE_EXIT || !ctx->nr_ranges)
 		return;
-	for_each_range(range, ctx, n->start, n->last) {
+	for (range = hetmem_range_first(ctx, n->start, n->last); range;
+	     range = hetmem_range_first(ctx, range->node.last + 1, n->last)) {
 		event.start = max(n->start, range->node.start);
 		event.end = min(n->last, range->node.last) + 1;
 		if (nr++ == HETMEM_NOTIFY_MAX) {
@@ -254,7 +250,8 @@ void hetmem_context_count(struct hetmem_context *ctx, unsigned long start, unsig
 	unsigned long first;
 
 	ctx->total.pages[what] += (last - start + 1) >> PAGE_SHIFT;
-	for_each_range(range, ctx, start, last) {
+	for (range = hetmem_range_first(ctx, start, last); range;
+	     range = hetmem_range_first(ctx, range->node.last + 1, last)) {
 		unsigned long from = max(start, range->node.start);
 		unsigned long to = min(last, range->node.last);
 

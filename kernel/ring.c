@@ -157,7 +157,8 @@ int hetmem_ring_mmap(struct file *file, struct vm_area_struct *vma)
 	/* mmap() adds PROT_EXEC itself in a process with READ_IMPLIES_EXEC. */
 	if ((vma->vm_flags & VM_EXEC) && !(current->personality & READ_IMPLIES_EXEC))
 		return -EINVAL;
-	if (!(vma->vm_flags & VM_SHARED) || vma->vm_pgoff || vma->vm_end - vma->vm_start != ctx->ring.size)
+	if (!(vma->vm_flags & VM_SHARED) || vma->vm_pgoff ||
+	    vma->vm_end - vma->vm_start != ctx->ring.size)
 		return -EINVAL;
 	/*
 	 * One reader: a child shall not have it too. VM_IO alone makes all kernels

@@ -82,7 +82,8 @@ static ssize_t statistic_show(struct device *device, struct device_attribute *at
 
 #define STATISTIC(_name)						\
 	(&((struct number_file) {					\
-		.attr = __ATTR(_name, 0444, statistic_show, NULL),	\
+		.attr.attr = { .name = #_name, .mode = 0444 },		\
+		.attr.show = statistic_show,				\
 		.total = offsetof(struct hetmem_totals, _name),		\
 	}).attr.attr)
 
