@@ -216,6 +216,8 @@ static inline int hetmem_copy_array(u64 to, u32 size, u32 first, const void *fro
 	int ret = 0;
 
 	to += (u64)first * size;
+	if (size == ksize)
+		return copy_to_user(u64_to_user_ptr(to), from, nr * ksize) ? -EFAULT : 0;
 	for (; nr && !ret; nr--, to += size, from += ksize)
 		ret = hetmem_copy_out(u64_to_user_ptr(to), size, from, ksize);
 	return ret;

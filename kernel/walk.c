@@ -199,31 +199,32 @@ static bool page_is_zero(const struct hetmem_walk *walk, struct page *page, unsi
 	return order ? !PageAnon(page) : page == ZERO_PAGE(walk->start);
 }
 
-/* A pgmap, and the location of its pages. */
-struct known {
-	const struct dev_pagemap *pgmap;
-	u32 location;
-};
-
-/* @known is of the last device page of the step: neighbours mostly are alike. */
-static u32 pfn_location(const struct hetmem_walk *walk, unsigned long pfn, unsigned int order,
-			struct known *known)
+static u32 pfn_location(const struct hetmem_walk *walk, unsigned long pfn, unsigned int order)
 {
 	struct page *page;
 
 	if (!pfn_is_page(pfn))
 		return HETMEM_LOC(HETMEM_UNKNOWN, 0);
 	page = hmm_pfn_to_page(pfn);
-	if (unlikely(is_zone_device_page(page))) {
-		if (known->pgmap != hetmem_page_pgmap(page)) {
-			known->location = hetmem_page_location(page);
-			known->pgmap = hetmem_page_pgmap(page);
-		}
-		return known->location;
-	}
+	if (unlikely(is_zone_device_page(page)))
+		return hetmem_page_location(page);
 	if (unlikely(page_is_zero(walk, page, order)))
 		return HETMEM_LOC(HETMEM_ZERO, 0);
 	return HETMEM_LOC(HETMEM_HOST, page_to_nid(page));
+}
+
+/*
+ * Whether @b maps one page at the location of @a, which maps one. Neighbours mostly are
+ * alike, and comparing them costs less than finding out where they are: a zone lies on one
+ * node, a pgmap belongs to one device. The page of @zero lies nowhere.
+ */
+static bool pfns_alike(unsigned long a, unsigned long b, const struct page *zero)
+{
+	struct page *page = hmm_pfn_to_page(a), *other = hmm_pfn_to_page(b);
+
+	return pfn_is_page(b) && !((a ^ b) & HMM_PFN_FLAGS) && page != zero && other != zero &&
+	       page_zone_id(page) == page_zone_id(other) &&
+	       (!is_zone_device_page(page) || hetmem_page_pgmap(page) == hetmem_page_pgmap(other));
 }
 
 /*
@@ -232,25 +233,28 @@ static u32 pfn_location(const struct hetmem_walk *walk, unsigned long pfn, unsig
  */
 static void walk_decode(struct hetmem_walk *walk)
 {
-	unsigned long i, step, nr = (walk->end - walk->start) >> PAGE_SHIFT;
-	unsigned long first = walk->start >> PAGE_SHIFT;
+	unsigned long i, step, nr = (walk->end - walk->start) >> PAGE_SHIFT, decodes = 0;
+	const struct page *zero = ZERO_PAGE(walk->start);
 	struct hetmem_kept_piece *last = NULL;
-	struct known known = {};
-	unsigned long decodes = 0;
 
 	for (i = 0; i < nr; i += step) {
 		const unsigned long pfn = walk->pfns[i];
 		struct hetmem_kept_piece piece = {};
 
-		step = min(pfn_reach(pfn, first + i), nr - i);
+		step = min(pfn_reach(pfn, (walk->start >> PAGE_SHIFT) + i), nr - i);
 		if (pfn & HMM_PFN_VALID)
 			piece.order = hmm_pfn_to_map_order(pfn);
-		if (pfn_is_page(pfn)) {
-			piece.part = walk->look_for_parts && !piece.order &&
-				     PageCompound(hmm_pfn_to_page(pfn));
+		if (piece.order) {
 			decodes++;
+		} else if (pfn_is_page(pfn) && walk->look_for_parts) {
+			piece.part = PageCompound(hmm_pfn_to_page(pfn));
+			decodes++;
+		} else if (pfn_is_page(pfn)) {
+			while (i + step < nr && pfns_alike(pfn, walk->pfns[i + step], zero))
+				step++;
+			decodes += step;
 		}
-		piece.location = pfn_location(walk, pfn, piece.order, &known);
+		piece.location = pfn_location(walk, pfn, piece.order);
 		if (!last || last->location != piece.location || last->order != piece.order ||
 		    last->part != piece.part) {
 			last = &walk->pieces[walk->nr++];
