@@ -101,7 +101,7 @@ endif
 # What this machine has of the optional libraries is asked on every run; what was
 # found goes to config.h and config.mk, which change only when the answer does.
 quick := clean help module modules_install modules_uninstall dkms_install uninstall check \
-	check-long check-nightly check-busy check-mutants check-headers deb demo bench-kernel bench-pullback $(header_dirs)
+	check-long check-nightly check-busy check-mutants check-headers deb rpm demo bench-kernel bench-pullback $(header_dirs)
 ifneq ($(filter-out $(quick),$(or $(MAKECMDGOALS),all)),)
 found := $(shell lib/detect $(B) '$(CC)' '$(sanflags) $(CFLAGS) $(LDFLAGS)' >&2 && echo yes)
 ifneq ($(found),yes)
@@ -630,6 +630,11 @@ dkms_install:
 	$(Q)$(INSTALL) -D -m 644 kernel/modules-load.conf $(DESTDIR)$(MODLOADDIR)/hetmem.conf
 	$(Q)[ -n '$(DESTDIR)' ] || echo "type: dkms install hetmem/$(VERSION)"
 
+# RPM packages, in $(B)/rpm/. RPMFLAGS are options of rpmbuild.
+rpm:
+	$(say) RPM $(B)/rpm
+	$(Q)tools/rpm/build '$(B)' '$(VERSION)' $(RPMFLAGS)
+
 # Debian packages, in $(B)/deb/.
 deb:
 	$(say) DEB $(B)/deb
@@ -659,6 +664,7 @@ help:
 	@echo 'make man html           the manual pages, in build/man/, and as HTML in build/html/'
 	@echo 'make python_install     the Python package without the library, for distributions'
 	@echo 'make deb                Debian packages of all of it, in build/deb/'
+	@echo 'make rpm                RPM packages, in build/rpm/'
 	@echo 'make modules_install    the modules [KDIR=dir], loaded at boot; also: modules_uninstall'
 	@echo 'make dkms_install       what dkms builds the modules from, for each kernel'
 	@echo 'make check-headers DIR...  the modules for these headers; selftests/headers: all of Debian'
@@ -674,7 +680,7 @@ FORCE:
 	torch-companion torch-companions wheel module check \
 	check-long check-nightly check-busy check-random check-mutants check-headers fuzz check-gpu demo \
 	bench-kernel bench-pullback install uninstall \
-	modules_install modules_uninstall dkms_install deb clean help FORCE
+	modules_install modules_uninstall dkms_install deb rpm clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
