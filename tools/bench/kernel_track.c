@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * hetmem bench kernel: what tracking costs who changes his mappings, with none,
+ * hetmem bench kernel: what an open context costs its process, and tracking with none,
  * few and many ranges. One notification is one callback whatever the number
  * of ranges, and munmap() costs what it costs with a hundred.
  */
@@ -79,19 +79,66 @@ static int count_callbacks(struct kernel_bench *kb,
 	return ret;
 }
 
-/* Ticks of madvise() of one page that is there, of the best round; or an errno. */
-static int64_t cost_madvise(const struct kernel_bench *kb)
+/* What is measured of the page at @p, which is there. Return: 0, or an errno. */
+static int do_madvise(char *p, size_t page)
 {
-	char *p = kb_map(HUGE_SIZE, false);
+	return madvise(p, page, MADV_FREE) ? -errno : 0;
+}
+
+static int do_munmap(char *p, size_t page)
+{
+	return munmap(p, page) ? -errno : 0;
+}
+
+/* Not there, and read: the page of zeroes. */
+static int do_fault(char *p, size_t page)
+{
+	(void)page;
+	return *(volatile char *)p;
+}
+
+static int do_fork(char *p, size_t page)
+{
+	const pid_t pid = fork();
+
+	(void)p;
+	(void)page;
+	if (!pid)
+		_exit(0);
+	return pid < 0 ? -errno : 0;
+}
+
+/* What changes mappings or page tables in every process. */
+static const struct operation {
+	const char *name;
+	const char *what;
+	int (*run)(char *p, size_t page);
+} operations[] = {
+	{ "track.madvise", "madvise of a page beside an open context", do_madvise },
+	{ "track.unmap", "munmap of a page beside an open context", do_munmap },
+	{ "track.fault", "a fault beside an open context", do_fault },
+	{ "track.fork", "fork beside an open context", do_fork },
+};
+
+/* Ticks of the best round; or an errno. */
+static int64_t cost_op(const struct kernel_bench *kb, const struct operation *op)
+{
+	char *at, *p = kb_map(HUGE_SIZE, false);
 	int64_t n, best = p ? INT64_MAX : -ENOMEM;
 	uint64_t begin;
-	int i;
+	int i, ret;
 
 	for (i = 0; i < ROUNDS && best > 0; i++) {
-		*(volatile char *)p = 1;
+		/* What is unmapped is gone. */
+		at = op->run == do_munmap ? p + i * kb->page : p;
+		*(volatile char *)at = 1;
+		if (op->run == do_fault)
+			madvise(at, kb->page, MADV_DONTNEED);
 		begin = bench_ticks();
-		n = madvise(p, kb->page, MADV_FREE) ? -errno :
-						      (int64_t)(bench_ticks() - begin);
+		ret = op->run(at, kb->page);
+		n = ret < 0 ? ret : (int64_t)(bench_ticks() - begin);
+		while (waitpid(-1, NULL, 0) > 0)
+			;
 		if (n < best)
 			best = n;
 	}
@@ -100,7 +147,7 @@ static int64_t cost_madvise(const struct kernel_bench *kb)
 }
 
 /* The same in a process that has no context: a child's address space is its own. */
-static int64_t cost_madvise_without(const struct kernel_bench *kb)
+static int64_t cost_without(const struct kernel_bench *kb, const struct operation *op)
 {
 	int64_t *cost = mmap(NULL, sizeof(*cost), PROT_READ | PROT_WRITE,
 			     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -112,7 +159,7 @@ static int64_t cost_madvise_without(const struct kernel_bench *kb)
 		return -errno;
 	pid = fork();
 	if (!pid) {
-		*cost = cost_madvise(kb);
+		*cost = cost_op(kb, op);
 		_exit(0);
 	}
 	if (pid > 0 && waitpid(pid, &status, 0) == pid && !status)
@@ -121,13 +168,12 @@ static int64_t cost_madvise_without(const struct kernel_bench *kb)
 	return ticks;
 }
 
-/* What every invalidation in a process pays for an open context. */
-static int madvises(struct kernel_bench *kb)
+static int beside_context(struct kernel_bench *kb, const struct operation *op)
 {
-	int64_t with = cost_madvise(kb), without = cost_madvise_without(kb);
+	int64_t with = cost_op(kb, op), without = cost_without(kb, op);
 	struct bench_row row = {
-		.name = "track.madvise",
-		.what = "madvise of a page beside an open context",
+		.name = op->name,
+		.what = op->what,
 		.unit = bench_unit(),
 		.ours = with,
 		.peer = without,
@@ -294,12 +340,15 @@ void bench_kernel_track(struct kernel_bench *kb)
 {
 	struct ranges ranges = { 0 };
 	size_t room = 2 * MANY * kb->page;
+	size_t i;
 	int ret;
 
 	/* Address space only. */
 	ranges.start = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
 			    MAP_NORESERVE, -1, 0);
-	ret = ranges.start == MAP_FAILED ? -errno : madvises(kb);
+	ret = ranges.start == MAP_FAILED ? -errno : 0;
+	for (i = 0; i < sizeof(operations) / sizeof(operations[0]) && !ret; i++)
+		ret = beside_context(kb, &operations[i]);
 	if (!ret)
 		ret = munmaps(kb, &ranges);
 	ranges_untrack(kb, &ranges);
