@@ -19,7 +19,7 @@ rpm_of() { find build/rpm/RPMS -name "$1-$version-*.rpm"; }
 for package in libhetmem libhetmem-devel hetmem-tools hetmem-kmod-common akmod-hetmem; do
 	also "$package" test -s "$(rpm_of "$package")"
 done
-files() { rpm -qpl "$(rpm_of "$1")" | grep -v /usr/share/licenses/; }
+files() { rpm -qpl "$(rpm_of "$1")" | grep -v -e /usr/share/licenses/ -e /usr/lib/.build-id; }
 check 'the library alone' diff <(files libhetmem | sort) \
 	<(printf '%s\n' "$lib/libhetmem.so.$soname" "$lib/libhetmem.so.$version" | sort)
 files hetmem-tools >"$tmp/tools"
