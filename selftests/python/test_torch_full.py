@@ -449,7 +449,7 @@ class Full(tap.Case):
     def test_documented(self):
         """The blocks of Documentation/python.md that test_doc.py has no PyTorch for."""
         found = list(test_doc.python("python", test_doc.FULL))
-        self.assertEqual(len(found), 3)
+        self.assertEqual(len(found), 4)
         with tempfile.TemporaryDirectory() as folder:
             for code, expected in found:
                 result = tap.child(START + f"os.chdir({folder!r})\n" + code,

@@ -43,7 +43,7 @@ fi
 # Unified tensors: PyTorch itself, over the soft driver.
 if dir=$(pypi_torch); then
 	check 'stand-ins for NVIDIA'"'"'s libraries' "$tests/stand-ins" "$dir" "$tmp/stand-ins"
-	for name in unified programs sparse; do
+	for name in unified programs sparse pin; do
 		TORCH_SITE=$dir STAND_INS=$tmp/stand-ins program "PyTorch: $name" \
 			limited 1200 "$python" "$tests/test_torch_$name.py"
 	done

@@ -26,6 +26,8 @@ region() needs enable(): tensors of a part of a program get a tag, to sleep and 
 sparse() makes tensors of addresses first, whose memory is committed later. KVCache is a
 cache for transformers' generate() that grows in place. They need no enable().
 
+pin() makes page-locked tensors of their exact size. It needs no enable().
+
 unified(), empty() and to_unified() make tensors that the CPU and devices use; move()
 changes their device without a copy. They need no enable().
 """
@@ -49,6 +51,7 @@ from . import _abi, _library, _process, _torch_conf, _torch_full
 from ._library import HetmemError, OutOfMemoryError
 from ._log import LOGGER
 from ._sparse import shape_of
+from ._torch_pin import pin, pinned_resource
 from ._torch_sparse import Sparse
 from ._torch_unified import (
     _device,
@@ -85,6 +88,8 @@ __all__ = [
     "move_in",
     "move_out",
     "parked",
+    "pin",
+    "pinned_resource",
     "pool",
     "priority",
     "reason",
