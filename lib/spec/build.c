@@ -174,6 +174,30 @@ static void preset_device(struct hm_spec *spec, int device)
 		preset_device(spec->children[i], device);
 }
 
+/* One line on stderr for each parameter that @spec gives and the next version refuses. */
+static void warn_of_old(const struct hm_spec *spec)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static const char *warned[HM_SPEC_PARAMS];
+	const struct hm_param *param;
+	int i, nr;
+
+	for (param = spec->kind->params; param->name; param++) {
+		if (!param->instead || !spec->values[param - spec->kind->params].given)
+			continue;
+		pthread_mutex_lock(&lock);
+		for (nr = 0; warned[nr] && strcmp(warned[nr], param->name);)
+			nr++;
+		if (!warned[nr])
+			fprintf(stderr, "hetmem: spec: the next version refuses %s= of %s: %s\n",
+				param->name, spec->kind->name, param->instead);
+		warned[nr] = param->name;
+		pthread_mutex_unlock(&lock);
+	}
+	for (i = 0; i < spec->nr_children; i++)
+		warn_of_old(spec->children[i]);
+}
+
 /* @text as a user wrote it, NULL: in the environment, or not at all. */
 static int create(struct hetmem *hm, const char *text, int device,
 		  struct hetmem_resource **res)
@@ -196,6 +220,8 @@ static int create(struct hetmem *hm, const char *text, int device,
 	if (!err) {
 		preset_device(spec, device);
 		err = build_stack(hm, text, spec, res);
+		if (!err)
+			warn_of_old(spec);
 		hm_spec_free(spec);
 	}
 	if (!err || !environment)

@@ -416,8 +416,9 @@ static int make_fixed(const struct hm_spec *spec,
 		  "threads that touch pages in advance; on: 4" }
 #define HUGE_PAGES { "huge", HM_PARAM_TIME, "10ms", NULL,		\
 		  "most that a huge page may take; 0s: none" }
-#define THREADS	{ "threads", HM_PARAM_NUMBER, NULL, NULL,		\
-		  "that touch its pages; not given: chosen" }
+#define THREADS	{ .name = "threads", .type = HM_PARAM_NUMBER,		\
+		  .help = "that touch its pages; not given: chosen",	\
+		  .instead = "leave it out: the library chooses their number" }
 #define FORK	{ "fork", HM_PARAM_WORD, "none", "none|copy",		\
 		  "registered memory in a forked child" }
 
@@ -442,11 +443,13 @@ static int make_fixed(const struct hm_spec *spec,
 	{ "streams", HM_PARAM_WORD, "checked", "checked|retired",	\
 	  "retired: all are retired before they are destroyed" },	\
 	{ "reuse", HM_PARAM_WORD, "new", "new|order",			\
-	  "order: streams wait for each other before memory is made" },	\
+	  "order: streams wait for each other before memory is made",	\
+	  .instead = "give max=: at that limit streams wait for each other" }, \
 	{ "prefer", HM_PARAM_WORD, "memory", "memory|time",		\
 	  "time: larger handles, fewer calls of the driver" },		\
 	{ "check", HM_PARAM_SWITCH, "off", NULL,			\
-	  "finds two threads that free one block at a time" },		\
+	  "finds two threads that free one block at a time",		\
+	  .instead = "put a guard around the pool: it finds blocks that are freed twice" }, \
 	{ "tag", HM_PARAM_TAG, NULL, NULL, "name for sleep and wake" },	\
 	{ .name = "park", .type = HM_PARAM_SIZE, .words = "release|keep", \
 	  .path = true,							\
@@ -497,7 +500,8 @@ const struct hm_kind hm_kinds[] = {
 	PROVIDER(managed, "one address for CPU and devices", DEVICE),
 	PROVIDER(async, "a pool of the driver, cuMemAllocAsync", DEVICE,
 		 { "threshold", HM_PARAM_SHARE, NULL, NULL,
-		   "kept when streams synchronize; not given: all" },
+		   "kept when streams synchronize; not given: all",
+		   .instead = "call hetmem_trim(): it gives memory back" },
 		 { "max", HM_PARAM_SHARE, NULL, NULL, "most memory to hold",
 		   .not_zero = true }),
 	PROVIDER(pinned, "page-locked host memory", DEVICE, NODE, THREADS),

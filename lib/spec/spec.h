@@ -45,6 +45,7 @@ enum hm_param_type {
  * @required: must be given
  * @not_zero: must be more than 0
  * @live: hetmem_resource_set() can change it
+ * @instead: the next version refuses it; what to do then
  */
 struct hm_param {
 	const char *name;
@@ -56,6 +57,7 @@ struct hm_param {
 	bool not_zero;
 	bool live;
 	bool path;
+	const char *instead;
 };
 
 /* What a kind is, and so where in a stack it may be. */
