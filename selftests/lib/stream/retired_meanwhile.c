@@ -80,9 +80,10 @@ static void *allocate(void *size)
 
 /*
  * The block is the rest of one of @had bytes. @other: another thread allocates, and so owns
- * the stream's cache.
+ * the stream's cache. @private: no free hits, because a private pool's blocks are asked for.
  */
-static void free_meanwhile(const char *provider, size_t had, size_t size, bool other)
+static void free_meanwhile(const char *provider, size_t had, size_t size, bool other,
+			   bool private)
 {
 	pthread_t id;
 	void *p, *q;
@@ -96,6 +97,8 @@ static void free_meanwhile(const char *provider, size_t had, size_t size, bool o
 	} else {
 		p = get(size, retired);
 	}
+	if (private)
+		need(!hetmem_private_retain(pool, 1), "%s", hetmem_last_error());
 	meanwhile = retire_and_hold_up;
 	put(p, size, retired);
 	need(!meanwhile, "the stream was looked up");
@@ -105,6 +108,9 @@ static void free_meanwhile(const char *provider, size_t had, size_t size, bool o
 	ok(q != p, "%s, %zu%s: is in use until the stream gets there", provider, size,
 	   other ? ", by another thread" : "");
 	put(q, size, HETMEM_STREAM_HOST);
+	if (private)
+		need(!hetmem_private_release(pool, 1, HETMEM_STREAM_HOST), "%s",
+		     hetmem_last_error());
 	end(provider);
 }
 
@@ -125,16 +131,21 @@ static void alloc_meanwhile(const char *provider, size_t size)
 }
 
 /* A free goes to the stream, not to the next in its slot, which would use it at once. */
-static void free_beside(const char *provider, size_t size)
+static void free_beside(const char *provider, size_t size, bool private)
 {
 	void *p, *q;
 
 	begin(provider);
 	put(get(SMALL, retired), SMALL, retired);
 	p = get(size, retired);
+	if (private)
+		need(!hetmem_private_retain(pool, 1), "%s", hetmem_last_error());
 	meanwhile = retire_and_pass_on;
 	put(p, size, retired);
 	need(!meanwhile, "the stream was looked up");
+	if (private)
+		need(!hetmem_private_release(pool, 1, HETMEM_STREAM_HOST), "%s",
+		     hetmem_last_error());
 	open_gate();
 	need(!drv->cuStreamSynchronize(next), "the next stream's work");
 	close_gate(retired);
@@ -218,6 +229,45 @@ static void ask_once(const char *provider)
 	end(provider);
 }
 
+static struct hetmem_resource *other;
+
+static void use_other_pool(void)
+{
+	void *p = NULL;
+
+	need(!hetmem_alloc(other, SMALL, 0, retired, &p) &&
+	     !hetmem_free(other, p, SMALL, retired), "%s", hetmem_last_error());
+}
+
+/* The driver's call allocates from another pool, on the same stream. */
+static void other_pool_meanwhile(const char *provider)
+{
+	struct hm_ctl_owns block;
+	unsigned int i;
+	void *p, *q;
+
+	begin(provider);
+	need(!hetmem_resource_create(hm, "pool(device)", &other), "another pool");
+	/* Both have one block, which is cached. */
+	for (i = 0; i < 3; i++) {
+		use_other_pool();
+		put(get(SMALL, retired), SMALL, retired);
+	}
+	meanwhile = use_other_pool;
+	p = get(SMALL, retired);
+	need(!meanwhile, "the stream was looked up");
+	ok(!block_of(pool, p, &block), "%s: a block of the pool, not of the other", provider);
+	q = get(SMALL, retired);
+	ok(p != q, "%s: which is given out once", provider);
+	put(q, SMALL, retired);
+	meanwhile = use_other_pool;
+	put(p, SMALL, retired);
+	need(!meanwhile, "the stream was looked up");
+	is(pool_stats().live, 0, "%s: and freed", provider);
+	is(hetmem_resource_destroy(other), 0, "%s: the other has all of its blocks", provider);
+	end(provider);
+}
+
 int main(void)
 {
 	static const char *const providers[] = { "device", "vmm" };
@@ -227,15 +277,19 @@ int main(void)
 	count_calls();
 	hm->driver.cuStreamGetId = get_id;
 	for (i = 0; i < sizeof(providers) / sizeof(providers[0]); i++) {
-		free_meanwhile(providers[i], LARGE, LARGE, false);
-		free_meanwhile(providers[i], SMALL, SMALL, false);
-		free_meanwhile(providers[i], SMALL, SMALLER, false);
-		free_meanwhile(providers[i], SMALL, SMALL, true);
+		free_meanwhile(providers[i], LARGE, LARGE, false, false);
+		free_meanwhile(providers[i], SMALL, SMALL, false, false);
+		free_meanwhile(providers[i], SMALL, SMALLER, false, false);
+		free_meanwhile(providers[i], SMALL, SMALL, true, false);
+		free_meanwhile(providers[i], SMALL, SMALL, false, true);
+		free_meanwhile(providers[i], SMALL, SMALL, true, true);
 		alloc_meanwhile(providers[i], SMALL);
 		alloc_meanwhile(providers[i], SMALLER);
-		free_beside(providers[i], SMALL);
-		free_beside(providers[i], SMALLER);
+		free_beside(providers[i], SMALL, false);
+		free_beside(providers[i], SMALLER, false);
+		free_beside(providers[i], SMALL, true);
 		ask_once(providers[i]);
+		other_pool_meanwhile(providers[i]);
 	}
 	retire_while_waiting();
 	close_soft();
