@@ -45,8 +45,8 @@ ldflags	 = -Wl,--as-needed $(sanflags) $(LDFLAGS)
 
 soft_src := $(sort $(wildcard lib/soft/*.c))
 preload_src := $(sort $(wildcard lib/preload/*.c))
-# Its jumps are written for one processor. A sanitizer must come before what is preloaded.
-cuda_src := $(if $(SAN),,$(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),$(sort $(wildcard lib/cuda/*.c))))
+# Its jumps are written for one processor.
+cuda_src := $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),$(sort $(wildcard lib/cuda/*.c)))
 cuda_so	 := $(if $(cuda_src),libhetmem-cuda.so)
 lib_src	 := $(filter-out $(soft_src) $(preload_src) $(wildcard lib/cuda/*.c),$(sort $(shell find lib -name '*.c' 2>/dev/null)))
 tool_src := $(sort $(shell find tools -name '*.c' ! -path 'tools/python/*' 2>/dev/null))
@@ -162,12 +162,17 @@ $(B)/libhetmem-preload.so $(B)/python/libhetmem-preload.so: $(preload_obj) lib/p
 		-o $@ $(preload_obj)
 
 # What 'hetmem run --device' puts before libcuda.so.1. The library in it must not find the dlsym()
-# of this object, which replaces the driver's functions.
-$(B)/libhetmem-cuda.so $(B)/python/libhetmem-cuda.so: $(cuda_obj) $(B)/libhetmem.a lib/cuda/libhetmem-cuda.map
+# of this object, which replaces the driver's functions. A sanitizer's runtime calls dlsym() before
+# it can run code that it checks: a sanitized object exports none.
+$(B)/obj/libhetmem-cuda.map: lib/cuda/libhetmem-cuda.map
+	@mkdir -p $(@D)
+	$(Q)$(if $(SAN),sed '/^\t\tdlv*sym;$$/d',cat) $< >$@
+
+$(B)/libhetmem-cuda.so $(B)/python/libhetmem-cuda.so: $(cuda_obj) $(B)/libhetmem.a $(B)/obj/libhetmem-cuda.map
 	@mkdir -p $(@D)
 	$(say) LD $@
 	$(Q)$(CC) -shared -Wl,-soname,libhetmem-cuda.so -Wl,-Bsymbolic -Wl,--wrap=dlsym \
-		-Wl,--version-script=lib/cuda/libhetmem-cuda.map -Wl,-z,defs $(ldflags) \
+		-Wl,--version-script=$(B)/obj/libhetmem-cuda.map -Wl,-z,defs $(ldflags) \
 		-o $@ $(cuda_obj) $(B)/libhetmem.a $(lib_libs)
 
 $(B)/libhetmem.a: $(lib_obj)

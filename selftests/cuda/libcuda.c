@@ -212,7 +212,9 @@ static CUresult my_pitch(ARGS)
 static CUresult my_set_pool(ARGS)
 {
 	(void)c, (void)d, (void)e, (void)f, (void)g, (void)h;
-	pools[(int)a] = (CUmemoryPool)b;
+	if (a < 0 || a >= HM_MAX_DEVICES)
+		return CUDA_ERROR_INVALID_DEVICE;
+	pools[a] = (CUmemoryPool)b;
 	return CUDA_SUCCESS;
 }
 

@@ -1,17 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
-# hetmem run --device: programs that call CUDA and know nothing of hetmem. Their libcuda.so.1 is
-# that of selftests/cuda/libcuda.c, upon the soft driver.
-. "$(dirname "$0")/tools-lib.sh"
-
-[ "$(uname -m)" = x86_64 ] || skip_all 'libhetmem-cuda.so is for x86-64'
-check 'the programs build' make all cuda-tests
-
-programs=$top/build/selftests/cuda
-library=$top/build/libhetmem-cuda.so
-export LD_LIBRARY_PATH=$programs
-export -n HETMEM_CUDA_SPEC HETMEM_CUDA_SET HETMEM_CUDA_REPORT HETMEM_CUDA_PRELOAD LD_PRELOAD
+# hetmem run --device.
+. "$(dirname "$0")/cuda.sh"
 
 # What is wrong.
 wrong '--device that is wrong' 'character 1' run --device 'nothing()' true
@@ -71,28 +62,7 @@ instructions()
 }
 check 'a call costs 13 instructions' test "$(instructions)" = '13 4'
 
-# What programs get.
-"$programs/states" >"$tmp/native"
-also 'the states are reached' sh -c "[ \"\$(grep -c 'normal 0/0 .* failed 700/0 forked 3/0' '$tmp/native')\" -ge 5 ]"
-also 'every served call is among them' sh -c "! grep -Eq 'no row|died' '$tmp/native'"
-for spec in device-pool 'pool(device)' 'pool(async)' 'stats(device)' 'limit(pool(managed),max=64M)'; do
-	check "results are the driver's: $spec" diff "$tmp/native" <("$hetmem" run --device "$spec" "$programs/states")
-done
-for pool in device-pool 'pool(device)' 'stats(pool(async))' 'pool(vmm,handle=2M)'; do
-	check "serve: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/serve"
-	check "threads: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/threads"
-	check "charged: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/charged"
-	check "graphs: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/graphs" $RANDOM
-	check "handles: $pool" "$hetmem" run --device "limit($pool,max=64M)" "$programs/handles" $RANDOM
-done
-check 'sync=off' "$hetmem" run --device 'limit(device-pool,max=64M)' --device-set sync=off "$programs/serve" nosync
-for spec in device-pool 'limit(pool(vmm,handle=2M),max=128M)'; do
-	check "peers: $spec" env HETMEM_SOFT_DEVICES=2 "$hetmem" run --device "$spec" "$programs/peers"
-done
-check 'peers that the spec has' env HETMEM_SOFT_DEVICES=2 "$hetmem" run --device 'pool(vmm(peers=1))' "$programs/peers" spec
-check 'managed=on' "$hetmem" run --device 'limit(pool(managed),max=64M)' --device-set managed=on "$programs/charged" managed
-check 'ipc=on' "$hetmem" run --device 'limit(device-pool,max=64M)' --device-set ipc=on "$programs/charged" ipc
-check 'check mode has nothing to say' env HETMEM_SOFT_CHECK=1 "$hetmem" run --device 'limit(device-pool,max=64M)' "$programs/serve"
+device_tests
 
 # Reports and recordings.
 check 'a report' "$hetmem" run --device device-pool --report "$tmp/report" "$programs/threads" child

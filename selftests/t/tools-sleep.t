@@ -1,16 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
-# hetmem sleep and hetmem wake, on programs whose libcuda.so.1 is that of
-# selftests/cuda/libcuda.c, upon the soft driver.
-. "$(dirname "$0")/tools-lib.sh"
-
-[ "$(uname -m)" = x86_64 ] || skip_all 'libcuda.c is for x86-64'
-check 'the programs build' make all cuda-tests
-
-programs=$top/build/selftests/cuda
-export -n HETMEM_CUDA_SPEC HETMEM_CUDA_SET HETMEM_CUDA_REPORT HETMEM_CUDA_PRELOAD LD_PRELOAD HETMEM_SOFT_SLEEP HETMEM_DRIVER
-export LD_LIBRARY_PATH=$programs
+# hetmem sleep and hetmem wake.
+. "$(dirname "$0")/cuda.sh"
 
 # The subcommand of hetmem.
 doze='sleep'
@@ -41,11 +33,17 @@ if [ "$(id -u)" -eq 0 ]; then
 	judge "sleep: another user's process"
 fi
 
-# Starts the program, by the command given. $pid, and file descriptors 5 (to it) and 6 (from it).
+# begin [SPEC]: starts the program, with the spec or without hetmem. $pid, and file descriptors 5
+# (to it) and 6 (from it).
 begin()
 {
 	mkfifo "$tmp/to" "$tmp/from" 2>/dev/null
-	HETMEM_SOFT_SLEEP=1 "$@" "$programs/sleeper" <"$tmp/to" >"$tmp/from" 2>"$tmp/sleeper" &
+	(
+		unset HETMEM_DRIVER
+		export HETMEM_SOFT_SLEEP=1
+		[ -n "${1:-}" ] || exec "$programs/sleeper"
+		device "$1" "$programs/sleeper"
+	) <"$tmp/to" >"$tmp/from" 2>"$tmp/sleeper" &
 	child=$!
 	children+=("$child")
 	exec 5>"$tmp/to" 6<"$tmp/from"
@@ -84,10 +82,9 @@ does()
 }
 
 export HETMEM_DRIVER=soft
-for way in '' "$hetmem run --device device-pool" "$hetmem run --device pool(device)" "$hetmem run --device limit(device-pool,max=128M)"; do
-	name=${way:-native}
-	# shellcheck disable=SC2086
-	begin env -u HETMEM_DRIVER $way
+for spec in '' device-pool 'pool(device)' 'limit(device-pool,max=128M)'; do
+	name=${spec:-native}
+	begin "$spec"
 	answers "$name: contents" check whole
 	refused "$name: it does not sleep" "process $pid \(sleeper\) does not sleep" wake "$pid"
 	does "$name: sleeps" "process $pid \(sleeper\) sleeps: .*'hetmem wake $pid' wakes it" "$doze" "$pid"
@@ -105,7 +102,7 @@ for way in '' "$hetmem run --device device-pool" "$hetmem run --device pool(devi
 	finish "$name"
 done
 
-begin env -u HETMEM_DRIVER
+begin
 HETMEM_SOFT_FAIL=cuCheckpointProcessCheckpoint:1=CUDA_ERROR_NOT_SUPPORTED \
 	refused 'memory that cannot leave' 'cannot sleep: it has managed memory, memory that it shares' "$doze" "$pid"
 answers 'the process runs on' check whole
@@ -140,7 +137,7 @@ refused 'and ends in its sleep' 'there is no process' wake "$pid"
 refused 'served: a process that serves nothing' "has no memory of 'hetmem run --device'" "$doze" --served $$
 wrong 'served: wake has no such option' "unknown option '--served'" wake --served 1
 for spec in device-pool 'limit(device-pool,max=128M)' "stats(pool(vmm,handle=2M,park=$tmp))"; do
-	begin env -u HETMEM_DRIVER "$hetmem" run --device "$spec"
+	begin "$spec"
 	refused "served: $spec: does not sleep" 'does not sleep' wake "$pid"
 	does "served: $spec: sleeps" "process $pid \(sleeper\) sleeps: 4[0-9]{7} bytes left the GPU, 2097152 bytes that it knows of stay," "$doze" --served "$pid"
 	refused "served: $spec: twice" "sleeps already; 'hetmem wake $pid' wakes it" "$doze" --served "$pid"
@@ -164,12 +161,12 @@ for spec in device-pool 'limit(device-pool,max=128M)' "stats(pool(vmm,handle=2M,
 	judge "served: $spec: no socket is left"
 done
 
-begin env -u HETMEM_DRIVER "$hetmem" run --device 'pool(device)'
+begin 'pool(device)'
 refused 'served: a pool that cannot sleep' 'cannot sleep with --served: device 0: ' "$doze" --served "$pid"
 answers 'served: its program runs on' check whole
 finish 'served: pool(device)'
 
-begin env -u HETMEM_DRIVER "$hetmem" run --device device-pool
+begin device-pool
 [ "$(stat -c %a "/tmp/.hetmem-cuda-$pid")" = 600 ]
 judge 'served: the socket is for its user alone'
 answers 'served: work that lasts' work works
@@ -228,7 +225,7 @@ begin_middle()
 {
 	local threads
 
-	begin env -u HETMEM_DRIVER "$hetmem" run --device device-pool
+	begin device-pool
 	answers "$1: work that lasts" work works
 	threads=$(find "/proc/$pid/task" -mindepth 1 -maxdepth 1 | wc -l)
 	"$hetmem" "$doze" --served --timeout 600 "$pid" >"$tmp/out" 2>"$tmp/err" &
@@ -266,7 +263,7 @@ judge 'served: SIGTERM in the middle ends it'
 exec 5>&- 6<&-
 rm -f "/tmp/.hetmem-cuda-$pid"
 
-begin env -u HETMEM_DRIVER "$hetmem" run --device device-pool
+begin device-pool
 kill -STOP "$pid"
 refused 'served: a process that is stopped' "did not answer; look whether it is stopped" "$doze" --served "$pid"
 kill -CONT "$pid"
@@ -279,7 +276,7 @@ rm -f "/tmp/.hetmem-cuda-$pid"
 # Each call of the driver fails once. FAIL: CALL:N, and whether sleep (s) or wake (w) fails.
 for fail in cuCtxSynchronize:1/s cuMemHostRegister:1/s cuMemcpyAsync:1/s cuMemcpyAsync:9/s cuMemUnmap:1/s cuMemUnmap:9/s cuMemRelease:5/s \
 	    cuMemCreate:26/w cuMemCreate:32/w cuMemMap:30/w cuMemSetAccess:30/w cuMemcpyAsync:25/w; do
-	begin env -u HETMEM_DRIVER HETMEM_SOFT_FAIL="${fail%/*}" "$hetmem" run --device 'pool(vmm,handle=2M)'
+	HETMEM_SOFT_FAIL=${fail%/*} begin 'pool(vmm,handle=2M)'
 	if [ "${fail#*/}" = s ]; then
 		refused "served: $fail" 'cannot sleep with --served: ' "$doze" --served "$pid"
 		answers "served: $fail: it runs on, whole" check whole
@@ -296,7 +293,7 @@ done
 
 # Calls that it cannot follow.
 for row in 'table/the driver.s export table 01020300-' 'context/has called cuCtxCreate_v2' 'range/has called cuMemGetHandleForAddressRange' 'retain/has called cuMemRetainAllocationHandle' 'future/newer than hetmem'; do
-	begin env -u HETMEM_DRIVER "$hetmem" run --device device-pool
+	begin device-pool
 	echo "${row%%/*}" >&5
 	read -r answer <&6
 	refused "served: ${row%%/*}" "cannot sleep with --served: it .*${row#*/}" "$doze" --served "$pid"

@@ -1,0 +1,9 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# libhetmem-cuda.so and its programs with ThreadSanitizer.
+export HETMEM_TEST_SAN=thread
+. "$(dirname "$0")/cuda.sh"
+device_tests
+program 'sleep' selftests/t/tools-sleep.t
+done_testing
