@@ -149,7 +149,7 @@ static CUresult my_retain(ARGS)
 	load_once();
 	res = soft_calls[CALL_cuDevicePrimaryCtxRetain](a, b, c, d, e, f, g, h);
 	if (!res) {
-		primaries[(int)b] = *(CUcontext *)a;
+		__atomic_store_n(&primaries[(int)b], *(CUcontext *)a, __ATOMIC_RELAXED);
 		__atomic_add_fetch(&retains[(int)b], 1, __ATOMIC_RELAXED);
 	}
 	return res;
@@ -188,7 +188,7 @@ static CUresult my_get_device(ARGS)
 	if (res || !ctx)
 		return res ? res : CUDA_ERROR_INVALID_CONTEXT;
 	for (i = 0; i < HM_MAX_DEVICES; i++)
-		if (primaries[i] == ctx)
+		if (__atomic_load_n(&primaries[i], __ATOMIC_RELAXED) == ctx)
 			break;
 	*(CUdevice *)a = i;
 	return i < HM_MAX_DEVICES ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
@@ -292,7 +292,7 @@ static int device_of(CUcontext ctx)
 	int i;
 
 	for (i = 0; ctx && i < HM_MAX_DEVICES; i++)
-		if (primaries[i] == ctx)
+		if (__atomic_load_n(&primaries[i], __ATOMIC_RELAXED) == ctx)
 			return i;
 	return -1;
 }
