@@ -14,12 +14,10 @@
 #include <string.h>
 
 #include "cuda/cuda.h"
+#include "cuda/ipc.h"
 #include "cuda/prototypes.h"
 
-#define NO_ADDRESS	((CUdeviceptr)1)
-
-/* CUDA_SUCCESS: a correct cuMemAlloc() would succeed here. */
-static CUresult probe_alloc(void)
+CUresult hm_cuda_probe_alloc(void)
 {
 	CUdeviceptr none = 0;
 	CUresult res = HM_CUDA_NEXT(cuMemAlloc_v2)(&none, 0);
@@ -29,7 +27,7 @@ static CUresult probe_alloc(void)
 
 static CUresult probe_free(void)
 {
-	CUresult res = HM_CUDA_NEXT(cuMemFree_v2)(NO_ADDRESS);
+	CUresult res = HM_CUDA_NEXT(cuMemFree_v2)(HM_CUDA_NO_ADDRESS);
 
 	return res == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : res;
 }
@@ -80,7 +78,7 @@ CUresult HM_CUDA_EXPORT cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 	HM_CUDA_COUNT(cuMemAlloc_v2);
 	if (!ptr || !size)
 		return HM_CUDA_NEXT(cuMemAlloc_v2)(ptr, size);
-	res = probe_alloc();
+	res = hm_cuda_probe_alloc();
 	if (res)
 		return res;
 	d = hm_cuda_device(hm_cuda_current(), &error);
@@ -139,7 +137,7 @@ CUresult HM_CUDA_EXPORT cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size
 		return HM_CUDA_NEXT(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
 	HM_CUDA_COUNT(cuMemAllocPitch_v2);
 	if (good)
-		res = probe_alloc();
+		res = hm_cuda_probe_alloc();
 	if (good && !res)
 		d = hm_cuda_device(hm_cuda_current(), &error);
 	if (res || error)
@@ -155,10 +153,10 @@ CUresult HM_CUDA_EXPORT cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size
 }
 
 /*
- * Waits for all earlier work of the device's context. During a capture
- * cuCtxSynchronize() would end it: the driver's own cuMemFree() of other memory waits, too.
+ * During a capture cuCtxSynchronize() would end it: the driver's own cuMemFree() of other
+ * memory waits, too.
  */
-static CUresult wait_for_work(CUcontext ctx)
+CUresult hm_cuda_wait_for_work(CUcontext ctx)
 {
 	CUcontext before = hm_cuda_current();
 	CUdeviceptr other;
@@ -183,8 +181,10 @@ static CUresult wait_for_work(CUcontext ctx)
 CUresult hm_cuda_free(const struct hm_cuda_block *block, CUstream stream)
 {
 	struct hm_cuda_device *d = hm_cuda_open_device(block->device);
-	int err = d ? hetmem_free(d->resource, (void *)block->range.start, 0, stream) : -EINVAL;
+	int err;
 
+	hm_cuda_ipc_forget(block->range.start);
+	err = d ? hetmem_free(d->resource, (void *)block->range.start, 0, stream) : -EINVAL;
 	if (!err && block->kind == HM_CUDA_ASYNC)
 		hm_cuda_pool_sub(block->device, block->range.end - block->range.start);
 	return result_of(err);
@@ -192,7 +192,7 @@ CUresult hm_cuda_free(const struct hm_cuda_block *block, CUstream stream)
 
 static CUresult free_now(const struct hm_cuda_block *block)
 {
-	CUresult res = hm_cuda_sync ? wait_for_work(block->ctx) : CUDA_SUCCESS;
+	CUresult res = hm_cuda_sync ? hm_cuda_wait_for_work(block->ctx) : CUDA_SUCCESS;
 
 	if (res)
 		return res;
@@ -210,7 +210,7 @@ CUresult HM_CUDA_EXPORT cuMemFree_v2(CUdeviceptr ptr)
 	if (!ptr || hm_cuda_is_child())
 		return HM_CUDA_NEXT(cuMemFree_v2)(ptr);
 	if (!hm_cuda_block_take(ptr, HM_CUDA_KINDS_SERVED, &block))
-		return hm_cuda_is_region(ptr) ? HM_CUDA_NEXT(cuMemFree_v2)(NO_ADDRESS) :
+		return hm_cuda_is_region(ptr) ? HM_CUDA_NEXT(cuMemFree_v2)(HM_CUDA_NO_ADDRESS) :
 			hm_cuda_free_charged(ptr);
 	res = probe_free();
 	if (!res)
@@ -255,7 +255,7 @@ CUresult HM_CUDA_EXPORT cuMemGetInfo_v2(size_t *available, size_t *total)
 static bool find_served(CUdeviceptr ptr, struct hm_cuda_block *block)
 {
 	return !hm_cuda_is_child() && hm_cuda_block_find(ptr, block) &&
-		(HM_CUDA_KINDS_SERVED >> block->kind & 1);
+		((HM_CUDA_KINDS_SERVED | 1U << HM_CUDA_OPENED) >> block->kind & 1);
 }
 
 CUresult HM_CUDA_EXPORT cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size,
@@ -303,7 +303,7 @@ static void correct(const struct hm_cuda_block *block, CUpointer_attribute attri
 		*(unsigned int *)data = block->kind == HM_CUDA_MANAGED;
 		break;
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		*(unsigned int *)data = false;
+		*(unsigned int *)data = hm_cuda_ipc_can_share(block);
 		break;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
 		*(cuuint64_t *)data = CU_MEM_HANDLE_TYPE_NONE;
@@ -329,25 +329,6 @@ CUresult HM_CUDA_EXPORT cuPointerGetAttribute(void *data, CUpointer_attribute at
 	/* Device memory has none, whatever the spec takes it from. */
 	return attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && block.kind != HM_CUDA_MANAGED ?
 		CUDA_ERROR_INVALID_VALUE : res;
-}
-
-/*
- * A handle of the driver's would be of the memory around a block, and show other blocks to the
- * process that opens it.
- */
-CUresult HM_CUDA_EXPORT cuIpcGetMemHandle(void *handle, CUdeviceptr ptr)
-{
-	static bool told;
-	struct hm_cuda_block block;
-
-	if (!hm_cuda_is_active())
-		return HM_CUDA_NEXT(cuIpcGetMemHandle)(handle, ptr);
-	HM_CUDA_COUNT(cuIpcGetMemHandle);
-	if (!find_served(ptr, &block))
-		return HM_CUDA_NEXT(cuIpcGetMemHandle)(handle, ptr);
-	if (!__atomic_exchange_n(&told, true, __ATOMIC_RELAXED))
-		hm_cuda_say("cuIpcGetMemHandle: memory of a spec cannot be shared; run with '--device-set ipc=on'");
-	return HM_CUDA_NEXT(cuIpcGetMemHandle)(handle, NO_ADDRESS);
 }
 
 CUresult HM_CUDA_EXPORT cuPointerGetAttributes(unsigned int nr, CUpointer_attribute *attributes,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * The messages between 'hetmem sleep --served' or 'hetmem wake' and a process under
- * libhetmem-cuda.so: one request and one answer a connection.
+ * The messages to a process under libhetmem-cuda.so, of 'hetmem sleep --served' and 'hetmem
+ * wake', and of a process that opens shared memory: one request and one answer a connection.
  *
  * The process listens on a socket in /tmp, of mode 0600. Both ends look at SO_PEERCRED: the
- * process answers its own user and root only, and the command accepts answers only of the
+ * process answers its own user and root only, and the other accepts answers only of the
  * process that it asked.
  */
 #ifndef HETMEM_CUDA_ASK_H
@@ -21,7 +21,7 @@
 /* The longest wait that a request can name. */
 #define HM_CUDA_ASK_WAIT_MS	600000
 
-enum hm_cuda_ask_op { HM_CUDA_ASK_STATE, HM_CUDA_ASK_SLEEP, HM_CUDA_ASK_WAKE };
+enum hm_cuda_ask_op { HM_CUDA_ASK_STATE, HM_CUDA_ASK_SLEEP, HM_CUDA_ASK_WAKE, HM_CUDA_ASK_MEMORY };
 
 /**
  * struct hm_cuda_ask - a request
@@ -33,6 +33,27 @@ struct hm_cuda_ask {
 	uint32_t version;
 	uint32_t op;
 	uint32_t wait_ms;
+};
+
+#define HM_CUDA_TOKEN	16
+
+/* HM_CUDA_ASK_MEMORY: only of the same user. @token: of the handle. */
+struct hm_cuda_ask_memory {
+	struct hm_cuda_ask ask;
+	unsigned char token[HM_CUDA_TOKEN];
+};
+
+/**
+ * struct hm_cuda_memory - an answer, and a descriptor with it if there is no error
+ * @err: 0, or a negative errno; -ENOENT: the block was freed
+ * @size: bytes of the block
+ * @length: bytes of the memory behind it
+ */
+struct hm_cuda_memory {
+	uint32_t magic;
+	int32_t err;
+	uint64_t size;
+	uint64_t length;
 };
 
 /**

@@ -96,8 +96,8 @@ P(cuGraphicsUnmapResources_ptsz) P(cuGraphicsUnregisterResource) \
 P(cuGraphicsVDPAURegisterOutputSurface) P(cuGraphicsVDPAURegisterVideoSurface) P(cuGreenCtxCreate) \
 P(cuGreenCtxDestroy) P(cuGreenCtxGetDevResource) P(cuGreenCtxGetId) P(cuGreenCtxRecordEvent) \
 P(cuGreenCtxStreamCreate) P(cuGreenCtxWaitEvent) P(cuImportExternalMemory) \
-P(cuImportExternalSemaphore) P(cuInit) P(cuIpcCloseMemHandle) P(cuIpcGetEventHandle) \
-S(cuIpcGetMemHandle) P(cuIpcOpenEventHandle) P(cuIpcOpenMemHandle) P(cuIpcOpenMemHandle_v2) \
+P(cuImportExternalSemaphore) P(cuInit) S(cuIpcCloseMemHandle) P(cuIpcGetEventHandle) \
+S(cuIpcGetMemHandle) P(cuIpcOpenEventHandle) S(cuIpcOpenMemHandle) S(cuIpcOpenMemHandle_v2) \
 P(cuKernelGetAttribute) P(cuKernelGetFunction) P(cuKernelGetLibrary) P(cuKernelGetName) \
 P(cuKernelGetParamInfo) P(cuKernelSetAttribute) P(cuKernelSetCacheConfig) P(cuLaunch) \
 P(cuLaunchCooperativeKernel) P(cuLaunchCooperativeKernelMultiDevice) \

@@ -9,7 +9,7 @@
  * allocates, handle.c what the program makes by cuMemCreate(), array.c arrays. pool.c answers
  * for the default pool, peer.c gives peers access, graph.c charges graphs. context.c follows primary contexts and captures. world.c opens the
  * library and the resource of a device at the first served call; block.c knows what is
- * allocated. sleep.c lets the process sleep.
+ * allocated. listen.c answers other processes: sleep.c lets the process sleep, ipc.c shares memory.
  *
  * libhetmem.a is part of this object, and calls the driver itself: it never calls in here.
  *
@@ -137,6 +137,9 @@ struct hm_cuda_device *hm_cuda_open_device(CUdevice handle);
 /* The driver's handle of the device of @ctx. False: it has none. */
 bool hm_cuda_device_of_context(CUcontext ctx, CUdevice *handle);
 
+/* The library's number of the device. */
+int hm_cuda_ordinal(const struct hm_cuda_device *device);
+
 /* Calls @each for all open devices. */
 void hm_cuda_each_device(void (*each)(struct hm_cuda_device *device, void *arg), void *arg);
 
@@ -153,6 +156,7 @@ enum hm_cuda_kind {
 	HM_CUDA_ASYNC,		/* allocated by cuMemAllocAsync() and the like */
 	HM_CUDA_MANAGED,	/* allocated by cuMemAllocManaged() */
 	HM_CUDA_CHARGED,	/* the driver's, charged to the limit */
+	HM_CUDA_OPENED,		/* another process's, by cuIpcOpenMemHandle() */
 };
 
 /**
@@ -194,6 +198,9 @@ void hm_cuda_region_add(CUdeviceptr ptr);
 void hm_cuda_region_remove(CUdeviceptr ptr);
 bool hm_cuda_is_region(CUdeviceptr ptr);
 
+/* Of no allocation. */
+#define HM_CUDA_NO_ADDRESS	((CUdeviceptr)1)
+
 /* What cuMemFreeAsync() frees, and what cuMemFree() does. */
 #define HM_CUDA_KINDS_ORDERED	(1U << HM_CUDA_SERVED | 1U << HM_CUDA_ASYNC)
 #define HM_CUDA_KINDS_SERVED	(HM_CUDA_KINDS_ORDERED | 1U << HM_CUDA_MANAGED)
@@ -211,6 +218,10 @@ CUcontext hm_cuda_current(void);
 /* Allocates from the device's resource, and notes the block. */
 CUresult hm_cuda_alloc(struct hm_cuda_device *device, enum hm_cuda_kind kind, size_t size,
 		       CUstream stream, CUmemoryPool pool, CUdeviceptr *ptr);
+/* CUDA_SUCCESS: a correct cuMemAlloc() would succeed here. */
+CUresult hm_cuda_probe_alloc(void);
+/* Waits for all earlier work of the device's context @ctx, also during a capture. */
+CUresult hm_cuda_wait_for_work(CUcontext ctx);
 /* Gives a block back that was taken from the table. */
 CUresult hm_cuda_free(const struct hm_cuda_block *block, CUstream stream);
 

@@ -35,6 +35,11 @@ struct hm_cuda_node_alloc {
 	CUdeviceptr ptr;
 };
 
+/* CUipcMemHandle */
+struct hm_cuda_ipc_handle {
+	char bytes[64];
+};
+
 /* reach.c */
 CUresult cuGetProcAddress(const char *symbol, void **fn, int version, cuuint64_t flags);
 CUresult cuGetProcAddress_v2(const char *symbol, void **fn, int version, cuuint64_t flags,
@@ -70,7 +75,6 @@ CUresult cuMemFree_v2(CUdeviceptr ptr);
 CUresult cuMemGetInfo_v2(size_t *available, size_t *total);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr);
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
-CUresult cuIpcGetMemHandle(void *handle, CUdeviceptr ptr);
 CUresult cuPointerGetAttributes(unsigned int nr, CUpointer_attribute *attributes, void **data,
 				CUdeviceptr ptr);
 
@@ -120,6 +124,14 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep);
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags);
 CUresult cuCtxDisablePeerAccess(CUcontext peer);
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *desc, size_t count);
+
+/* ipc.c */
+CUresult cuIpcGetMemHandle(struct hm_cuda_ipc_handle *handle, CUdeviceptr ptr);
+CUresult cuIpcOpenMemHandle(CUdeviceptr *ptr, struct hm_cuda_ipc_handle handle,
+			    unsigned int flags);
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, struct hm_cuda_ipc_handle handle,
+			       unsigned int flags);
+CUresult cuIpcCloseMemHandle(CUdeviceptr ptr);
 
 /* graph.c */
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, void *node, char *log, size_t size);

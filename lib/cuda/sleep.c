@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The process sleeps: a thread of its own answers 'hetmem sleep --served' and 'hetmem wake',
- * see ask.h. All signals are blocked in it.
+ * The process sleeps: the thread of listen.c carries out what 'hetmem sleep --served' and
+ * 'hetmem wake' ask for.
  *
  * Sleep closes the gate, so that no call of the program runs, waits for the work of all
  * contexts, and lets the pools of the spec sleep with their contents. Calls of the program wait
@@ -16,27 +16,16 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "cuda/ask.h"
 #include "cuda/cuda.h"
+#include "cuda/listen.h"
 #include "cuda/prototypes.h"
 #include "cuda/sleep.h"
-
-/* A client that does not send its request, or take its answer, is not waited for longer. */
-#define PATIENCE_S	5
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* With the lock, before there is a thread: whose socket it is, and the socket. */
-static pid_t begun;
-static int listener = -1;
-static struct stat socket_is;
 
 /* Covers a request, and the following. */
 static pthread_mutex_t state = PTHREAD_MUTEX_INITIALIZER;
@@ -261,13 +250,6 @@ static void go_to_sleep(const struct hm_cuda_ask *ask, struct hm_cuda_answer *an
 	moved = before > reserved() ? before - reserved() : 0;
 }
 
-static void remove_socket(void)
-{
-	const struct sockaddr_un name = hm_cuda_ask_name("", getpid());
-
-	unlink(name.sun_path);
-}
-
 static void wake_up(struct hm_cuda_answer *answer)
 {
 	hm_cuda_each_device(wake_one, answer);
@@ -275,12 +257,13 @@ static void wake_up(struct hm_cuda_answer *answer)
 		return;
 	asleep = false;
 	if (ending)
-		remove_socket();
+		hm_cuda_listen_remove();
 	hm_gate_open();
 }
 
-static void obey(const struct hm_cuda_ask *ask, struct hm_cuda_answer *answer)
+void hm_cuda_sleep_obey(const struct hm_cuda_ask *ask, struct hm_cuda_answer *answer)
 {
+	pthread_mutex_lock(&state);
 	if (ask->magic != HM_CUDA_ASK_MAGIC || ask->version != HM_CUDA_ASK_VERSION ||
 	    ask->op > HM_CUDA_ASK_WAKE || ask->wait_ms > HM_CUDA_ASK_WAIT_MS)
 		refuse(answer, -EINVAL, "another version of hetmem asks");
@@ -296,105 +279,15 @@ static void obey(const struct hm_cuda_ask *ask, struct hm_cuda_answer *answer)
 	answer->asleep = asleep;
 	answer->moved = asleep ? moved : 0;
 	answer->stays = asleep ? stays : 0;
-}
-
-/* The thread. */
-
-static void answer_one(int fd)
-{
-	const struct timeval patience = { .tv_sec = PATIENCE_S };
-	struct hm_cuda_answer answer = { 0 };
-	struct ucred who;
-	socklen_t len = sizeof(who);
-	struct hm_cuda_ask ask;
-
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) ||
-	    (who.uid && who.uid != geteuid()))
-		return;
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	/* A packet: it comes whole, or another size is refused. */
-	if (recv(fd, &ask, sizeof(ask), MSG_TRUNC) != sizeof(ask))
-		return;
-	pthread_mutex_lock(&state);
-	obey(&ask, &answer);
 	pthread_mutex_unlock(&state);
-	send(fd, &answer, sizeof(answer), MSG_NOSIGNAL);
-}
-
-/* A program that closes all its descriptors can open its own of that number. */
-static bool is_listener(void)
-{
-	struct stat st;
-
-	return !fstat(listener, &st) && st.st_dev == socket_is.st_dev &&
-		st.st_ino == socket_is.st_ino;
-}
-
-static void *answer_all(void *arg)
-{
-	int fd;
-
-	(void)arg;
-	while (is_listener()) {
-		fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-		if (fd < 0 && errno == EINVAL)
-			break;
-		if (fd < 0) {
-			/* No descriptors, for example: a request waits until there are some. */
-			nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
-			continue;
-		}
-		answer_one(fd);
-		close(fd);
-	}
-	return NULL;
-}
-
-static int listen_there(void)
-{
-	const struct sockaddr_un name = hm_cuda_ask_name("", getpid());
-	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-	if (fd < 0)
-		return -1;
-	/* The mode of the file that bind() makes. Another process of this number left one. */
-	unlink(name.sun_path);
-	if (!fchmod(fd, 0600) && !bind(fd, (const struct sockaddr *)&name, sizeof(name)) &&
-	    !listen(fd, 16) && !fstat(fd, &socket_is))
-		return fd;
-	close(fd);
-	return -1;
-}
-
-void hm_cuda_sleep_begin(void)
-{
-	sigset_t all, old;
-	pthread_t thread;
-
-	if (__atomic_load_n(&begun, __ATOMIC_ACQUIRE))
-		return;
-	pthread_mutex_lock(&lock);
-	if (!begun) {
-		listener = listen_there();
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, &old);
-		if (listener >= 0 && !pthread_create(&thread, NULL, answer_all, NULL))
-			pthread_detach(thread);
-		pthread_sigmask(SIG_SETMASK, &old, NULL);
-		__atomic_store_n(&begun, getpid(), __ATOMIC_RELEASE);
-	}
-	pthread_mutex_unlock(&lock);
 }
 
 void hm_cuda_sleep_end(void)
 {
-	if (__atomic_load_n(&begun, __ATOMIC_ACQUIRE) != getpid() || listener < 0)
-		return;
 	pthread_mutex_lock(&state);
 	ending = true;
 	/* Destructors can still call the driver: a wake lets them. */
 	if (!asleep)
-		remove_socket();
+		hm_cuda_listen_remove();
 	pthread_mutex_unlock(&state);
 }

@@ -2,8 +2,11 @@
 #ifndef HETMEM_CUDA_SLEEP_H
 #define HETMEM_CUDA_SLEEP_H
 
-/* Starts the thread that 'hetmem sleep --served' asks, once. Without a socket there is none. */
-void hm_cuda_sleep_begin(void);
+struct hm_cuda_ask;
+struct hm_cuda_answer;
+
+/* Carries out a request, and fills the answer. Takes as long as the request allows. */
+void hm_cuda_sleep_obey(const struct hm_cuda_ask *ask, struct hm_cuda_answer *answer);
 /*
  * The process ends: no sleep begins any more, and the socket goes. Waits for a sleep that has
  * begun. A process that sleeps keeps the socket until it is woken.

@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 #include "cuda/cuda.h"
+#include "cuda/ipc.h"
+#include "cuda/listen.h"
 #include "cuda/prototypes.h"
 #include "cuda/sleep.h"
 #include "spec/spec.h"
@@ -293,7 +295,7 @@ struct hm_cuda_device *hm_cuda_device_of(CUdevice handle, CUresult *error)
 		*error = err == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_NOT_SUPPORTED;
 	pthread_mutex_unlock(&opening);
 	if (d && !*error)
-		hm_cuda_sleep_begin();
+		hm_cuda_listen_begin();
 	return *error ? NULL : d;
 }
 
@@ -326,6 +328,11 @@ struct hm_cuda_device *hm_cuda_open_device(CUdevice handle)
 	return NULL;
 }
 
+int hm_cuda_ordinal(const struct hm_cuda_device *d)
+{
+	return d - devices;
+}
+
 void hm_cuda_each_device(void (*each)(struct hm_cuda_device *device, void *arg), void *arg)
 {
 	int i;
@@ -351,6 +358,7 @@ void hm_cuda_end_device(CUdevice handle)
 	d = hm_cuda_open_device(handle);
 	if (d) {
 		__atomic_store_n(&d->ctx, NULL, __ATOMIC_RELEASE);
+		hm_cuda_ipc_end(handle);
 		hm_cuda_block_drop(handle, NULL, forget);
 		hm_cuda_array_drop(handle, NULL);
 		hm_cuda_pool_forget(handle);
@@ -465,7 +473,7 @@ static void end(void)
 	size_t len;
 	int fd, n;
 
-	hm_cuda_sleep_end();
+	hm_cuda_listen_end();
 	if (!report || !hm_cuda_is_active())
 		return;
 	n = snprintf(line, sizeof(line), "pid=%d command=%.64s unknown=%llu", getpid(),

@@ -123,14 +123,14 @@ static void pools(void)
 /* The driver is asked about address 1, which is nobody's. */
 static void shared(bool is_driver)
 {
-	char handle[64];
+	struct hm_cuda_ipc_handle handle;
 	CUdeviceptr p, rows, more = 0;
 	size_t pitch;
 	unsigned int capable = 2;
 
 	is(cuMemAlloc_v2(&p, 3 * MIB), 0, "memory");
 	is(LIMIT - left(), 3 * MIB, "is charged");
-	cuIpcGetMemHandle(handle, p);
+	cuIpcGetMemHandle(&handle, p);
 	ok(!strcmp(fake_last().name, "cuIpcGetMemHandle") &&
 	   fake_last().args[1] == (is_driver ? (long)p : 1), is_driver ?
 	   "the driver shares it" : "the driver refuses to share it");

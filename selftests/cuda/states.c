@@ -283,6 +283,8 @@ static const struct row {
 	ROW("cuGraphInstantiateWithParams_ptsz", OUT, V(graph), OUT2),
 	ROW("cuGraphExecDestroy", V(exec)), ROW("cuGraphDestroy", V(graph)),
 	ROW("cuIpcGetMemHandle", OUT, V(block)), ROW("cuIpcGetMemHandle", OUT, FOREIGN),
+	ROW("cuIpcOpenMemHandle", OUT, N(1)), ROW("cuIpcOpenMemHandle_v2", OUT, N(1)),
+	ROW("cuIpcCloseMemHandle", V(block)), ROW("cuIpcCloseMemHandle", FOREIGN),
 	ROW("cuMemAlloc_v2", OUT, N(MIB)), ROW("cuMemAlloc_v2", OUT, N(1)),
 	ROW("cuMemAlloc_v2", OUT, N(0)), ROW("cuMemAlloc_v2", OUT, TOO_MUCH),
 	ROW("cuMemAllocPitch_v2", OUT, OUT2, N(1000), N(10), N(16)),

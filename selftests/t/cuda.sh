@@ -66,6 +66,12 @@ device_tests()
 	for spec in device-pool 'limit(pool(vmm,handle=2M),max=64M)'; do
 		check "asks: $spec" device "$spec" "$programs/asks"
 	done
+	for spec in 'pool(vmm(export=fd))' 'limit(pool(vmm(export=fd)),max=64M)' 'stats(pool(vmm(export=fd)))'; do
+		check "ipc: $spec" device "$spec" "$programs/ipc"
+	done
+	for spec in device-pool 'pool(device)' 'limit(pool(vmm,handle=2M),max=64M)'; do
+		check "ipc: not of $spec" device "$spec" "$programs/ipc" refused
+	done
 	device_set=sync=off check 'sync=off' device 'limit(device-pool,max=64M)' "$programs/serve" nosync
 	for spec in device-pool 'limit(pool(vmm,handle=2M),max=128M)'; do
 		HETMEM_SOFT_DEVICES=2 check "peers: $spec" device "$spec" "$programs/peers"
