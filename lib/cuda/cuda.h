@@ -4,12 +4,13 @@
  * device memory comes from a spec.
  *
  * entry.c has what the linker sees: a symbol for each function of the driver (calls.h), behind
- * the gate of gate.c, and dlsym() and dlvsym(). reach.c finds the driver and replaces the driver's functions wherever
- * a program asks for them. alloc.c serves allocations, charge.c charges what the driver
- * allocates, handle.c what the program makes by cuMemCreate(), array.c arrays. pool.c answers
- * for the default pool, peer.c gives peers access, graph.c charges graphs. context.c follows primary contexts and captures. world.c opens the
- * library and the resource of a device at the first served call; block.c knows what is
- * allocated. listen.c answers other processes: sleep.c lets the process sleep, ipc.c shares memory.
+ * the gate of gate.c, and dlsym() and dlvsym(). reach.c finds the driver and replaces the
+ * driver's functions wherever a program asks for them. alloc.c serves allocations, charge.c
+ * charges what the driver allocates, handle.c what the program makes by cuMemCreate(), array.c
+ * arrays. pool.c answers for the default pool, peer.c gives peers access, graph.c charges graphs.
+ * context.c follows primary contexts and captures. world.c opens the library and the resource of
+ * a device at the first served call; block.c knows what is allocated. listen.c answers other
+ * processes: sleep.c lets the process sleep, ipc.c shares memory.
  *
  * libhetmem.a is part of this object, and calls the driver itself: it never calls in here.
  *

@@ -177,8 +177,8 @@ static void shares(const char *program)
 		is(ask_peer(&peer, "open", 1, &handle[i]), CUDA_ERROR_INVALID_HANDLE,
 		   "a freed block is not opened");
 	}
-	ok(!cuMemAlloc_v2(&q, MIB) && !cuMemsetD8Async(q, 5, MIB, stream) && !cuStreamSynchronize(stream) &&
-	   !cuIpcGetMemHandle(&again, q), "one more block");
+	ok(!cuMemAlloc_v2(&q, MIB) && !cuMemsetD8Async(q, 5, MIB, stream) &&
+	   !cuStreamSynchronize(stream) && !cuIpcGetMemHandle(&again, q), "one more block");
 	is(ask_peer(&peer, "open", 1, &again), 0, "is opened");
 	is(ask_peer(&peer, "reset", 0, NULL), 0, "the peer's context ends");
 	is(ask_peer(&peer, "size", 0, NULL), -1, "and what it had opened");
@@ -202,7 +202,8 @@ static void is_nothing_elsewhere(const char *program)
 	CUdeviceptr p;
 
 	ok(!cuMemAlloc_v2(&p, MIB) && !cuIpcGetMemHandle(&handle, p), "a shared block");
-	ok(ask_peer(&peer, "open", 1, &handle) > CUDA_ERROR_UNKNOWN, "a peer without it gets the driver's error");
+	ok(ask_peer(&peer, "open", 1, &handle) > CUDA_ERROR_UNKNOWN,
+	   "a peer without it gets the driver's error");
 	is(end_peer(&peer), 0, "the peer ends");
 	is(cuMemFree_v2(p), 0, "it is freed");
 }
@@ -230,8 +231,8 @@ static void hostile_clients(const char *program)
 	int stalled[200], i, wrong = 0;
 	CUdeviceptr p;
 
-	ok(!cuMemAlloc_v2(&p, MIB) && !cuMemsetD8Async(p, 9, MIB, stream) && !cuStreamSynchronize(stream) &&
-	   !cuIpcGetMemHandle(&handle, p), "a shared block");
+	ok(!cuMemAlloc_v2(&p, MIB) && !cuMemsetD8Async(p, 9, MIB, stream) &&
+	   !cuStreamSynchronize(stream) && !cuIpcGetMemHandle(&handle, p), "a shared block");
 	for (i = 0; i < 200; i++)
 		stalled[i] = connect_to(getpid());
 	is(ask_peer(&peer, "open", 1, &handle), 0, "is opened beside 200 clients that stall");
