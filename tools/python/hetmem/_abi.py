@@ -234,6 +234,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_stream_retire": (INT, P, P),
     "hetmem_grow": (INT, P, P, SIZE, P),
     "hetmem_shrink": (INT, P, P, SIZE, SIZE, P),
+    "hetmem_commit": (INT, P, P, SIZE, SIZE, P),
     "hetmem_commit_with": (INT, P, P, SIZE, SIZE, UINT, P),
     "hetmem_decommit": (INT, P, P, SIZE, SIZE, P),
     "hetmem_committed": (SSIZE, P, P, P, SIZE),
