@@ -22,6 +22,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "vmm/grow.h"
 #include "vmm/sparse.h"
@@ -613,6 +614,37 @@ static int make_uses(struct pool *p, const struct pool_stream *s, const struct c
 	return err;
 }
 
+static int gather(struct pool *p, struct pool_stream *s, struct change *c, bool wait)
+{
+	int err = choose(p, s, c, wait);
+
+	return err ? err : create(p, c);
+}
+
+/*
+ * As gather(). The rest of a block of which handles are chosen cannot be given back. So after
+ * -ENOMEM the choice is undone, and larger handles make room for new ones.
+ */
+static int gather_or_make_room(struct pool *p, struct pool_stream *s, struct change *c, bool wait)
+{
+	const uint64_t unit = (uint64_t)unit_pages(p) << vmm_of(p)->shift;
+	int err = gather(p, s, c, wait);
+	char text[256];
+	size_t i, made = 0;
+
+	if (err != -ENOMEM)
+		return err;
+	snprintf(text, sizeof(text), "%s", hetmem_last_error());
+	for (i = 0; i < c->nr; i++)
+		made += !c->list[i].block && !c->list[i].parked;
+	undo(p, c);
+	memset(c->list, 0, c->nr * sizeof(*c->list));
+	c->nr = 0;
+	if (hm_vmm_give_back(p, (c->room - made) * unit))
+		return gather(p, s, c, wait);
+	return hm_error(err, "%s", text);
+}
+
 /* Memory for @missing pages of @b, in [@page, @end), all or none. */
 static int fill(struct pool *p, struct pool_stream *s, const struct block *b, uint32_t page,
 		uint32_t missing, bool wait, uint64_t pos)
@@ -627,9 +659,7 @@ static int fill(struct pool *p, struct pool_stream *s, const struct block *b, ui
 	if (!c.list)
 		return hm_error(-ENOMEM, "commit: no host memory");
 	uses = (uint32_t *)(c.list + c.room);
-	err = choose(p, s, &c, wait);
-	if (!err)
-		err = create(p, &c);
+	err = gather_or_make_room(p, s, &c, wait);
 	if (!err)
 		err = order_change(p, s, &c);
 	if (!err)

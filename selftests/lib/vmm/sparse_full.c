@@ -44,6 +44,25 @@ static void own_units(void)
 	is(hetmem_resource_destroy(res), 0, "destroyed");
 }
 
+/*
+ * The device is full, and free memory is in handles of all sizes: some are units, the others are
+ * given back for new units.
+ */
+static void other_handles(void)
+{
+	struct hetmem_resource *res = make("pool(vmm)");
+	char *p = get_sparse(res, 800 * MIB);
+	void *block = NULL;
+
+	need(!hetmem_alloc(res, 800 * MIB, 0, NULL, &block), "a block: %s", hetmem_last_error());
+	is(hetmem_commit(res, p, 0, 800 * MIB, NULL), -ENOMEM, "no room");
+	need(!hetmem_free(res, block, 0, NULL), "free");
+	is(hetmem_commit(res, p, 0, 800 * MIB, NULL), 0, "all that was freed is committed: %s",
+	   hetmem_last_error());
+	hetmem_free(res, p, 0, NULL);
+	is(hetmem_resource_destroy(res), 0, "destroyed");
+}
+
 static void random_commits(unsigned int round)
 {
 	struct hetmem_resource *res = make("pool(vmm,max=16M)");
@@ -103,6 +122,7 @@ int main(int argc, char **argv)
 	setenv("HETMEM_SOFT_MEMORY", "1G", 1);
 	open_soft("");
 	own_units();
+	other_handles();
 	for (round = 1; round <= rounds; round++)
 		random_commits(round);
 	close_soft();
