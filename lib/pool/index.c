@@ -23,7 +23,7 @@ int hm_table_init(struct table *t, uint32_t size, uint32_t link, uint32_t max)
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (p == MAP_FAILED)
-		return hm_error(-ENOMEM, "pool: no addresses for metadata");
+		return hm_error(-ENOMEM, "pool: no addresses for metadata: raise RLIMIT_AS, or give pools fewer by reserve=");
 	*t = (struct table){
 		.base = p, .size = size, .link = link, .max = max, .nr = 1,
 	};
@@ -77,7 +77,7 @@ int hm_names_init(struct pool *p)
 	homes = mmap(NULL, HOMES_BYTES, PROT_READ | PROT_WRITE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (homes == MAP_FAILED)
-		return hm_error(-ENOMEM, "pool: no addresses for metadata");
+		return hm_error(-ENOMEM, "pool: no addresses for metadata: raise RLIMIT_AS, or give pools fewer by reserve=");
 	p->homes = homes;
 	/* The first is none, nor is what is in a batch with it. */
 	p->blocks.nr = BATCH;

@@ -752,13 +752,15 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 #define RESERVE_FACTOR	16
 #define SPILL_FACTOR	2
 /*
- * A pool takes a share of the addresses that the process has left: so a process has room
- * for 1,000 pools on a large device, and below a RLIMIT_AS for the rest of itself. The
- * kernel gives x86 programs 2^47 bytes of addresses. Where others have reserved most of
- * them, as sanitizers do, a pool takes ENOUGH and sees what is there.
+ * A pool takes a share of the addresses that the process has left, and a quarter of this share
+ * once half of them are gone: so a process has room for 1,000 pools on a large device, and below
+ * a RLIMIT_AS for the rest of itself. The kernel gives x86 programs 2^47 bytes of addresses. A
+ * process that has more mapped, as sanitizers do, shows no share: a pool takes ENOUGH and sees
+ * what is there.
  */
 #define ADDRESSES	((uint64_t)1 << 47)
 #define RESERVE_SHARE	128
+#define LATE_SHARE	4
 #define ENOUGH		(ADDRESSES / 1024)
 #define LIMIT_SHARE	4
 #define RESERVE_LEAST	64	/* units */
@@ -1270,7 +1272,9 @@ uint64_t hm_vmm_share_of_addresses(unsigned int part)
 	left = used < all ? all - used : 0;
 	if (all < ADDRESSES)
 		return left / LIMIT_SHARE;
-	return left / part > ENOUGH ? left / part : ENOUGH;
+	if (!left)
+		return ENOUGH;
+	return left / (left < ADDRESSES / 2 ? part * LATE_SHARE : part);
 }
 
 /* As many addresses as are wanted, or fewer: see above. */

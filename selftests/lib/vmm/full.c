@@ -369,7 +369,7 @@ static int few_addresses(void)
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define POOLS 16
 #else
-#define POOLS 300
+#define POOLS 1000
 #endif
 
 static void addresses(void)
@@ -377,9 +377,9 @@ static void addresses(void)
 	struct hetmem_resource *pools[POOLS], *res;
 	unsigned int i, n;
 
-	for (n = 0; n < POOLS && !hetmem_resource_create(hm, "pool(vmm,max=64G)", &pools[n]); n++)
+	for (n = 0; n < POOLS && !hetmem_resource_create(hm, "pool(vmm,max=128G)", &pools[n]); n++)
 		;
-	is(n, POOLS, "pools of 64 GiB in one process");
+	is(n, POOLS, "pools of 128 GiB in one process");
 	for (i = 0; i < n; i++)
 		hetmem_resource_destroy(pools[i]);
 	res = make("pool(vmm,max=256M)");
