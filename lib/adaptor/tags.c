@@ -285,24 +285,24 @@ static int tags_alloc(struct tags *t, struct hm_ctl_alloc *arg)
 
 /* Free memory of the others. */
 
-static void tags_spare(struct hm_tags *shared, const struct pool *p, bool wait)
+static bool tags_spare(struct hm_tags *shared, const struct pool *p, bool all)
 {
 	struct tags *t = to_tags(shared);
 	const unsigned int nr = nr_members(t);
+	bool more = false;
 	unsigned int i;
-	size_t keep;
 
 	for (i = 0; i < nr; i++) {
 		struct pool *other = t->members[i].pool;
 
 		if (other == p || is_asleep(other))
 			continue;
-		keep = 0;
-		if (wait)
-			hm_pool_ctl(other, HM_CTL_TRIM, &keep);
-		else
+		if (!all)
 			hm_pool_spare(&other->res, 1);
+		else if (hm_pool_trim_now(other))
+			more = true;
 	}
+	return more;
 }
 
 static int tags_trim(struct tags *t, size_t *arg)

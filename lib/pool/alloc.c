@@ -1152,7 +1152,7 @@ static int attempt_and_wait(struct pool *p, struct pool_stream *s, uint64_t byte
 
 	if (err == -ENOMEM && retry_source(p))
 		err = attempt(p, s, arg);
-	if (err == -ENOMEM && hm_tags_relieve(p, false))
+	if (err == -ENOMEM && hm_tags_relieve(p, 0))
 		err = p->asleep ? hm_pool_asleep() : attempt(p, s, arg);
 	while (err == -ENOMEM && p->source->relieve && p->source->relieve(p, s, bytes))
 		err = attempt(p, s, arg);
@@ -1180,9 +1180,10 @@ int hm_pool_attempt(struct pool *p, struct pool_stream *s, uint64_t bytes,
 				   void *arg),
 		    void *arg, struct hm_stream **waited)
 {
+	const uint64_t deadline = hm_now() + hm_pool_most_wait_on(p, s);
 	int err = attempt_and_wait(p, s, bytes, attempt, arg, waited);
 
-	if (err == -ENOMEM && p->opt.wait_ms != HM_POOL_NO_WAIT && hm_tags_relieve(p, true))
+	while (err == -ENOMEM && p->opt.wait_ms != HM_POOL_NO_WAIT && hm_tags_relieve(p, deadline))
 		err = p->asleep ? hm_pool_asleep() : attempt(p, s, arg);
 	return err;
 }

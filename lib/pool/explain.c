@@ -78,7 +78,7 @@ static void tell_free(struct pool *p, char *text, size_t size)
 int hm_pool_explain(struct pool *p, const struct pool_stream *s, const char *what, size_t size,
 		    int err, uint64_t waited, const struct hm_stream *on)
 {
-	char reason[256], wait[128] = "", room[384] = "";
+	char reason[256], wait[128] = "", room[384] = "", others[64] = "";
 
 	snprintf(reason, sizeof(reason), "%s", hetmem_last_error());
 	if (on)
@@ -88,7 +88,10 @@ int hm_pool_explain(struct pool *p, const struct pool_stream *s, const char *wha
 			 (unsigned long long)on->id);
 	if (err == -ENOMEM)
 		tell_free(p, room, sizeof(room));
-	return hm_error(err, "%s %zu bytes: %s; %llu bytes held, %lld live%s%s",
+	if (hm_pool_held(p) > p->reserved)
+		snprintf(others, sizeof(others), ", %llu more held for other tags",
+			 (unsigned long long)(hm_pool_held(p) - p->reserved));
+	return hm_error(err, "%s %zu bytes: %s; %llu bytes held, %lld live%s%s%s",
 			what, size, reason, (unsigned long long)p->reserved,
-			(long long)p->requested, wait, room);
+			(long long)p->requested, others, wait, room);
 }

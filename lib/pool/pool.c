@@ -250,17 +250,19 @@ static int pool_poll(struct pool *p)
 	return 0;
 }
 
-/* Waits, without the lock, for work on freed memory: its end may be near. */
-static int pool_trim(struct pool *p, size_t *arg)
+/*
+ * Waits, without the lock, for work on freed memory: its end may be near. Returns whether more
+ * than *@arg bytes are held, and earlier work uses some of them.
+ */
+static bool trim_until(struct pool *p, size_t *arg, uint64_t deadline)
 {
-	bool wait, changed = true;
+	bool more, wait, changed = true;
 	unsigned int naps = 0;
-	uint64_t keep, deadline;
+	uint64_t keep;
 	HM_RANGE("trim", 0);
 
 	pthread_mutex_lock(&p->lock);
 	keep = *arg > p->opt.min ? *arg : p->opt.min;
-	deadline = hm_now() + hm_pool_most_wait(p);
 	*arg = 0;
 	hm_pool_flush(p);
 	/* A pool with one stream has recorded nothing so far. */
@@ -271,15 +273,28 @@ static int pool_trim(struct pool *p, size_t *arg)
 			hm_pool_settle_all(p);
 			*arg += p->source->trim(p, keep);
 		}
-		wait = p->reserved > keep && hm_pool_awaits(p) &&
-		       hm_now() < deadline;
+		more = p->reserved > keep && hm_pool_awaits(p);
+		wait = more && hm_now() < deadline;
 		if (wait) {
 			hm_order_nap(&p->order, &naps);
 			changed = hm_pool_poll(p);
 		}
 	} while (wait);
 	pthread_mutex_unlock(&p->lock);
+	return more;
+}
+
+static int pool_trim(struct pool *p, size_t *arg)
+{
+	trim_until(p, arg, hm_now() + hm_pool_most_wait(p));
 	return 0;
+}
+
+bool hm_pool_trim_now(struct pool *p)
+{
+	size_t keep = 0;
+
+	return trim_until(p, &keep, 0);
 }
 
 /* Of more streams, only what is known to be complete is spared: asking takes long. */

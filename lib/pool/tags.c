@@ -27,17 +27,24 @@ uint64_t hm_pool_held(const struct pool *p)
 	return p->tags ? hm_tags_held(p->tags) : p->reserved;
 }
 
-bool hm_tags_relieve(struct pool *p, bool wait)
+bool hm_tags_relieve(struct pool *p, uint64_t until)
 {
 	struct hm_tags *t = p->tags;
+	unsigned int naps = 0;
 	uint64_t before;
+	bool wait;
 
 	if (!t || !__atomic_load_n(&t->pool->tagged, __ATOMIC_ACQUIRE))
 		return false;
 	before = hm_tags_held(t);
-	pthread_mutex_unlock(&p->lock);
-	t->ops->spare(t, p, wait);
-	pthread_mutex_lock(&p->lock);
+	do {
+		pthread_mutex_unlock(&p->lock);
+		wait = t->ops->spare(t, p, until) && hm_tags_held(t) >= before;
+		pthread_mutex_lock(&p->lock);
+		wait = wait && !p->asleep && hm_now() < until;
+		if (wait)
+			hm_order_nap(&p->order, &naps);
+	} while (wait);
 	p->work = 0;
 	return hm_tags_held(t) < before;
 }

@@ -20,8 +20,8 @@ struct hm_tags;
  * struct hm_tags_ops - what adaptor/tags.c does for the pools
  * @ctl: a request to all members; without a lock
  * @owner: the pool whose addresses have @ptr; without a lock
- * @spare: members other than @p give back free memory. @wait: also what is in use by earlier
- *	work, after it, for at most wait=. Without a lock
+ * @spare: members other than @p give back free memory. @all: also what they would keep for
+ *	themselves. Returns whether some more is in use by earlier work. Without a lock
  * @parked: bytes of host memory that members other than @p hold for contents; during a sleep
  *	or a wake
  * @destroy: destroys the members, except the pool itself
@@ -29,7 +29,7 @@ struct hm_tags;
 struct hm_tags_ops {
 	int (*ctl)(struct hm_tags *tags, enum hm_ctl op, void *arg);
 	struct hetmem_resource *(*owner)(struct hm_tags *tags, const void *ptr);
-	void (*spare)(struct hm_tags *tags, const struct pool *p, bool wait);
+	bool (*spare)(struct hm_tags *tags, const struct pool *p, bool all);
 	uint64_t (*parked)(struct hm_tags *tags, const struct pool *p);
 	void (*destroy)(struct hm_tags *tags);
 };
@@ -75,16 +75,20 @@ void hm_tags_unhold(struct hm_tags *t, uint64_t bytes);
 uint64_t hm_pool_held(const struct pool *p);
 
 /*
- * Other members give back free memory, as in struct hm_tags_ops. With pool->lock, which it
- * releases. Returns whether any did.
+ * Other members give back free memory, as in struct hm_tags_ops. @until is not 0: all of it, and
+ * waits for one of them until hm_now() is @until. With pool->lock, which it releases. Returns
+ * whether any did.
  */
-bool hm_tags_relieve(struct pool *p, bool wait);
+bool hm_tags_relieve(struct pool *p, uint64_t until);
 
 /* Bytes of host memory of other members' contents. */
 uint64_t hm_tags_parked(const struct pool *p);
 
 /* pool.c: a request to the pool @p alone, whose process owns it. */
 int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg);
+
+/* pool.c: as HM_CTL_TRIM to 0, without a wait. Returns whether more is in use by earlier work. */
+bool hm_pool_trim_now(struct pool *p);
 
 /* The calling thread is in a function of hetmem_on_remap() of @p: -EDEADLK. */
 int hm_pool_in_observer(const struct pool *p);

@@ -302,6 +302,31 @@ static void cpu_waits(const char *spec)
 	drv->cuStreamDestroy(s);
 }
 
+/* Likewise for memory of another tag, and of a sparse block. */
+static void cpu_waits_for_tag(void)
+{
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = 200 * MIB, .stream = HOST, .tag = "one",
+	};
+	struct hetmem_resource *res = make("pool(vmm)");
+	void *p, *q;
+	CUstream s;
+
+	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "a stream");
+	need(!hetmem_alloc_with(res, &params, &p), "a block: %s", hetmem_last_error());
+	params.tag = "two";
+	is(hetmem_alloc_with(res, &params, &q), -ENOMEM, "no room for two");
+	ok(strstr(hetmem_last_error(), " more held for other tags"), "%s", hetmem_last_error());
+	need(!soft_rules(NULL, "cuMemsetD8Async:1300ms"), "slow work");
+	need(!drv->cuMemsetD8Async((uintptr_t)p, 1, 4096, s), "work");
+	need(!hetmem_free(res, p, 0, s), "free");
+	is(hetmem_alloc_with(res, &params, &q), 0, "the CPU has memory of another tag: %s",
+	   hetmem_last_error());
+	soft_rules(NULL, NULL);
+	hetmem_resource_destroy(res);
+	drv->cuStreamDestroy(s);
+}
+
 static bool refused(struct hetmem_resource *res, const char *place)
 {
 	void *p;
@@ -414,6 +439,7 @@ int main(void)
 	host_memory();
 	cpu_waits("pool(vmm)");
 	cpu_waits("pool(pinned,max=250M)");
+	cpu_waits_for_tag();
 	free_where();
 	close_soft();
 	return tap_end();
