@@ -414,6 +414,18 @@ int hetmem_wake(struct hetmem_resource *res, const char *tag);
 int hetmem_wake_within(struct hetmem_resource *res, const char *tag, unsigned int wait_ms);
 
 /*
+ * Reads the counters of what hetmem_sleep() would find by @tag: blocks with this tag, and pools
+ * whose tag= it is. NULL: all pools. @stats->reserved_peak is the sum of the pools' and tags'
+ * highest values. Errors:
+ * -ENOENT: nothing has this tag;
+ * -E2BIG: @stats is of a later version;
+ * -EOPNOTSUPP: @res has no pool;
+ * -EOWNERDEAD.
+ */
+int hetmem_tag_stats(struct hetmem_resource *res, const char *tag,
+		     struct hetmem_resource_stats *stats);
+
+/*
  * Copies [@ptr, @ptr + @size) of one live block to host memory at @to, as it was when the pool
  * went to sleep with HETMEM_SLEEP_KEEP. The pool stays asleep: a checkpoint of a sleeping
  * model takes no device memory. @ptr may be inside the block; the range ends within the bytes

@@ -113,27 +113,7 @@ static int sum_stats(struct hm_several *s,
 			continue;
 		}
 		result = 0;
-		stats->live += one.live;
-		stats->requested += one.requested;
-		stats->requested_peak += one.requested_peak;
-		stats->reserved += one.reserved;
-		stats->reserved_peak += one.reserved_peak;
-		stats->metadata += one.metadata;
-		stats->allocs += one.allocs;
-		stats->frees += one.frees;
-		stats->failed += one.failed;
-		stats->driver_calls += one.driver_calls;
-		stats->host_wait_ns += one.host_wait_ns;
-		stats->parked += one.parked;
-		stats->spilled += one.spilled;
-		stats->spill_host += one.spill_host;
-		stats->spill_host_peak += one.spill_host_peak;
-		stats->spilled_total += one.spilled_total;
-		stats->fetched_total += one.fetched_total;
-		stats->spilled_peak += one.spilled_peak;
-		stats->parked_file += one.parked_file;
-		stats->pressures += one.pressures;
-		stats->addresses += one.addresses;
+		hm_stats_add(stats, &one);
 	}
 	return result;
 }

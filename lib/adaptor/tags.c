@@ -2,7 +2,7 @@
 /*
  * A pool over vmm() whose blocks have tags: pool/tags.h has the design.
  *
- * Members are made by the first block of a tag, and stay until the pool is destroyed. The list
+ * Members are made with the first block of a tag, and stay until the pool is destroyed. The list
  * of members only grows, so readers take no lock. A member has addresses of its own: these tell
  * whose a pointer is. A request to all members goes through several.c.
  *
@@ -217,10 +217,14 @@ static int join_captures(struct tags *t, struct member *m)
 	return err;
 }
 
-/* With @moves. */
-static int add_member(struct tags *t, struct member *m)
+/*
+ * With @moves. The first block of the tag is allocated before others see the member, so that an
+ * error leaves no member. @making is held meanwhile, for as long as an allocation waits.
+ */
+static int add_member(struct tags *t, struct member *m, struct hm_ctl_alloc *first)
 {
 	int err = make_pool(t, m);
+	char text[512];
 
 	if (err)
 		return err;
@@ -228,18 +232,28 @@ static int add_member(struct tags *t, struct member *m)
 	pthread_mutex_lock(&t->making);
 	if (!err)
 		err = join_captures(t, m);
+	if (!err)
+		err = hm_pool_ctl(m->pool, HM_CTL_ALLOC_WITH, first);
 	if (!err) {
 		t->members[t->nr] = *m;
 		__atomic_store_n(&t->nr, t->nr + 1, __ATOMIC_RELEASE);
 		__atomic_store_n(&t->shared.pool->tagged, 1, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&t->making);
-	if (err)
+	if (err) {
+		snprintf(text, sizeof(text), "%s", hetmem_last_error());
 		m->res->ops->destroy(m->res);
+		pthread_mutex_lock(&t->shared.pool->lock);
+		t->shared.pool->failed++;
+		pthread_mutex_unlock(&t->shared.pool->lock);
+		hm_error(err, "%s", text);
+	}
 	return err;
 }
 
-static int make_member(struct tags *t, const char *tag, bool scratch, struct member **out)
+/* The member of the tag: *@out, or if there is none a new one, which has the block @first. */
+static int make_member(struct tags *t, const char *tag, bool scratch, struct hm_ctl_alloc *first,
+		       struct member **out)
 {
 	struct member m = { .scratch = scratch };
 	int err = lock_moves(t);
@@ -256,8 +270,7 @@ static int make_member(struct tags *t, const char *tag, bool scratch, struct mem
 		err = hm_error(-ENOSPC, "alloc_with: the pool has %u tags, as many as there can be",
 			       t->nr - 1);
 	} else {
-		err = add_member(t, &m);
-		*out = &t->members[t->nr - 1];
+		err = add_member(t, &m, first);
 	}
 	pthread_mutex_unlock(&t->moves);
 	return err;
@@ -275,8 +288,8 @@ static int tags_alloc(struct tags *t, struct hm_ctl_alloc *arg)
 	if (arg->tag || scratch)
 		m = find_member(t, arg->tag ? arg->tag : "", scratch);
 	if (!m)
-		err = make_member(t, arg->tag ? arg->tag : "", scratch, &m);
-	if (!err)
+		err = make_member(t, arg->tag ? arg->tag : "", scratch, &plain, &m);
+	if (!err && m)
 		err = hm_pool_ctl(m->pool, HM_CTL_ALLOC_WITH, &plain);
 	if (!err)
 		arg->ptr = plain.ptr;
@@ -339,6 +352,28 @@ static int tags_stats(struct tags *t, struct hetmem_resource_stats *stats)
 	return err;
 }
 
+/* Whether a request about @arg, a tag, includes @m. */
+static bool is_tagged(struct tags *t, const struct member *m, const void *arg)
+{
+	const char *tag = arg;
+
+	return !tag || !strcmp(tag, t->shared.pool->opt.tag) || (*tag && !strcmp(tag, m->tag));
+}
+
+static int tags_tag_stats(struct tags *t, struct hm_ctl_tag_stats *arg)
+{
+	struct hm_ctl_tag_stats one = { .sum = arg->sum };
+	const unsigned int nr = nr_members(t);
+	unsigned int i;
+	int err = 0;
+
+	for (i = 0; i < nr && !err; i++)
+		if (is_tagged(t, &t->members[i], arg->tag))
+			err = hm_pool_tag_stats(t->members[i].pool, &one);
+	arg->nr += one.nr;
+	return err;
+}
+
 /* A max that all of them can hold together. */
 static int tags_set(struct tags *t, struct hm_ctl_set *set)
 {
@@ -357,13 +392,6 @@ static int tags_set(struct tags *t, struct hm_ctl_set *set)
 }
 
 /* Sleep and wake. */
-
-static bool is_tagged(struct tags *t, const struct member *m, const void *arg)
-{
-	const char *tag = arg;
-
-	return !tag || !strcmp(tag, t->shared.pool->opt.tag) || (*tag && !strcmp(tag, m->tag));
-}
 
 /* The pools that sleep, of those that @tag does not name. *@awake: any member is. */
 static unsigned int count_asleep(struct tags *t, const char *tag, bool *awake)
@@ -488,6 +516,8 @@ static int tags_ctl(struct hm_tags *shared, enum hm_ctl op, void *arg)
 		return tags_trim(t, arg);
 	case HM_CTL_STATS:
 		return tags_stats(t, arg);
+	case HM_CTL_TAG_STATS:
+		return tags_tag_stats(t, arg);
 	case HM_CTL_SET:
 		return tags_set(t, arg);
 	case HM_CTL_RESTORE:

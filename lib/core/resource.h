@@ -26,14 +26,14 @@ enum hm_ctl {
 	HM_CTL_POLL,		/* [NULL] what has completed */
 	HM_CTL_TRIM,		/* [size_t] in: bytes to keep; out: bytes given back */
 	HM_CTL_STATS,		/* [struct hetmem_resource_stats] */
+	HM_CTL_TAG_STATS,	/* [struct hm_ctl_tag_stats] core/snapshot.h */
 	HM_CTL_GROW,		/* [struct hm_ctl_grow] in place */
 	HM_CTL_SHRINK,		/* [struct hm_ctl_shrink] core/shrink.h */
 	HM_CTL_SEGMENTS,	/* [struct hm_ctl_segments] */
 	HM_CTL_PIN_COMM,	/* [struct hm_ctl_stream] stream is not used */
 	HM_CTL_SLEEP, HM_CTL_WAKE,	/* [struct hm_ctl_sleep] core/snapshot.h */
 	HM_CTL_PARKED_READ,	/* [struct hm_ctl_parked] core/parked.h */
-	HM_CTL_CAPTURE_BEGIN,	/* [struct hm_ctl_capture] */
-	HM_CTL_CAPTURE_END,	/* [struct hm_ctl_capture] */
+	HM_CTL_CAPTURE_BEGIN, HM_CTL_CAPTURE_END,	/* [struct hm_ctl_capture] */
 	HM_CTL_CAPTURE_RELEASE,	/* [struct hm_ctl_capture] */
 	HM_CTL_PRIVATE_RETAIN,	/* [struct hm_ctl_capture] stream is not used */
 	HM_CTL_PRIVATE_RELEASE,	/* [struct hm_ctl_capture] */

@@ -49,6 +49,53 @@ int hetmem_pool_sums(struct hetmem_resource *res, struct hetmem_sums *sums)
 	return err;
 }
 
+void hm_stats_add(struct hetmem_resource_stats *sum, const struct hetmem_resource_stats *one)
+{
+	sum->live += one->live;
+	sum->requested += one->requested;
+	sum->requested_peak += one->requested_peak;
+	sum->reserved += one->reserved;
+	sum->reserved_peak += one->reserved_peak;
+	sum->metadata += one->metadata;
+	sum->allocs += one->allocs;
+	sum->frees += one->frees;
+	sum->failed += one->failed;
+	sum->driver_calls += one->driver_calls;
+	sum->host_wait_ns += one->host_wait_ns;
+	sum->parked += one->parked;
+	sum->spilled += one->spilled;
+	sum->spill_host += one->spill_host;
+	sum->spill_host_peak += one->spill_host_peak;
+	sum->spilled_total += one->spilled_total;
+	sum->fetched_total += one->fetched_total;
+	sum->spilled_peak += one->spilled_peak;
+	sum->parked_file += one->parked_file;
+	sum->pressures += one->pressures;
+	sum->addresses += one->addresses;
+}
+
+int hetmem_tag_stats(struct hetmem_resource *res, const char *tag,
+		     struct hetmem_resource_stats *stats)
+{
+	struct hetmem_resource_stats sum = { .size = sizeof(sum) };
+	struct hm_ctl_tag_stats arg = { .tag = tag, .sum = &sum };
+	int err;
+
+	if (!stats)
+		return hm_error(-EINVAL, "tag_stats: stats is NULL");
+	if (stats->size < sizeof(sum))
+		return hm_error(-EINVAL, "tag_stats: stats->size is %zu, set it to sizeof(struct hetmem_resource_stats)",
+				stats->size);
+	if (stats->size > sizeof(sum))
+		return hm_error(-E2BIG, "tag_stats: stats has members that this library does not know");
+	err = hm_resource_ctl(res, "tag_stats", HM_CTL_TAG_STATS, &arg);
+	if (!err && !arg.nr)
+		err = hm_error(-ENOENT, "tag_stats: nothing has the tag \"%s\"", tag ? tag : "");
+	if (!err)
+		*stats = sum;
+	return err;
+}
+
 void hetmem_checkpoint_free(struct hetmem_checkpoint *checkpoint)
 {
 	struct hm_saved *s, *next;

@@ -59,6 +59,15 @@ struct hm_ctl_sleep {
 	const char *refused;
 };
 
+/* @tag: as of a sleep; @sum, @nr: adds the counters and the number of the pools that it names. */
+struct hm_ctl_tag_stats {
+	const char *tag;
+	struct hetmem_resource_stats *sum;
+	unsigned int nr;
+};
+
+void hm_stats_add(struct hetmem_resource_stats *sum, const struct hetmem_resource_stats *one);
+
 /* @freed: adds the bytes that were given back. */
 struct hm_ctl_private_trim {
 	uint64_t id;

@@ -256,7 +256,7 @@ static int pool_poll(struct pool *p)
  */
 static bool trim_until(struct pool *p, size_t *arg, uint64_t deadline)
 {
-	bool more, wait, changed = true;
+	bool more, changed = true;
 	unsigned int naps = 0;
 	uint64_t keep;
 	HM_RANGE("trim", 0);
@@ -268,26 +268,19 @@ static bool trim_until(struct pool *p, size_t *arg, uint64_t deadline)
 	/* A pool with one stream has recorded nothing so far. */
 	hm_pool_record_all(p);
 	hm_pool_poll(p);
-	do {
+	for (;;) {
 		if (changed) {
 			hm_pool_settle_all(p);
 			*arg += p->source->trim(p, keep);
 		}
 		more = p->reserved > keep && hm_pool_awaits(p);
-		wait = more && hm_now() < deadline;
-		if (wait) {
-			hm_order_nap(&p->order, &naps);
-			changed = hm_pool_poll(p);
-		}
-	} while (wait);
+		if (!more || hm_now() >= deadline)
+			break;
+		hm_order_nap(&p->order, &naps);
+		changed = hm_pool_poll(p);
+	}
 	pthread_mutex_unlock(&p->lock);
 	return more;
-}
-
-static int pool_trim(struct pool *p, size_t *arg)
-{
-	trim_until(p, arg, hm_now() + hm_pool_most_wait(p));
-	return 0;
 }
 
 bool hm_pool_trim_now(struct pool *p)
@@ -1026,7 +1019,7 @@ static void pool_shrink(struct pool *p)
 		if (!max)
 			return;
 		keep = step ? 0 : max;
-		pool_trim(p, &keep);
+		trim_until(p, &keep, hm_now() + hm_pool_most_wait(p));
 	}
 }
 
@@ -1121,8 +1114,6 @@ static int pool_set(struct pool *p, struct hm_ctl_set *set)
 
 int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg)
 {
-	int err;
-
 	switch (op) {
 	case HM_CTL_OWNS:
 		return pool_owns(p, arg);
@@ -1135,12 +1126,14 @@ int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg)
 		return pool_poll(p);
 	case HM_CTL_TRIM:
 		pool_idle(p, false);
-		err = pool_trim(p, arg);
+		trim_until(p, arg, hm_now() + hm_pool_most_wait(p));
 		/* Of spilled blocks that went just now, too. */
 		pool_idle(p, true);
-		return err;
+		return 0;
 	case HM_CTL_STATS:
 		return pool_stats(p, arg);
+	case HM_CTL_TAG_STATS:
+		return hm_pool_tag_stats(p, arg);
 	case HM_CTL_SEGMENTS:
 		return pool_segments(p, arg);
 	case HM_CTL_CHECKPOINT:

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /* The members of a pool with tags: what they hold together. See tags.h. */
+#include <string.h>
+
 #include "pool/pool_impl.h"
 #include "pool/source.h"
 
@@ -47,6 +49,21 @@ bool hm_tags_relieve(struct pool *p, uint64_t until)
 	} while (wait);
 	p->work = 0;
 	return hm_tags_held(t) < before;
+}
+
+int hm_pool_tag_stats(struct pool *p, struct hm_ctl_tag_stats *arg)
+{
+	struct hetmem_resource_stats one = { .size = sizeof(one) };
+	int err;
+
+	if (arg->tag && strcmp(arg->tag, p->opt.tag))
+		return 0;
+	err = hm_pool_ctl(p, HM_CTL_STATS, &one);
+	if (!err) {
+		hm_stats_add(arg->sum, &one);
+		arg->nr++;
+	}
+	return err;
 }
 
 uint64_t hm_tags_parked(const struct pool *p)

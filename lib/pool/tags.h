@@ -11,7 +11,7 @@
 #ifndef HETMEM_POOL_TAGS_H
 #define HETMEM_POOL_TAGS_H
 
-#include "core/resource.h"
+#include "core/snapshot.h"
 
 struct pool;
 struct hm_tags;
@@ -86,6 +86,9 @@ uint64_t hm_tags_parked(const struct pool *p);
 
 /* pool.c: a request to the pool @p alone, whose process owns it. */
 int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg);
+
+/* HM_CTL_TAG_STATS of the pool @p alone. */
+int hm_pool_tag_stats(struct pool *p, struct hm_ctl_tag_stats *arg);
 
 /* pool.c: as HM_CTL_TRIM to 0, without a wait. Returns whether more is in use by earlier work. */
 bool hm_pool_trim_now(struct pool *p);

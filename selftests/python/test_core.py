@@ -409,6 +409,10 @@ class Resources(tap.Case):
         cache = pool.alloc(6 * MIB, tag="kv", scratch=True)
         plain = pool.alloc(2 * MIB)
         held = pool.stats().reserved
+        self.assertEqual((pool.stats("weights").live, pool.stats("kv").requested), (1, 6 * MIB))
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            pool.stats("none")
+        self.assertEqual(caught.exception.errno, errno.ENOENT)
         pool.sleep("kv")
         self.assertEqual((pool.stats().reserved, pool.stats().parked), (held - 6 * MIB, 0))
         pool.sleep("weights")

@@ -210,6 +210,83 @@ static void errors(void)
 	hetmem_resource_destroy(res);
 }
 
+static struct hetmem_resource_stats of_tag(struct hetmem_resource *res, const char *tag)
+{
+	struct hetmem_resource_stats s = { .size = sizeof(s) };
+
+	need(!hetmem_tag_stats(res, tag, &s), "%s", hetmem_last_error());
+	return s;
+}
+
+/* The counters of each tag are its own, and in all those of the resource. */
+static void counters(const char *spec)
+{
+	static const char *const tags[] = { "a", "b", "c" };
+	struct { struct hetmem_resource_stats s; uint64_t more; } later = { .s.size = sizeof(later) };
+	struct hetmem_resource *res = make(spec);
+	struct hetmem_resource_stats s = { .size = sizeof(s) }, sum = { 0 };
+	struct one blocks[3][2];
+	unsigned int i, k;
+
+	is(hetmem_tag_stats(res, "a", &s), -ENOENT, "%s: no tag yet: %s", spec, hetmem_last_error());
+	for (i = 0; i < 3; i++)
+		for (k = 0; k < 2; k++)
+			blocks[i][k] = tagged(res, tags[i], k, (i + 3) * MIB, 1);
+	for (i = 0; i < 3; i++) {
+		s = of_tag(res, tags[i]);
+		is(s.live, 2, "%s: blocks of %s", spec, tags[i]);
+		is(s.requested, 2 * (i + 3) * MIB, "bytes");
+		ok(s.reserved >= s.requested, "and its memory");
+		sum.requested += s.requested;
+		sum.reserved += s.reserved;
+	}
+	s = of_tag(res, NULL);
+	is(s.requested, sum.requested, "of all");
+	is(s.reserved, stats(res).reserved, "held");
+	need(!hetmem_sleep(res, "b", HETMEM_SLEEP_KEEP), "sleep");
+	is(of_tag(res, "b").reserved, 0, "a tag that sleeps holds nothing");
+	ok(of_tag(res, "b").parked >= 4 * MIB, "and has parked its contents");
+	is(of_tag(res, "a").parked, 0, "no other has");
+	need(!hetmem_wake(res, "b"), "wake");
+	is(hetmem_tag_stats(res, "none", &s), -ENOENT, "a tag that nothing has");
+	is(hetmem_tag_stats(res, "a", NULL), -EINVAL, "no struct");
+	s.size = 8;
+	is(hetmem_tag_stats(res, "a", &s), -EINVAL, "a short one");
+	is(hetmem_tag_stats(res, "a", &later.s), -E2BIG, "one of a later version");
+	for (i = 0; i < 3; i++)
+		for (k = 0; k < 2; k++)
+			drop(res, &blocks[i][k]);
+	is(of_tag(res, "a").frees, 2, "freed");
+	hetmem_resource_destroy(res);
+}
+
+/* The first block of a tag that fails leaves no tag: neither its name nor its addresses. */
+static void failed_first(void)
+{
+	struct hetmem_resource *res = make("pool(vmm,max=16M)");
+	struct hetmem_resource_stats s = { .size = sizeof(s) };
+	struct one other = tagged(res, "other", false, 10 * MIB, 7);
+	const uint64_t failed = stats(res).failed;
+	char tag[16];
+	unsigned int i;
+	void *p;
+
+	for (i = 0; i < 100; i++) {
+		snprintf(tag, sizeof(tag), "t%u", i);
+		if (try_tagged(res, tag, 0, 10 * MIB, 0, &p) != -ENOMEM)
+			break;
+	}
+	is(i, 100, "100 tags without room: %s", hetmem_last_error());
+	is(stats(res).failed, failed + 100, "each failed");
+	is(hetmem_tag_stats(res, "t3", &s), -ENOENT, "none is there");
+	is(try_tagged(res, "t3", 0, 4 * MIB, 3, &p), -ENOENT, "a private pool that is not retained");
+	is(hetmem_tag_stats(res, "t3", &s), -ENOENT, "leaves none either");
+	is(try_tagged(res, "t3", 0, 4 * MIB, 0, &p), 0, "with room it is made");
+	is(of_tag(res, "t3").live, 1, "and is there");
+	ok(intact(&other), "the other is as it was");
+	hetmem_resource_destroy(res);
+}
+
 /* All tags together keep to max=. What one has free is another's. */
 static void bounded(void)
 {
@@ -592,6 +669,10 @@ int main(void)
 	alone("pool(vmm,max=256M,spill=64M)", HETMEM_SLEEP_DISCARD);
 	of_spec();
 	errors();
+	counters("pool(vmm)");
+	counters("stats(retry(pool(vmm)))");
+	counters("fallback(pool(vmm),pool(host))");
+	failed_first();
 	bounded();
 	host_bound();
 	others();

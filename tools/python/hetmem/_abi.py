@@ -243,6 +243,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_sleep": (INT, P, TEXT, UINT),
     "hetmem_wake": (INT, P, TEXT),
     "hetmem_wake_within": (INT, P, TEXT, UINT),
+    "hetmem_tag_stats": (INT, P, TEXT, P),
     "hetmem_parked_read": (INT, P, P, P, SIZE),
     "hetmem_spill": (INT, P, P),
     "hetmem_fetch": (INT, P, P),

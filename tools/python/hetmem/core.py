@@ -630,10 +630,16 @@ class Resource(_Single):
         """A Block; the options are those of allocate()."""
         return Block(self, self.allocate(size, stream, **options), size)
 
-    def stats(self) -> Stats:
-        """Returns the statistics of the resource: struct hetmem_resource_stats."""
+    def stats(self, tag: str | None = None) -> Stats:
+        """Returns the statistics of the resource: struct hetmem_resource_stats.
+
+        With @tag those of the blocks and pools that sleep(@tag) finds.
+        """
         raw = _abi.ResourceStats(size=ctypes.sizeof(_abi.ResourceStats))
-        self._call("hetmem_resource_stats", ctypes.byref(raw))
+        if tag is None:
+            self._call("hetmem_resource_stats", ctypes.byref(raw))
+        else:
+            self._call("hetmem_tag_stats", text(tag), ctypes.byref(raw))
         return Stats(*(getattr(raw, f.name) for f in dataclasses.fields(Stats)))
 
     def access(self) -> Access:
