@@ -28,6 +28,7 @@
  *	hetmem/place.h		platforms, advice, attached memory, memory that is left
  *	hetmem/move.h		blocks that move to the host and back
  *	hetmem/hint.h		asking another process to move its memory
+ *	hetmem/keep.h		memory that outlives the process that made it
  *	hetmem/framework.h	entry points for PyTorch, CuPy and NumPy
  *
  * Errors: a function that can fail returns 0 or a negative errno, and
@@ -428,6 +429,7 @@ const char *hetmem_driver_name(struct hetmem *hm);
 #include <hetmem/adaptor.h>
 #include <hetmem/framework.h>
 #include <hetmem/hint.h>
+#include <hetmem/keep.h>
 #include <hetmem/move.h>
 #include <hetmem/place.h>
 #include <hetmem/pool.h>

@@ -21,6 +21,7 @@ const struct command subcommands[] = {
 	{ "advise", cmd_advise, "tells a process which side uses memory next" },
 	{ "sleep", cmd_sleep, "moves what a process has on its GPUs to host memory" },
 	{ "wake", cmd_wake, "brings back the GPU memory of a process that sleeps" },
+	{ "keep", cmd_keep, "holds device memory by name for workers that come and go" },
 	{ "list", cmd_list, "who uses the module; what a process tracks" },
 	{ "tune", cmd_tune, "the module's settings: shows, sets, saves, restores" },
 	{ "demo", cmd_demo, "memory moves to a device and back, verified" },
@@ -40,8 +41,7 @@ static int help(void)
 	for (i = 0; i < ARRAY_SIZE(subcommands); i++)
 		printf("  %-10s %s\n", subcommands[i].name,
 		       subcommands[i].help);
-	puts("  --help     this text; 'hetmem COMMAND --help' for a command\n"
-	     "  --version  version of the tool and of the interfaces it uses\n"
+	puts("  --help     this text; 'hetmem COMMAND --help' for a command; --version\n"
 	     "Exit status: 0 yes or done, 1 no or failed, 2 cannot do what was typed.");
 	return EXIT_OK;
 }

@@ -86,6 +86,14 @@ const struct options_of options_table[] = {
 	{ "advise", "PID", { VALUE("timeout", 't', "SECONDS") } },
 	{ "sleep", "PID", { VALUE("timeout", 't', "SECONDS"), FLAG("served", 's') } },
 	{ "wake", "PID", { { .name = NULL } } },
+	{ "keep", NULL, {
+		VALUE("socket", 's', "FILE"),
+		VALUE("mode", 'm', "0600|0660|0666"),
+		VALUE("names", 'n', "N"),
+		VALUE("bytes", 'b', "SIZE"),
+		FLAG("list", 'l'),
+		VALUE("drop", 'd', "NAME"),
+	} },
 	{ "list", "PID", { FLAG("json", 'j') } },
 	{ "tune", "NAME=VALUE", {
 		FLAG("save", 's'),

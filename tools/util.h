@@ -37,6 +37,7 @@ int cmd_doctor(int argc, char **argv);
 int cmd_map(int argc, char **argv);
 int cmd_advise(int argc, char **argv);
 int cmd_list(int argc, char **argv);
+int cmd_keep(int argc, char **argv);
 int cmd_top(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
 int cmd_status(int argc, char **argv);

@@ -5,7 +5,7 @@
 # open.c calls everything. The soft driver is an object of its own, upon the last three. So is
 # what hetmem run preloads, upon inline functions of core. What it preloads with --device has
 # all of the library in it.
-layers='cuda open framework hint place spec adaptor vmm pool stream provider driver platform core'
+layers='cuda open framework hint keep place spec adaptor vmm pool stream provider driver platform core'
 soft_layers='soft driver platform core'
 
 # upward [MORE]: of lines "FILE FOLDER OTHER ...", those whose FOLDER uses one that it may not.

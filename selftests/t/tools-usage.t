@@ -12,7 +12,7 @@ wrong 'empty command' "unknown command ''" ''
 wrong 'control characters are escaped' 'x1b\[31m.*x0a' $'\e[31m\nfrob'
 wrong '--version takes nothing' "'--version' takes no argument" --version x
 
-for sub in doctor run map status top record report prefetch pullback advise sleep wake list tune demo bench spec replay completion; do
+for sub in doctor run map status top record report prefetch pullback advise sleep wake keep list tune demo bench spec replay completion; do
 	wrong "$sub: unknown option" "hetmem $sub: .*--frob.*'hetmem $sub --help'" \
 		$sub --frob
 	wrong "$sub: unknown letter" "hetmem $sub: .*-x.*'hetmem $sub --help'" $sub -x
