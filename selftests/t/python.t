@@ -58,7 +58,7 @@ hetmem.resource("pool(host)")'
 also 'with what to do' grep -q 'older than the Python package; install a library' "$tmp/err"
 
 with_wheel "$(candidates | head -n 1)"
-programs "$version" abi core trace cupy torch
+programs "$version" abi core keep trace cupy torch
 
 release=$(numpy_for "$version") release=${release##* }
 if dir=$(pypi numpy "numpy==$release"); then

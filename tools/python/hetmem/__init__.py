@@ -8,6 +8,7 @@ first call that needs it.
     hetmem.cupy     CuPy on hetmem
     hetmem.numpy    large arrays of NumPy on hetmem
     hetmem.numba    Numba's arrays on hetmem
+    hetmem.keep     blocks that "hetmem keep" holds by name
     hetmem.trace    memory snapshots of PyTorch as recordings for hetmem replay
 """
 

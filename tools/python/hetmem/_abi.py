@@ -104,6 +104,23 @@ class ResourceStats(ctypes.Structure):
     ]
 
 
+KEEP_NAME = 64
+
+
+class Kept(ctypes.Structure):
+    _fields_ = [
+        ("size", SIZE),
+        ("bytes", U64),
+        ("generation", U64),
+        ("uid", U32),
+        ("mode", U32),
+        ("segments", U32),
+        ("users", U32),
+        ("pid", INT),
+        ("name", ctypes.c_char * KEEP_NAME),
+    ]
+
+
 class Counter(ctypes.Structure):
     _fields_ = [("value", U64), ("peak", U64), ("total", U64)]
 
@@ -193,6 +210,7 @@ STRUCTS: tuple[type[ctypes.Structure], ...] = (
     Params,
     AllocParams,
     Extent,
+    Kept,
     ResourceStats,
     Counter,
     Counters,
@@ -245,6 +263,13 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_wake_within": (INT, P, TEXT, UINT),
     "hetmem_tag_stats": (INT, P, TEXT, P),
     "hetmem_parked_read": (INT, P, P, P, SIZE),
+    "hetmem_import_close": (INT, P, P),
+    "hetmem_keeper_open": (INT, TEXT, P),
+    "hetmem_keeper_close": (None, P),
+    "hetmem_keep": (INT, P, P, P, TEXT, UINT),
+    "hetmem_kept_import": (INT, P, P, INT, TEXT, P, P),
+    "hetmem_kept_drop": (INT, P, TEXT),
+    "hetmem_kept_next": (INT, P, U64, P),
     "hetmem_spill": (INT, P, P),
     "hetmem_fetch": (INT, P, P),
     "hetmem_spill_async": (INT, P, P),
