@@ -119,7 +119,7 @@ static void op_alloc(const struct op *op)
 
 static bool may_use(const struct block *b)
 {
-	return b->p && !asleep && b->size &&
+	return b->p && !is_asleep(b) && b->size &&
 	       (!is_capturing(b->home) || b->capture == b->home + 1);
 }
 
@@ -315,7 +315,7 @@ static void op_retire(const struct op *op)
 	    any_capturing())
 		return;
 	for (i = 0; i < MODEL_SLOTS; i++)
-		if (slots[i].p && slots[i].home == s && !asleep)
+		if (slots[i].p && slots[i].home == s && !is_asleep(&slots[i]))
 			settle(&slots[i]);
 	if (op->x % 8) {
 		err = LIB(hetmem_stream_retire(res, streams[s]));
@@ -422,7 +422,7 @@ static void op_segments(const struct op *op)
 	size_t at = 0;
 	ssize_t n, i;
 
-	if (!b->p || !b->size || asleep)
+	if (!b->p || !b->size || is_asleep(b))
 		return;
 	settle(b);
 	n = LIB(hetmem_segments(res, b->p + from, b->size - from, segments, 128));
@@ -577,17 +577,37 @@ static bool all_or_nothing(int err, const struct hetmem_resource_stats *before)
 			after.spilled == before->spilled);
 }
 
-static void wake(void)
+/*
+ * Wakes everything. false: tags slept one after the other, others have their room since then, and
+ * all sleep on.
+ */
+static bool wake(void)
 {
 	unsigned int tries;
 	int err;
 
 	err = LIB(hetmem_wake(res, NULL));
-	must(!err || injected, "wake", "%d", err);
-	for (tries = 0; err && tries < 3; tries++)
+	must(!err || injected || (err == -ENOMEM && any_tag_asleep()), "wake", "%d", err);
+	for (tries = 0; err && injected && tries < 3; tries++)
 		err = hetmem_wake(res, NULL);
+	if (err == -ENOMEM && any_tag_asleep())
+		return false;
 	must(!err, "wake", "again: %d", err);
-	asleep = false;
+	asleep = tag_asleep[0] = tag_asleep[1] = false;
+	/* What was held at once wakes together, whatever max= was set to meanwhile. */
+	if (limit_set && limit && stats().reserved > limit)
+		limit = stats().reserved;
+	return true;
+}
+
+/* The contents of scratch blocks of @tag (NULL: of all): a sleep was tried. */
+static void lose_scratch(const unsigned int *tag)
+{
+	unsigned int i;
+
+	for (i = 0; i < MODEL_SLOTS; i++)
+		if (slots[i].scratch && (!tag || slots[i].tag == *tag))
+			slots[i].written = 0;
 }
 
 static void op_sleep(const struct op *op)
@@ -600,12 +620,16 @@ static void op_sleep(const struct op *op)
 	if (any_capturing() || !is_vmm())
 		return;
 	for (i = 0; i < MODEL_SLOTS; i++)
-		if (slots[i].p && !asleep)
+		if (slots[i].p && !is_asleep(&slots[i]))
 			settle(&slots[i]);
 	err = LIB(hetmem_sleep(res, NULL, flags));
 	must(!err || injected || err == -EOPNOTSUPP || err == -EBUSY || err == -ENOMEM, "errno",
 	     "sleep: %d", err);
-	must(injected || all_or_nothing(err, &before), "all or nothing", "sleep: %d", err);
+	/* What slept before a tag without contents refused it may keep its host memory. */
+	must(injected || all_or_nothing(err, &before) ||
+	     (err == -EBUSY && any_tag_asleep() && stats().reserved <= before.reserved),
+	     "all or nothing", "sleep: %d", err);
+	lose_scratch(NULL);
 	/* A failed one may have begun. */
 	for (i = 0; i < MODEL_SLOTS && flags == HETMEM_SLEEP_DISCARD && !asleep &&
 	     (!err || injected); i++) {
@@ -613,7 +637,7 @@ static void op_sleep(const struct op *op)
 		memset(sparse[i].value, 0, sizeof(sparse[i].value));
 	}
 	if (err && !asleep && injected)
-		wake();
+		asleep = !wake();
 	else
 		asleep |= !err;
 	/* One that is refused waits for nothing. */
@@ -628,6 +652,100 @@ static void op_wake(const struct op *op)
 		wake();
 }
 
+static const char *const tags[MODEL_TAGS] = { "a", "b" };
+
+static void alloc_tagged(const struct op *op, unsigned int tag)
+{
+	const struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = op->size, .stream = handle_of(op->stream),
+		.tag = tags[tag], .flags = op->x / 8 % 4 ? 0 : HETMEM_ALLOC_SCRATCH,
+	};
+	struct block new = {
+		.size = op->size, .home = op->stream, .tag = 1 + tag,
+		.scratch = params.flags & HETMEM_ALLOC_SCRATCH,
+	};
+	struct hetmem_resource_stats s = { .size = sizeof(s) };
+	const bool there = !hetmem_tag_stats(res, tags[tag], &s);
+	void *p = NULL;
+	int err;
+
+	if (slots[op->slot].p || is_capturing(op->stream))
+		return;
+	err = LIB(hetmem_alloc_with(res, &params, &p));
+	if (err) {
+		must(injected || err == -ENOMEM || err == -EOPNOTSUPP ||
+		     (err == -EBUSY && (is_asleep(&new) || any_capturing())), "errno",
+		     "alloc_with of a tag: %d", err);
+		must(!p, "all or nothing", "alloc_with: %d, and the pointer is set", err);
+		/* A guard() that cannot paint its zones gives the block back to the pool. */
+		must(there || has("guard(") || hetmem_tag_stats(res, tags[tag], &s) == -ENOENT, "all or nothing",
+		     "a block that failed leaves its tag");
+		return;
+	}
+	must(!is_asleep(&new), "sleep", "a tag that sleeps gives out a block");
+	/* What is free in one tag is not at once another's. */
+	held_back = true;
+	new.p = p;
+	enter(op->slot, &new);
+}
+
+static void sleep_tag(const struct op *op, unsigned int tag)
+{
+	const struct hetmem_resource_stats before = stats();
+	struct hetmem_resource_stats s = { .size = sizeof(s) };
+	const bool keep = op->x / 8 % 4;
+	const unsigned int of = 1 + tag;
+	unsigned int i;
+	int err;
+
+	for (i = 0; i < MODEL_SLOTS; i++)
+		if (slots[i].p && !is_asleep(&slots[i]))
+			settle(&slots[i]);
+	err = LIB(hetmem_sleep(res, tags[tag], keep ? HETMEM_SLEEP_KEEP : HETMEM_SLEEP_DISCARD));
+	must(!err || injected || err == -EBUSY || err == -ENOMEM || err == -EOPNOTSUPP, "errno",
+	     "sleep of a tag: %d", err);
+	must(injected || all_or_nothing(err, &before), "all or nothing", "sleep of a tag: %d", err);
+	if (!err || injected)
+		lose_scratch(&of);
+	for (i = 0; i < MODEL_SLOTS && !keep && (!err || injected) && !tag_asleep[tag]; i++)
+		if (slots[i].tag == of)
+			slots[i].written = 0;
+	if (err && injected)
+		asleep = !wake();
+	/* A tag sleeps without a block, too. What is not there or slept before waits for nothing. */
+	if (err || tag_asleep[tag] || hetmem_tag_stats(res, tags[tag], &s))
+		return;
+	tag_asleep[tag] = true;
+	for (i = 0; i < MODEL_SLOTS; i++)
+		slots[i].mask = 0;
+}
+
+/* Without room the tag sleeps on. */
+static void wake_tag(unsigned int tag)
+{
+	const struct hetmem_resource_stats before = stats();
+	const int err = LIB(hetmem_wake(res, tags[tag]));
+
+	must(!err || injected || err == -ENOMEM, "errno", "wake of a tag: %d", err);
+	must(injected || all_or_nothing(err, &before), "all or nothing", "wake of a tag: %d", err);
+	tag_asleep[tag] &= err != 0;
+}
+
+/* Blocks of a tag, which sleep and wake while the rest of the pool does not. */
+static void op_tag(const struct op *op)
+{
+	const unsigned int tag = op->x / 4 % MODEL_TAGS;
+
+	if (!is_vmm() || has("fixed(") || row.largest || asleep)
+		return;
+	if (op->x % 4 < 2)
+		alloc_tagged(op, tag);
+	else if (op->x % 4 == 2 && !any_capturing())
+		sleep_tag(op, tag);
+	else if (tag_asleep[tag])
+		wake_tag(tag);
+}
+
 static void move(const struct op *op, bool out)
 {
 	static int (*const moves[])(struct hetmem_resource *res, void *ptr) = {
@@ -637,7 +755,7 @@ static void move(const struct op *op, bool out)
 	const bool async = op->x % 2;
 	int err;
 
-	if (!b->p || asleep || any_capturing())
+	if (!b->p || is_asleep(b) || any_capturing())
 		return;
 	if (op->x / 2 % 4)
 		settle(b);
@@ -979,7 +1097,8 @@ static void op_restore(const struct op *op)
 	sync_all();
 	err = LIB(hetmem_private_restore(res, c->made, count_restored, &r));
 	if (err) {
-		must(injected || (err == -ENOENT && c->released) || (err == -EBUSY && asleep) ||
+		must(injected || (err == -ENOENT && c->released) ||
+		     (err == -EBUSY && (asleep || any_tag_asleep())) ||
 		     (err == -ENOMEM && limits_requested), "restore", "%d", err);
 		must(!r.freed && !r.allocated && !r.kept, "all or nothing", "restore: %d", err);
 		return;
@@ -1011,7 +1130,7 @@ static void op_begin(const struct op *op)
 	unsigned int i;
 	int err;
 
-	if (on_cpu() || c->state != NO_CAPTURE || asleep || has("fixed("))
+	if (on_cpu() || c->state != NO_CAPTURE || asleep || any_tag_asleep() || has("fixed("))
 		return;
 	/* Later work is not ordered after a stream that is captured. */
 	driver_must(drv->cuStreamSynchronize(streams[s]));
@@ -1192,7 +1311,7 @@ static void op_comm(const struct op *op)
 	settle(b);
 	err = LIB(hetmem_pin_comm(res, b->p));
 	must(!err || injected || err == -EOPNOTSUPP ||
-	     (err == -EBUSY && (asleep || b->movable || has("movable="))), "errno",
+	     (err == -EBUSY && (is_asleep(b) || b->movable || has("movable="))), "errno",
 	     "comm: %d", err);
 	if (!err)
 		b->comm = pinned = held_back = true;
@@ -1211,7 +1330,7 @@ static void op_set(const struct op *op)
 	must(!err || injected || err == -EOPNOTSUPP, "errno", "set: %d", err);
 	if (err)
 		return;
-	held_back = true;
+	held_back = limit_set = true;
 	limit = (size_t)mib << 20;
 	if (has("fallback(") || has("binning("))
 		limit = 0;
@@ -1357,8 +1476,16 @@ static void finish(unsigned int left)
 		if (captures[i].state == CAPTURED)
 			drop(i);
 	}
-	if (asleep)
-		wake();
+	/* Blocks that are awake make room for the others. */
+	if ((asleep || any_tag_asleep()) && !wake()) {
+		for (i = 0; i < MODEL_SLOTS; i++)
+			if (slots[i].p && !is_asleep(&slots[i])) {
+				settle(&slots[i]);
+				verify(&slots[i]);
+				op_free(&(struct op){ .slot = i });
+			}
+		must(wake(), "wake", "without any other block");
+	}
 	check_stats();
 	for (i = 0; i < MODEL_SLOTS; i++) {
 		if (!slots[i].p)
@@ -1438,7 +1565,7 @@ static void play(int fd)
 	memset(captures, 0, sizeof(captures));
 	memset(retained, 0, sizeof(retained));
 	memset(checkpoints, 0, sizeof(checkpoints));
-	asleep = held_back = pinned = false;
+	asleep = held_back = pinned = limit_set = tag_asleep[0] = tag_asleep[1] = false;
 	nr_live = nr_requested = nr_kept_back = nr_allocs = nr_frees = 0;
 	last_freed = NULL;
 	now = NULL;

@@ -54,6 +54,7 @@ X(shrink, 12, 1)			\
 X(bad, 12, 1)				\
 X(sleep, 7, 0)				\
 X(wake, 7, 0)				\
+X(tag, 24, 0)				\
 X(spill, 24, 1)				\
 X(fetch, 16, 1)				\
 X(sparse, 10, 1)			\

@@ -18,6 +18,7 @@
 #include "rows.h"
 
 #define MODEL_PRIVATE	3	/* numbers of private pools: 1 to 3 */
+#define MODEL_TAGS	2
 #define MODEL_MEMORY	((size_t)256 << 20)
 
 /**
@@ -29,14 +30,15 @@
  * @orphan: the stream of its allocation is gone
  * @id: private pool, or 0
  * @reserve: bytes that it was made to grow to, 0: its size
+ * @tag: 1 + the index of its tag, or 0; @scratch: a sleep keeps no contents
  */
 struct block {
 	unsigned char *p;
 	size_t size, align, written, reserve, hole;
 	unsigned int home, mask;
 	uint32_t value, at_launch;
-	unsigned int capture, id;
-	bool orphan, movable, keep, moving, recorded, exported, comm;
+	unsigned int capture, id, tag;
+	bool orphan, movable, keep, moving, recorded, exported, comm, scratch;
 };
 
 /* Units of a sparse block, at most: more memory than there is, of all slots. */
@@ -99,8 +101,12 @@ static struct checkpoint checkpoints[MODEL_PRIVATE + 1];
 static uint64_t next_capture = 100;
 
 static bool asleep;
+/* Tags that sleep alone, by index. */
+static bool tag_asleep[MODEL_TAGS];
 /* Memory that the pool cannot use for every request: a failed one proves nothing. */
 static bool held_back;
+/* hetmem_resource_set() was called. */
+static bool limit_set;
 /* The most that may be reserved, or with limit() requested. */
 static size_t limit;
 static bool limits_requested;
@@ -188,6 +194,16 @@ static bool has(const char *text)
 static bool is_vmm(void)
 {
 	return has("vmm") || has("device-pool");
+}
+
+static bool any_tag_asleep(void)
+{
+	return tag_asleep[0] || tag_asleep[1];
+}
+
+static bool is_asleep(const struct block *b)
+{
+	return asleep || (b->tag && tag_asleep[b->tag - 1]);
 }
 
 static bool any_capturing(void)
@@ -372,7 +388,7 @@ static void check_stats(void)
 	     s.reserved, s.reserved_peak);
 	must(s.spilled <= s.spilled_peak && s.spill_host <= s.spill_host_peak, "peak",
 	     "of spilled memory");
-	must(asleep || s.reserved + s.spilled >= nr_requested, "reserved",
+	must(asleep || any_tag_asleep() || s.reserved + s.spilled >= nr_requested, "reserved",
 	     "%" PRIu64 " and %" PRIu64 " spilled for %" PRIu64 " requested", s.reserved,
 	     s.spilled, nr_requested);
 	if (limit)
