@@ -110,11 +110,13 @@ class Rows:
         with self._lock:
             need, have = self._need(number), self._have
             if need != have:
+                more = need > have
                 self.resource._call(
-                    "hetmem_commit" if need > have else "hetmem_decommit",
+                    "hetmem_commit_with" if more else "hetmem_decommit",
                     self.ptr,
                     min(need, have),
                     abs(need - have),
+                    *([0] if more else []),
                     stream_handle(stream),
                 )
             self._have, self.number = need, number
