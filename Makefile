@@ -59,7 +59,7 @@ man_made := hetmem.3 hetmem.4 hetmem_emu.4 hetmem-spec.7 \
 lib_obj	 := $(lib_src:%.c=$(B)/obj/%.o)
 # The soft driver has a core and the module's calls of its own.
 soft_obj := $(soft_src:%.c=$(B)/obj/%.o) \
-	$(patsubst %,$(B)/obj/lib/%.o,core/error core/fork core/range core/size platform/detect \
+	$(patsubst %,$(B)/obj/lib/%.o,core/error core/thread core/fork core/range core/size platform/detect \
 		platform/kernel platform/kmod platform/maps platform/numa)
 preload_obj := $(preload_src:%.c=$(B)/obj/%.o)
 cuda_obj := $(cuda_src:%.c=$(B)/obj/%.o)
@@ -135,10 +135,11 @@ $(B)/obj/%.o: %.c $(B)/flags $(B)/config.h
 	$(say) CC $<
 	$(Q)$(CC) $(cppflags) $(cflags) -MMD -MP -c -o $@ $<
 
+# Threads call it at their end: it stays where it was loaded.
 $(B)/libhetmem.so $(B)/python/libhetmem.so: $(lib_obj) lib/libhetmem.map
 	@mkdir -p $(@D)
 	$(say) LD $@
-	$(Q)$(CC) -shared -Wl,-soname,libhetmem.so.$(SOVERSION) \
+	$(Q)$(CC) -shared -Wl,-soname,libhetmem.so.$(SOVERSION) -Wl,-z,nodelete \
 		-Wl,--version-script=lib/libhetmem.map -Wl,-z,defs $(ldflags) \
 		-o $@ $(lib_obj) $(lib_libs)
 	$(Q)ln -sf libhetmem.so $@.$(SOVERSION)
@@ -146,7 +147,7 @@ $(B)/libhetmem.so $(B)/python/libhetmem.so: $(lib_obj) lib/libhetmem.map
 $(B)/libhetmem-soft.so $(B)/python/libhetmem-soft.so: $(soft_obj) lib/soft/libhetmem-soft.map
 	@mkdir -p $(@D)
 	$(say) LD $@
-	$(Q)$(CC) -shared -Wl,-soname,libhetmem-soft.so \
+	$(Q)$(CC) -shared -Wl,-soname,libhetmem-soft.so -Wl,-z,nodelete \
 		-Wl,--version-script=lib/soft/libhetmem-soft.map -Wl,-z,defs $(ldflags) \
 		-o $@ $(soft_obj) $(lib_libs)
 

@@ -122,7 +122,7 @@ static unsigned long thread_id(void)
 /* Of a captured stream the driver says no id, and the asking is illegal. */
 static unsigned long long stream_id(const struct log *l, hetmem_stream stream)
 {
-	static __thread struct { hetmem_stream stream; uint64_t id; } ids[16];
+	struct hm_thread_page *page = hm_thread_page();
 	const struct hm_driver *d = &l->resource.hm->driver;
 	const size_t slot = ((uintptr_t)stream >> 4) % 16;
 	unsigned long long id;
@@ -133,12 +133,14 @@ static unsigned long long stream_id(const struct log *l, hetmem_stream stream)
 	    !d->cuStreamGetId)
 		return (uintptr_t)stream;
 	if (hm_capture_ask(l->resource.hm, stream))
-		return ids[slot].stream == stream ? ids[slot].id :
+		return page && page->ids[slot].stream == stream ? page->ids[slot].id :
 			(uintptr_t)stream;
 	if (d->cuStreamGetId(stream, &id))
 		return (uintptr_t)stream;
-	ids[slot].stream = stream;
-	ids[slot].id = id;
+	if (page) {
+		page->ids[slot].stream = stream;
+		page->ids[slot].id = id;
+	}
 	return id;
 }
 

@@ -68,6 +68,26 @@ bool hm_parse_size(const char *text, uint64_t *bytes);
  */
 #define HM_KERNEL_DEVICE	0x8000U
 
+/* thread.c */
+
+/**
+ * struct hm_thread_page - what the calling thread has of its own, beyond some words
+ * @error: hetmem_last_error()
+ * @reason: of its last prefetch that headroom() cut off
+ * @ids: of streams that it logged last, for the time that they are captured
+ */
+struct hm_thread_page {
+	char error[1024];
+	char reason[128];
+	struct {
+		hetmem_stream stream;
+		uint64_t id;
+	} ids[16];
+};
+
+/* From the thread's first call to its end. Calls no malloc(). NULL: there is no memory. */
+struct hm_thread_page *hm_thread_page(void);
+
 /* error.c */
 
 /* Sets the thread's error text and returns @err. */

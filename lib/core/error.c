@@ -8,15 +8,16 @@
 
 #include "core/core.h"
 
-static __thread char last_error[1024];
 static __thread unsigned int nr_errors;
 
 int hm_error(int err, const char *fmt, ...)
 {
+	struct hm_thread_page *page = hm_thread_page();
 	va_list args;
 
 	va_start(args, fmt);
-	vsnprintf(last_error, sizeof(last_error), fmt, args);
+	if (page)
+		vsnprintf(page->error, sizeof(page->error), fmt, args);
 	va_end(args);
 	nr_errors++;
 	return err;
@@ -29,7 +30,11 @@ unsigned int hm_errors(void)
 
 const char *hetmem_last_error(void)
 {
-	return last_error[0] ? last_error : "no error";
+	const struct hm_thread_page *page = nr_errors ? hm_thread_page() : NULL;
+
+	if (page && page->error[0])
+		return page->error;
+	return nr_errors ? "no memory for the text of the error" : "no error";
 }
 
 char *hm_location_name(uint32_t location, char *buf, size_t len)

@@ -12,8 +12,6 @@
 
 #define RUNS	64
 
-/* @moved->reason of this thread's last prefetch that was cut off. */
-static __thread char reason[128];
 
 /* Returns the end of the part of [@start, @end) that fits into @room bytes. */
 static uintptr_t fitting(const struct hetmem *hm, uintptr_t start, uintptr_t end,
@@ -60,6 +58,7 @@ int hm_headroom_cut(struct hetmem *hm, const struct hm_plan *plan,
 		    struct hm_span *span)
 {
 	const int device = device_of(hm, plan);
+	struct hm_thread_page *page;
 	uintptr_t cut;
 	uint64_t room;
 
@@ -75,8 +74,10 @@ int hm_headroom_cut(struct hetmem *hm, const struct hm_plan *plan,
 	if (cut == span->start)
 		return hm_error(-ENOMEM, "prefetch: the headroom of device %d leaves no room for %zu bytes: at most %" PRIu64 " fit: free memory of the device, or lower keep=",
 				device, (size_t)(span->end - span->start), room);
-	snprintf(reason, sizeof(reason), "headroom: the last %zu bytes stay: at most %" PRIu64 " fit on device %d",
-		 (size_t)(span->end - cut), room, device);
+	page = hm_thread_page();
+	if (page)
+		snprintf(page->reason, sizeof(page->reason), "headroom: the last %zu bytes stay: at most %" PRIu64 " fit on device %d",
+			 (size_t)(span->end - cut), room, device);
 	span->end = cut;
 	if (span->size > cut - (uintptr_t)span->ptr)
 		span->size = cut - (uintptr_t)span->ptr;
@@ -86,7 +87,9 @@ int hm_headroom_cut(struct hetmem *hm, const struct hm_plan *plan,
 void hm_headroom_left(const struct hetmem *hm, const struct hm_span *span,
 		      const struct hm_span *part, struct hetmem_moved *moved)
 {
-	moved->reason = reason;
+	const struct hm_thread_page *page = hm_thread_page();
+
+	moved->reason = page ? page->reason : "headroom";
 	if (!moved->not_moved) {
 		moved->why = HETMEM_WHY_NO_MEMORY;
 		moved->why_addr = part->end;

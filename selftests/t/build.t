@@ -18,6 +18,9 @@ empty 'the library exports hetmem_* only' sh -c \
 declared=$(sed 's/struct//g' include/hetmem.h include/hetmem/*.h | grep -oE '\bhetmem_[a-z_]+\(' | grep -oE '[a-z_]+' | sort -u)
 exported=$(nm -D --defined-only build/libhetmem.so | sed 's/@.*//' | awk '$2 != "A" { print $3 }' | sort -u)
 check 'the library exports what its headers declare' diff <(echo "$declared") <(echo "$exported")
+# glibc keeps 1,664 bytes for all libraries that are loaded late, hetmem's and later ones.
+check 'little of what threads have is thread-local storage' sh -c \
+	'size=$(readelf -lW build/libhetmem.so | awk "/TLS/ { print \$6 }"); [ $((size)) -gt 0 ] && [ $((size)) -le 160 ]'
 check 'symbols have versions' sh -c 'nm -D --defined-only build/libhetmem.so | grep -q "hetmem_open@@"'
 
 # What a framework loads is a program of its own: it opens the library as any does.

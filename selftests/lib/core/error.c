@@ -11,6 +11,52 @@ static void *other_thread(void *arg)
 	return (void *)hetmem_last_error();
 }
 
+/* Its first error needs memory, which ends with the thread. */
+static void *failing_thread(void *arg)
+{
+	hetmem_system_free(NULL, NULL);
+	*(bool *)arg = strstr(hetmem_last_error(), "system_free");
+	return NULL;
+}
+
+/* Pages that the process has mapped. */
+static unsigned long mapped(void)
+{
+	FILE *file = fopen("/proc/self/statm", "r");
+	unsigned long pages;
+
+	need(file && fscanf(file, "%lu", &pages) == 1, "/proc/self/statm");
+	fclose(file);
+	return pages;
+}
+
+#define THREADS	200
+
+/* One after the other, so that the stacks are the same ones. */
+static void threads_leave_nothing(void)
+{
+	unsigned long before = 0, after;
+	unsigned int i, right = 0;
+	pthread_t thread;
+	bool told;
+
+	for (i = 0; i < THREADS; i++) {
+		need(!pthread_create(&thread, NULL, failing_thread, &told), "a thread");
+		pthread_join(thread, NULL);
+		right += told;
+		if (!i)
+			before = mapped();
+	}
+	is(right, THREADS, "each thread has its error");
+	after = mapped();
+#ifdef __SANITIZE_THREAD__
+	/* Its own memory grows with each thread. */
+	after = before;
+#endif
+	ok(after < before + THREADS / 4, "and leaves nothing: %lu pages, %lu after one", after,
+	   before);
+}
+
 int main(void)
 {
 	static const struct {
@@ -68,6 +114,7 @@ int main(void)
 	pthread_join(thread, &text);
 	ok(strcmp(hetmem_last_error(), "no error"),
 	   "another thread's error is another's");
+	threads_leave_nothing();
 	ok(!strcmp(hetmem_driver_name(NULL), ""), "driver of no library");
 	return tap_end();
 }
