@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 """Memory that outlives its workers: blocks that "hetmem keep" holds by name.
 
-    with hetmem.keep.Keeper() as keeper:
-        keeper.keep(block, "weights")           # in the worker that made it
-        kept = keeper.map("weights")            # in the next one
-        weights = torch.as_tensor(kept, device="cuda").view(torch.float16)
+with hetmem.keep.Keeper() as keeper:
+    keeper.keep(block, "weights")           # in the worker that made it
+    kept = keeper.map("weights")            # in the next one
+    weights = torch.as_tensor(kept, device="cuda").view(torch.float16)
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import ctypes
 import dataclasses
 import errno
 import sys
-from typing import Any, Callable, Iterator
+from collections.abc import Iterator
+from typing import Any, Callable
 
 from . import _abi, _library
 from ._library import HetmemError, check, integer, text, word
@@ -110,7 +111,7 @@ class Keeper(_Single):
         return check(getattr(self._lib, name)(self._pointer, *arguments))
 
     def keep(self, block: Block, name: str, mode: int = 0o600) -> None:
-        """Hands over @block of a pool over vmm(export=fd). It stays the caller's, too."""
+        """Hands over @block, of a pool over vmm(export=fd). It stays the caller's."""
         self._call(
             "hetmem_keep",
             block.resource.pointer,
@@ -142,9 +143,7 @@ class Keeper(_Single):
         raw = _abi.Kept(size=ctypes.sizeof(_abi.Kept))
         while True:
             try:
-                self._call(
-                    "hetmem_kept_next", word(raw.generation), ctypes.byref(raw)
-                )
+                self._call("hetmem_kept_next", word(raw.generation), ctypes.byref(raw))
             except HetmemError as error:
                 if error.errno != errno.ENOENT:
                     raise
