@@ -802,11 +802,14 @@ static void verify_units(const struct sparse *b, unsigned int from, unsigned int
 	for (u = from; u < to; u++) {
 		if (!b->has[u] || !b->value[u])
 			continue;
-		order(MODEL_HOST, b->by[u]);
 		size = bytes_of_unit(b, u);
-		driver_must(drv->cuMemcpyAsync((uintptr_t)copy, (uintptr_t)b->p + u * b->unit, size, aux));
-		driver_must(drv->cuStreamSynchronize(aux));
-		at = wrong_at(copy, size, b->value[u]);
+		if (!on_cpu()) {
+			order(MODEL_HOST, b->by[u]);
+			driver_must(drv->cuMemcpyAsync((uintptr_t)copy,
+						       (uintptr_t)b->p + u * b->unit, size, aux));
+			driver_must(drv->cuStreamSynchronize(aux));
+		}
+		at = wrong_at(on_cpu() ? b->p + u * b->unit : copy, size, b->value[u]);
 		must(at == size, "contents", "unit %u of %p, at %zu", u, b->p, at);
 	}
 }
@@ -917,7 +920,11 @@ static void op_commit(const struct op *op)
 		b->has[u] = true;
 		b->by[u] = s;
 		b->value[u] = new_value();
-		write_pattern(b->p + u * b->unit, bytes_of_unit(b, u), b->value[u], worker_of(s));
+		if (on_cpu())
+			host_pattern(b->p + u * b->unit, bytes_of_unit(b, u), b->value[u]);
+		else
+			write_pattern(b->p + u * b->unit, bytes_of_unit(b, u), b->value[u],
+				      worker_of(s));
 	}
 	if (!err && s == MODEL_HOST)
 		driver_must(drv->cuStreamSynchronize(aux));
