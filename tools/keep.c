@@ -378,7 +378,7 @@ static bool answer(const struct client *c, struct hm_keep_message *m, const stru
 	data.iov_len = hm_keep_size(m->nr);
 	if (with) {
 		memcpy(m->lengths, with->lengths, with->nr * sizeof(*with->lengths));
-		hm_keep_attach(&msg, &control, with->fds, with->nr);
+		hm_descriptors_attach(&msg, &control, with->fds, with->nr);
 	}
 	return sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)data.iov_len;
 }
@@ -453,7 +453,7 @@ static bool serve(struct keeper *k, struct client *c)
 	n = recvmsg(c->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR;
-	nr = hm_keep_detach(&msg, fds);
+	nr = hm_descriptors_detach(&msg, fds, HETMEM_KEEP_SEGMENTS);
 	count_fds(k, nr);
 	if (n && msg.msg_flags & MSG_CTRUNC && !room)
 		return answer(c, &none, NULL);

@@ -27,6 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/descriptors.h"
 #include "cuda/ask.h"
 #include "cuda/ipc.h"
 #include "cuda/listen.h"
@@ -279,25 +280,22 @@ static int receive(int fd, struct hm_cuda_memory *memory, int64_t deadline)
 		.msg_iov = &iov, .msg_iovlen = 1,
 		.msg_control = &control, .msg_controllen = sizeof(control),
 	};
-	const struct cmsghdr *c;
+	uint32_t nr = 0;
 	int64_t left;
 	ssize_t n;
-	int got = -ENOENT;
+	int got = -1;
 
 	while ((left = deadline - now_ms()) > 0 && poll(&polled, 1, left) < 1)
 		;
 	if (left <= 0)
 		return -ETIMEDOUT;
-	/* The kernel closes descriptors that there is no room for. */
 	n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	c = n >= 0 ? CMSG_FIRSTHDR(&message) : NULL;
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-	    c->cmsg_len == CMSG_LEN(sizeof(int)))
-		memcpy(&got, CMSG_DATA(c), sizeof(got));
-	if (n == sizeof(*memory) && memory->magic == HM_CUDA_ASK_MAGIC && !memory->err &&
+	if (n >= 0)
+		nr = hm_descriptors_detach(&message, &got, 1);
+	if (nr == 1 && n == sizeof(*memory) && memory->magic == HM_CUDA_ASK_MAGIC && !memory->err &&
 	    memory->size && memory->size <= memory->length)
 		return got;
-	if (got >= 0)
+	if (nr)
 		close(got);
 	return n == sizeof(*memory) && memory->err < 0 ? memory->err : -ENOENT;
 }

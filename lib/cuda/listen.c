@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/descriptors.h"
 #include "cuda/ask.h"
 #include "cuda/cuda.h"
 #include "cuda/ipc.h"
@@ -47,16 +48,11 @@ static void answer_memory(int client, const struct hm_cuda_ask_memory *ask)
 	union {
 		struct cmsghdr header;
 		char room[CMSG_SPACE(sizeof(int))];
-	} control = { .header = {
-		.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
-	} };
+	} control;
 	struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-	if (fd >= 0) {
-		memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
-		message.msg_control = &control;
-		message.msg_controllen = sizeof(control);
-	}
+	if (fd >= 0)
+		hm_descriptors_attach(&message, &control, &fd, 1);
 	sendmsg(client, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (fd >= 0)
 		close(fd);

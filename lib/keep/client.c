@@ -116,7 +116,7 @@ static int exchange(struct hetmem_keeper *k, const char *what, struct hm_keep_me
 	m->magic = HM_KEEP_MAGIC;
 	m->version = HM_KEEP_VERSION;
 	if (nr_fds)
-		hm_keep_attach(&msg, &control, fds, nr_fds);
+		hm_descriptors_attach(&msg, &control, fds, nr_fds);
 	do
 		n = sendmsg(k->fd, &msg, MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);
@@ -130,7 +130,7 @@ static int exchange(struct hetmem_keeper *k, const char *what, struct hm_keep_me
 	while (n < 0 && errno == EINTR);
 	if (n <= 0)
 		return broken(k, what, n ? -errno : -EPIPE);
-	nr = hm_keep_detach(&msg, fds);
+	nr = hm_descriptors_detach(&msg, fds, HETMEM_KEEP_SEGMENTS);
 	if (msg.msg_flags & MSG_CTRUNC) {
 		/* The rest of them did not fit: this process has as many as it may have. */
 		close_all(fds, nr);

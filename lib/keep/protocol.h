@@ -13,11 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <hetmem/keep.h>
+
+#include "core/descriptors.h"
 
 #define HM_KEEP_MAGIC	0x706b6d68U
 #define HM_KEEP_VERSION	1
@@ -95,38 +95,6 @@ static inline int hm_keep_address(const char *path, struct sockaddr_un *name)
 		len = snprintf(name->sun_path, sizeof(name->sun_path), "/tmp/.hetmem-keep-%u",
 			       (unsigned int)geteuid());
 	return len > 0 && (size_t)len < sizeof(name->sun_path) ? 0 : -1;
-}
-
-/* Puts @nr descriptors behind @msg. */
-static inline void hm_keep_attach(struct msghdr *msg, union hm_keep_control *control,
-				  const int *fds, uint32_t nr)
-{
-	struct cmsghdr *c;
-
-	msg->msg_control = control;
-	msg->msg_controllen = CMSG_SPACE(nr * sizeof(int));
-	memset(control, 0, sizeof(*control));
-	c = CMSG_FIRSTHDR(msg);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(nr * sizeof(int));
-	memcpy(CMSG_DATA(c), fds, nr * sizeof(int));
-}
-
-/* The descriptors of the received @msg, HETMEM_KEEP_SEGMENTS at most. The caller owns them. */
-static inline uint32_t hm_keep_detach(struct msghdr *msg, int *fds)
-{
-	struct cmsghdr *c;
-	uint32_t nr = 0;
-
-	for (c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c))
-		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-			const size_t bytes = c->cmsg_len - CMSG_LEN(0);
-
-			memcpy(fds + nr, CMSG_DATA(c), bytes);
-			nr += bytes / sizeof(int);
-		}
-	return nr;
 }
 
 #endif /* HETMEM_KEEP_PROTOCOL_H */

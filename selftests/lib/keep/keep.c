@@ -232,7 +232,7 @@ static ssize_t send_raw(int fd, struct hm_keep_message *m, size_t size, int of, 
 	for (i = 0; i < nr_fds; i++)
 		fds[i] = of;
 	if (nr_fds)
-		hm_keep_attach(&msg, &control, fds, nr_fds);
+		hm_descriptors_attach(&msg, &control, fds, nr_fds);
 	return sendmsg(fd, &msg, MSG_NOSIGNAL);
 }
 
