@@ -17,10 +17,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/core.h"
 #include "cuda/gate.h"
 
 /* Between two looks at the threads. */
-#define NAP_NS	100000
+#define NAP_NS		100000
+#define NS_PER_MS	1000000ULL
 
 /* @word: NULL: the thread ends, and its word can be gone */
 struct thread {
@@ -137,17 +139,9 @@ static bool are_outside(void)
 	return outside;
 }
 
-static uint64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000ULL + now.tv_nsec / 1000000;
-}
-
 int hm_gate_close(unsigned int wait_ms)
 {
-	const uint64_t deadline = now_ms() + wait_ms;
+	const uint64_t deadline = hm_now() + wait_ms * NS_PER_MS;
 	bool known;
 
 	if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0))
@@ -161,7 +155,7 @@ int hm_gate_close(unsigned int wait_ms)
 	known = !unknown;
 	pthread_mutex_unlock(&lock);
 	while (known && !are_outside()) {
-		if (now_ms() >= deadline) {
+		if (hm_now() >= deadline) {
 			hm_gate_open();
 			return -EBUSY;
 		}

@@ -49,7 +49,7 @@ _Static_assert(sizeof(struct content) == sizeof(struct hm_cuda_ipc_handle), "a h
 #define ONLY_FLAG	1U
 
 /* How long a process that shares memory may take to answer. */
-#define WAIT_MS		5000
+#define WAIT_NS		5000000000ULL
 
 /**
  * struct shared - a block that this process shares
@@ -234,16 +234,8 @@ static bool is_ours(const struct content *c)
 	return !memcmp(c->magic, magic, sizeof(magic)) && !memcmp(c->zero, zero, sizeof(zero));
 }
 
-static int64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
-}
-
 /* Connects and sends the request, as soon as there is room. */
-static int ask_there(int fd, const struct content *c, int64_t deadline)
+static int ask_there(int fd, const struct content *c, uint64_t deadline)
 {
 	const struct sockaddr_un name = hm_cuda_ask_name("", c->pid);
 	struct hm_cuda_ask_memory ask = { .ask = {
@@ -255,7 +247,7 @@ static int ask_there(int fd, const struct content *c, int64_t deadline)
 	while (connect(fd, (const struct sockaddr *)&name, sizeof(name))) {
 		if (errno != EAGAIN && errno != EINTR)
 			return -ENOENT;
-		if (now_ms() >= deadline)
+		if (hm_now() >= deadline)
 			return -ETIMEDOUT;
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 	}
@@ -268,7 +260,7 @@ static int ask_there(int fd, const struct content *c, int64_t deadline)
 }
 
 /* Returns the descriptor that came, or a negative errno. */
-static int receive(int fd, struct hm_cuda_memory *memory, int64_t deadline)
+static int receive(int fd, struct hm_cuda_memory *memory, uint64_t deadline)
 {
 	struct pollfd polled = { fd, POLLIN, 0 };
 	struct iovec iov = { memory, sizeof(*memory) };
@@ -281,13 +273,13 @@ static int receive(int fd, struct hm_cuda_memory *memory, int64_t deadline)
 		.msg_control = &control, .msg_controllen = sizeof(control),
 	};
 	uint32_t nr = 0;
-	int64_t left;
+	int64_t ms;
 	ssize_t n;
 	int got = -1;
 
-	while ((left = deadline - now_ms()) > 0 && poll(&polled, 1, left) < 1)
+	while ((ms = (int64_t)(deadline - hm_now()) / 1000000) > 0 && poll(&polled, 1, ms) < 1)
 		;
-	if (left <= 0)
+	if (ms <= 0)
 		return -ETIMEDOUT;
 	n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n >= 0)
@@ -300,11 +292,11 @@ static int receive(int fd, struct hm_cuda_memory *memory, int64_t deadline)
 	return n == sizeof(*memory) && memory->err < 0 ? memory->err : -ENOENT;
 }
 
-/* Asks the process that shares. Waits at most WAIT_MS. */
+/* Asks the process that shares. Waits at most WAIT_NS. */
 static int fetch(const struct content *c, struct hm_cuda_memory *memory)
 {
 	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	const int64_t deadline = now_ms() + WAIT_MS;
+	const uint64_t deadline = hm_now() + WAIT_NS;
 	int err = fd < 0 ? -ENOMEM : ask_there(fd, c, deadline);
 
 	if (!err)

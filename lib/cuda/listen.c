@@ -5,7 +5,7 @@
  *
  * It carries out one request at a time. It does not wait for a client: up to CLIENTS can be
  * connected without having asked. A further client takes the place of the oldest one, and none
- * has longer than PATIENCE_MS.
+ * has longer than PATIENCE_NS.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 #include "cuda/sleep.h"
 
 #define CLIENTS		64
-#define PATIENCE_MS	5000
+#define PATIENCE_NS	5000000000ULL
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* With the lock, before there is a thread: whose socket it is, and the socket. */
@@ -91,17 +91,9 @@ static bool is_listener(void)
 		st.st_ino == socket_is.st_ino;
 }
 
-static int64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
-}
-
 /* Oldest first. [0] is the listener. */
 static struct pollfd polled[1 + CLIENTS];
-static int64_t deadlines[1 + CLIENTS];
+static uint64_t deadlines[1 + CLIENTS];
 static nfds_t nr_polled = 1;
 
 static void drop(nfds_t i)
@@ -127,22 +119,22 @@ static bool accept_one(void)
 	if (nr_polled > CLIENTS)
 		drop(1);
 	polled[nr_polled] = (struct pollfd){ fd, POLLIN, 0 };
-	deadlines[nr_polled++] = now_ms() + PATIENCE_MS;
+	deadlines[nr_polled++] = hm_now() + PATIENCE_NS;
 	return true;
 }
 
 static void *answer_all(void *arg)
 {
-	int64_t now;
+	uint64_t now;
 	nfds_t i;
 
 	(void)arg;
 	polled[0] = (struct pollfd){ listener, POLLIN, 0 };
 	for (;;) {
-		now = now_ms();
+		now = hm_now();
 		while (nr_polled > 1 && deadlines[1] <= now)
 			drop(1);
-		if (poll(polled, nr_polled, nr_polled > 1 ? deadlines[1] - now : -1) < 0)
+		if (poll(polled, nr_polled, nr_polled > 1 ? (int)((deadlines[1] - now) / 1000000 + 1) : -1) < 0)
 			continue;
 		if (!is_listener())
 			return NULL;
