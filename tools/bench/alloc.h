@@ -101,6 +101,9 @@ struct hetmem_resource *bench_make(struct bench_options *o, const char *spec);
 
 uint64_t bench_now(void);
 
+/* Sorts @ns, and returns the middle one; -1: there are none. */
+double bench_median(double *ns, int nr);
+
 #define BENCH_LIVE	16
 #define BENCH_SIZES	4096
 

@@ -30,6 +30,19 @@ uint64_t bench_now(void)
 	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
 }
 
+static int by_time(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+double bench_median(double *ns, int nr)
+{
+	qsort(ns, nr, sizeof(*ns), by_time);
+	return nr ? ns[nr / 2] : -1;
+}
+
 double bench_map_handle(const struct bench_options *o, CUdeviceptr at,
 			size_t size)
 {

@@ -115,19 +115,6 @@ static double one_round(struct sparse_bench *b, enum way way, struct bench_pair 
 	return (double)ns / UNITS;
 }
 
-static int by_time(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return x < y ? -1 : x > y;
-}
-
-static double median(double *ns)
-{
-	qsort(ns, ROUNDS, sizeof(*ns), by_time);
-	return ns[ROUNDS / 2];
-}
-
 /* The driver alone: a handle of one unit, made, mapped and made accessible. < 0: cannot. */
 static double driver_makes(struct sparse_bench *b)
 {
@@ -165,8 +152,8 @@ static void run_way(struct sparse_bench *b, struct bench_pairs *pairs, const cha
 		return;
 	}
 	snprintf(row.spec, sizeof(row.spec), "%s", spec);
-	row.ns = median(ours);
-	row.peer_ns = median(theirs);
+	row.ns = bench_median(ours, ROUNDS);
+	row.peer_ns = bench_median(theirs, ROUNDS);
 	bench_pairs_add(pairs, &row);
 }
 
@@ -182,7 +169,7 @@ static void run_driver(struct sparse_bench *b, struct bench_pairs *pairs, const 
 	for (i = 0; i < ROUNDS; i++)
 		ns[i] = driver_makes(b);
 	snprintf(row.spec, sizeof(row.spec), "%s", spec);
-	row.ns = median(ns);
+	row.ns = bench_median(ns, ROUNDS);
 	bench_pairs_add(pairs, &row);
 }
 
@@ -380,8 +367,8 @@ static void run_sharing(struct bench_options *o, struct bench_pairs *pairs, cons
 		complain(EXIT_FAILED, "bench", "%s: %s: %s", spec, row.what, hetmem_last_error());
 	} else {
 		snprintf(row.spec, sizeof(row.spec), "%s", spec);
-		row.ns = median(ours);
-		row.peer_ns = median(theirs);
+		row.ns = bench_median(ours, ROUNDS);
+		row.peer_ns = bench_median(theirs, ROUNDS);
 		bench_pairs_add(pairs, &row);
 	}
 	end_tasks(&t);

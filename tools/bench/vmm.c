@@ -15,19 +15,6 @@
 #define MIB	((size_t)1 << 20)
 #define ROUNDS	5
 
-static int by_time(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return x < y ? -1 : x > y;
-}
-
-static double median(double *ns, int nr)
-{
-	qsort(ns, nr, sizeof(*ns), by_time);
-	return nr ? ns[nr / 2] : -1;
-}
-
 /* The driver alone: one handle of @size, mapped; and back. < 0: cannot. */
 static double driver_maps(struct bench_options *o, size_t size)
 {
@@ -116,8 +103,8 @@ static void run_growth(struct bench_options *o, struct bench_pairs *pairs,
 	}
 	pool_grows(o, spec, in_place, &row);
 	snprintf(row.spec, sizeof(row.spec), "%s", spec);
-	row.ns = median(ours, ROUNDS);
-	row.peer_ns = median(theirs, ROUNDS);
+	row.ns = bench_median(ours, ROUNDS);
+	row.peer_ns = bench_median(theirs, ROUNDS);
 	bench_pairs_add(pairs, &row);
 }
 
@@ -210,8 +197,8 @@ int bench_pinned(int argc, char **argv)
 		}
 		pinned_made(&o, o.specs[i], size, &row);
 		snprintf(row.spec, sizeof(row.spec), "%s", o.specs[i]);
-		row.ns = median(ours, ROUNDS);
-		row.peer_ns = median(theirs, ROUNDS);
+		row.ns = bench_median(ours, ROUNDS);
+		row.peer_ns = bench_median(theirs, ROUNDS);
 		bench_pairs_add(pairs, &row);
 	}
 	return bench_end(&o, pairs);
