@@ -57,6 +57,22 @@ def strides_of(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
     return tuple(strides)
 
 
+class Committed:
+    """What objects with a commit() of rows share."""
+
+    _rows: Rows
+
+    @property
+    def rows(self) -> int:
+        """The number of the last commit()."""
+        return self._rows.number
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that there are now: whole units."""
+        return self._rows.bytes
+
+
 class Rows:
     """@limit rows of @row bytes at @ptr, a sparse block of @size bytes of @resource."""
 

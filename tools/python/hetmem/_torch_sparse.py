@@ -14,12 +14,12 @@ from typing import Any
 
 from . import _abi
 from ._library import HetmemError, OutOfMemoryError
-from ._sparse import Rows, strides_of
+from ._sparse import Committed, Rows, strides_of
 from ._torch_unified import _CUDA, _error, _shim, _taken
 from .core import Resource, Stream
 
 
-class Sparse:
+class Sparse(Committed):
     """A tensor whose memory is made as far as commit() says; see sparse().
 
     @tensor: the tensor of max_shape. Its address never changes.
@@ -72,16 +72,6 @@ class Sparse:
             f"<hetmem.torch.Sparse {tuple(self.tensor.shape)}, "
             f"{self.rows} of {self._rows.limit} committed>"
         )
-
-    @property
-    def rows(self) -> int:
-        """The number of the last commit()."""
-        return self._rows.number
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that the tensor has now: whole units."""
-        return self._rows.bytes
 
     def _stream(self) -> int:
         """The current stream of the device, which is not captured."""

@@ -25,16 +25,12 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, NamedTuple, Union
 
-from . import _torch_unified
 from . import torch as _ht
 from ._library import HetmemError, OutOfMemoryError
+from ._torch_unified import _error, _torch
 
 _DEFAULT_TAG = "default"
 _PEERS = ("torch_memory_saver", "vllm")
-
-
-def _torch() -> Any:
-    return importlib.import_module("torch")
 
 
 class _Key(NamedTuple):
@@ -61,7 +57,7 @@ def _all(
                 undo(key)
         if isinstance(error, OutOfMemoryError):
             # The other projects raise RuntimeError, which PyTorch's error is.
-            raise _torch_unified._error(_torch(), -errno.ENOMEM) from error
+            raise _error(_torch(), -errno.ENOMEM) from error
         raise
 
 

@@ -26,7 +26,7 @@ from typing import Any, Callable
 from . import _abi, _library, _process, _share
 from ._library import HetmemError
 from ._log import LOGGER
-from ._sparse import Rows, shape_of, strides_of
+from ._sparse import Committed, Rows, shape_of, strides_of
 from .core import Block, Resource, Stream, StreamLike, default, stream_handle
 
 _lock = threading.Lock()
@@ -209,7 +209,7 @@ _apart: dict[str, Resource] = {}
 os.register_at_fork(after_in_child=_apart.clear)
 
 
-class Sparse:
+class Sparse(Committed):
     """An array whose memory is made as far as commit() says; see sparse().
 
     @array: the array of max_shape. Its address never changes.
@@ -241,16 +241,6 @@ class Sparse:
         self.array = cupy.ndarray(
             shape, kind, cupy.cuda.MemoryPointer(memory, 0), strides
         )
-
-    @property
-    def rows(self) -> int:
-        """The number of the last commit()."""
-        return self._rows.number
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that the array has now: whole units."""
-        return self._rows.bytes
 
     def commit(self, rows: int) -> Any:
         """The first @rows indices of the dimension have memory, and no others.
