@@ -122,7 +122,7 @@ static unsigned long thread_id(void)
 /* Of a captured stream the driver says no id, and the asking is illegal. */
 static unsigned long long stream_id(const struct log *l, hetmem_stream stream)
 {
-	struct hm_thread_page *page = hm_thread_page();
+	struct hm_thread_page *page;
 	const struct hm_driver *d = &l->resource.hm->driver;
 	const size_t slot = ((uintptr_t)stream >> 4) % 16;
 	unsigned long long id;
@@ -132,6 +132,7 @@ static unsigned long long stream_id(const struct log *l, hetmem_stream stream)
 	if (stream == HETMEM_STREAM_HOST || stream == HETMEM_STREAM_UNKNOWN ||
 	    !d->cuStreamGetId)
 		return (uintptr_t)stream;
+	page = hm_thread_page();
 	if (hm_capture_ask(l->resource.hm, stream))
 		return page && page->ids[slot].stream == stream ? page->ids[slot].id :
 			(uintptr_t)stream;
