@@ -354,8 +354,9 @@ $(counted_tests): $(B)/selftests/%: $(B)/obj/selftests/%.o $(counted_obj)
 # The gate of libhetmem-cuda.so, alone.
 $(B)/selftests/lib/cuda/gate: $(B)/obj/lib/cuda/gate.o
 
-# It reads recordings as 'hetmem replay' does.
+# It is a keeper, as 'hetmem keep' is.
 $(B)/selftests/lib/keep/keep: $(addprefix $(B)/obj/tools/,keep.o options.o util.o table.o)
+# It reads recordings as 'hetmem replay' does.
 $(B)/selftests/lib/pool/figures: $(addprefix $(B)/obj/tools/,replay/trace.o util.o)
 $(B)/obj/selftests/lib/pool/figures.o: cppflags += -Itools
 
