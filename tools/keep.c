@@ -106,7 +106,7 @@ static int help(void)
 	return EXIT_OK;
 }
 
-/* Who may do what. */
+/* Permissions. */
 
 static bool is_root(const struct client *c)
 {
@@ -501,7 +501,7 @@ static void welcome(struct keeper *k)
 	}
 	c->fd = fd;
 	len = sizeof(c->groups);
-	/* With more groups than there is room for, only the first one counts. */
+	/* A user in more than MAX_GROUPS groups has the rights of the first one only. */
 	if (!getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, c->groups, &len))
 		c->nr_groups = len / sizeof(gid_t);
 	k->clients[k->nr_clients++] = c;
@@ -621,7 +621,7 @@ static int keep(struct keeper *k)
 	return EXIT_OK;
 }
 
-/* As a client. */
+/* Clients: --list and --drop. */
 
 static int failed(void)
 {

@@ -218,7 +218,7 @@ static int join_captures(struct tags *t, struct member *m)
 }
 
 /*
- * With @moves. The first block of the tag is allocated before others see the member, so that an
+ * The caller holds @moves. The first block of the tag is allocated before others see the member, so that an
  * error leaves no member. @making is held meanwhile, for as long as an allocation waits.
  */
 static int add_member(struct tags *t, struct member *m, struct hm_ctl_alloc *first)

@@ -199,7 +199,7 @@ void hm_cuda_region_add(CUdeviceptr ptr);
 void hm_cuda_region_remove(CUdeviceptr ptr);
 bool hm_cuda_is_region(CUdeviceptr ptr);
 
-/* Of no allocation. */
+/* An address that no allocation has. */
 #define HM_CUDA_NO_ADDRESS	((CUdeviceptr)1)
 
 /* What cuMemFreeAsync() frees, and what cuMemFree() does. */

@@ -88,7 +88,7 @@ bool hm_cuda_ipc_can_share(const struct hm_cuda_block *block)
 		hetmem_export(d->resource, (void *)block->range.start, NULL, NULL, 0) == -ENOSPC;
 }
 
-/* With the lock. Returns a descriptor, or a negative errno. */
+/* Returns a descriptor, or a negative errno. The caller holds the lock. */
 static int export(CUdevice device, uintptr_t ptr, uint64_t *length)
 {
 	struct hm_cuda_device *d = hm_cuda_open_device(device);
@@ -103,7 +103,7 @@ static int export(CUdevice device, uintptr_t ptr, uint64_t *length)
 	return n == 1 ? fd : n < 0 ? (int)n : -EOPNOTSUPP;
 }
 
-/* With the lock: the block is shared. NULL: *@err. */
+/* Shares the block. Returns NULL and an error in *@err if that fails. The caller holds the lock. */
 static struct shared *share(const struct hm_cuda_block *block, int *err)
 {
 	struct shared *s = (void *)hm_range_find(&shares, block->range.start, 1);
@@ -205,7 +205,7 @@ int hm_cuda_ipc_export(const unsigned char *token, struct hm_cuda_memory *memory
 	return fd < 0 ? -1 : fd;
 }
 
-/* With the lock. */
+/* The caller holds the lock. */
 static void forget(struct hm_range *range)
 {
 	hm_range_erase(&shares, range);
@@ -321,7 +321,7 @@ static void look(struct hm_range *range, void *arg)
 		l->found = o;
 }
 
-/* With the lock: a block that is open already. One more close is to come. */
+/* Opens a block again that is open already. The caller holds the lock. */
 static bool open_again(const struct hm_cuda_device *d, const struct content *c, CUdeviceptr *ptr)
 {
 	struct look l = { .device = d, .content = c };
@@ -397,7 +397,10 @@ static CUresult open_ours(struct hm_cuda_device *d, const struct content *c, CUd
 	return err ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* *@passed: it is not a handle of ours, or cannot be opened here: the driver's to answer. */
+/*
+ * Opens a handle of ours. Sets *@passed if the driver has to answer: the handle is not ours, or
+ * this process cannot open it.
+ */
 static CUresult serve_open(CUdeviceptr *ptr, const struct hm_cuda_ipc_handle *handle,
 			   unsigned int flags, bool *passed)
 {
@@ -414,7 +417,7 @@ static CUresult serve_open(CUdeviceptr *ptr, const struct hm_cuda_ipc_handle *ha
 	res = hm_cuda_probe_alloc();
 	if (res)
 		return res;
-	/* As with the driver's handles. */
+	/* The driver refuses handles of the same process, too. */
 	if (c.pid == getpid())
 		return CUDA_ERROR_INVALID_CONTEXT;
 	d = hm_cuda_device(hm_cuda_current(), &res);
@@ -439,7 +442,7 @@ CUresult HM_CUDA_EXPORT name(CUdeviceptr *ptr, struct hm_cuda_ipc_handle handle,
 OPEN(cuIpcOpenMemHandle)
 OPEN(cuIpcOpenMemHandle_v2)
 
-/* With the lock: puts a block back that could not be closed. */
+/* Puts a block back that could not be closed. The caller holds the lock. */
 static void put_back(struct opened *o, const struct hm_cuda_block *block)
 {
 	o->refs = 1;

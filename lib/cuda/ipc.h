@@ -10,8 +10,8 @@
 struct hm_cuda_memory;
 
 /*
- * For the process that has sent @token. Returns a descriptor of the caller's, or -1 and an error
- * in @memory.
+ * Exports the block of @token. Returns a descriptor that the caller owns, or -1 and an error in
+ * @memory.
  */
 int hm_cuda_ipc_export(const unsigned char *token, struct hm_cuda_memory *memory);
 /* Whether a handle of ours can be made for the block. */

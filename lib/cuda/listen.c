@@ -28,7 +28,7 @@
 #define PATIENCE_NS	5000000000ULL
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* With the lock, before there is a thread: whose socket it is, and the socket. */
+/* The process that made the socket, and the socket. They are written before there is a thread. */
 static pid_t begun;
 static int listener = -1;
 static struct stat socket_is;

@@ -27,7 +27,7 @@ static void close_all(const int *fds, uint32_t nr)
 		close(fds[--nr]);
 }
 
-/* Root's, or this user's: nobody else gets descriptors, and none of others are mapped. */
+/* Accepts keepers of root and of this user only. */
 static int check_peer(int fd)
 {
 	struct ucred who;
@@ -103,7 +103,10 @@ static int broken(struct hetmem_keeper *k, const char *what, int err)
 		hm_error(-EPIPE, "%s: the keeper has ended, or refused this connection", what);
 }
 
-/* Sends @m with @nr_fds of @fds. The answer is @m, with its descriptors in @fds. With the lock. */
+/*
+ * Sends @m with @nr_fds descriptors of @fds. Puts the answer into @m and its descriptors into
+ * @fds. The caller holds the lock.
+ */
 static int exchange(struct hetmem_keeper *k, const char *what, struct hm_keep_message *m, int *fds,
 		    uint32_t nr_fds)
 {
@@ -145,7 +148,7 @@ static int exchange(struct hetmem_keeper *k, const char *what, struct hm_keep_me
 	return m->err;
 }
 
-/* As exchange(), with the lock and the text of an error. */
+/* Takes the lock, calls exchange(), and sets the text of an error. */
 static int ask(struct hetmem_keeper *k, const char *what, struct hm_keep_message *m, int *fds,
 	       uint32_t nr_fds)
 {

@@ -338,7 +338,10 @@ static inline bool give(struct pool_stream *s, struct block *b, uint64_t bytes, 
 	return batch < 0;
 }
 
-/* Without a hit. @key: of @stream, which the driver is not asked again, or NULL. */
+/*
+ * The path of a call that does not hit. @key: the entry of @stream, whose id the driver has
+ * confirmed, or NULL.
+ */
 static __attribute__((noinline))
 int alloc_any(struct pool *p, const struct hm_stream_key *key, size_t size, size_t align,
 	      hetmem_stream stream, void **ptr)
@@ -608,7 +611,7 @@ int free_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	return 0;
 }
 
-/* Without a hit. @key: as in alloc_any(). */
+/* The path of a call that does not hit. @key is as in alloc_any(). */
 static __attribute__((noinline))
 int free_any(struct pool *p, const struct hm_stream_key *key, void *ptr, size_t *size,
 	     hetmem_stream stream)

@@ -46,7 +46,7 @@
  * or loads the list's head, and reads the epoch again: if it changed, they
  * look up again. So a free before the end of a stream is covered by its last
  * event, and no later free is taken for covered. A hit reads the epoch once, before
- * the lock: whoever changes it for a stream then clears its @hit under the lock.
+ * the lock: a thread that changes the epoch for a stream then clears its @hit under the lock.
  */
 #include <stdio.h>
 #include <stdlib.h>

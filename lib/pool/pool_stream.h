@@ -125,7 +125,7 @@ static inline bool stream_is_published(const struct pool_stream *s)
 
 /* cache.c: waits for the lock of @s. */
 void hm_stream_spin(struct pool_stream *s);
-/* After a change of the epoch: no thread hits the cache of @s before it looks @s up again. */
+/* Call it after a change of the epoch: each thread looks @s up again before its next hit. */
 void hm_stream_unhit(struct pool_stream *s);
 
 /* Under the lock of @s: requested bytes of the @nr blocks that are still remote frees. */

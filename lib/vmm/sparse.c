@@ -134,7 +134,7 @@ static void remove_idle(struct pool *p, struct block *b)
 	b->pos = 0;
 }
 
-/* An idle block of @units, or NULL: few blocks of other sizes are in the same list. */
+/* Returns an idle block of @units, or NULL. A list has few blocks of other sizes. */
 static struct block *take_idle(struct pool *p, uint64_t units)
 {
 	uint32_t id = *idle_list(vmm_of(p), units), looks;
@@ -436,7 +436,10 @@ static int order_here(struct pool *p, struct pool_stream *s, uint32_t page, uint
 	return err == -EAGAIN ? hm_error(-ENOMEM, "commit: the unit is in use") : err;
 }
 
-/* Nobody takes units that are parked in [@page, @end). They are the last ones then. */
+/*
+ * Keeps units that are parked in [@page, @end) for a commit: no other commit, growth or trim
+ * takes them. They become the last ones of the list.
+ */
 static void keep_here(struct pool *p, uint32_t page, uint32_t end)
 {
 	struct vmm *v = vmm_of(p);
@@ -584,7 +587,7 @@ static void finish(struct pool *p, const struct change *c)
 	}
 }
 
-/* Parks what @c mapped, for the commit. @uses has a use of each that is not new. */
+/* Parks the mappings of @c for the commit. @uses has a use of each handle that is not new. */
 static void park_change(struct pool *p, const struct change *c, const uint32_t *uses)
 {
 	struct vmm *v = vmm_of(p);
@@ -599,7 +602,7 @@ static void park_change(struct pool *p, const struct change *c, const uint32_t *
 	}
 }
 
-/* Uses until @pos of @s of all that is not new, or -ENOMEM and none. */
+/* Makes a use until @pos of @s for each handle that is not new. Makes none if it fails: -ENOMEM. */
 static int make_uses(struct pool *p, const struct pool_stream *s, const struct change *c,
 		     uint64_t pos, uint32_t *uses)
 {
@@ -622,8 +625,8 @@ static int gather(struct pool *p, struct pool_stream *s, struct change *c, bool 
 }
 
 /*
- * As gather(). The rest of a block of which handles are chosen cannot be given back. So after
- * -ENOMEM the choice is undone, and larger handles make room for new ones.
+ * Calls gather(). A block of which handles are chosen cannot give back the rest. So after -ENOMEM
+ * the choice is undone, larger handles are given back, and gather() is called again.
  */
 static int gather_or_make_room(struct pool *p, struct pool_stream *s, struct change *c, bool wait)
 {

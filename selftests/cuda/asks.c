@@ -40,7 +40,7 @@ static struct hm_cuda_answer ask(uint32_t op, uint32_t wait_ms)
 	return ask_with(HM_CUDA_ASK_VERSION, op, wait_ms);
 }
 
-/* As long as it takes: the work of an attempt before is waited for. */
+/* Waits without a limit for the work of an earlier attempt. */
 static struct hm_cuda_answer sleep_now(void)
 {
 	struct hm_cuda_answer answer;

@@ -366,7 +366,7 @@ static void hostile_servers(const char *program)
 	is(cuMemFree_v2(p), 0, "it is freed");
 }
 
-/* What this spec cannot share is refused, and nothing has changed. */
+/* A spec that cannot share refuses, and changes nothing. */
 static void refuses(void)
 {
 	struct hm_cuda_ipc_handle handle = { "before" };

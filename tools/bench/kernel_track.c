@@ -79,7 +79,7 @@ static int count_callbacks(struct kernel_bench *kb,
 	return ret;
 }
 
-/* What is measured of the page at @p, which is there. Return: 0, or an errno. */
+/* The operations get a page at @p that is there. They return 0, or an errno. */
 static int do_madvise(char *p, size_t page)
 {
 	return madvise(p, page, MADV_FREE) ? -errno : 0;
@@ -90,7 +90,7 @@ static int do_munmap(char *p, size_t page)
 	return munmap(p, page) ? -errno : 0;
 }
 
-/* Not there, and read: the page of zeroes. */
+/* The page is absent, and a read maps the page of zeroes. */
 static int do_fault(char *p, size_t page)
 {
 	(void)page;
@@ -108,7 +108,7 @@ static int do_fork(char *p, size_t page)
 	return pid < 0 ? -errno : 0;
 }
 
-/* What changes mappings or page tables in every process. */
+/* Operations of every process that change mappings or page tables. */
 static const struct operation {
 	const char *name;
 	const char *what;
@@ -129,7 +129,7 @@ static int64_t cost_op(const struct kernel_bench *kb, const struct operation *op
 	int i, ret;
 
 	for (i = 0; i < ROUNDS && best > 0; i++) {
-		/* What is unmapped is gone. */
+		/* An unmapped page is gone: each round takes the next one. */
 		at = op->run == do_munmap ? p + i * kb->page : p;
 		*(volatile char *)at = 1;
 		if (op->run == do_fault)

@@ -77,7 +77,7 @@ static void give_back(struct sparse_bench *b)
 	hetmem_trim(b->res, 0, NULL);
 }
 
-/* What is there before the calls of @way. */
+/* Puts the two blocks into the state that the calls of @way begin with. */
 static void prepare(struct sparse_bench *b, enum way way)
 {
 	if (way != IN_TURNS)
@@ -341,7 +341,7 @@ static void end_tasks(struct tasks *t)
 	hetmem_resource_destroy(t->res);
 }
 
-/* Of a unit that divides a part. */
+/* The unit of @spec must divide a part. */
 static void run_sharing(struct bench_options *o, struct bench_pairs *pairs, const char *spec)
 {
 	struct tasks t = { .o = o, .res = bench_make(o, spec) };

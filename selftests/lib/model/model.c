@@ -15,7 +15,7 @@
 
 #include "model/play.h"
 
-/* Of each row. ThreadSanitizer takes twenty times as long, AddressSanitizer eight times. */
+/* Programs of a row. ThreadSanitizer takes twenty times as long, AddressSanitizer eight times. */
 #if defined(__SANITIZE_THREAD__)
 #define PROGRAMS	2
 #elif defined(__SANITIZE_ADDRESS__)

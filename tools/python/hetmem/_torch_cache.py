@@ -20,7 +20,7 @@ _caches: Any = importlib.import_module("transformers.cache_utils")
 
 
 class _Shape:
-    """What is alike in all tensors of a layer: batch, heads, dims, dtype and device."""
+    """Batch, heads, dims, dtype and device, which all tensors of a layer share."""
 
     def __init__(self, keys: Any, values: Any) -> None:
         self.batch = int(keys.shape[0])
@@ -35,7 +35,7 @@ class _Shape:
         return hash((self.batch, tuple(self.parts), self.dtype, self.device))
 
     def elements(self) -> int:
-        """Of one token of a layer."""
+        """Returns the elements that one token takes in a layer."""
         return self.batch * sum(heads * dim for heads, dim in self.parts)
 
 

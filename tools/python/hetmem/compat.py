@@ -34,7 +34,7 @@ _PEERS = ("torch_memory_saver", "vllm")
 
 
 class _Key(NamedTuple):
-    """What tensors of one pool have in common. @directory: of a backup in files."""
+    """Properties that the tensors of one pool share. @directory has backup files."""
 
     tag: str
     backup: bool
@@ -198,7 +198,7 @@ class TorchMemorySaver:
         self._retain = False
         self._directory = os.environ.get("TMS_DISK_BACKUP_DIR")
         self._lock = threading.RLock()
-        # For disable(), by device. PyTorch aborts if one ends in a region.
+        # Pools of disable(), by device. PyTorch aborts if one ends in a region.
         self._outside: dict[int, Any] = {}
 
     def _begun(self) -> _Pools | _Regions:
