@@ -25,6 +25,7 @@
 #include "cuda/ask.h"
 #include "driver/hetmem.h"
 #include "options.h"
+#include "platform/memfd.h"
 #include "process.h"
 #include "util.h"
 
@@ -183,30 +184,11 @@ static int refused(const struct target *t, const char *doing, CUresult res)
 	}
 }
 
-/* The PID of the process as its own namespace counts. */
-static pid_t inner_pid(pid_t pid)
-{
-	char *path = xasprintf("/proc/%d/status", pid), line[256];
-	FILE *status = fopen(path, "re");
-	pid_t found = pid;
-	const char *last;
-
-	free(path);
-	while (status && fgets(line, sizeof(line), status)) {
-		last = strncmp(line, "NSpid:", 6) ? NULL : strrchr(line, '\t');
-		if (last)
-			found = strtol(last, NULL, 10);
-	}
-	if (status)
-		fclose(status);
-	return found;
-}
-
 /* A socket of the process itself; -1: it has none. */
 static int reach(const struct target *t)
 {
 	char *root = xasprintf("/proc/%d/root", t->pid);
-	const struct sockaddr_un name = hm_cuda_ask_name(root, inner_pid(t->pid));
+	const struct sockaddr_un name = hm_cuda_ask_name(root, hm_inner_pid(t->pid));
 	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	const struct timeval patience = { .tv_sec = STATE_S };
 	struct ucred who = { 0 };

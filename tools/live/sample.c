@@ -23,6 +23,7 @@
 #include "map/source.h"
 #include "platform/kmod.h"
 #include "platform/kmod_hint.h"
+#include "platform/memfd.h"
 #include "process.h"
 #include "sample.h"
 #include "util.h"
@@ -239,64 +240,6 @@ static void list_contexts(struct sample *sample, bool only)
 	hm_kmod_close(&kmod);
 }
 
-/* The last one of NSpid: what the process itself calls its PID. */
-static uint32_t own_pid(pid_t pid)
-{
-	char *path = xasprintf("/proc/%d/status", pid);
-	char *status = read_file(NULL, path, 65536, NULL);
-	char *line = status ? strstr(status, "\nNSpid:") : NULL;
-	uint32_t last = pid;
-	char *rest;
-
-	if (line) {
-		line += strlen("\nNSpid:");
-		line[strcspn(line, "\n")] = '\0';
-		while (*(line += strspn(line, " \t"))) {
-			last = strtoul(line, &rest, 10);
-			if (rest == line)
-				break;
-			line = rest;
-		}
-	}
-	free(status);
-	free(path);
-	return last;
-}
-
-/* Where an own descriptor leads; -1: not known. Linux reports inodes from 5.14 on. */
-struct fdinfo {
-	long long mount, inode;
-};
-
-static struct fdinfo read_fdinfo(int fd)
-{
-	char *path = xasprintf("/proc/self/fdinfo/%d", fd);
-	char *text = read_file(NULL, path, 65536, NULL), *line;
-	struct fdinfo info = { -1, -1 };
-
-	for (line = text; line; line = strchr(line, '\n')) {
-		line += *line == '\n';
-		if (sscanf(line, "mnt_id: %lld", &info.mount) != 1)
-			sscanf(line, "ino: %lld", &info.inode);
-	}
-	free(text);
-	free(path);
-	return info;
-}
-
-/* The mount of all memfds; -1: not known. */
-static long long memfd_mount(void)
-{
-	const int fd = memfd_create("hetmem", MFD_CLOEXEC);
-	long long mount;
-
-	if (fd < 0)
-		return -1;
-	mount = read_fdinfo(fd).mount;
-	close(fd);
-	return mount;
-}
-
 /**
  * struct search - through the descriptors of a process
  * @at: where it goes on, -1: it is complete
@@ -309,25 +252,17 @@ struct search {
 	long long inodes[SAMPLE_FILES];
 };
 
-/*
- * Whether @path, of O_PATH, is a memfd that was not seen before: a file with two descriptors
- * counts once. fdinfo calls no file system. Other calls could block for ever in a FUSE server,
- * so they come after this check.
- */
+/* A file with two descriptors counts once. */
 static bool is_new_memfd(struct search *s, int path)
 {
-	const struct fdinfo info = read_fdinfo(path);
-	static long long mount;
+	long long inode;
 	unsigned int i;
 
-	/* Retry if there was no free descriptor. */
-	if (mount <= 0)
-		mount = memfd_mount();
-	if (mount < 0 || info.mount != mount)
+	if (!hm_is_memfd(path, &inode))
 		return false;
-	s->inodes[s->files] = info.inode;
+	s->inodes[s->files] = inode;
 	for (i = 0; i < s->files; i++)
-		if (info.inode >= 0 && s->inodes[i] == info.inode)
+		if (inode >= 0 && s->inodes[i] == inode)
 			return false;
 	return true;
 }
@@ -415,7 +350,7 @@ static void look_at_file(struct sample *sample, struct search *s, DIR *dir, cons
 		return;
 	s->candidates++;
 	if (!read_owner(s->pid, &owner) || !read_published(s, dir, name, owner, &page) ||
-	    page.pid != own_pid(s->pid))
+	    (pid_t)page.pid != hm_inner_pid(s->pid))
 		return;
 	p = add_pid(sample, s->pid);
 	if (p)
