@@ -21,6 +21,8 @@ const struct command subcommands[] = {
 	{ "advise", cmd_advise, "tells a process which side uses memory next" },
 	{ "sleep", cmd_sleep, "moves what a process has on its GPUs to host memory" },
 	{ "wake", cmd_wake, "brings back the GPU memory of a process that sleeps" },
+	{ "reclaim", cmd_reclaim, "your processes give back memory that they do not use" },
+	{ "set", cmd_set, "the most memory that a process of yours may hold" },
 	{ "keep", cmd_keep, "holds device memory by name for workers that come and go" },
 	{ "list", cmd_list, "who uses the module; what a process tracks" },
 	{ "tune", cmd_tune, "the module's settings: shows, sets, saves, restores" },
@@ -36,13 +38,12 @@ static int help(void)
 {
 	size_t i;
 
-	puts("Usage: hetmem COMMAND [OPTION]...\n"
-	     "Memory that CPUs and GPUs share: what can move, where it is.");
+	/* A screen has 24 lines. */
+	puts("Usage: hetmem COMMAND [OPTION]...   Exit status: 0 done, 1 no, 2 cannot do that");
 	for (i = 0; i < ARRAY_SIZE(subcommands); i++)
 		printf("  %-10s %s\n", subcommands[i].name,
 		       subcommands[i].help);
-	puts("  --help     this text; 'hetmem COMMAND --help' for a command; --version\n"
-	     "Exit status: 0 yes or done, 1 no or failed, 2 cannot do what was typed.");
+	puts("  --help     this text; 'hetmem COMMAND --help' for a command; --version");
 	return EXIT_OK;
 }
 

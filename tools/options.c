@@ -86,6 +86,8 @@ const struct options_of options_table[] = {
 	{ "advise", "PID", { VALUE("timeout", 't', "SECONDS") } },
 	{ "sleep", "PID", { VALUE("timeout", 't', "SECONDS"), FLAG("served", 's') } },
 	{ "wake", "PID", { { .name = NULL } } },
+	{ "reclaim", "SIZE", { VALUE("device", 'd', "N"), VALUE("timeout", 't', "SECONDS") } },
+	{ "set", "PID", { VALUE("device", 'd', "N"), VALUE("timeout", 't', "SECONDS") } },
 	{ "keep", NULL, {
 		VALUE("socket", 's', "FILE"),
 		VALUE("mode", 'm', "0600|0660|0666"),

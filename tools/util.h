@@ -50,6 +50,8 @@ int cmd_pullback(int argc, char **argv);
 int cmd_sleep(int argc, char **argv);
 int cmd_wake(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_reclaim(int argc, char **argv);
+int cmd_set(int argc, char **argv);
 int cmd_spec(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
 int cmd_completion(int argc, char **argv);

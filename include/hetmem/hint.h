@@ -165,14 +165,71 @@ int hetmem_hint(struct hetmem_peer *peer, uint64_t start, uint64_t size,
 ssize_t hetmem_list(struct hetmem *hm, struct hetmem_list_entry *entries,
 		    size_t nr);
 
+/* The device of hetmem_reclaim(): all devices, and the host. */
+#define HETMEM_RECLAIM_ALL	(-2)
+
+/**
+ * struct hetmem_reclaimed - what processes gave back
+ * @size: sizeof(struct hetmem_reclaimed)
+ * @bytes: that they gave back
+ * @asked: number of processes that were asked
+ * @silent: of these, those that did not answer in time
+ * @pid: the process; 0: a sum
+ */
+struct hetmem_reclaimed {
+	size_t size;
+	uint64_t bytes;
+	unsigned int asked;
+	unsigned int silent;
+	int pid;
+	unsigned int reserved;
+};
+
+/**
+ * struct hetmem_reclaim - a request for memory that other processes do not use
+ * @size: sizeof(struct hetmem_reclaim)
+ * @device: ordinal of the device, -1: the host, HETMEM_RECLAIM_ALL
+ * @timeout_ms: most time for the call, 0: 3 s; at most 600,000
+ * @bytes: that are wanted; 0: all
+ * @each: called for each process that was asked, on the calling thread. May be NULL
+ * @arg: passed to @each
+ */
+struct hetmem_reclaim {
+	size_t size;
+	int device;
+	unsigned int timeout_ms;
+	uint64_t bytes;
+	void (*each)(void *arg, const struct hetmem_reclaimed *process);
+	void *arg;
+};
+
+/*
+ * Asks other processes of the calling user to give back free memory of their pools. Pools with
+ * the most free memory are asked first. A process answers at its next call of the pool that a
+ * stream's cache does not serve, at the latest after 1,024 cached allocations of a stream; or its
+ * agent does, within 2 s. It gives back free memory that no earlier work uses, down to min= of
+ * the pool, and for one request at most give=. It does not wait. A request that nobody answered
+ * in time is withdrawn. *@reclaimed (may be NULL) receives the sum. Less than @bytes is no error.
+ * @hm may be NULL unless @device is an ordinal. Devices are compared by UUID. Processes with
+ * HETMEM_PUBLISH=0, and those of other users, are not asked. Any thread may call it. Errors:
+ * -EINVAL: a short struct, no such @device, @timeout_ms;
+ * -ENODEV: there is no such device;
+ * -ENOMEM: host memory;
+ * -EOWNERDEAD: @hm in a forked child;
+ * -EACCES: /proc.
+ */
+int hetmem_reclaim(struct hetmem *hm, const struct hetmem_reclaim *params,
+		   struct hetmem_reclaimed *reclaimed);
+
 /*
  * The agent: one thread that watches memory of hetmem_system_alloc() and of system() in a
  * spec. If CPU and device use a block in turns, the agent holds it on the host for a
- * while. The policy sets how long. The agent also carries out hints of other processes.
- * It needs the module. It runs only if the program, its environment or a spec starts it.
+ * while. The policy sets how long. The agent also carries out hints of other processes, and
+ * answers hetmem_reclaim(). It needs the module, except with HETMEM_AGENT_OFF: without the
+ * module it only answers. It runs only if the program, its environment or a spec starts it.
  */
 enum hetmem_agent_policy {
-	HETMEM_AGENT_OFF,		/* only counts, and carries out hints */
+	HETMEM_AGENT_OFF,		/* only counts, and does what others ask for */
 	HETMEM_AGENT_CONSERVATIVE,	/* holds a block, at first for a short time */
 	HETMEM_AGENT_AGGRESSIVE,	/* holds a block and its neighbours, for longer */
 };
@@ -208,7 +265,7 @@ struct hetmem_agent_params {
  * "aggressive". Append ",log" for a log. A set-user-ID program ignores HETMEM_AGENT.
  * Errors:
  * -EINVAL: a short struct, an unknown policy or flag;
- * -EOPNOTSUPP: no module;
+ * -EOPNOTSUPP: no module, and the policy is not HETMEM_AGENT_OFF;
  * -EBUSY: the agent runs;
  * -EDQUOT: a limit of the administrator;
  * -EOWNERDEAD: a forked child, which has no agent;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The memfd of a process's statistics, see publish.h.
+ * The memfd of a process's statistics, see publish.h, and that of requests to it, see asked.h.
  *
- * The memfd exists while a pool does. The mapping is shared, so that figures are written where they
+ * They exist while a pool does. Mappings are shared, so that figures are written where they
  * are read, without a system call. A forked child must not write there: its handler puts a
  * copy over the same addresses, private, or that of a memfd of its own if a pool goes on.
  *
@@ -19,8 +19,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/asked.h"
 #include "core/core.h"
-#include "core/publish.h"
 
 /* Linux 6.3. Older headers lack it, older kernels refuse it. */
 #ifndef MFD_NOEXEC_SEAL
@@ -34,19 +34,51 @@
 static struct hm_lock publish_lock;
 static pthread_once_t publish_once = PTHREAD_ONCE_INIT;
 
-/*
+/**
+ * struct file - a memfd, and where this process has it
  * @spare: room for a forked child's copy: in the child there may be none left
- * @used: also of pools that are dead in this child; @numbers: ever given
+ * @fd: -1: there is none
  */
-static struct {
-	struct hm_published *page, *spare;
+struct file {
+	const char *name;
+	size_t size;
+	mode_t mode;
+	void *page, *spare;
 	int fd;
 	dev_t dev;
 	ino_t ino;
+};
+
+/*
+ * @used: also of pools that are dead in this child; @numbers: ever given
+ * @answers: of pools that others can ask; @answering: a thread is in there
+ * @deaf: in a child: the requests are the parent's
+ */
+static struct {
+	struct file figures, requests;
 	unsigned int nr_used;
 	bool used[HM_PUBLISH_POOLS];
 	uint64_t numbers;
-} publishing = { .fd = -1 };
+	struct {
+		void (*answer)(void *arg);
+		void *arg;
+		bool answering;
+	} answers[HM_PUBLISH_POOLS];
+	bool deaf;
+} publishing = {
+	.figures = { HM_PUBLISH_NAME, sizeof(struct hm_published), S_IRUSR, .fd = -1 },
+	.requests = { HM_ASKED_NAME, sizeof(struct hm_asked), S_IRUSR | S_IWUSR, .fd = -1 },
+};
+
+static struct hm_published *figures(void)
+{
+	return publishing.figures.page;
+}
+
+static struct hm_asked *requests(void)
+{
+	return publishing.requests.page;
+}
 
 static bool is_ours(int fd, dev_t dev, ino_t ino)
 {
@@ -55,21 +87,21 @@ static bool is_ours(int fd, dev_t dev, ino_t ino)
 	return !fstat(fd, &st) && st.st_dev == dev && st.st_ino == ino;
 }
 
-static void close_ours(void)
+static void close_ours(struct file *f)
 {
-	if (publishing.fd >= 0 && is_ours(publishing.fd, publishing.dev, publishing.ino))
-		close(publishing.fd);
-	publishing.fd = -1;
+	if (f->fd >= 0 && is_ours(f->fd, f->dev, f->ino))
+		close(f->fd);
+	f->fd = -1;
 }
 
 /* Not one of the standard streams, which a program may have closed. */
-static int make_memfd(void)
+static int make_memfd(const char *name)
 {
 	int fd, high;
 
-	fd = memfd_create(HM_PUBLISH_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 	if (fd < 0 && errno == EINVAL)
-		fd = memfd_create(HM_PUBLISH_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0 || fd > STDERR_FILENO)
 		return fd;
 	high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -78,104 +110,130 @@ static int make_memfd(void)
 }
 
 /* A file that grows beyond RLIMIT_FSIZE ends the program by SIGXFSZ. */
-static bool may_have_file(void)
+static bool may_have_file(size_t size)
 {
 	struct rlimit limit;
 
 	return !getrlimit(RLIMIT_FSIZE, &limit) &&
-	       (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= sizeof(struct hm_published));
+	       (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= size);
 }
 
 /*
  * Gives @fd its size and its memory. A store to a hole for which there is no memory would end
  * the program by SIGBUS.
  */
-static bool fill(int fd)
+static bool fill(int fd, size_t size)
 {
 	int err;
 
 	do
-		err = fallocate(fd, 0, 0, sizeof(struct hm_published));
+		err = fallocate(fd, 0, 0, size);
 	while (err && errno == EINTR);
 	return !err;
 }
 
-/* An empty file of the right size, mapped at *@page, and room for a copy; or -1. */
-static int make_file(struct hm_published **page, struct hm_published **spare)
+/* Nobody changes its size. Nobody else maps the figures for writing, if the kernel forbids that. */
+static bool seal(const struct file *f, int fd)
 {
 	const int seals = HM_PUBLISH_SEALS;
-	int fd = may_have_file() ? make_memfd() : -1;
+
+	return (!(f->mode & S_IWUSR) && !fcntl(fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE)) ||
+	       !fcntl(fd, F_ADD_SEALS, seals);
+}
+
+/* An empty file of the right size, mapped at *@page, and room for a copy; or -1. */
+static int make_file(const struct file *f, void **page, void **spare)
+{
+	int fd = may_have_file(f->size) ? make_memfd(f->name) : -1;
 
 	if (fd < 0)
 		return -1;
 	*page = MAP_FAILED;
-	*spare = mmap(NULL, sizeof(**spare), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-		      -1, 0);
-	if (*spare != MAP_FAILED && !fchmod(fd, S_IRUSR) && fill(fd))
-		*page = mmap(NULL, sizeof(**page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	/* Nobody else maps it for writing, where the kernel knows how to forbid that. */
-	if (*page != MAP_FAILED && (!fcntl(fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) ||
-				    !fcntl(fd, F_ADD_SEALS, seals)))
+	*spare = mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (*spare != MAP_FAILED && !fchmod(fd, f->mode) && fill(fd, f->size))
+		*page = mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (*page != MAP_FAILED && seal(f, fd))
 		return fd;
 	if (*page != MAP_FAILED)
-		munmap(*page, sizeof(**page));
+		munmap(*page, f->size);
 	if (*spare != MAP_FAILED)
-		munmap(*spare, sizeof(**spare));
+		munmap(*spare, f->size);
 	close(fd);
 	return -1;
 }
 
-/* Where the new page belongs, with what is there now. Falls silent if that fails. */
-static void make_published(void)
+/* Where the new page belongs, with what is there now. False: nothing has changed. */
+static bool open_file(struct file *f)
 {
-	struct hm_published *page, *spare;
+	void *page, *spare;
 	struct stat st;
-	int fd = make_file(&page, &spare);
+	int fd = make_file(f, &page, &spare);
 
 	if (fd < 0)
-		return;
+		return false;
 	if (fstat(fd, &st))
 		goto fail;
-	if (publishing.page) {
-		memcpy(page, publishing.page, sizeof(*page));
-		if (mremap(page, sizeof(*page), sizeof(*page), MREMAP_MAYMOVE | MREMAP_FIXED,
-			   publishing.page) == MAP_FAILED)
+	if (f->page) {
+		memcpy(page, f->page, f->size);
+		if (mremap(page, f->size, f->size, MREMAP_MAYMOVE | MREMAP_FIXED, f->page) == MAP_FAILED)
 			goto fail;
 	} else {
-		publishing.page = page;
+		f->page = page;
 	}
-	publishing.spare = spare;
-	publishing.page->version = HM_PUBLISH_VERSION;
-	publishing.page->pid = getpid();
-	__atomic_store_n(&publishing.page->magic, HM_PUBLISH_MAGIC, __ATOMIC_RELEASE);
-	publishing.fd = fd;
-	publishing.dev = st.st_dev;
-	publishing.ino = st.st_ino;
-	return;
+	f->spare = spare;
+	f->fd = fd;
+	f->dev = st.st_dev;
+	f->ino = st.st_ino;
+	return true;
 fail:
-	munmap(page, sizeof(*page));
-	munmap(spare, sizeof(*spare));
+	munmap(page, f->size);
+	munmap(spare, f->size);
 	close(fd);
+	return false;
+}
+
+static void drop_file(struct file *f)
+{
+	if (f->page)
+		munmap(f->page, f->size);
+	if (f->spare)
+		munmap(f->spare, f->size);
+	f->page = f->spare = NULL;
+	close_ours(f);
+}
+
+/* Falls silent if that fails. Without requests, others only read. */
+static void make_published(void)
+{
+	if (!open_file(&publishing.figures))
+		return;
+	figures()->version = HM_PUBLISH_VERSION;
+	figures()->pid = getpid();
+	__atomic_store_n(&figures()->magic, HM_PUBLISH_MAGIC, __ATOMIC_RELEASE);
+	if (publishing.deaf || !open_file(&publishing.requests))
+		return;
+	requests()->version = HM_ASKED_VERSION;
+	requests()->pid = getpid();
+	__atomic_store_n(&requests()->magic, HM_ASKED_MAGIC, __ATOMIC_RELEASE);
 }
 
 /*
  * Puts a private copy in the place of the shared page. The spare moves there, which needs no
  * memory. A process with as many mappings as it may have cannot move one, but replace one.
  */
-static bool make_private(void)
+static bool make_private(struct file *f)
 {
-	struct hm_published *spare = publishing.spare, *page = publishing.page;
+	void *spare = f->spare, *page = f->page;
 
-	memcpy(spare, page, sizeof(*page));
-	if (mremap(spare, sizeof(*page), sizeof(*page), MREMAP_MAYMOVE | MREMAP_FIXED,
-		   page) == MAP_FAILED) {
-		if (mmap(page, sizeof(*page), PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+	memcpy(spare, page, f->size);
+	if (mremap(spare, f->size, f->size, MREMAP_MAYMOVE | MREMAP_FIXED, page) == MAP_FAILED) {
+		if (mmap(page, f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+			 -1, 0) == MAP_FAILED)
 			return false;
-		memcpy(page, spare, sizeof(*page));
-		munmap(spare, sizeof(*page));
+		memcpy(page, spare, f->size);
+		munmap(spare, f->size);
 	}
-	publishing.spare = NULL;
+	f->spare = NULL;
 	return true;
 }
 
@@ -185,12 +243,20 @@ static void leave_parent(void)
 	bool goes_on = false;
 	unsigned int i;
 
+	for (i = 0; i < HM_PUBLISH_POOLS; i++)
+		publishing.answers[i].answering = false;
+	if (requests() && publishing.requests.spare) {
+		publishing.deaf = !make_private(&publishing.requests);
+		close_ours(&publishing.requests);
+		for (i = 0; i < HM_PUBLISH_POOLS && !publishing.deaf; i++)
+			requests()->pools[i].request = requests()->pools[i].answered;
+	}
 	/* Without a spare it is private already. */
-	if (!publishing.page || !publishing.spare || !make_private())
+	if (!figures() || !publishing.figures.spare || !make_private(&publishing.figures))
 		return;
-	close_ours();
+	close_ours(&publishing.figures);
 	for (i = 0; i < HM_PUBLISH_POOLS; i++) {
-		struct hm_published_pool *pool = &publishing.page->pools[i];
+		struct hm_published_pool *pool = &figures()->pools[i];
 
 		if (pool->number && pool->flags & HM_PUBLISHED_FORK)
 			goes_on = true;
@@ -245,12 +311,12 @@ struct hm_published_pool *hm_publish_add(const char *provider, const char *tag, 
 		return NULL;
 	pthread_once(&publish_once, init_lock);
 	hm_lock(&publish_lock);
-	if (publishing.fd < 0)
+	if (publishing.figures.fd < 0)
 		make_published();
 	while (i < HM_PUBLISH_POOLS && publishing.used[i])
 		i++;
-	if (publishing.page && i < HM_PUBLISH_POOLS) {
-		pool = &publishing.page->pools[i];
+	if (figures() && i < HM_PUBLISH_POOLS) {
+		pool = &figures()->pools[i];
 		publishing.used[i] = true;
 		publishing.nr_used++;
 		memset(pool, 0, sizeof(*pool));
@@ -261,11 +327,78 @@ struct hm_published_pool *hm_publish_add(const char *provider, const char *tag, 
 		copy_name(pool->tag, tag);
 		/* Last: a reader believes the rest then. */
 		__atomic_store_n(&pool->number, ++publishing.numbers, __ATOMIC_RELEASE);
-	} else if (publishing.page) {
-		publishing.page->unlisted++;
+	} else if (figures()) {
+		figures()->unlisted++;
 	}
 	hm_unlock(&publish_lock);
 	return pool;
+}
+
+struct hm_asked_pool *hm_publish_asked(struct hm_published_pool *pool, void (*answer)(void *arg),
+				       void *arg)
+{
+	struct hm_asked_pool *asked = NULL;
+	ptrdiff_t i;
+
+	if (!pool)
+		return NULL;
+	hm_lock(&publish_lock);
+	i = pool - figures()->pools;
+	if (requests()) {
+		asked = &requests()->pools[i];
+		memset(asked, 0, sizeof(*asked));
+		publishing.answers[i].answer = answer;
+		publishing.answers[i].arg = arg;
+	}
+	hm_unlock(&publish_lock);
+	return asked;
+}
+
+void hm_publish_unasked(struct hm_published_pool *pool)
+{
+	unsigned int naps = 0;
+	ptrdiff_t i;
+
+	if (!pool)
+		return;
+	hm_lock(&publish_lock);
+	i = pool - figures()->pools;
+	/* For as long as the agent trims the pool. */
+	while (publishing.answers[i].answering)
+		hm_nap(&publish_lock.mutex, &naps);
+	publishing.answers[i].answer = NULL;
+	hm_unlock(&publish_lock);
+}
+
+bool hm_publish_hears(void)
+{
+	return !__atomic_load_n(&publishing.deaf, __ATOMIC_RELAXED);
+}
+
+static void answer_one(unsigned int i)
+{
+	const struct hm_asked_pool *asked = &requests()->pools[i];
+
+	if (__atomic_load_n(&asked->request, __ATOMIC_ACQUIRE) ==
+	    __atomic_load_n(&asked->answered, __ATOMIC_RELAXED))
+		return;
+	publishing.answers[i].answering = true;
+	hm_unlock(&publish_lock);
+	publishing.answers[i].answer(publishing.answers[i].arg);
+	hm_lock(&publish_lock);
+	publishing.answers[i].answering = false;
+}
+
+void hm_publish_answer(void)
+{
+	unsigned int i;
+
+	pthread_once(&publish_once, init_lock);
+	hm_lock(&publish_lock);
+	for (i = 0; i < HM_PUBLISH_POOLS; i++)
+		if (requests() && publishing.answers[i].answer && !publishing.answers[i].answering)
+			answer_one(i);
+	hm_unlock(&publish_lock);
 }
 
 void hm_publish_remove(struct hm_published_pool *pool)
@@ -274,13 +407,10 @@ void hm_publish_remove(struct hm_published_pool *pool)
 		return;
 	hm_lock(&publish_lock);
 	__atomic_store_n(&pool->number, 0, __ATOMIC_RELEASE);
-	publishing.used[pool - publishing.page->pools] = false;
+	publishing.used[pool - figures()->pools] = false;
 	if (!--publishing.nr_used) {
-		munmap(publishing.page, sizeof(*publishing.page));
-		if (publishing.spare)
-			munmap(publishing.spare, sizeof(*publishing.spare));
-		publishing.page = publishing.spare = NULL;
-		close_ours();
+		drop_file(&publishing.figures);
+		drop_file(&publishing.requests);
 	}
 	hm_unlock(&publish_lock);
 }

@@ -34,6 +34,7 @@
  * @provider, @tag: as in a spec
  * @max: most bytes that it may hold, 0: no limit
  * @pressures: calls of the program by watermark()s above the pool
+ * @uuid: of the device; zeroes: not known, or the host
  * The rest is as in struct hetmem_resource_stats. Of each stream the last
  * HM_PUBLISH_BATCH cached allocations, and the frees beside them, can be missing.
  */
@@ -59,7 +60,8 @@ struct hm_published_pool {
 	uint64_t spilled_total;
 	uint64_t fetched_total;
 	uint64_t pressures;
-	uint64_t reserved_members[6];
+	unsigned char uuid[16];
+	uint64_t reserved_members[4];
 };
 
 #define HM_PUBLISHED_FORK	(1U << 0)	/* works in a forked child */

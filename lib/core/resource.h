@@ -155,7 +155,7 @@ struct hm_ctl_set {
 	const char *kind;	/* whose parameter; NULL: of the first that has it */
 	const char *name;
 	const char *text;
-	bool try;
+	bool try, now;	/* @now: wait for no work on memory beyond a lower limit */
 	int (*change)(const struct hm_ctl_set *set, const char *kind,
 		      uint64_t total, void *options);
 };

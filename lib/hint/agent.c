@@ -13,6 +13,9 @@
  * again soon, the next hold is twice as long, up to a bound. A block that cannot be held
  * is left alone for as long as it would have been held.
  *
+ * The thread answers requests of other processes to pools (core/asked.h). Without the module, and
+ * with the policy off, that is all it does.
+ *
  * The thread also has the module look again at what moved, once a second at most. Limits
  * of other drivers' devices (foreign/ in sysfs) go by what the module has seen.
  *
@@ -30,6 +33,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "core/asked.h"
 #include "hint/agent.h"
 #include "hint/executor.h"
 #include "provider/arenas.h"
@@ -45,6 +49,8 @@ _Static_assert(ENTRIES <= HETMEM_RING_MAX, "the module takes such a ring");
 /* From one refresh() to the next, and how long one may take. */
 #define REFRESH_MS	1000
 #define REFRESH_MAX_MS	50
+/* From one look for requests to the next, without the module. */
+#define ANSWER_MS	500
 
 static const uint32_t any_host = HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
 
@@ -366,6 +372,19 @@ static void on_hints(struct hm_agent *a)
 		decided(a, 0, 0, "%zd hints carried out: another process asked", n);
 }
 
+/* Without the module. False: the thread ends. */
+static bool answer_only(struct hm_agent *a, struct pollfd *stop)
+{
+	stop->revents = 0;
+	if (poll(stop, 1, ANSWER_MS) < 0 && errno != EINTR)
+		return false;
+	if (stop->revents || __atomic_load_n(&a->stop, __ATOMIC_ACQUIRE))
+		return false;
+	count(&a->stats.wakeups, 1);
+	hm_publish_answer();
+	return true;
+}
+
 static void *run(void *arg)
 {
 	struct hm_agent *a = arg;
@@ -378,8 +397,9 @@ static void *run(void *arg)
 	int state;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-	while (hm_ring_wait(&a->ring, fds, 3, &a->stop, on_time(a))) {
+	while (a->fd >= 0 && hm_ring_wait(&a->ring, fds, 3, &a->stop, on_time(a))) {
 		count(&a->stats.wakeups, 1);
+		hm_publish_answer();
 		on_events(a);
 		if (a->hints && hm_ring_lost(&a->hints->ring, &fds[2]))
 			fds[2].fd = -1;
@@ -387,6 +407,8 @@ static void *run(void *arg)
 			on_hints(a);
 		refresh(a);
 	}
+	while (a->fd < 0 && answer_only(a, &fds[1]))
+		;
 	if (!__atomic_load_n(&a->stop, __ATOMIC_ACQUIRE))
 		say_ended(a, "the module does not answer, or the program closed its descriptor");
 	__atomic_store_n(&a->stats.running, 0, __ATOMIC_RELEASE);
@@ -418,6 +440,12 @@ static void track(struct hm_range *range, void *arg)
 	hm_kmod_track(arg, range->start, range->end);
 }
 
+static int open_stop(struct hm_agent *a)
+{
+	a->stop_fd = eventfd(0, EFD_CLOEXEC);
+	return a->stop_fd < 0 ? hm_error(-errno, "agent: eventfd: %s", strerror(errno)) : 0;
+}
+
 /* Opens the context and its ring, and tracks all system memory in it. */
 static int open_context(struct hm_agent *a)
 {
@@ -436,9 +464,6 @@ static int open_context(struct hm_agent *a)
 	} while (err == -EDQUOT && entries >= HETMEM_RING_MIN);
 	if (err)
 		return hm_error(err, "agent: its ring: %s", strerror(-err));
-	a->stop_fd = eventfd(0, EFD_CLOEXEC);
-	if (a->stop_fd < 0)
-		return hm_error(-errno, "agent: eventfd: %s", strerror(errno));
 	pthread_mutex_lock(&hm->lock);
 	hm->watching = (struct hm_kmod){ .fd = a->fd };
 	hm_range_walk(&hm->system, track, &hm->watching);
@@ -544,7 +569,7 @@ static int start(struct hetmem *hm, const struct hetmem_agent_params *params)
 
 	if (hm->agent)
 		check_thread(hm->agent);
-	if (hm->agent && hm->agent->fd >= 0 &&
+	if (hm->agent && hm->agent->stop_fd >= 0 &&
 	    __atomic_load_n(&hm->agent->stats.running, __ATOMIC_ACQUIRE))
 		return hm_error(-EBUSY, "agent_start: the agent runs: stop it first");
 	a = calloc(1, sizeof(*a));
@@ -562,11 +587,13 @@ static int start(struct hetmem *hm, const struct hetmem_agent_params *params)
 	}
 	if (hm->agent)
 		end(hm->agent);
-	err = open_context(a);
-	if (!err) {
+	err = open_stop(a);
+	if (!err && hm_kmod_there(&hm->kmod))
+		err = open_context(a);
+	if (!err && a->fd >= 0)
 		open_hints(a);
+	if (!err)
 		err = start_thread(a);
-	}
 	if (err) {
 		end(a);
 		free(a);
@@ -586,7 +613,7 @@ int hetmem_agent_start(struct hetmem *hm,
 		err = hm_check_owner(hm);
 	if (err)
 		return err;
-	if (!hm_kmod_there(&hm->kmod))
+	if (!hm_kmod_there(&hm->kmod) && (!params || params->policy != HETMEM_AGENT_OFF))
 		return hm_error(-EOPNOTSUPP, "agent: %s",
 				hm->reasons[HETMEM_FEATURE_MODULE]);
 	pthread_mutex_lock(&hm->making);
@@ -605,7 +632,7 @@ int hetmem_agent_stop(struct hetmem *hm)
 	if (err)
 		return err;
 	pthread_mutex_lock(&hm->making);
-	if (hm->agent && hm->agent->fd >= 0)
+	if (hm->agent && hm->agent->stop_fd >= 0)
 		end(hm->agent);
 	else
 		err = hm_error(-ENOENT, "agent_stop: the agent does not run");

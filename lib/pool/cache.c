@@ -13,6 +13,7 @@
 #include "driver/check.h"
 #include "pool/graph.h"
 #include "pool/hash.h"
+#include "pool/set.h"
 #include "pool/source.h"
 
 /* A cached block is at most so many times as large as what is asked for. */
@@ -310,8 +311,10 @@ static __attribute__((noinline))
 int alloc_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	       size_t size, size_t align, hetmem_stream stream, void **ptr)
 {
-	int err = hm_pool_lock(p, stream, epoch, &s);
+	int err;
 
+	hm_pool_listen(p);
+	err = hm_pool_lock(p, stream, epoch, &s);
 	if (!err) {
 		err = hm_pool_alloc_slow(p, s, NULL, NULL, size, align, ptr);
 		pthread_mutex_unlock(&p->lock);
@@ -336,6 +339,15 @@ static inline bool give(struct pool_stream *s, struct block *b, uint64_t bytes, 
 	*ptr = (void *)(uintptr_t)b->addr;
 	block_set_state(b, BLOCK_LIVE);
 	return batch < 0;
+}
+
+/* With the lock of @s, which it releases. */
+static __attribute__((noinline)) int end_batch(struct pool *p, struct pool_stream *s)
+{
+	hm_stream_end_batch(p, s);
+	stream_unlock(s);
+	hm_pool_listen(p);
+	return 0;
 }
 
 /*
@@ -379,15 +391,7 @@ int alloc_any(struct pool *p, const struct hm_stream_key *key, size_t size, size
 		return alloc_slow(p, s, epoch, size, align, stream, ptr);
 	}
 	if (hm_unlikely(give(s, b, block_bytes(b), size, ptr)))
-		hm_stream_end_batch(p, s);
-	stream_unlock(s);
-	return 0;
-}
-
-/* With the lock of @s. */
-static __attribute__((noinline)) int end_batch(struct pool *p, struct pool_stream *s)
-{
-	hm_stream_end_batch(p, s);
+		return end_batch(p, s);
 	stream_unlock(s);
 	return 0;
 }
@@ -608,6 +612,7 @@ int free_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	}
 	hm_pool_free_slow(p, s, NULL, b);
 	pthread_mutex_unlock(&p->lock);
+	hm_pool_listen(p);
 	return 0;
 }
 

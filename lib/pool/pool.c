@@ -22,7 +22,7 @@
  * Files: pool.c creates, controls and destroys a pool. cache.c is the cached
  * path, where allocations and frees arrive. alloc.c is the slow path. block.c
  * cuts and merges, arena.c searches, index.c has the metadata, graph.c is
- * captured work. tags.c has what pools of several tags share. show.c publishes statistics. regions.c and vmm/ are the sources.
+ * captured work. tags.c has what pools of several tags share. show.c publishes statistics. set.c changes options and answers other processes. regions.c and vmm/ are the sources.
  *
  * Locking: a stream's lock protects its cache and counters; it is held for a
  * few instructions. pool->lock protects everything else, is taken first, and
@@ -58,6 +58,7 @@
 #include "driver/check.h"
 #include "pool/graph.h"
 #include "pool/hash.h"
+#include "pool/set.h"
 #include "pool/show.h"
 #include "pool/sparse.h"
 #include "pool/source.h"
@@ -250,11 +251,8 @@ static int pool_poll(struct pool *p)
 	return 0;
 }
 
-/*
- * Waits, without the lock, for work on freed memory: its end may be near. Returns whether more
- * than *@arg bytes are held, and earlier work uses some of them.
- */
-static bool trim_until(struct pool *p, size_t *arg, uint64_t deadline)
+/* Waits, without the lock, for work on freed memory: its end may be near. */
+bool hm_pool_trim_until(struct pool *p, size_t *arg, uint64_t deadline)
 {
 	bool more, changed = true;
 	unsigned int naps = 0;
@@ -287,7 +285,7 @@ bool hm_pool_trim_now(struct pool *p)
 {
 	size_t keep = 0;
 
-	return trim_until(p, &keep, 0);
+	return hm_pool_trim_until(p, &keep, 0);
 }
 
 /* Of more streams, only what is known to be complete is spared: asking takes long. */
@@ -830,7 +828,7 @@ static int pool_pin_comm(struct pool *p, const struct hm_ctl_stream *arg)
 #define CACHE_MAX	((uint64_t)8 << 20)
 
 /* What streams may cache, awake and asleep. */
-static void pool_set_cache(struct pool *p)
+void hm_pool_set_cache(struct pool *p)
 {
 	__atomic_store_n(&p->cache_max, p->asleep || p->whole ? 0 :
 			 p->opt.cache ? p->opt.cache : CACHE_MAX,
@@ -885,7 +883,7 @@ static int pool_finish(struct pool *p)
 static void pool_awake(struct pool *p)
 {
 	p->asleep = false;
-	pool_set_cache(p);
+	hm_pool_set_cache(p);
 }
 
 static void tell(struct pool *p, enum hetmem_remap_cause cause, bool after, int err)
@@ -927,7 +925,7 @@ static int pool_go_to_sleep(struct pool *p, struct hm_ctl_sleep *arg)
 		return err;
 	p->asleep = true;
 	p->slept_in = arg->call;
-	pool_set_cache(p);
+	hm_pool_set_cache(p);
 	hm_pool_flush(p);
 	/* Streams that are known come first: to ask one that is captured does no harm. */
 	err = hm_pool_sync(p, true);
@@ -1003,26 +1001,6 @@ static void pool_idle(struct pool *p, bool all)
 	hm_pool_unlock_moves(p);
 }
 
-/*
- * Gives back what is beyond a lower max. Trim keeps what it is told to, so that
- * a large region can stay: then all free memory goes.
- */
-static void pool_shrink(struct pool *p)
-{
-	size_t keep, step;
-	uint64_t max;
-
-	for (step = 0; step < 2; step++) {
-		pthread_mutex_lock(&p->lock);
-		max = p->opt.max && p->reserved > p->opt.max ? p->opt.max : 0;
-		pthread_mutex_unlock(&p->lock);
-		if (!max)
-			return;
-		keep = step ? 0 : max;
-		trim_until(p, &keep, hm_now() + hm_pool_most_wait(p));
-	}
-}
-
 static int pool_sleep_or_wake(struct pool *p, struct hm_ctl_sleep *arg, bool wake)
 {
 	const char *tag = arg->tag;
@@ -1050,7 +1028,7 @@ static int pool_sleep_or_wake(struct pool *p, struct hm_ctl_sleep *arg, bool wak
 	hm_pool_unlock_moves(p);
 	/* A max that was lowered while the pool slept concerns free memory only. */
 	if (wake && !err && !p->asleep)
-		pool_shrink(p);
+		hm_pool_shrink(p, false);
 	return err;
 }
 
@@ -1074,44 +1052,6 @@ static int pool_export(struct pool *p, struct hm_ctl_export *arg)
 	return err;
 }
 
-static int check_options(const struct hm_pool_options *opt,
-			 const struct hm_provider *provider);
-
-static int pool_set(struct pool *p, struct hm_ctl_set *set)
-{
-	struct hm_pool_options opt;
-	int err;
-
-	pthread_mutex_lock(&p->lock);
-	opt = p->opt;
-	err = set->change(set, "pool", p->provider->total, &opt);
-	if (!err)
-		err = check_options(&opt, p->provider);
-	/* Each tag has addresses of its own, and all of them together max=. */
-	if (p->member)
-		opt.min = 0;
-	if (!err && p->source->addresses && opt.max > p->opt.max && !p->member &&
-	    opt.max > p->source->addresses(p))
-		err = hm_error(-EINVAL, "pool: max=%llu is more than its %llu bytes of addresses: make it with reserve=",
-			       (unsigned long long)opt.max,
-			       (unsigned long long)p->source->addresses(p));
-	if (!err && !set->try) {
-		p->opt.max = opt.max;
-		p->opt.most = opt.most;
-		p->opt.min = opt.min;
-		p->opt.wait_ms = opt.wait_ms;
-		p->opt.decay_ms = opt.decay_ms;
-		p->opt.cache = opt.cache;
-		p->decay_at = 0;
-		pool_set_cache(p);
-		hm_pool_show(p);
-	}
-	pthread_mutex_unlock(&p->lock);
-	if (!err && !set->try)
-		pool_shrink(p);
-	return err == -ENOENT ? -EOPNOTSUPP : err;
-}
-
 int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg)
 {
 	switch (op) {
@@ -1126,7 +1066,7 @@ int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg)
 		return pool_poll(p);
 	case HM_CTL_TRIM:
 		pool_idle(p, false);
-		trim_until(p, arg, hm_now() + hm_pool_most_wait(p));
+		hm_pool_trim_until(p, arg, hm_now() + hm_pool_most_wait(p));
 		/* Of spilled blocks that went just now, too. */
 		pool_idle(p, true);
 		return 0;
@@ -1164,7 +1104,7 @@ int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg)
 	case HM_CTL_OBSERVE:
 		return p->source->observe ? p->source->observe(p, arg) : -EOPNOTSUPP;
 	case HM_CTL_SET:
-		return pool_set(p, arg);
+		return hm_pool_set(p, arg);
 	case HM_CTL_ACCESS:
 		return hm_provider_access(p->provider, arg);
 	case HM_CTL_GATE:
@@ -1192,6 +1132,7 @@ static int pool_ctl(struct hetmem_resource *res, enum hm_ctl op, void *arg)
 
 	if (err)
 		return err;
+	hm_pool_listen(p);
 	return p->tags && !p->member ? p->tags->ops->ctl(p->tags, op, arg) : hm_pool_ctl(p, op, arg);
 }
 
@@ -1313,6 +1254,8 @@ static void pool_hide(struct pool *p, bool forget)
 {
 	struct hm_published_pool *published = p->published;
 
+	hm_publish_unasked(published);
+	p->asked = NULL;
 	if (!forget)
 		pthread_mutex_lock(&p->lock);
 	p->published = NULL;
@@ -1366,8 +1309,8 @@ static const struct hm_resource_ops told_ops = {
 	.ctl = pool_ctl, .destroy = pool_destroy,
 };
 
-static int check_options(const struct hm_pool_options *opt,
-			 const struct hm_provider *provider)
+int hm_pool_check_options(const struct hm_pool_options *opt,
+			  const struct hm_provider *provider)
 {
 	if (opt->max && opt->min > opt->max)
 		return hm_error(-EINVAL, "pool: min is more than max");
@@ -1452,7 +1395,7 @@ int hm_pool_create_over(struct hm_provider *provider,
 
 	if (!options)
 		options = &defaults;
-	err = check_options(options, provider);
+	err = hm_pool_check_options(options, provider);
 	if (err)
 		return err;
 	p = aligned_alloc(_Alignof(struct pool), sizeof(*p));
@@ -1469,7 +1412,7 @@ int hm_pool_create_over(struct hm_provider *provider,
 		p->opt.handle = spill_handle(p);
 	p->host = provider->caps & HM_PROVIDER_FORK;
 	p->whole = provider->caps & HM_PROVIDER_EXPORT;
-	pool_set_cache(p);
+	hm_pool_set_cache(p);
 	/* It is held for less than falling asleep and waking up take. */
 	p->lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 	pthread_mutex_init(&p->sleep_lock, NULL);
@@ -1488,6 +1431,9 @@ int hm_pool_create_over(struct hm_provider *provider,
 		hm_fork_add(&p->fork);
 	p->published = hm_publish_add(provider->ops->name, p->opt.tag, p->res.device, p->opt.max,
 				      p->host ? HM_PUBLISHED_FORK : 0);
+	hm_pool_show_device(p);
+	__atomic_store_n(&p->asked, hm_publish_asked(p->published, hm_pool_answer, p),
+			 __ATOMIC_RELEASE);
 	hm_pool_show(p);
 	*out = &p->res;
 	return 0;

@@ -27,6 +27,7 @@
  *	long as the work takes; HM_POOL_NO_WAIT: none
  * @decay_ms: gives back what was not used that long, when called anyway;
  *	0: only when asked to
+ * @give: most bytes that it gives back for one request of another process, if @gives_part
  * @cache: most bytes of free blocks that a stream keeps for itself, 0: chosen
  * @comm: RDMA-capable memory that keeps its addresses until destroy
  * @retired: streams are retired before they are destroyed, by every user of
@@ -56,6 +57,8 @@ struct hm_pool_options {
 	uint64_t reserve;
 	unsigned int wait_ms;
 	unsigned int decay_ms;
+	uint64_t give;
+	bool gives_part;
 	uint64_t cache;
 	bool comm;
 	bool retired;

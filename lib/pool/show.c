@@ -8,6 +8,9 @@
  * only hits its cache writes after each HM_PUBLISH_BATCH allocations; if the lock is taken
  * then, it tries again soon.
  */
+#include <string.h>
+
+#include "driver/hetmem.h"
 #include "pool/show.h"
 #include "pool/source.h"
 
@@ -87,6 +90,16 @@ void hm_pool_count(struct pool *p, struct hetmem_resource_stats *st)
 			hm_pool_pause(p);
 	}
 	st->live = st->allocs - st->frees;
+}
+
+void hm_pool_show_device(struct pool *p)
+{
+	const struct hetmem *hm = p->res.hm;
+	CUuuid uuid;
+
+	if (p->published && p->res.device >= 0 && hm->driver.cuDeviceGetUuid &&
+	    !hm->driver.cuDeviceGetUuid(&uuid, hm->devices[p->res.device].handle))
+		memcpy(p->published->uuid, &uuid, sizeof(p->published->uuid));
 }
 
 int hm_pool_show_pressure(struct pool *p)

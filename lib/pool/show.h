@@ -32,6 +32,9 @@ static inline void pool_show_stream(struct pool *p, struct pool_stream *s, uint6
 	s->shown_frees = frees;
 }
 
+/* Publishes which device it is. */
+void hm_pool_show_device(struct pool *p);
+
 /* HM_CTL_PRESSURE */
 int hm_pool_show_pressure(struct pool *p);
 

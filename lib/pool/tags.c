@@ -78,6 +78,8 @@ void hm_tags_adopt(struct pool *p, const struct pool *of)
 	p->opt.wait_ms = of->opt.wait_ms;
 	p->opt.decay_ms = of->opt.decay_ms;
 	p->opt.cache = of->opt.cache;
+	p->opt.give = of->opt.give;
+	p->opt.gives_part = of->opt.gives_part;
 	__atomic_store_n(&p->cache_max, __atomic_load_n(&of->cache_max, __ATOMIC_RELAXED),
 			 __ATOMIC_RELAXED);
 }

@@ -169,9 +169,9 @@ static int change_pool(const struct hm_spec *spec, uint64_t total, void *out)
 {
 	struct hm_pool_options *options = out;
 
-	if ((hm_spec_value(spec, "max")->percent ||
-	     hm_spec_value(spec, "min")->percent) && !total)
-		return hm_error(-EINVAL, "pool: the total of this memory is not known: give max and min in bytes");
+	if ((hm_spec_value(spec, "max")->percent || hm_spec_value(spec, "min")->percent ||
+	     hm_spec_value(spec, "give")->percent) && !total)
+		return hm_error(-EINVAL, "pool: the total of this memory is not known: set max, min and give in bytes");
 	if (has(spec, "max")) {
 		options->max = hm_spec_bytes(spec, "max", total);
 		if (!options->max)
@@ -187,6 +187,10 @@ static int change_pool(const struct hm_spec *spec, uint64_t total, void *out)
 	}
 	if (has(spec, "decay"))
 		options->decay_ms = milliseconds(spec, "decay", UINT_MAX);
+	if (has(spec, "give")) {
+		options->gives_part = true;
+		options->give = hm_spec_bytes(spec, "give", total);
+	}
 	if (has(spec, "cache"))
 		options->cache = hm_spec_number(spec, "cache");
 	return 0;
@@ -438,6 +442,9 @@ static int make_fixed(const struct hm_spec *spec,
 	  "gives back what is unused that long", .live = true },	\
 	{ "cache", HM_PARAM_SIZE, NULL, NULL,				\
 	  "free blocks that a stream keeps", .live = true },		\
+	{ "give", HM_PARAM_SHARE, NULL, NULL,				\
+	  "most to give back for 'hetmem reclaim'; 0: nothing (all that is free)", \
+	  .live = true },						\
 	{ "comm", HM_PARAM_SWITCH, "off", NULL,				\
 	  "RDMA-capable, never moved before destroy" },			\
 	{ "streams", HM_PARAM_WORD, "checked", "checked|retired",	\

@@ -12,7 +12,7 @@ wrong 'empty command' "unknown command ''" ''
 wrong 'control characters are escaped' 'x1b\[31m.*x0a' $'\e[31m\nfrob'
 wrong '--version takes nothing' "'--version' takes no argument" --version x
 
-for sub in doctor run map status top record report prefetch pullback advise sleep wake keep list tune demo bench spec replay completion; do
+for sub in doctor run map status top record report prefetch pullback advise sleep wake reclaim set keep list tune demo bench spec replay completion; do
 	wrong "$sub: unknown option" "hetmem $sub: .*--frob.*'hetmem $sub --help'" \
 		$sub --frob
 	wrong "$sub: unknown letter" "hetmem $sub: .*-x.*'hetmem $sub --help'" $sub -x
@@ -30,7 +30,7 @@ run --version
 [ "$status" -eq 0 ] && grep -Eq '^hetmem [0-9]+\.[0-9]' "$tmp/out"
 judge '--version'
 
-for sub in run top record prefetch pullback advise sleep wake tune demo spec; do
+for sub in run top record prefetch pullback advise sleep wake reclaim set tune demo spec; do
 	wrong "$sub --json: names those that have it" "$sub has no '--json': doctor, map, status, report, list, replay and bench" $sub --json
 done
 wrong '--json before the command' "'--json' comes after the command: doctor, map," --json
