@@ -95,7 +95,7 @@ class Abi(tap.Case):
             name = f"hetmem_{c_name(struct.__name__)}"
             body = re.search(rf"struct {name} \{{(.*?)\n\}};", text, re.DOTALL)
             self.assertTrue(body, name)
-            members = re.findall(r"(\w+)(?:\[\w+\])?;", body[1])
+            members = re.findall(r"(\w+)(?:\[\w+\]|\)\([^;]*\))?;", body[1])
             self.assertEqual(members, [field[0] for field in struct._fields_], name)
 
     def test_constants(self):

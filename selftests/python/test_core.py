@@ -12,6 +12,7 @@ import os
 import pickle
 import random
 import re
+import subprocess
 import sys
 import tempfile
 import threading
@@ -680,6 +681,37 @@ class Resources(tap.Case):
 
 class Reports(tap.Case):
     """What a program can ask, and what it is told."""
+
+    def test_reclaim(self):
+        idle = """
+import hetmem, os, sys
+library = hetmem.Library("soft")
+pool = library.resource("pool(vmm)")
+pool.alloc(32 << 20).free()
+print("ready", flush=True)
+while not sys.stdin.closed and not os.read(0, 1):
+    pass
+"""
+        env = dict(os.environ, HETMEM_AGENT="off")
+        other = subprocess.Popen(
+            [sys.executable, "-c", idle],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.assertEqual(other.stdout.readline(), "ready\n")
+        # time: only an agent that does not answer takes it
+        given = hetmem.reclaim(timeout=60)
+        self.assertGreaterEqual(given.given[other.pid], 30 * MIB)
+        self.assertNotIn(other.pid, given.silent)
+        self.assertGreaterEqual(given.bytes, given.given[other.pid])
+        other.communicate("x")
+        self.assertEqual(other.returncode, 0)
+        with self.assertRaises(hetmem.HetmemError):
+            hetmem.reclaim(device=99)
+        with self.assertRaises(ValueError):
+            hetmem.reclaim(-1)
 
     def test_memory_info(self):
         with hetmem.Library("soft") as library:

@@ -206,6 +206,35 @@ class MemoryInfo(ctypes.Structure):
     ]
 
 
+# As an int it is -2.
+RECLAIM_ALL = (1 << 64) - 2
+
+
+class Reclaimed(ctypes.Structure):
+    _fields_ = [
+        ("size", SIZE),
+        ("bytes", U64),
+        ("asked", UINT),
+        ("silent", UINT),
+        ("pid", INT),
+        ("reserved", UINT),
+    ]
+
+
+RECLAIMED_FN = ctypes.CFUNCTYPE(None, P, ctypes.POINTER(Reclaimed))
+
+
+class Reclaim(ctypes.Structure):
+    _fields_ = [
+        ("size", SIZE),
+        ("device", INT),
+        ("timeout_ms", UINT),
+        ("bytes", U64),
+        ("each", RECLAIMED_FN),
+        ("arg", P),
+    ]
+
+
 STRUCTS: tuple[type[ctypes.Structure], ...] = (
     Params,
     AllocParams,
@@ -222,6 +251,8 @@ STRUCTS: tuple[type[ctypes.Structure], ...] = (
     Run,
     MemoryFigure,
     MemoryInfo,
+    Reclaimed,
+    Reclaim,
 )
 
 REMAP_FN = ctypes.CFUNCTYPE(None, ctypes.POINTER(Remap), P)
@@ -270,6 +301,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_kept_import": (INT, P, P, INT, TEXT, P, P),
     "hetmem_kept_drop": (INT, P, TEXT),
     "hetmem_kept_next": (INT, P, U64, P),
+    "hetmem_reclaim": (INT, P, P, P),
     "hetmem_spill": (INT, P, P),
     "hetmem_fetch": (INT, P, P),
     "hetmem_spill_async": (INT, P, P),

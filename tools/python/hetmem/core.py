@@ -192,6 +192,18 @@ class Pressure:
     at: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Reclaimed:
+    """What other processes gave back: @bytes in all. @given: by PID.
+
+    @silent: PIDs of processes that did not answer in time.
+    """
+
+    bytes: int
+    given: dict[int, int]
+    silent: list[int]
+
+
 class _Single:
     """An object of the library. A copy would release it a second time."""
 
@@ -942,6 +954,40 @@ class Library(_Single):
             pressures=int(info.pressures),
         )
 
+    def reclaim(
+        self, size: int = 0, device: int | None = None, timeout: float = 3.0
+    ) -> Reclaimed:
+        """Asks other processes of this user to give back free memory of their pools.
+
+        @size: bytes that are wanted; 0: all
+        @device: -1: memory of the host, None: of all devices and of the host
+        @timeout: in seconds, at most 600
+        """
+        given: dict[int, int] = {}
+        silent: list[int] = []
+
+        @_abi.RECLAIMED_FN
+        def each(_: object, process: Any) -> None:
+            one = process.contents
+            given[one.pid] = int(one.bytes)
+            if one.silent:
+                silent.append(one.pid)
+
+        params = _abi.Reclaim(
+            size=ctypes.sizeof(_abi.Reclaim),
+            device=_abi.RECLAIM_ALL if device is None else integer(device),
+            timeout_ms=max(1, round(timeout * 1000)),
+            bytes=word(size),
+            each=each,
+        )
+        made = _abi.Reclaimed(size=ctypes.sizeof(_abi.Reclaimed))
+        check(
+            self._lib.hetmem_reclaim(
+                self.pointer, ctypes.byref(params), ctypes.byref(made)
+            )
+        )
+        return Reclaimed(int(made.bytes), given, silent)
+
     def features(self) -> list[Feature]:
         """What this machine can do, each with its reason."""
         found: list[Feature] = []
@@ -1030,6 +1076,14 @@ def memory_info(device: int = 0, reserve: int | None = None) -> MemoryInfo:
     """Reports how much memory @device has left; -1: the host. The least of several
     figures, less a reserve, is usable. See Library.memory_info()."""
     return default().memory_info(device, reserve)
+
+
+def reclaim(
+    size: int = 0, device: int | None = None, timeout: float = 3.0
+) -> Reclaimed:
+    """Asks other processes of this user to give back free memory of their pools.
+    See Library.reclaim()."""
+    return default().reclaim(size, device, timeout)
 
 
 @contextlib.contextmanager
