@@ -183,12 +183,23 @@ struct hetmem_alloc_params {
  *
  * A sparse block is for pools over vmm() without export= and comm=on, and has no @reserve,
  * @private_pool, @tag or other flag. @align is at most a granule.
+ *
+ * A ring is mapped twice in a row: byte i of the block is also byte i + @bytes, so a range that
+ * wraps around needs no second copy. It has no @reserve, @private_pool, @tag or other flag, and
+ * @align is at most a granule. @bytes is a multiple of the granularity of
+ * hetmem_device_props(), over host memory of a page. hetmem_free() takes @bytes, and ends both
+ * addresses. A ring is for pools over vmm() without export= and comm=on, and over host(),
+ * pinned() and registered(). The memory counts once. Two addresses of one byte are not coherent
+ * within a kernel, nor between kernels that run at the same time; hetmem_alias() has the rules.
+ * A ring keeps its size and its memory: a sleep leaves it as it is. A forked child shares a ring
+ * of host() and pinned() with its parent; registered() memory is not in a child.
  */
 #define HETMEM_ALLOC_MOVABLE	(1U << 0)	/* may be spilled, see <hetmem/move.h> */
 #define HETMEM_ALLOC_KEEP	(1U << 1)	/* is never spilled, also with movable= */
 #define HETMEM_ALLOC_WHOLE	(1U << 2)	/* shares no handle with another block */
 #define HETMEM_ALLOC_SCRATCH	(1U << 3)	/* a sleep need not keep the contents */
 #define HETMEM_ALLOC_SPARSE	(1U << 4)	/* addresses only, see hetmem_commit() */
+#define HETMEM_ALLOC_RING	(1U << 5)	/* is mapped twice in a row */
 
 /*
  * hetmem_alloc() with options. For a private pool @stream may be captured, with or
@@ -198,9 +209,10 @@ struct hetmem_alloc_params {
  * -E2BIG: a member of a later version is set;
  * -ENOENT: the private pool is not retained;
  * -ENOSPC: there are 65,535 pairs of private pool and stream, or 63 tags;
- * -EOPNOTSUPP: @private_pool: not a pool; @reserve, @tag, sparse: a pool over other memory;
+ * -EOPNOTSUPP: @private_pool: not a pool; @reserve, @tag, sparse, ring: a pool over other
+ *	memory;
  * -EBUSY: the pool is asleep, or the blocks of @tag are; @reserve is not 0 or the block is
- *	sparse, and @stream is being captured; the first block of a tag, between hetmem_capture_begin() and end;
+ *	sparse or a ring, and @stream is being captured; the first block of a tag, between hetmem_capture_begin() and end;
  * -EDEADLK: the first block of a tag, in a function of hetmem_on_remap();
  * -ENOMEM, -EOWNERDEAD.
  */

@@ -471,7 +471,7 @@ static int check_params(const struct hetmem_alloc_params *params, void **ptr)
 	if (hm_has_more(params, sizeof(*params), params->size))
 		return hm_error(-E2BIG, "alloc_with: params has members that this library does not know");
 	if (params->flags & ~(HETMEM_ALLOC_MOVABLE | HETMEM_ALLOC_KEEP | HETMEM_ALLOC_WHOLE |
-			       HETMEM_ALLOC_SCRATCH | HETMEM_ALLOC_SPARSE))
+			       HETMEM_ALLOC_SCRATCH | HETMEM_ALLOC_SPARSE | HETMEM_ALLOC_RING))
 		return hm_error(-EINVAL, "alloc_with: flags %#x are not HETMEM_ALLOC_*",
 				params->flags);
 	if (params->flags & HETMEM_ALLOC_WHOLE && !params->private_pool)
@@ -480,10 +480,13 @@ static int check_params(const struct hetmem_alloc_params *params, void **ptr)
 		return hm_error(-EINVAL, "alloc_with: a block is movable or kept");
 	if (params->flags & HETMEM_ALLOC_MOVABLE && params->private_pool)
 		return hm_error(-EINVAL, "alloc_with: a private pool's blocks do not move");
-	if (params->flags & HETMEM_ALLOC_SPARSE &&
+	if (params->flags & (HETMEM_ALLOC_SPARSE | HETMEM_ALLOC_RING) &&
 	    (params->reserve || params->private_pool || !params->bytes || tag_of(params) ||
-	     params->flags != HETMEM_ALLOC_SPARSE))
-		return hm_error(-EINVAL, "alloc_with: a sparse block has bytes, and no reserve, private_pool, tag or other flags");
+	     params->flags & (params->flags - 1)))
+		return hm_error(-EINVAL, "alloc_with: %s has bytes, and no reserve, private_pool, tag or other flags",
+				params->flags & HETMEM_ALLOC_RING ? "a ring" : "a sparse block");
+	if (params->flags & HETMEM_ALLOC_RING && params->bytes > PTRDIFF_MAX / 2)
+		return hm_error(-ENOMEM, "alloc_with: more than there can be");
 	if (params->placement > HETMEM_PLACEMENT_STREAMING)
 		return hm_error(-EINVAL, "alloc_with: there is no placement %u",
 				params->placement);
@@ -527,6 +530,8 @@ int hetmem_alloc_with(struct hetmem_resource *res,
 		arg.reserve = params->bytes;
 		arg.size = 0;
 	}
+	if (params->flags & HETMEM_ALLOC_RING)
+		arg.reserve = 2 * params->bytes;
 	err = hm_resource_ctl(res, "alloc_with", HM_CTL_ALLOC_WITH, &arg);
 	if (!err)
 		*ptr = arg.ptr;

@@ -441,7 +441,7 @@ static int reserve_attempt(struct pool *p, struct pool_stream *s, void *arg)
 	if (p->asleep)
 		return hm_pool_asleep();
 	if (s->graph)
-		return hm_error(-EBUSY, "alloc_with: what a capture has does not grow");
+		return hm_error(-EBUSY, "alloc_with: a capture has no block that grows, and no ring");
 	err = reserve_block(p, s, r, &b);
 	if (err)
 		return err;

@@ -19,12 +19,14 @@
 /**
  * struct region - memory of the provider
  * @pinned: never given back
+ * @ring: @bytes are mapped twice in a row; it is one block, and goes back when that is freed
  * @failed: the trim in which the provider did not take it
  */
 struct region {
 	uint64_t addr;
 	uint64_t bytes;
 	bool pinned;
+	bool ring;
 	unsigned int failed;
 };
 
@@ -73,11 +75,13 @@ static uint64_t region_bytes(const struct pool *p, uint64_t bytes)
 /* Without the lock. */
 static int call_free(struct pool *p, const struct region *r)
 {
+	if (r->ring)
+		return hm_provider_free_ring(p->provider, (void *)(uintptr_t)r->addr, r->bytes);
 	return hm_provider_free_region(p->provider, (void *)(uintptr_t)r->addr, r->bytes,
 				       HETMEM_STREAM_HOST);
 }
 
-static int get_region(struct pool *p, struct pool_stream *s, uint64_t bytes,
+static int get_region(struct pool *p, struct pool_stream *s, uint64_t bytes, bool ring,
 		      struct region *r)
 {
 	CUcontext before;
@@ -95,14 +99,15 @@ static int get_region(struct pool *p, struct pool_stream *s, uint64_t bytes,
 	p->calls++;
 	p->busy += bytes;
 	pthread_mutex_unlock(&p->lock);
-	err = hm_provider_alloc_region(p->provider, bytes, here, &ptr);
+	err = ring ? hm_provider_alloc_ring(p->provider, bytes, &ptr) :
+		hm_provider_alloc_region(p->provider, bytes, here, &ptr);
 	hm_stream_leave(&p->order, &s->s, before);
 	pthread_mutex_lock(&p->lock);
 	p->busy -= bytes;
 	if (err)
 		return err;
 	hm_pool_hold(p, bytes);
-	*r = (struct region){ .addr = (uintptr_t)ptr, .bytes = bytes };
+	*r = (struct region){ .addr = (uintptr_t)ptr, .bytes = bytes, .ring = ring };
 	return 0;
 }
 
@@ -176,16 +181,16 @@ static int regions_grow(struct pool *p, struct pool_stream *s,
 	struct region r;
 	int err;
 
-	err = get_region(p, s, region_bytes(p, bytes), &r);
+	err = get_region(p, s, region_bytes(p, bytes), false, &r);
 	bytes = round_up(bytes, p->provider->granularity);
 	if (err == -ENOMEM || err == HM_UNDER_PRESSURE)
-		err = get_region(p, s, bytes, &r);
+		err = get_region(p, s, bytes, false, &r);
 	/*
 	 * Free regions that do not fit may be all that is in the way. Giving
 	 * one back can wait for the device: rather an order between streams.
 	 */
 	if (err == -ENOMEM && order && regions_trim(p, 0))
-		err = get_region(p, s, bytes, &r);
+		err = get_region(p, s, bytes, false, &r);
 	if (err)
 		return err;
 	err = regions_make_room(regions_of(p));
@@ -196,15 +201,15 @@ static int regions_grow(struct pool *p, struct pool_stream *s,
 	return err;
 }
 
-static int regions_grow_whole(struct pool *p, struct pool_stream *s, uint64_t units,
-			      struct block **b)
+/* A block that is a region of its own. */
+static int grow_alone(struct pool *p, struct pool_stream *s, uint64_t bytes, bool ring,
+		      struct block **b)
 {
-	const uint64_t bytes = units << UNIT_SHIFT;
 	struct region r;
-	int err = get_region(p, s, bytes, &r);
+	int err = get_region(p, s, bytes, ring, &r);
 
 	if (err == -ENOMEM && regions_trim(p, 0))
-		err = get_region(p, s, bytes, &r);
+		err = get_region(p, s, bytes, ring, &r);
 	if (err)
 		return err;
 	err = regions_make_room(regions_of(p));
@@ -212,7 +217,15 @@ static int regions_grow_whole(struct pool *p, struct pool_stream *s, uint64_t un
 		err = add_region(p, &r, 1, s, b);
 	if (err)
 		hm_retry_once(put_region(p, &r));
-	else
+	return err;
+}
+
+static int regions_grow_whole(struct pool *p, struct pool_stream *s, uint64_t units,
+			      struct block **b)
+{
+	int err = grow_alone(p, s, units << UNIT_SHIFT, false, b);
+
+	if (!err)
 		__atomic_store_n(&(*b)->flags, (*b)->flags | BLOCK_WHOLE, __ATOMIC_RELEASE);
 	return err;
 }
@@ -342,6 +355,29 @@ static int regions_pin(struct pool *p, struct block *b)
 	return 0;
 }
 
+static int reserve_ring(struct pool *p, struct pool_stream *s, const struct hm_ctl_alloc *arg,
+			struct block **b)
+{
+	int err;
+
+	if (!p->provider->ops->ring)
+		return hm_error(-EOPNOTSUPP, "alloc_with: this memory of %s is mapped once: take a ring from a pool over vmm(), host(), pinned() or registered()",
+				p->provider->ops->name);
+	if (arg->size % p->provider->granularity || arg->align > p->provider->granularity)
+		return hm_error(-EINVAL, "alloc_with: a ring has a multiple of %zu bytes, and this alignment at most",
+				p->provider->granularity);
+	err = grow_alone(p, s, arg->size, true, b);
+	if (!err)
+		set_reserve(*b, true);
+	return err;
+}
+
+/* Whether the block @b, which is a BLOCK_RESERVE, is a ring: what is reserved comes after it. */
+static bool is_ring(const struct block *b)
+{
+	return !b->next;
+}
+
 /*
  * A reserved block is two: the block, and the BUSY rest of what was reserved. Memory that
  * costs nothing before it is touched can be reserved so.
@@ -354,6 +390,8 @@ static int regions_reserve(struct pool *p, struct pool_stream *s,
 	int err;
 
 	(void)order;
+	if (arg->flags & HETMEM_ALLOC_RING)
+		return reserve_ring(p, s, arg, out);
 	if (!(p->provider->caps & HM_PROVIDER_LAZY))
 		return -EOPNOTSUPP;
 	b = hm_pool_find_now(p, s, 1, all + units_of(arg->align) - 1, &err);
@@ -378,11 +416,32 @@ static void regions_unreserve(struct pool *p, struct block *b)
 {
 	struct block *rest = block_at(p, b->next);
 
+	if (is_ring(b))
+		return;
 	set_reserve(b, false);
 	set_reserve(rest, false);
 	rest->stream = b->stream;
 	rest->pos = b->pos;
 	hm_block_release(p, rest);
+}
+
+/* A ring that was freed is no memory for other blocks. After an error destroy gives it back. */
+static bool regions_drop(struct pool *p, struct block *b)
+{
+	struct region_list *l = regions_of(p);
+	struct region *r = find_region(l, b->addr), one = *r;
+
+	if (!hm_block_done(p, b))
+		return false;
+	hm_block_delete(p, b);
+	if (r->pinned)
+		return true;
+	*r = l->regions[--l->nr];
+	l->out++;
+	if (hm_retry_once(put_region(p, &one)))
+		l->regions[l->nr++] = one;
+	l->out--;
+	return true;
 }
 
 static int in_use(void)
@@ -457,6 +516,8 @@ static int regions_enlarge(struct pool *p, struct pool_stream *s, struct block *
 	uint64_t missing;
 	int err = 0;
 
+	if (b->flags & BLOCK_RESERVE && is_ring(b))
+		return hm_error(-EOPNOTSUPP, "grow: a ring keeps its size");
 	if (b->flags & BLOCK_RESERVE)
 		return enlarge_reserved(p, b, units);
 	last = find_behind(p, s, b, units, order, &missing, &err);
@@ -524,6 +585,7 @@ static const struct source regions_source = {
 	.enlarge = regions_enlarge,
 	.reserve = regions_reserve,
 	.unreserve = regions_unreserve,
+	.drop = regions_drop,
 };
 
 int hm_pool_create(struct hm_provider *provider,

@@ -54,7 +54,7 @@
  * @part: bytes of the next part of @b in [*@from, @to) that has memory, from the new *@from on;
  *	0: there is none. NULL: all of a block has.
  * @reserve: puts into @b a BUSY block that @s may use, as @arg says: at a multiple of
- *	@arg->align, with addresses for @arg->reserve bytes; @order as in @grow.
+ *	@arg->align, with addresses for @arg->reserve bytes, or a ring; @order as in @grow.
  * @unreserve: releases the addresses after a BLOCK_RESERVE that is freed, and has its tag. It
  *	is one no longer, unless it has addresses without memory in it.
  * @sparse: puts into @b a BUSY block of addresses for @bytes, see vmm/sparse.c

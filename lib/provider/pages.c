@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "driver/hetmem.h"
 #include "platform/platform.h"
@@ -60,6 +61,40 @@ void *hm_pages_map(size_t size, size_t page_size)
 	if (align == HM_HUGE_SIZE)
 		madvise((void *)start, size, MADV_HUGEPAGE);
 	return (void *)start;
+}
+
+/* Maps @fd twice, at addresses that the process has already. */
+static bool map_twice(char *p, size_t size, int fd)
+{
+	int i;
+
+	for (i = 0; i < 2; i++)
+		if (mmap(p + i * size, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+			 0) == MAP_FAILED)
+			return false;
+	return true;
+}
+
+void *hm_pages_map_ring(size_t size)
+{
+	int fd = memfd_create("hetmem ring", MFD_CLOEXEC), err;
+	void *p = MAP_FAILED;
+
+	if (fd < 0)
+		return NULL;
+	if (!ftruncate(fd, size))
+		p = mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+			 0);
+	if (p != MAP_FAILED && !map_twice(p, size, fd)) {
+		err = errno;
+		munmap(p, 2 * size);
+		errno = err;
+		p = MAP_FAILED;
+	}
+	err = errno;
+	close(fd);
+	errno = err;
+	return p == MAP_FAILED ? NULL : p;
 }
 
 /* Nearer is better, and elsewhere is better than nothing. */

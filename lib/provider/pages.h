@@ -14,6 +14,12 @@
  */
 void *hm_pages_map(size_t size, size_t page_size);
 
+/*
+ * Maps @size bytes, whole pages, twice in a row. A forked child shares them. NULL: likewise.
+ * munmap() of both takes twice @size.
+ */
+void *hm_pages_map_ring(size_t size);
+
 /* Pages that are touched from now on come from @node if it has any. */
 void hm_pages_prefer(void *ptr, size_t size, int node);
 

@@ -26,44 +26,45 @@ struct pinned {
 	bool keep_from_child;
 };
 
-/* Anonymous pages as @p wants them, or NULL and the error. Not there yet. */
-static void *map_pages(const struct pinned *p, size_t size, int *err)
+/* Pages as @p wants them, or NULL and the error. Not there yet. @ring: twice in a row. */
+static void *map_pages(const struct pinned *p, size_t size, bool ring, int *err)
 {
 	const char *name = p->provider.ops->name;
-	void *pages = hm_pages_map(size, p->provider.hm->page_size);
+	const size_t mapped = ring ? 2 * size : size;
+	void *pages = ring ? hm_pages_map_ring(size) :
+		hm_pages_map(size, p->provider.hm->page_size);
 
 	*err = 0;
 	if (!pages)
 		*err = hm_error(-ENOMEM, "%s: mmap of %zu bytes: %s", name,
 				size, strerror(errno));
-	else if (p->keep_from_child && madvise(pages, size, MADV_DONTFORK))
+	else if (p->keep_from_child && madvise(pages, mapped, MADV_DONTFORK))
 		*err = hm_error(errno == ENOMEM ? -ENOMEM : -EIO,
 				"%s: MADV_DONTFORK of %zu bytes: %s", name,
 				size, strerror(errno));
 	else
 		hm_pages_prefer(pages, size, p->node);
 	if (*err && pages) {
-		munmap(pages, size);
+		munmap(pages, mapped);
 		pages = NULL;
 	}
 	return pages;
 }
 
-static int pinned_alloc(struct hm_provider *self, size_t size,
-			hetmem_stream stream, void **ptr)
+static int pin_pages(struct hm_provider *self, size_t size, bool ring, void **ptr)
 {
 	const struct hm_driver *d = &self->hm->driver;
+	const size_t mapped = ring ? 2 * size : size;
 	struct pinned *p = (struct pinned *)self;
 	struct hm_context saved;
 	CUresult res;
 	void *pages;
 	int err;
 
-	(void)stream;
 	err = hm_check_owner(self->hm);
 	if (err)
 		return err;
-	pages = map_pages(p, size, &err);
+	pages = map_pages(p, size, ring, &err);
 	if (!pages)
 		return err;
 	err = hm_pages_populate(pages, size, self->hm->page_size, p->threads,
@@ -76,7 +77,7 @@ static int pinned_alloc(struct hm_provider *self, size_t size,
 	err = hm_provider_enter(self, &saved);
 	if (err)
 		goto unmap;
-	res = d->cuMemHostRegister(pages, size, CU_MEMHOSTREGISTER_PORTABLE |
+	res = d->cuMemHostRegister(pages, mapped, CU_MEMHOSTREGISTER_PORTABLE |
 				   CU_MEMHOSTREGISTER_DEVICEMAP);
 	hm_context_leave(self->hm, &saved);
 	if (res) {
@@ -87,8 +88,20 @@ static int pinned_alloc(struct hm_provider *self, size_t size,
 	return 0;
 
 unmap:
-	munmap(pages, size);
+	munmap(pages, mapped);
 	return err;
+}
+
+static int pinned_alloc(struct hm_provider *self, size_t size,
+			hetmem_stream stream, void **ptr)
+{
+	(void)stream;
+	return pin_pages(self, size, false, ptr);
+}
+
+static int pinned_ring(struct hm_provider *self, size_t size, void **ptr)
+{
+	return pin_pages(self, size, true, ptr);
 }
 
 static int pinned_free(struct hm_provider *self, void *ptr, size_t size,
@@ -115,6 +128,7 @@ static const struct hm_provider_ops pinned_ops = {
 	.name = "pinned",
 	.alloc = pinned_alloc,
 	.free = pinned_free,
+	.ring = pinned_ring,
 	.destroy = hm_provider_free,
 };
 
@@ -122,6 +136,7 @@ static const struct hm_provider_ops registered_ops = {
 	.name = "registered",
 	.alloc = pinned_alloc,
 	.free = pinned_free,
+	.ring = pinned_ring,
 	.destroy = hm_provider_free,
 };
 

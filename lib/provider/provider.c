@@ -67,6 +67,30 @@ int hm_provider_free_region(struct hm_provider *self, void *ptr, size_t size,
 	return err;
 }
 
+int hm_provider_alloc_ring(struct hm_provider *self, size_t size, void **ptr)
+{
+	int err = hm_gate_enter(self, size);
+
+	if (err)
+		return err;
+	err = self->ops->ring(self, size, ptr);
+	hm_gate_entered(self, size, err);
+	if (err)
+		return err;
+	err = hm_gate_verify(self);
+	return err && !hm_provider_free_ring(self, *ptr, size) ? err : 0;
+}
+
+int hm_provider_free_ring(struct hm_provider *self, void *ptr, size_t size)
+{
+	int err;
+
+	hm_gate_leave(self, size);
+	err = self->ops->free(self, ptr, 2 * size, HETMEM_STREAM_HOST);
+	hm_gate_left(self, size, err ? size : 0);
+	return err;
+}
+
 int hm_provider_create_handle(struct hm_provider *self, size_t size, bool rdma,
 			      uint64_t *handle)
 {

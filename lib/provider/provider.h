@@ -38,6 +38,8 @@ struct hm_gate;
  * @alloc: @size bytes, a multiple of the granularity, aligned to 512; only a
  *	STREAMED provider looks at @stream
  * @free: a region, whole; all uses are complete (STREAMED: ordered)
+ * @ring: @size bytes, a multiple of the granularity, mapped twice in a row; @free gets twice
+ *	@size then. May be NULL
  * @held: bytes that the driver holds for it now and held at most; NULL, and
  *	false: nothing but what is allocated
  * @trim: gives back what it holds beyond that, until @keep bytes in all are left
@@ -63,6 +65,7 @@ struct hm_provider_ops {
 		     hetmem_stream stream, void **ptr);
 	int (*free)(struct hm_provider *self, void *ptr, size_t size,
 		    hetmem_stream stream);
+	int (*ring)(struct hm_provider *self, size_t size, void **ptr);
 	bool (*held)(struct hm_provider *self, uint64_t *now, uint64_t *most);
 	void (*trim)(struct hm_provider *self, size_t keep);
 	int (*reserve)(struct hm_provider *self, size_t size, size_t align,
@@ -144,6 +147,8 @@ int hm_provider_alloc_region(struct hm_provider *self, size_t size, hetmem_strea
 			     void **ptr);
 int hm_provider_free_region(struct hm_provider *self, void *ptr, size_t size,
 			    hetmem_stream stream);
+int hm_provider_alloc_ring(struct hm_provider *self, size_t size, void **ptr);
+int hm_provider_free_ring(struct hm_provider *self, void *ptr, size_t size);
 int hm_provider_create_handle(struct hm_provider *self, size_t size, bool rdma,
 			      uint64_t *handle);
 int hm_provider_release_handle(struct hm_provider *self, uint64_t handle, size_t size);

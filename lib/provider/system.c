@@ -338,6 +338,23 @@ static int host_alloc(struct hm_provider *self, size_t size,
 	return 0;
 }
 
+/* What a memfd lacks faults later: its pages are made now. */
+static int host_ring(struct hm_provider *self, size_t size, void **ptr)
+{
+	void *pages = hm_pages_map_ring(size);
+	int err;
+
+	if (!pages)
+		return hm_error(-ENOMEM, "host: a ring of %zu bytes: %s", size, strerror(errno));
+	err = hm_pages_populate(pages, size, self->hm->page_size, self->populate, self->slow_ns);
+	if (err) {
+		munmap(pages, 2 * size);
+		return hm_error(err, "host: no pages for %zu bytes", size);
+	}
+	*ptr = pages;
+	return 0;
+}
+
 static int host_free(struct hm_provider *self, void *ptr, size_t size,
 		     hetmem_stream stream)
 {
@@ -360,6 +377,7 @@ static const struct hm_provider_ops host_ops = {
 	.name = "host",
 	.alloc = host_alloc,
 	.free = host_free,
+	.ring = host_ring,
 	.destroy = hm_provider_free,
 };
 

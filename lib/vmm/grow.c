@@ -23,6 +23,7 @@
 
 #include "core/nvtx.h"
 #include "vmm/grow.h"
+#include "vmm/ring.h"
 #include "vmm/sparse.h"
 #include "vmm/spill.h"
 
@@ -1177,9 +1178,23 @@ static int reserve_by_plan(struct pool *p, struct pool_stream *s,
 	return carry_out(p, &plan, NULL, b);
 }
 
+/* Without success @b is free memory. */
+static int map_ring(struct pool *p, struct pool_stream *s, struct block *b)
+{
+	int err = hm_ring_map(p, b);
+
+	if (!err)
+		return 0;
+	b->stream = s->s.index;
+	b->pos = stream_point(s);
+	hm_block_release(p, b);
+	return err;
+}
+
 int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_alloc *arg,
 		   bool order, struct block **out)
 {
+	const bool ring = arg->flags & HETMEM_ALLOC_RING;
 	struct vmm *v = vmm_of(p);
 	uint64_t units = units_of(arg->size);
 	uint32_t all = pages_for_units(v, units_of(arg->reserve));
@@ -1187,6 +1202,9 @@ int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_al
 	struct block *b;
 	int err;
 
+	err = ring ? hm_ring_check(p, arg) : 0;
+	if (err)
+		return err;
 	hm_vmm_prepare(p, s, order);
 	err = plan_addresses(p, VMM_ROOM, all, &page);
 	if (err)
@@ -1195,6 +1213,8 @@ int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_al
 	err = reserve_by_plan(p, s, units, page, order, &b);
 	if (err == -EAGAIN && order)
 		err = reserve_by_plan(p, s, units, page, false, &b);
+	if (!err && ring)
+		err = map_ring(p, s, b);
 	if (err) {
 		hm_vmm_set_apart(v, page + pages, all - pages, false);
 		return err;
@@ -1210,7 +1230,7 @@ void hm_vmm_unreserve(struct pool *p, struct block *b)
 	const uint32_t page = page_of(v, block_end(b) - 1) + 1;
 
 	/* Only the last block of a run has room: what is set aside behind another is in its neighbour. */
-	if (block_is_sparse(b))
+	if (block_is_sparse(b) || hm_is_ring(v, b))
 		return;
 	if (!b->next)
 		hm_vmm_set_apart(v, page, hm_vmm_apart(v, page), false);
@@ -1325,6 +1345,8 @@ int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 
 	if (block_is_sparse(b))
 		return hm_error(-EOPNOTSUPP, "grow: a sparse block has the addresses that it was allocated with");
+	if (hm_is_ring(vmm_of(p), b))
+		return hm_error(-EOPNOTSUPP, "grow: a ring keeps its size");
 	hm_vmm_prepare(p, s, order);
 	err = enlarge_by_plan(p, s, b, units, order);
 	return err == -EAGAIN && order ?

@@ -13,6 +13,7 @@
 #include "vmm/grow.h"
 #include "vmm/park.h"
 #include "vmm/park_file.h"
+#include "vmm/ring.h"
 #include "vmm/sparse.h"
 #include "vmm/spill.h"
 #include "vmm/vmm.h"
@@ -173,6 +174,14 @@ static void remove_alias(struct vmm *v, uint32_t m)
 	else
 		v->last = a->prev;
 	v->nr_aliases--;
+}
+
+void hm_vmm_set_alias(struct vmm *v, uint32_t m, bool alias)
+{
+	if (alias)
+		add_alias(v, m);
+	else
+		remove_alias(v, m);
 }
 
 /*

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "vmm/ring.h"
 #include "vmm/sharers.h"
 #include "vmm/sparse.h"
 
@@ -84,6 +85,8 @@ bool hm_vmm_drop(struct pool *p, struct block *b)
 
 	if (block_is_sparse(b))
 		return hm_sparse_drop(p, b);
+	if (hm_is_ring(v, b))
+		return hm_ring_drop(p, b);
 	if (b->flags & BLOCK_SPILLED)
 		return hm_sharers_drop(p, b);
 	if (b->flags & BLOCK_RESERVE)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "vmm/grow.h"
+#include "vmm/ring.h"
 #include "vmm/spill.h"
 
 /**
@@ -234,6 +235,8 @@ static int shrink_inside(struct pool *p, struct pool_stream *s, struct block *b,
 int hm_vmm_shrink(struct pool *p, struct pool_stream *s, struct block *b, uint64_t from,
 		  uint64_t to, uint64_t pos)
 {
+	if (hm_is_ring(vmm_of(p), b))
+		return hm_error(-EOPNOTSUPP, "shrink: a ring keeps its size");
 	if (b->flags & BLOCK_SPILLED || (b->flags & BLOCK_MOVABLE && hm_movable_moves(p, b)))
 		return hm_error(-EBUSY, "shrink: the block is spilled, or moves");
 	if (to < block_bytes(b))

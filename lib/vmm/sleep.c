@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 
+#include "vmm/ring.h"
 #include "vmm/spill.h"
 
 int hm_vmm_pin(struct pool *p, struct block *b)
@@ -15,6 +16,8 @@ int hm_vmm_pin(struct pool *p, struct block *b)
 
 	if (block_is_sparse(b))
 		return hm_error(-EOPNOTSUPP, "pin_comm: memory of a sparse block comes and goes");
+	if (hm_is_ring(v, b))
+		return hm_error(-EOPNOTSUPP, "pin_comm: the memory of a ring has two addresses");
 	if (b->flags & BLOCK_SPILLED || (b->flags & BLOCK_MOVABLE && hm_movable_moves(p, b)))
 		return hm_error(-EBUSY, "pin_comm: the block is on the host or moves: hetmem_fetch()");
 	while (page < end) {
@@ -22,6 +25,7 @@ int hm_vmm_pin(struct pool *p, struct block *b)
 		struct handle *h = handle_at(v, m->handle);
 
 		h->flags |= HANDLE_PINNED;
+		h->flags &= ~HANDLE_LENT;
 		page = hm_vmm_find_apart(v, m->page + h->pages, end, false);
 	}
 	if (b->flags & BLOCK_MOVABLE)

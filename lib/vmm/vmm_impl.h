@@ -30,6 +30,8 @@
 #define HANDLE_TORN	128	/* a move could not map it: it has memory and addresses */
 #define HANDLE_MOVES	256	/* its contents are being copied */
 #define HANDLE_CHOSEN	512	/* a parked unit that a commit takes: nobody else does */
+#define HANDLE_RING	1024	/* of a ring: mapped again after it */
+#define HANDLE_LENT	2048	/* pinned as long as it has other addresses, no longer */
 
 /**
  * struct handle - memory
@@ -42,7 +44,7 @@
  * @aliases: list of its aliases
  * @front: 0, or the list of handles that end runs that it is in, zone + 1;
  *	@front_next, @front_prev: in it
- * @seen, @priority: see movable.c
+ * @seen, @priority: see movable.c; @others: addresses that it has beside, see ring.c
  */
 struct handle {
 	uint64_t handle;
@@ -54,7 +56,7 @@ struct handle {
 	union { uint32_t stamp, host; };
 	uint32_t aliases;
 	uint32_t front, front_next, front_prev;
-	uint32_t seen;
+	uint32_t seen, others;
 	int priority;
 };
 
@@ -112,8 +114,7 @@ struct vmm {
 	uint64_t *apart;
 	uint32_t cursor[NR_PLACES];
 	uint32_t first, last, nr_aliases, nr_half;
-	uint32_t fronts[NR_ZONES];
-	uint32_t nr_fronts[NR_ZONES];
+	uint32_t fronts[NR_ZONES], nr_fronts[NR_ZONES];
 	unsigned int join_next, collect_next, ask_next;
 	struct block collect_below;
 	bool more;

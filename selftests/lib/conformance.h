@@ -115,6 +115,7 @@ static const struct {
 	{ "fork", test_fork },
 	{ "trim", test_trim },
 	{ "sparse blocks", test_sparse },
+	{ "rings", test_ring },
 	{ "destroy with live blocks", test_destroy },
 };
 

@@ -578,6 +578,45 @@ static void test_sparse(void)
 	same(stats.live, before.live);
 }
 
+/* A ring is one memory at two addresses, requested and held once. Others refuse, with a reason. */
+static void test_ring(void)
+{
+	static const char *const have[] = {
+		"pool(vmm)", "pool(vmm,streams=retired)", "pool(host,max=48M)", "pool(pinned,max=48M)",
+		"pool(registered,max=48M)", "pool(custom(name=mapped))", "stats(pool(vmm))",
+	};
+	const struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = 4 * MB, .flags = HETMEM_ALLOC_RING,
+		.stream = stream_of(0),
+	};
+	struct hetmem_resource_stats before = { .size = sizeof(before) }, stats = before;
+	bool must = false;
+	char *p = NULL;
+	size_t i;
+	int err;
+
+	for (i = 0; i < sizeof(have) / sizeof(*have); i++)
+		must |= !strcmp(row->spec, have[i]);
+	same(hetmem_resource_stats(res, &before), 0);
+	err = hetmem_alloc_with(res, &params, (void **)&p);
+	if (err) {
+		same(err, -EOPNOTSUPP);
+		expect(!p && !must && hetmem_last_error()[0]);
+		return;
+	}
+	same(hetmem_resource_stats(res, &stats), 0);
+	same(stats.requested, before.requested + params.bytes);
+	fill(p, 4 * MB, 1, stream_of(0));
+	fill(p + 2 * MB, 4 * MB, 2, stream_of(0));
+	expect(holds(p, 2 * MB, 2, stream_of(0)) && holds(p + 6 * MB, 2 * MB, 2, stream_of(0)));
+	same(hetmem_grow(res, p, 6 * MB, stream_of(0)), -EOPNOTSUPP);
+	same(hetmem_free(res, p, 8 * MB, stream_of(0)), -EINVAL);
+	same(hetmem_free(res, p, params.bytes, stream_of(0)), 0);
+	same(hetmem_resource_stats(res, &stats), 0);
+	same(stats.requested, before.requested);
+	same(stats.live, before.live);
+}
+
 /* With live blocks: they are counted and gone. */
 static void test_destroy(void)
 {

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * Memory of a VMM pool at a second address that lasts: rings. All under pool->lock.
+ */
+#ifndef HETMEM_VMM_RING_H
+#define HETMEM_VMM_RING_H
+
+#include "vmm/vmm_impl.h"
+
+/* @handle gets an address beside its own, or loses one. While it has any, it is pinned. */
+static inline void hm_vmm_lend(struct handle *h)
+{
+	h->flags |= h->flags & HANDLE_PINNED ? 0 : HANDLE_PINNED | HANDLE_LENT;
+	h->others++;
+}
+
+static inline void hm_vmm_unlend(struct handle *h)
+{
+	if (!--h->others && h->flags & HANDLE_LENT)
+		h->flags &= ~(HANDLE_PINNED | HANDLE_LENT);
+}
+
+/* Whether the live or BUSY block @b is a ring. */
+static inline bool hm_is_ring(const struct vmm *v, const struct block *b)
+{
+	return b->flags & BLOCK_RESERVE && !block_is_sparse(b) &&
+	       handle_of_page(v, page_of(v, b->addr))->flags & HANDLE_RING;
+}
+
+/* map.c: the mapping @m is an alias, the last of the list, or stays as it is and is none. */
+void hm_vmm_set_alias(struct vmm *v, uint32_t m, bool alias);
+
+/* Errors of an allocation: -EINVAL: no whole pages; -EOPNOTSUPP: the pool has no rings. */
+int hm_ring_check(const struct pool *p, const struct hm_ctl_alloc *arg);
+/* Maps the memory of BUSY @b, which has room of the same size, there. All or nothing. */
+int hm_ring_map(struct pool *p, const struct block *b);
+/* As hm_vmm_drop(), of a ring. */
+bool hm_ring_drop(struct pool *p, struct block *b);
+
+#endif /* HETMEM_VMM_RING_H */
