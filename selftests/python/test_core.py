@@ -667,6 +667,21 @@ class Resources(tap.Case):
         stats = pool.stats()
         self.assertEqual((stats.requested, stats.reserved, stats.addresses), (0, 0, 0))
 
+    def test_ring(self):
+        """A ring is one memory at two addresses, of the device or of the host."""
+        for spec, size in (("pool(vmm)", 2 * MIB), ("pool(registered)", 4096)):
+            with self.subTest(spec=spec):
+                pool = hetmem.resource(spec)
+                block = pool.alloc(size, ring=True)
+                both = (ctypes.c_ubyte * (2 * size)).from_address(block.ptr)
+                both[size + 1] = 5
+                self.assertEqual(both[1], 5)
+                self.assertEqual(pool.stats().requested, size)
+                block.free()
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            pool.alloc(size + 1, ring=True)
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
+
     def test_not_sparse(self):
         with hetmem.resource("pool(vmm)").alloc(4 * MIB) as block:
             for call in (lambda: block.commit(0, 2 * MIB), lambda: block.decommit(0, 2 * MIB),

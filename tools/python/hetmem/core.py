@@ -586,6 +586,7 @@ class Resource(_Single):
         tag: str | None = None,
         scratch: bool = False,
         sparse: bool = False,
+        ring: bool = False,
     ) -> int:
         """The address of @size bytes, to be freed by deallocate().
 
@@ -598,6 +599,7 @@ class Resource(_Single):
         @tag: name for sleep() and wake(), which then concern the blocks of this tag.
         @scratch: sleep() does not keep the contents.
         @sparse: addresses without memory, see Block.commit().
+        @ring: the block is mapped twice in a row: byte i is byte i + @size.
         """
         if placement not in _abi.PLACEMENTS:
             raise ValueError(
@@ -613,7 +615,8 @@ class Resource(_Single):
             flags=movable * _abi.ALLOC_MOVABLE
             | keep * _abi.ALLOC_KEEP
             | scratch * _abi.ALLOC_SCRATCH
-            | sparse * _abi.ALLOC_SPARSE,
+            | sparse * _abi.ALLOC_SPARSE
+            | ring * _abi.ALLOC_RING,
             placement=_abi.PLACEMENTS.index(placement),
             priority=integer(priority),
             tag=None if tag is None else text(tag),
