@@ -161,7 +161,7 @@ int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
 		 hetmem_stream stream, void **ptr);
 
 /*
- * Frees @ptr, a pointer that hetmem_alloc() returned. @size is the requested
+ * Frees @ptr, a pointer that hetmem_alloc() or hetmem_alias() returned. @size is the requested
  * size, or 0 if unknown. NULL does nothing. After an error nothing has
  * changed. Errors:
  * -EINVAL: @ptr is not allocated here, or @size is wrong;

@@ -337,6 +337,40 @@ struct hetmem_extent {
 ssize_t hetmem_committed(struct hetmem_resource *res, const void *ptr,
 			 struct hetmem_extent *extents, size_t nr);
 
+/*
+ * Gives the first @size bytes of the live block @ptr of a pool over vmm() a second address,
+ * *@other: the same memory, no copy. Devices that can use the block can use it there, and with
+ * HETMEM_ALIAS_READ only read it: a write fails their context. The CPU has no access there
+ * unless it has at @ptr.
+ *
+ * Coherence: within a kernel an access by one address is in no order with an access of the same
+ * bytes by the other, except after a fence of the alias proxy (fence.proxy.alias in PTX). Work
+ * that runs at the same time must not write by one address what it uses by the other. The
+ * order of streams and events is enough between kernels. Check mode reports such work without
+ * an order.
+ *
+ * hetmem_free(@res, *@other) ends the alias, in the order of a stream that the caller gives;
+ * its size is @size, or 0. It stays mapped until the last use on that stream is complete. No
+ * other call takes *@other. The block and its aliases can be freed in any order, but after the
+ * free of the block an access by any address is a use of freed memory. As long as the alias is
+ * there, the memory stays where it is: it is neither moved, nor spilled, nor given back, and a
+ * sleep leaves it as it is, with its contents. That holds for all of the handles that the block
+ * is in, see hetmem_segments(). An alias counts no bytes. hetmem_resource_destroy() ends
+ * aliases, and does not count them. After an error nothing has changed. Errors:
+ * -EINVAL: @ptr is not the beginning of a live block, or is an alias; @size is 0 or more than
+ *	the block has; unknown @flags;
+ * -EBUSY: the pool is asleep; the block or memory beside it is spilled or moves; the block
+ *	belongs to a capture or a private pool;
+ * -EOPNOTSUPP: not a pool over vmm(), or one with export= or comm=on; a sparse block, or one
+ *	that gave back memory in the range; HETMEM_ALIAS_READ of memory of custom();
+ * -ENOMEM: no addresses;
+ * -EIO, -EOWNERDEAD.
+ */
+#define HETMEM_ALIAS_READ	(1U << 0)	/* no writes at *@other */
+
+int hetmem_alias(struct hetmem_resource *res, void *ptr, size_t size, unsigned int flags,
+		 void **other);
+
 /**
  * struct hetmem_segment - a part of a block with a handle of its own
  * @base: address of the part

@@ -5,6 +5,7 @@
 #ifndef HETMEM_CORE_MOVE_H
 #define HETMEM_CORE_MOVE_H
 
+#include "core/alias.h"
 #include "core/resource.h"
 
 enum hm_move {
@@ -12,15 +13,22 @@ enum hm_move {
 	HM_MOVE_FETCH,
 	HM_MOVE_HOST_ACCESS,
 	HM_MOVE_PRIORITY,
+	HM_MOVE_ALIAS,		/* no move: the block gets another address */
 };
 
-/* @begin: the move ends later. @refused: with -EOPNOTSUPP: the reason, if there is one. */
+/*
+ * @begin: the move ends later. @refused: with -EOPNOTSUPP: the reason, if there is one.
+ * HM_MOVE_ALIAS: @size bytes of the block, @flags of hetmem_alias(); @alias: out.
+ */
 struct hm_ctl_move {
 	void *ptr;
 	enum hm_move move;
 	bool begin;
 	int priority;
 	const char *refused;
+	size_t size;
+	unsigned int flags;
+	struct hm_alias *alias;
 };
 
 /* @add: or remove. */

@@ -134,18 +134,29 @@ int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
 	return alloc(res, size, align, stream, ptr);
 }
 
+/* @res does not know the address @ptr as a block. */
+__attribute__((noinline))
+static int free_alias(struct hetmem_resource *res, void *ptr, size_t size, hetmem_stream stream)
+{
+	int err = hm_alias_free(res, ptr, size, stream);
+
+	return err == -ENOENT ? -EINVAL : err;
+}
+
 int hetmem_free(struct hetmem_resource *res, void *ptr, size_t size,
 		hetmem_stream stream)
 {
+	int err;
+
 	if (hm_unlikely(!res))
 		return hm_error(-EINVAL, "free: res is NULL");
 	if (!ptr)
 		return 0;
 	if (any_callback())
 		return free_beside_callback(res, ptr, size, stream);
-	if (hm_likely(res->ops->put))
-		return res->ops->put(res, ptr, size, stream);
-	return free_of_size(res, ptr, size, stream);
+	err = hm_likely(res->ops->put) ? res->ops->put(res, ptr, size, stream) :
+		free_of_size(res, ptr, size, stream);
+	return hm_likely(err != -EINVAL) ? err : free_alias(res, ptr, size, stream);
 }
 
 int hm_resource_ctl(struct hetmem_resource *res, const char *what,
@@ -672,6 +683,30 @@ static int move(struct hetmem_resource *res, const char *what, enum hm_move how,
 		return hm_error(-EINVAL, "%s: ptr is NULL", what);
 	err = hm_resource_ctl(res, what, HM_CTL_MOVE, &arg);
 	return err == -EOPNOTSUPP && arg.refused ? hm_error(err, "%s: %s", what, arg.refused) : err;
+}
+
+int hetmem_alias(struct hetmem_resource *res, void *ptr, size_t size, unsigned int flags,
+		 void **other)
+{
+	struct hm_ctl_move arg = {
+		.ptr = ptr, .move = HM_MOVE_ALIAS, .size = size, .flags = flags,
+	};
+	int err;
+
+	if (!ptr || !other || !size)
+		return hm_error(-EINVAL, "alias: %s", !size ? "size is 0" :
+				ptr ? "other is NULL" : "ptr is NULL");
+	if (flags & ~HETMEM_ALIAS_READ)
+		return hm_error(-EINVAL, "alias: flags %#x are not HETMEM_ALIAS_*", flags);
+	if (hm_is_alias(ptr))
+		return hm_error(-EINVAL, "alias: %p is an alias: give the address of its block", ptr);
+	err = hm_resource_ctl(res, "alias", HM_CTL_MOVE, &arg);
+	if (err)
+		return err;
+	arg.alias->res = res;
+	*other = (void *)arg.alias->addr;
+	hm_alias_add(arg.alias);
+	return 0;
 }
 
 int hetmem_spill(struct hetmem_resource *res, void *ptr)

@@ -50,6 +50,7 @@ struct hm_gate;
  * @map: a whole handle, readable and writable for the device and its peers;
  *	a handle may be mapped at several addresses at once. -EUCLEAN: it has
  *	failed and so has undoing it: the handle is mapped, without access
+ * @map_read: likewise, only readable. May be NULL.
  * @unmap: whole mappings; needs nothing complete on the device that does not
  *	use these addresses
  * @export_fd: a descriptor of the caller's for a handle
@@ -77,6 +78,8 @@ struct hm_provider_ops {
 	int (*release)(struct hm_provider *self, uint64_t handle);
 	int (*map)(struct hm_provider *self, uintptr_t addr, size_t size,
 		   uint64_t handle);
+	int (*map_read)(struct hm_provider *self, uintptr_t addr, size_t size,
+			uint64_t handle);
 	int (*unmap)(struct hm_provider *self, uintptr_t addr, size_t size);
 	int (*export_fd)(struct hm_provider *self, uint64_t handle, int *fd);
 	int (*create_host)(struct hm_provider *self, size_t size, uint64_t *handle);

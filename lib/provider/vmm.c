@@ -84,11 +84,10 @@ static int vmm_release(struct hm_provider *self, uint64_t handle)
 	return res ? failed(self, "cuMemRelease", res) : 0;
 }
 
-static int vmm_map(struct hm_provider *self, uintptr_t addr, size_t size,
-		   uint64_t handle)
+static int map_for(struct hm_provider *self, uintptr_t addr, size_t size,
+		   uint64_t handle, const CUmemAccessDesc *access)
 {
 	const struct hm_driver *d = &self->hm->driver;
-	struct vmm_provider *v = to_vmm(self);
 	CUresult res;
 	int err;
 
@@ -98,11 +97,31 @@ static int vmm_map(struct hm_provider *self, uintptr_t addr, size_t size,
 	res = d->cuMemMap(addr, size, 0, handle, 0);
 	if (res)
 		return failed(self, "cuMemMap", res);
-	res = d->cuMemSetAccess(addr, size, v->access, v->nr_access);
+	res = d->cuMemSetAccess(addr, size, access, to_vmm(self)->nr_access);
 	if (!res)
 		return 0;
 	err = failed(self, "cuMemSetAccess", res);
 	return hm_retry_once(d->cuMemUnmap(addr, size)) ? -EUCLEAN : err;
+}
+
+static int vmm_map(struct hm_provider *self, uintptr_t addr, size_t size,
+		   uint64_t handle)
+{
+	return map_for(self, addr, size, handle, to_vmm(self)->access);
+}
+
+static int vmm_map_read(struct hm_provider *self, uintptr_t addr, size_t size,
+			uint64_t handle)
+{
+	const struct vmm_provider *v = to_vmm(self);
+	CUmemAccessDesc access[HM_MAX_DEVICES];
+	size_t i;
+
+	for (i = 0; i < v->nr_access; i++) {
+		access[i] = v->access[i];
+		access[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+	}
+	return map_for(self, addr, size, handle, access);
 }
 
 static int vmm_unmap(struct hm_provider *self, uintptr_t addr, size_t size)
@@ -173,6 +192,7 @@ static const struct hm_provider_ops vmm_ops = {
 	.create = vmm_create,
 	.release = vmm_release,
 	.map = vmm_map,
+	.map_read = vmm_map_read,
 	.unmap = vmm_unmap,
 	.export_fd = vmm_export_fd,
 	.create_host = vmm_create_host,

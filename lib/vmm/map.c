@@ -1014,6 +1014,7 @@ size_t hm_vmm_trim(struct pool *p, uint64_t keep)
 	unsigned int i;
 
 	unmap_half(p);
+	hm_vmm_reap_others(p);
 	for (i = 0; i < p->order.nr * NR_ZONES && !p->opt.comm; i++)
 		if (trim_arena(p, &stream_at(p, i / NR_ZONES)->arenas[
 				       i % NR_ZONES], keep))
@@ -1070,6 +1071,7 @@ static uint64_t vmm_metadata(const struct pool *p)
 static void vmm_poll(struct pool *p)
 {
 	unmap_half(p);
+	hm_vmm_reap_others(p);
 	hm_vmm_unalias(p, VMM_ALIASES / 2);
 }
 
@@ -1252,6 +1254,7 @@ static void vmm_destroy(struct pool *p, bool forget)
 
 	hm_park_free(p, v->park, forget);
 	hm_spill_stop(p, forget);
+	hm_vmm_free_others(p, forget);
 	if (!forget && v->nr)
 		destroy_all(p);
 	hm_spill_free(p, forget);

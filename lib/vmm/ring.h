@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * Memory of a VMM pool at a second address that lasts: rings. All under pool->lock.
+ * Memory of a VMM pool at a second address that lasts: rings and aliases. All under pool->lock,
+ * if nothing else is said.
  */
 #ifndef HETMEM_VMM_RING_H
 #define HETMEM_VMM_RING_H
 
+#include "core/move.h"
 #include "vmm/vmm_impl.h"
 
 /* @handle gets an address beside its own, or loses one. While it has any, it is pinned. */
@@ -36,5 +38,14 @@ int hm_ring_check(const struct pool *p, const struct hm_ctl_alloc *arg);
 int hm_ring_map(struct pool *p, const struct block *b);
 /* As hm_vmm_drop(), of a ring. */
 bool hm_ring_drop(struct pool *p, struct block *b);
+
+/* alias.c */
+
+/* HM_MOVE_ALIAS. Without the lock. */
+int hm_vmm_make_other(struct pool *p, struct hm_ctl_move *arg);
+/* Unmaps freed aliases whose last use is complete. */
+void hm_vmm_reap_others(struct pool *p);
+/* Ends all aliases; with @forget the driver is gone. */
+void hm_vmm_free_others(struct pool *p, bool forget);
 
 #endif /* HETMEM_VMM_RING_H */

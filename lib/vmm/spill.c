@@ -28,6 +28,7 @@
 #include "pool/graph.h"
 #include "pool/hash.h"
 #include "vmm/sharers.h"
+#include "vmm/ring.h"
 #include "vmm/spill.h"
 #include "vmm/vmm.h"
 
@@ -529,6 +530,18 @@ static int not_movable(const struct block *b)
 	return busy(b, "it is not movable: allocate it with HETMEM_ALLOC_MOVABLE");
 }
 
+/* Whether memory of @b has an alias. */
+static bool is_lent(const struct pool *p, const struct block *b)
+{
+	uint32_t page = page_of(vmm_of(p), b->addr), at;
+	const struct handle *h;
+
+	while ((h = hm_spill_next_handle(p, b, &page, &at)))
+		if (h->flags & HANDLE_LENT)
+			return true;
+	return false;
+}
+
 int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s)
 {
 	*s = hm_block_owner(p, b);
@@ -542,6 +555,8 @@ int hm_spill_check(struct pool *p, const struct block *b, struct pool_stream **s
 		return busy(b, "peers map the pool");
 	if (movable_of(spill_of(p), b)->pinned)
 		return busy(b, "it is pinned");
+	if (is_lent(p, b))
+		return busy(b, "it has an alias, or memory beside it");
 	if (p->order.nr_captured)
 		return busy(b, "a capture is open");
 	if ((*s)->s.lost)
@@ -1351,6 +1366,8 @@ int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg)
 {
 	int err;
 
+	if (arg->move == HM_MOVE_ALIAS)
+		return hm_vmm_make_other(p, arg);
 	if (!p->provider->ops->create_host)
 		return -EOPNOTSUPP;
 	if (arg->move == HM_MOVE_SPILL && hm_has_one_memory(p->res.hm, p->res.device)) {

@@ -96,7 +96,7 @@ struct mapping {
  * @ahead: bytes that blocks grew by while free memory could not be given back for them
  * @pages: held; @small: of blocks of zone 0
  * @park: contents while the pool sleeps, or NULL; @copying: mappings stay as they are
- * @spill: of blocks that move; @sparse: of sparse ones, or NULL: there was none
+ * @spill: of blocks that move; @sparse: of sparse ones, or NULL: there was none; @others: alias.c
  */
 struct vmm {
 	uint64_t base;
@@ -125,6 +125,7 @@ struct vmm {
 	struct hm_park *park;
 	struct hm_spill *spill;
 	struct hm_sparse *sparse;
+	struct hm_other *others;
 	bool copying;
 };
 

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * The VMM pool: a second address of a block. It is a reservation of its own, where the handles
+ * that the block is in are mapped again, in the same order: the block can begin inside a handle.
+ * The handles are pinned as long as they are mapped here, so memory and contents stay. Nothing
+ * of it is a block: see core/alias.h. A freed alias waits in the list until its last use is
+ * complete; then it is unmapped.
+ */
+#include <stdlib.h>
+
+#include "pool/hash.h"
+#include "vmm/ring.h"
+#include "vmm/sparse.h"
+#include "vmm/spill.h"
+
+/**
+ * struct hm_other - a second address
+ * @alias: what the program has
+ * @next: of the pool
+ * @base, @bytes: the reservation, 0: none
+ * @uses: when it was freed: what must be complete
+ * @freed: it ends
+ * @nr: handles; @mapped: how many of them are, from the first on
+ */
+struct hm_other {
+	struct hm_alias alias;
+	struct hm_other *next;
+	struct pool *p;
+	uintptr_t base;
+	size_t bytes;
+	uint32_t uses;
+	bool freed;
+	uint32_t nr, mapped;
+	struct {
+		uint32_t handle;
+		uint64_t offset;
+	} parts[];
+};
+
+/* Unmaps what can be. Returns whether nothing is left. */
+static bool unmap_other(struct pool *p, struct hm_other *o)
+{
+	struct hm_provider *from = p->provider;
+
+	while (o->mapped) {
+		const uint32_t i = o->mapped - 1;
+		struct handle *h = handle_at(vmm_of(p), o->parts[i].handle);
+
+		p->calls++;
+		if (from->ops->unmap(from, o->base + o->parts[i].offset, bytes_of(p, h->pages)))
+			return false;
+		hm_vmm_unlend(h);
+		o->mapped--;
+	}
+	if (o->base) {
+		p->calls++;
+		if (from->ops->unreserve(from, o->base, o->bytes))
+			return false;
+		o->base = 0;
+	}
+	return true;
+}
+
+void hm_vmm_reap_others(struct pool *p)
+{
+	struct hm_other **link = &vmm_of(p)->others, *o;
+
+	while ((o = *link)) {
+		if (!o->freed || !hm_vmm_uses_done(p, &o->uses) || !unmap_other(p, o)) {
+			link = &o->next;
+			continue;
+		}
+		*link = o->next;
+		free(o);
+	}
+}
+
+void hm_vmm_free_others(struct pool *p, bool forget)
+{
+	struct vmm *v = vmm_of(p);
+	struct hm_other *o;
+
+	while ((o = v->others)) {
+		v->others = o->next;
+		hm_alias_remove(&o->alias);
+		if (!forget)
+			hm_retry_once(!unmap_other(p, o));
+		free(o);
+	}
+}
+
+static int free_other(struct hm_alias *alias, hetmem_stream stream)
+{
+	struct hm_other *o = hm_container(alias, struct hm_other, alias);
+	struct pool *p = o->p;
+	struct pool_stream *s;
+	uint64_t pos = 0;
+	int err;
+
+	if (stream == HETMEM_STREAM_UNKNOWN)
+		return hm_error(-EINVAL, "free: give the stream of the last use of an alias");
+	err = hm_pool_lock_stream(p, stream, &s);
+	if (err)
+		return err;
+	if (s->graph)
+		err = hm_error(-EBUSY, "free: a capture frees no alias");
+	stream_lock(s);
+	if (s->s.index)
+		pos = hm_stream_next_pos(&s->s);
+	stream_unlock(s);
+	if (!err)
+		err = hm_vmm_use(p, s->s.index, pos, &o->uses);
+	o->freed = !err;
+	hm_vmm_reap_others(p);
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
+
+static struct block *find(struct pool *p, const struct hm_ctl_move *arg, int *err)
+{
+	const struct vmm *v = vmm_of(p);
+	struct block *b = hm_block_find_live(p, (uintptr_t)arg->ptr);
+	uint32_t page, end;
+
+	*err = 0;
+	if (p->asleep)
+		*err = hm_pool_asleep();
+	else if (!b)
+		*err = hm_error(-EINVAL, "alias: %p is not the beginning of a live block", arg->ptr);
+	else if (block_is_sparse(b))
+		*err = hm_error(-EOPNOTSUPP, "alias: memory of a sparse block comes and goes");
+	else if (arg->size > block_bytes(b) - b->slack)
+		*err = hm_error(-EINVAL, "alias: %p has %llu bytes", arg->ptr,
+				(unsigned long long)(block_bytes(b) - b->slack));
+	else if (b->flags & BLOCK_SPILLED || (b->flags & BLOCK_MOVABLE && hm_movable_moves(p, b)))
+		*err = hm_error(-EBUSY, "alias: the block is on the host or moves: hetmem_fetch()");
+	else if (b->flags & BLOCK_GRAPH)
+		*err = hm_error(-EBUSY, "alias: the block belongs to a capture or a private pool");
+	if (*err)
+		return NULL;
+	end = page_of(v, b->addr + arg->size - 1) + 1;
+	for (page = page_of(v, b->addr); page < end; page = mapping_at(v, v->map[page])->page +
+	     handle_of_page(v, page)->pages) {
+		if (hm_vmm_is_apart(v, page))
+			*err = hm_error(-EOPNOTSUPP, "alias: the block gave back memory here");
+		else if (handle_of_page(v, page)->flags & (HANDLE_HOST | HANDLE_TORN | HANDLE_MOVES))
+			*err = hm_error(-EBUSY, "alias: memory beside the block moves");
+		if (*err)
+			return NULL;
+	}
+	return b;
+}
+
+/* The handles of @size bytes at @addr; their offsets begin with the first one. */
+static struct hm_other *list_handles(struct pool *p, uint64_t addr, size_t size)
+{
+	const struct vmm *v = vmm_of(p);
+	const uint32_t first = mapping_at(v, v->map[page_of(v, addr)])->page;
+	const uint32_t end = page_of(v, addr + size - 1) + 1;
+	const struct handle *h;
+	struct hm_other *o = calloc(1, sizeof(*o) + (end - first) * sizeof(o->parts[0]));
+	uint32_t page;
+
+	if (!o) {
+		hm_error(-ENOMEM, "alias: no host memory");
+		return NULL;
+	}
+	for (page = first; page < end; page += h->pages) {
+		h = handle_of_page(v, page);
+		o->parts[o->nr].handle = mapping_at(v, v->map[page])->handle;
+		o->parts[o->nr++].offset = o->bytes;
+		o->bytes += bytes_of(p, h->pages);
+	}
+	o->p = p;
+	o->alias.addr = addr - page_addr(v, first);
+	o->alias.size = size;
+	o->alias.free = free_other;
+	return o;
+}
+
+/* After an error some can be mapped. */
+static int map_other(struct pool *p, struct hm_other *o, bool read)
+{
+	struct hm_provider *from = p->provider;
+	int err;
+
+	p->calls++;
+	err = from->ops->reserve(from, o->bytes, from->granularity, &o->base);
+	if (err) {
+		o->base = 0;
+		return err;
+	}
+	while (!err && o->mapped < o->nr) {
+		struct handle *h = handle_at(vmm_of(p), o->parts[o->mapped].handle);
+
+		p->calls += 2;
+		err = (read ? from->ops->map_read : from->ops->map)
+			(from, o->base + o->parts[o->mapped].offset, bytes_of(p, h->pages), h->handle);
+		if (err && err != -EUCLEAN)
+			break;
+		hm_vmm_lend(h);
+		o->mapped++;
+	}
+	return err == -EUCLEAN ? -EIO : err;
+}
+
+int hm_vmm_make_other(struct pool *p, struct hm_ctl_move *arg)
+{
+	const bool read = arg->flags & HETMEM_ALIAS_READ;
+	struct hm_other *o = NULL;
+	const struct block *b;
+	int err;
+
+	if (read && !p->provider->ops->map_read)
+		return hm_error(-EOPNOTSUPP, "alias: %s cannot map for reading only",
+				p->provider->ops->name);
+	pthread_mutex_lock(&p->lock);
+	hm_vmm_reap_others(p);
+	b = find(p, arg, &err);
+	if (b) {
+		o = list_handles(p, b->addr, arg->size);
+		err = o ? map_other(p, o, read) : -ENOMEM;
+	}
+	if (o) {
+		o->next = vmm_of(p)->others;
+		vmm_of(p)->others = o;
+		o->alias.addr += o->base;
+		arg->alias = &o->alias;
+	}
+	/* What cannot be unmapped now is, later. */
+	if (o && err) {
+		o->freed = true;
+		hm_vmm_reap_others(p);
+	}
+	pthread_mutex_unlock(&p->lock);
+	return err;
+}
