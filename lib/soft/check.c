@@ -20,6 +20,8 @@
  *   allocation;
  * - an address is unmapped, or memory given back, while a stream may still use
  *   it;
+ * - two streams use it by different addresses, one of them writing, and neither use is ordered
+ *   after the other;
  * - two branches of a graph use it, one of them writing, and neither is ordered
  *   after the other;
  * - a block moves (its addresses get other memory) while a stream may still use it, is
@@ -52,11 +54,11 @@
 
 enum state { UNKNOWN, ALLOCATED, FREE };
 
-/* Work @at of actor @index, 0 for the host. */
+/* Work @at of actor @index, 0 for the host. @base: where the first byte of the memory is mapped. */
 struct use {
 	unsigned int index;
 	uint64_t at;
-	uintptr_t addr;
+	uintptr_t addr, base;
 	const char *what;
 	bool write;
 };
@@ -404,6 +406,22 @@ static const struct use *racing(const struct segment *s,
 	return NULL;
 }
 
+/* A use by another address, in no order with @u of @a, if either writes. */
+static const struct use *elsewhere(const struct segment *s, const struct soft_actor *a,
+				   const struct use *u)
+{
+	unsigned int i;
+
+	for (i = 0; i < s->nr; i++) {
+		const struct use *other = &s->uses[i];
+
+		if ((other->write || u->write) && other->base != u->base &&
+		    other->at > clock_at(&a->clock, other->index))
+			return other;
+	}
+	return NULL;
+}
+
 static bool is_copy(const struct soft_move *move, const struct soft_actor *a)
 {
 	return a && move->copies && move->copies == a->index &&
@@ -506,6 +524,10 @@ static void use_piece(struct soft_actor *a, const struct piece *p,
 			report("memory is used by two branches of a graph without an order between them",
 			       p, seg->range.start, size, u, before,
 			       &a->clock);
+		before = p->handle ? elsewhere(seg, a, u) : NULL;
+		if (before)
+			report("memory is used at two addresses without an order between the uses",
+			       p, seg->range.start, size, u, before, &a->clock);
 		add_use(seg, u);
 	}
 	if (p->m)
@@ -525,6 +547,7 @@ void hm_check_use(struct soft_actor *a, uintptr_t addr, size_t size,
 	u.at = clock_at(&a->clock, a->index);
 	for (; next_piece(addr, end, &p); addr += p.size) {
 		u.addr = p.addr;
+		u.base = p.addr - p.offset;
 		use_piece(a, &p, &u);
 	}
 }

@@ -44,6 +44,13 @@ static void kernel(size_t offset, size_t size, CUstream s)
 	soft_launch(s, "a kernel", &r, 1, 0);
 }
 
+static void writes(size_t offset, size_t size, CUstream s)
+{
+	struct hm_soft_range r = { va + offset, size, 1 };
+
+	soft_launch(s, "a write", &r, 1, 0);
+}
+
 /* [va, va + 2 G) is one handle, mapped again at va + 4 G. */
 static void begin(void)
 {
@@ -830,6 +837,8 @@ static void not_joined(void)
 static void not_joined_alias(void)
 {
 	movable();
+	drv->cuEventRecord(event, a);
+	drv->cuStreamWaitEvent(b, event, 0);
 	kernel(4 * G + 10, 1, b);
 	begin_move(0, false);
 }
@@ -1117,6 +1126,38 @@ static void freed_on_the_way_elsewhere(void)
 	alloc(0, 2 * G, b);
 }
 
+static void alias_in_order(void)
+{
+	alloc(0, 2 * G, a);
+	writes(0, 100, a);
+	drv->cuEventRecord(event, a);
+	drv->cuStreamWaitEvent(b, event, 0);
+	writes(4 * G, 100, b);
+}
+
+static void alias_reads(void)
+{
+	alias_in_order();
+	drv->cuCtxSynchronize();
+	kernel(0, 100, a);
+	kernel(4 * G, 100, b);
+}
+
+/* Ordered after the allocation, and not with each other. */
+static void alias_at_once(void)
+{
+	alias_in_order();
+	writes(4 * G + 50, 100, b);
+	writes(0, 100, a);
+}
+
+static void alias_read_at_once(void)
+{
+	alias_in_order();
+	kernel(0, 100, a);
+}
+
+#define SAYS_TWICE	"used at two addresses without an order"
 #define SAYS_BRANCHES	"used by two branches of a graph without an order"
 #define SAYS_LEFT	"not freed: move 0x"
 #define SAYS_ORDER	"on a stream that is not ordered behind its last use"
@@ -1155,6 +1196,12 @@ static const struct {
 	{ "what it left goes before the end", left_and_gone, { 0 } },
 	{ "half of a block that is freed", first_half, { 0 } },
 	{ "the host's memory used again", host_again, { 0 } },
+	{ "an alias that is written in order", alias_in_order, { 0 } },
+	{ "an alias that is only read", alias_reads, { 0 } },
+	{ "an alias that is written at once", alias_at_once,
+	  { SAYS_TWICE, "now:    a write", "before: a write" } },
+	{ "an alias that is written while the other is read", alias_read_at_once,
+	  { SAYS_TWICE, "now:    a kernel", "before: a write" } },
 	{ "work by another thread during a synchronous move", work_while_frozen,
 	  { "given work by another thread", "now:    a kernel on stream",
 	    "before: the beginning of a move on stream" } },
