@@ -682,6 +682,25 @@ class Resources(tap.Case):
             pool.alloc(size + 1, ring=True)
         self.assertEqual(caught.exception.errno, errno.EINVAL)
 
+    def test_alias(self):
+        """A second address of a block: the same memory, until it is freed."""
+        pool = hetmem.resource("pool(vmm)")
+        block = pool.alloc(4 * MIB)
+        with block.alias() as other, block.alias(MIB, read_only=True) as third:
+            ctypes.memset(other.ptr, 9, 4 * MIB)
+            self.assertEqual(ctypes.string_at(block.ptr + 3 * MIB, 2), b"\x09\x09")
+            self.assertEqual(ctypes.string_at(third.ptr, 2), b"\x09\x09")
+            self.assertEqual((third.size, pool.stats().requested), (MIB, 4 * MIB))
+            self.assertIn("4194304 bytes>", repr(other))
+        with self.assertRaises(ValueError):
+            other.free()
+        with self.assertRaises(hetmem.HetmemError) as caught:
+            block.alias(5 * MIB)
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
+        block.free()
+        with self.assertRaises(ValueError):
+            block.alias()
+
     def test_not_sparse(self):
         with hetmem.resource("pool(vmm)").alloc(4 * MIB) as block:
             for call in (lambda: block.commit(0, 2 * MIB), lambda: block.decommit(0, 2 * MIB),

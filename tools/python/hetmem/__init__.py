@@ -17,6 +17,7 @@ from ._library import HetmemError, OutOfMemoryError
 from ._unify import Unified, unify
 from .core import (
     Access,
+    Alias,
     Block,
     Counter,
     Counters,
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Access",
+    "Alias",
     "Block",
     "Counter",
     "Counters",

@@ -30,6 +30,7 @@ ALLOC_WHOLE = 1 << 2
 ALLOC_SCRATCH = 1 << 3
 ALLOC_SPARSE = 1 << 4
 ALLOC_RING = 1 << 5
+ALIAS_READ = 1 << 0
 SLEEP_DISCARD = 0
 SLEEP_KEEP = 1
 MEMORY_UNKNOWN = 2**64 - 1
@@ -284,6 +285,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_stream_retire": (INT, P, P),
     "hetmem_grow": (INT, P, P, SIZE, P),
     "hetmem_shrink": (INT, P, P, SIZE, SIZE, P),
+    "hetmem_alias": (INT, P, P, SIZE, UINT, P),
     "hetmem_commit": (INT, P, P, SIZE, SIZE, P),
     "hetmem_commit_with": (INT, P, P, SIZE, SIZE, UINT, P),
     "hetmem_decommit": (INT, P, P, SIZE, SIZE, P),

@@ -289,6 +289,44 @@ class Counting:
         self._result = _counters(raw)
 
 
+class Alias(_Single):
+    """A second address of a block: see Block.alias(). free() or `with` ends it."""
+
+    __slots__ = ("__weakref__", "_live", "block", "ptr", "size")
+
+    def __init__(self, block: Block, size: int, read_only: bool) -> None:
+        found = _abi.P()
+        flags = _abi.ALIAS_READ if read_only else 0
+        block._call("hetmem_alias", word(size), flags, ctypes.byref(found))
+        self.block = block
+        self.ptr = found.value or 0
+        self.size = size
+        self._live = [self.ptr]
+
+    def free(self, stream: StreamLike = Stream.LEGACY) -> None:
+        """Ends the alias after all work on @stream."""
+        try:
+            ptr = self._live.pop()
+        except IndexError:
+            raise ValueError("the alias is free") from None
+        try:
+            self.block.resource.deallocate(ptr, self.size, stream)
+        except BaseException:
+            self._live.append(ptr)
+            raise
+
+    def __enter__(self) -> Alias:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live:
+            self.free()
+
+    def __repr__(self) -> str:
+        state = "" if self._live else ", free"
+        return f"<hetmem.Alias {self.ptr:#x}, {self.size} bytes{state}>"
+
+
 class Block(_Single):
     """Memory of a resource. It is freed by free(), or when nothing uses it."""
 
@@ -368,6 +406,13 @@ class Block(_Single):
         if offset < 0 or length < 0 or offset + length >= self.size:
             raise ValueError("the range ends with the block, or beyond: shrink()")
         self._call("hetmem_shrink", word(offset), word(length), stream_handle(stream))
+
+    def alias(self, size: int | None = None, *, read_only: bool = False) -> Alias:
+        """A second address of the first @size bytes, of all without it.
+
+        With @read_only devices cannot write there.
+        """
+        return Alias(self, self.size if size is None else size, read_only)
 
     def commit(
         self,
