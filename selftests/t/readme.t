@@ -64,6 +64,12 @@ for n in 1 2; do
 	check 'it runs' env HETMEM_DRIVER=soft "$tmp/model$n"
 done
 also 'with check mode' env HETMEM_DRIVER=soft HETMEM_SOFT_CHECK=1 "$tmp/model2"
+# The program of vmm.md, of three processes.
+awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' Documentation/vmm.md >"$tmp/ranks.c"
+check 'the program of vmm.md compiles as printed, without a warning' sh -c \
+	"cd '$tmp' && $(grep '^gcc ' Documentation/vmm.md) -Wall -Wextra -Werror"
+check 'three processes share a range' env HETMEM_SOFT_CHECK=1 "$tmp/ranks"
+also 'and print what the page says' grep -qxF "$(grep '^three processes' Documentation/vmm.md)" "$tmp/out"
 cat >"$tmp/pc.c" <<'EOF'
 #include <hetmem.h>
 int main(void) { struct hetmem *hm; return hetmem_open(&hm, 0); }
