@@ -763,14 +763,16 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 /*
  * A pool takes a share of the addresses that the process has left, and a quarter of this share
  * once half of them are gone: so a process has room for 1,000 pools on a large device, and below
- * a RLIMIT_AS for the rest of itself. The kernel gives x86 programs 2^47 bytes of addresses. A
- * process that has more mapped, as sanitizers do, shows no share: a pool takes ENOUGH and sees
- * what is there.
+ * a RLIMIT_AS for the rest of itself. A pool of less than LEAST is of little use: while 16 of them
+ * fit, it takes that. The kernel gives x86 programs 2^47 bytes of addresses. A process that has
+ * more mapped, as sanitizers do, shows no share: a pool takes ENOUGH and sees what is there.
  */
 #define ADDRESSES	((uint64_t)1 << 47)
 #define RESERVE_SHARE	128
 #define LATE_SHARE	4
 #define ENOUGH		(ADDRESSES / 1024)
+#define LEAST		(ADDRESSES / 4096)
+#define LEAST_SHARE	16
 #define LIMIT_SHARE	4
 #define RESERVE_LEAST	64	/* units */
 #define MAX_MAPPINGS	(1U << 22)
@@ -1276,7 +1278,7 @@ static void vmm_destroy(struct pool *p, bool forget)
 uint64_t hm_vmm_share_of_addresses(unsigned int part)
 {
 	const uint64_t used = hm_addresses_used();
-	uint64_t all = ADDRESSES, left;
+	uint64_t all = ADDRESSES, left, share;
 	struct rlimit limit;
 
 	if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur < all)
@@ -1286,7 +1288,10 @@ uint64_t hm_vmm_share_of_addresses(unsigned int part)
 		return left / LIMIT_SHARE;
 	if (!left)
 		return ENOUGH;
-	return left / (left < ADDRESSES / 2 ? part * LATE_SHARE : part);
+	share = left / (left < ADDRESSES / 2 ? part * LATE_SHARE : part);
+	if (share < LEAST)
+		share = left / LEAST_SHARE < LEAST ? left / LEAST_SHARE : LEAST;
+	return share;
 }
 
 /* As many addresses as are wanted, or fewer: see above. */
