@@ -202,12 +202,7 @@ struct slot {
 
 static bool is_whole(const struct slot *s)
 {
-	size_t i;
-
-	for (i = 0; i < s->size; i++)
-		if (s->p[i] != s->value)
-			return false;
-	return true;
+	return s->p[0] == s->value && !memcmp(s->p, s->p + 1, s->size - 1);
 }
 
 static bool overlap(const struct slot *a, const struct slot *b)

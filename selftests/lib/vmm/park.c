@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "bytes.h"
 #include "one_resource.h"
 
 #define KIB	((size_t)1 << 10)
@@ -34,21 +35,14 @@ static void make(const char *spec)
 }
 
 /* Each byte has a value of its own, about. */
-static unsigned char byte_of(const struct slot *s, size_t i)
-{
-	return s->value + i * 7 + (i >> 12);
-}
-
 static void fill(struct slot *s, size_t size)
 {
 	void *p = NULL;
-	size_t i;
 
 	need(!hetmem_alloc(res, size, 0, HOST, &p), "%zu bytes: %s", size,
 	     hetmem_last_error());
 	*s = (struct slot){ p, size, below(256) };
-	for (i = 0; i < size; i++)
-		s->p[i] = byte_of(s, i);
+	write_bytes(p, 0, size, s->value);
 }
 
 static void empty(struct slot *s)
@@ -61,11 +55,10 @@ static void empty(struct slot *s)
 static unsigned int wrong(void)
 {
 	unsigned int k, n = 0;
-	size_t i;
 
 	for (k = 0; k < SLOTS; k++)
-		for (i = 0; slots[k].p && i < slots[k].size; i++)
-			n += slots[k].p[i] != byte_of(&slots[k], i);
+		if (slots[k].p)
+			n += wrong_bytes(slots[k].p, 0, slots[k].size, slots[k].value);
 	return n;
 }
 
@@ -297,6 +290,8 @@ static void order_of_calls(void)
 /* What is pinned stays where it is, and what it is used for goes on. */
 static void pinned(void)
 {
+	unsigned char was;
+
 	make("pool(vmm,handle=2M)");
 	fill(&slots[0], 4 * MIB);
 	fill(&slots[1], 4 * MIB);
@@ -304,9 +299,9 @@ static void pinned(void)
 	is(hetmem_sleep(res, NULL, KEEP), 0, "sleeps: %s", hetmem_last_error());
 	ok(stats().parked <= 4 * MIB, "the other one is parked: %llu",
 	   (long long)stats().parked);
-	slots[0].p[5] = byte_of(&slots[0], 5) + 1;
+	was = slots[0].p[5]++;
 	is(hetmem_wake(res, NULL), 0, "wakes");
-	is(slots[0].p[5], (unsigned char)(byte_of(&slots[0], 5) + 1),
+	is(slots[0].p[5], (unsigned char)(was + 1),
 	   "what was written meanwhile is there");
 	slots[0].p[5]--;
 	is(wrong(), 0, "contents are there");

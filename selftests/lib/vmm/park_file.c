@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "bytes.h"
 #include "one_resource.h"
 
 #define KIB	((size_t)1 << 10)
@@ -132,21 +133,14 @@ static void make(const char *fmt)
 	create(spec_of(fmt));
 }
 
-static unsigned char byte_of(const struct slot *s, size_t i)
-{
-	return s->value + i * 5 + (i >> 11);
-}
-
 static void fill(struct slot *s, size_t size)
 {
 	void *p = NULL;
-	size_t i;
 
 	need(!hetmem_alloc(res, size, 0, HOST, &p), "%zu bytes: %s", size,
 	     hetmem_last_error());
 	*s = (struct slot){ p, size, below(256) };
-	for (i = 0; i < size; i++)
-		s->p[i] = byte_of(s, i);
+	write_bytes(p, 0, size, s->value);
 }
 
 static void empty(struct slot *s)
@@ -159,11 +153,10 @@ static void empty(struct slot *s)
 static unsigned int wrong(void)
 {
 	unsigned int k, n = 0;
-	size_t i;
 
 	for (k = 0; k < SLOTS; k++)
-		for (i = 0; slots[k].p && i < slots[k].size; i++)
-			n += slots[k].p[i] != byte_of(&slots[k], i);
+		if (slots[k].p)
+			n += wrong_bytes(slots[k].p, 0, slots[k].size, slots[k].value);
 	return n;
 }
 
@@ -434,8 +427,7 @@ static void read_fails(void)
 {
 	static const int errors[] = { EIO, ENOMEM, AT_END };
 	unsigned char *to = malloc(19 * MIB);
-	unsigned int i, first, bad = 0;
-	size_t k;
+	unsigned int i, first;
 
 	need(to, "memory");
 	make("pool(vmm,handle=4M,park=%s)");
@@ -453,9 +445,7 @@ static void read_fails(void)
 	set_rule(PREAD, 2, 3, SHORT);
 	is(hetmem_parked_read(res, slots[0].p + 5, to, 19 * MIB - 5), 0, "short reads go on");
 	no_rules();
-	for (k = 5; k < 19 * MIB; k++)
-		bad += to[k - 5] != byte_of(&slots[0], k);
-	is(bad, 0, "contents are read");
+	is(wrong_bytes(to, 5, 19 * MIB - 5, slots[0].value), 0, "contents are read");
 	is(hetmem_wake(res, NULL), 0, "wakes: %s", hetmem_last_error());
 	is(wrong(), 0, "contents are there");
 	end();

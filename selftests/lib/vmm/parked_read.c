@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
+#include "bytes.h"
 #include "one_resource.h"
 
 #define KEEP	HETMEM_SLEEP_KEEP
@@ -23,23 +24,16 @@ static struct slot {
 
 static unsigned char *to;
 
-static unsigned char byte_of(const struct slot *s, size_t i)
-{
-	return s->value + i * 7 + (i >> 12);
-}
-
 static void fill(struct slot *s, size_t size, const char *tag)
 {
 	const struct hetmem_alloc_params params = {
 		.size = sizeof(params), .bytes = size, .stream = HOST, .tag = tag,
 	};
 	void *p = NULL;
-	size_t i;
 
 	need(!hetmem_alloc_with(res, &params, &p), "%zu bytes: %s", size, hetmem_last_error());
 	*s = (struct slot){ p, size, below(256) };
-	for (i = 0; i < size; i++)
-		s->p[i] = byte_of(s, i);
+	write_bytes(p, 0, size, s->value);
 }
 
 static void empty(struct slot *s)
@@ -61,7 +55,6 @@ static void end(void)
 /* Bytes that a read of [@from, @from + @size) gets wrong. */
 static size_t wrong(const struct slot *s, size_t from, size_t size)
 {
-	size_t i, n = 0;
 
 	to[size] = 0xa5;
 	if (hetmem_parked_read(res, s->p + from, to, size)) {
@@ -69,9 +62,7 @@ static size_t wrong(const struct slot *s, size_t from, size_t size)
 		       hetmem_last_error());
 		return size + 1;
 	}
-	for (i = 0; i < size; i++)
-		n += to[i] != byte_of(s, from + i);
-	return n + (to[size] != 0xa5);
+	return wrong_bytes(to, from, size, s->value) + (to[size] != 0xa5);
 }
 
 static size_t any_size(void)
@@ -246,7 +237,7 @@ static bool stop;
 static void *reads(void *arg)
 {
 	unsigned char mine[4096];
-	size_t *bad = arg, i;
+	size_t *bad = arg;
 
 	while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE)) {
 		const size_t from = (rand() % (3 * MIB / 4096)) * 4096;
@@ -254,8 +245,8 @@ static void *reads(void *arg)
 
 		if (err && err != -ENODATA)
 			++*bad;
-		for (i = 0; !err && i < sizeof(mine); i++)
-			*bad += mine[i] != byte_of(&slots[0], from + i);
+		else if (!err)
+			*bad += wrong_bytes(mine, from, sizeof(mine), slots[0].value);
 	}
 	return NULL;
 }
