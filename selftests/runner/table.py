@@ -19,9 +19,13 @@ SAMPLE = 4
 PROGRAM_LIMIT = 600
 
 # Programs that say nothing under a sanitizer: their instructions are not the library's there.
-ONLY_PLAIN = ("steps", "bounded")
-# Programs without threads of their own, which compile libraries.
+ONLY_PLAIN = ("steps", "bounded", "sparse_steps")
+# Programs without any thread, which compile libraries.
 NO_THREADS = ("cuda_*", "nvml_*")
+# Programs for which the library makes threads, beside those that make threads themselves.
+HAS_THREADS = ("lib/place/*", "lib/provider/*", "lib/vmm/park*", "lib/cuda/*")
+MAKES_THREADS = re.compile(r"\b(pthread_create|in_threads)\(")
+INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
@@ -114,6 +118,26 @@ def program(source, sanitizer, stage):
     return unit
 
 
+def makes_threads(source):
+    """The program, or a header of the tests that it includes, or the library for it."""
+    if any(fnmatch.fnmatch(source, name) for name in HAS_THREADS):
+        return True
+    seen, left = set(), [f"selftests/{source}.c"]
+    while left:
+        path = left.pop()
+        seen.add(path)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        if MAKES_THREADS.search(text):
+            return True
+        for name in INCLUDED.findall(text):
+            for folder in (os.path.dirname(path), "selftests/lib", "selftests/soft"):
+                header = os.path.normpath(os.path.join(folder, name))
+                if header not in seen and os.path.exists(header):
+                    left.append(header)
+    return False
+
+
 def runs_under(source, sanitizer):
     base = os.path.basename(source)
     if sanitizer != "plain" and base in ONLY_PLAIN:
@@ -139,15 +163,17 @@ def expand(stage, seed):
     """The units that a stage names, wherever else they are named."""
     units = []
     for word in stage.words:
-        sample = word.startswith("sample:")
-        kind, _, rest = word.removeprefix("sample:").partition(":")
+        sample, threads = word.startswith("sample:"), word.startswith("threads:")
+        kind, _, rest = word.removeprefix("sample:").removeprefix("threads:").partition(":")
         if kind in SANITIZERS and rest:
             found = [source for source in sources() if fnmatch.fnmatch(source, rest)]
             if not found:
                 raise TableError(f"stage {stage.name}: no program {rest}")
             for source in found:
                 unit = program(source, kind, stage)
-                if runs_under(source, kind) and (not sample or picked(unit.name, seed)):
+                if not runs_under(source, kind) or (sample and not picked(unit.name, seed)):
+                    continue
+                if not threads or makes_threads(source):
                     units.append(unit)
         elif kind == "kernel" and rest:
             units.append(Unit(word, stage, ["selftests/vm/kernel", rest], "command", stage.lane))

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
 # The module on a kernel that checks itself: KASAN, lockdep, DEBUG_VM, kmemleak.
-kernel=debug-6.12 part=plain limit=300 whole=3600
+# kernel-debug-6.12-tables.t has the programs that only try arguments.
+kernel=debug-6.12 part=plain tables=no limit=300 whole=3600
 . "$(dirname "$0")/kernel.sh"
 
 # Here because every file is compiled only where there is DEVICE_PRIVATE.

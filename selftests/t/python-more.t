@@ -86,15 +86,6 @@ else
 	skip 'PyTorch itself' "PyPI has no answer, or no PyTorch for this Python"
 fi
 
-# What questions.md has of other programs: 100 MB more.
-if torch=$(pypi_torch) && cupy=$(pypi cupy --no-deps cupy-cuda12x==14.2.0 cuda-pathfinder numpy==2.3.5) &&
-	dask=$(pypi dask dask==2026.8.0 distributed==2026.8.0 numpy==2.3.5) && ray=$(pypi ray ray==2.60.0); then
-	TORCH_SITE=$torch STAND_INS=$tmp/stand-ins CUPY_SITE=$cupy DASK_SITE=$dask RAY_SITE=$ray \
-		program 'questions.md' limited 900 "$python" "$tests/test_questions.py"
-else
-	skip 'questions.md' 'PyPI has no answer'
-fi
-
 # CuPy itself, over the soft driver. Its wheel is 137 MB.
 if dir=$(pypi cupy --no-deps cupy-cuda12x==14.2.0 cuda-pathfinder numpy==2.3.5); then
 	CUPY_SITE=$dir program 'asarray, with CuPy' limited 600 "$python" "$tests/test_asarray.py"

@@ -112,9 +112,9 @@ also 'it names some' test "$(named | wc -l)" -gt 10
 programs() { find selftests/lib selftests/soft -name '*.c' ! -name 'vm_*' ! -name 'gpu_*' | sed 's|selftests/||; s|\.c$||'; }
 empty 'every program is, too' comm -13 <(sort -u "$tmp/listed") <(programs | sort)
 empty 'and with AddressSanitizer' comm -13 <(sort -u "$tmp/listed") \
-	<(programs | grep -vE '/(steps|bounded)$' | sed 's|^|asan/|' | sort)
+	<(programs | grep -vE '/((sparse_)?steps|bounded)$' | sed 's|^|asan/|' | sort)
 empty 'and with TSan' comm -13 <(sort -u "$tmp/listed") \
-	<(programs | grep -vE '/(steps|bounded|(cuda|nvml)_[^/]*)$' | sed 's|^|tsan/|' | sort)
+	<(programs | grep -vE '/((sparse_)?steps|bounded|(cuda|nvml)_[^/]*)$' | sed 's|^|tsan/|' | sort)
 documented() { sed -nE 's/^\| `([a-z0-9.-]+)` \| (check|long|nightly) \| ([0-9]+) \|.*/\1 \2 \3/p' Documentation/testing.md; }
 check 'every stage is documented with its tier and budget' diff <(documented) \
 	<(awk '/^[a-z]/ { print $1, $2, $3 }' selftests/stages)

@@ -1,0 +1,8 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#
+# The programs that try arguments, on a kernel that has no DEVICE_PRIVATE.
+kernel=stock-6.12 tables=only
+. "$(dirname "$0")/kernel.sh"
+
+done_testing
