@@ -13,6 +13,7 @@
 #include "pool/hash.h"
 #include "pool/show.h"
 #include "pool/source.h"
+#include "pool/uses.h"
 #include "provider/gate.h"
 
 /* How many blocks of another stream are looked at for a complete one. */
@@ -290,232 +291,6 @@ void hm_pool_unhold(struct pool *p, uint64_t bytes)
 	hm_pool_show(p);
 }
 
-/* Uses of a block on further streams. */
-
-int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s)
-{
-	struct use *u;
-	uint32_t id;
-
-	for (id = b->left; id; id = u->next) {
-		u = use_at(p, id);
-		if (u->stream == s->s.index && u->pos == s->s.serial)
-			return 0;
-	}
-	id = hm_table_get(&p->uses);
-	if (!id)
-		return hm_error(-ENOMEM, "record_stream: too many uses");
-	u = use_at(p, id);
-	u->stream = s->s.index;
-	u->pos = s->s.serial;
-	u->next = b->left;
-	b->left = id;
-	__atomic_store_n(&b->flags, b->flags | BLOCK_USED, __ATOMIC_RELEASE);
-	return 0;
-}
-
-void hm_uses_put(struct pool *p, uint32_t list)
-{
-	uint32_t next;
-
-	for (; list; list = next) {
-		next = use_at(p, list)->next;
-		hm_table_put(&p->uses, list);
-	}
-}
-
-/* @u of a freed block is behind all others of the stream. */
-static void use_add(struct pool *p, struct pool_stream *s, uint32_t id)
-{
-	struct use *u = use_at(p, id);
-
-	u->earlier = s->last_use;
-	u->later = 0;
-	if (s->last_use)
-		use_at(p, s->last_use)->later = id;
-	else
-		s->first_use = id;
-	s->last_use = id;
-}
-
-/* Out of the list of its stream: it is over, or somebody waits for it. */
-static void use_remove(struct pool *p, struct use *u)
-{
-	struct pool_stream *s = stream_at(p, u->stream);
-
-	if (u->earlier)
-		use_at(p, u->earlier)->later = u->later;
-	else
-		s->first_use = u->later;
-	if (u->later)
-		use_at(p, u->later)->earlier = u->earlier;
-	else
-		s->last_use = u->earlier;
-	u->stream = 0;
-}
-
-void hm_block_end_uses(struct pool *p, struct block *b)
-{
-	/* The parts of a block with holes keep its tag: they are free memory at once. */
-	if (!(b->flags & BLOCK_DROPPED)) {
-		hm_block_release(p, b);
-	} else if ((b->flags & BLOCK_DROPPED & ~BLOCK_RESERVE && !hm_block_done(p, b)) ||
-		   !p->source->drop(p, b)) {
-		block_set_state(b, BLOCK_PENDING);
-		b->right = 0;
-		if (p->nr_dropped++)
-			block_at(p, p->last_dropped)->right = block_id(p, b);
-		else
-			p->dropped = block_id(p, b);
-		p->last_dropped = block_id(p, b);
-	}
-}
-
-/* A PENDING block with uses becomes BUSY; its list of them stays. */
-static void pending_take(struct pool *p, struct block *b)
-{
-	if (!(b->flags & BLOCK_DROPPED))
-		hm_arena_remove(p, &p->pending[block_zone(b)], b);
-	p->nr_pending--;
-	block_set_state(b, BLOCK_BUSY);
-}
-
-/*
- * Ends uses on @s that are complete, PIECE at most, and PENDING blocks that have
- * no other use. Returns whether there are more.
- */
-static bool settle_pending(struct pool *p, struct pool_stream *s)
-{
-	unsigned int n;
-
-	for (n = 0; s->first_use; n++) {
-		struct use *u = use_at(p, s->first_use);
-		struct block *b = block_at(p, u->block);
-
-		if (u->pos > s->s.done)
-			return false;
-		if (n == PIECE)
-			return true;
-		p->work += MOVE_WORK;
-		use_remove(p, u);
-		/* Others of its uses are still to be added. */
-		if (block_state(b) != BLOCK_PENDING)
-			continue;
-		if (--use_at(p, b->slack)->left)
-			continue;
-		pending_take(p, b);
-		hm_uses_put(p, b->slack);
-		b->slack = 0;
-		hm_block_end_uses(p, b);
-	}
-	return false;
-}
-
-/*
- * Blocks to be dropped whose own stream is done with them. Releases the lock between
- * pieces; a block that is still in use goes to the end of the list.
- */
-static void settle_dropped(struct pool *p)
-{
-	uint32_t nr = p->nr_dropped;
-
-	for (; nr && p->nr_dropped; nr--) {
-		struct block *b = block_at(p, p->dropped);
-
-		p->dropped = b->right;
-		p->nr_dropped--;
-		hm_stream_record(&p->order, p->order.streams[b->stream]);
-		block_set_state(b, BLOCK_BUSY);
-		hm_block_end_uses(p, b);
-		hm_pool_step(p, MOVE_WORK);
-	}
-}
-
-/* Instructions that one use of a freed block takes, about. */
-#define USE_WORK	64
-
-/*
- * Notes where the uses on further streams end. A use that ends while the lock is
- * released stays in the list, and is of no stream then.
- */
-void hm_block_free_used(struct pool *p, struct block *b)
-{
-	const uint32_t block = block_id(p, b);
-	uint32_t *link = &b->left, id;
-	struct pool_stream *s;
-	unsigned int nr = 0;
-	struct use *u;
-
-	__atomic_store_n(&b->flags, b->flags & ~BLOCK_USED, __ATOMIC_RELEASE);
-	while ((id = *link)) {
-		hm_pool_step(p, USE_WORK);
-		u = use_at(p, id);
-		s = (struct pool_stream *)stream_by_serial(p, u->stream, u->pos);
-		if (!s->s.index || s->s.index == b->stream) {
-			*link = u->next;
-			hm_table_put(&p->uses, id);
-			continue;
-		}
-		/* A use counts as a free: an event must be behind it. */
-		stream_lock(s);
-		u->pos = hm_stream_next_pos(&s->s);
-		stream_unlock(s);
-		u->block = block;
-		use_add(p, s, id);
-		link = &u->next;
-	}
-	for (id = b->left; id; id = u->next) {
-		u = use_at(p, id);
-		nr += !!u->stream;
-	}
-	if (!nr) {
-		hm_uses_put(p, b->left);
-		hm_block_end_uses(p, b);
-		return;
-	}
-	b->slack = b->left;
-	use_at(p, b->slack)->left = nr;
-	p->nr_pending++;
-	block_set_state(b, BLOCK_PENDING);
-	if (!(b->flags & BLOCK_DROPPED))
-		hm_arena_add(p, &p->pending[block_zone(b)], b);
-}
-
-/*
- * Orders @s behind the last use of a FREE block, or all uses of a PENDING one,
- * which becomes BUSY and has none then.
- */
-static int block_wait(struct pool *p, struct pool_stream *s, struct block *b)
-{
-	bool pending = block_state(b) == BLOCK_PENDING;
-	struct use *u;
-	uint32_t id;
-	int err;
-
-	err = hm_stream_wait(&p->order, &s->s, p->order.streams[b->stream], b->pos);
-	for (id = pending ? b->slack : 0; id && !err; id = u->next) {
-		u = use_at(p, id);
-		if (u->stream)
-			err = hm_stream_wait(&p->order, &s->s,
-					     p->order.streams[u->stream],
-					     u->pos);
-	}
-	if (err || !pending)
-		return err;
-	for (id = b->slack; id; id = u->next) {
-		u = use_at(p, id);
-		if (u->stream)
-			use_remove(p, u);
-	}
-	pending_take(p, b);
-	hm_uses_put(p, b->slack);
-	b->slack = 0;
-	/* What is cut off of it is behind all of these uses too. */
-	b->stream = s->s.index;
-	b->pos = stream_point(s);
-	return 0;
-}
-
 /*
  * Walks over all streams except the host, beginning after the one that was asked
  * last: with many streams a miss sees some, and the next one others.
@@ -614,7 +389,7 @@ static bool ask_streams(struct pool *p, const struct pool_stream *s)
 			continue;
 		p->to_ask--;
 		if (hm_stream_ask(&p->order, &of->s)) {
-			settle_pending(p, of);
+			hm_uses_settle(p, of);
 			changed = true;
 		}
 	}
@@ -643,11 +418,11 @@ static struct block *find_waiting(struct pool *p, struct pool_stream *s,
 			best = b;
 	}
 	p->work += i * STREAM_WORK + searched * PROBE_WORK;
-	if (best && !block_wait(p, s, best))
+	if (best && !hm_block_wait(p, s, best))
 		return best;
 	b = hm_arena_best(p, &p->pending[zone], units);
 	for (i = 0; b && i < PROBES; i++) {
-		if (!block_wait(p, s, b))
+		if (!hm_block_wait(p, s, b))
 			return b;
 		b = hm_arena_next(p, &p->pending[zone], b);
 	}
@@ -733,7 +508,7 @@ bool hm_pool_claim(struct pool *p, struct pool_stream *s)
 			looks += 2;
 			if (b->flags & BLOCK_DROPPED ||
 			    block_state(b) != BLOCK_PENDING || !uses_known(p, s, b, &looks) ||
-			    block_wait(p, s, b))
+			    hm_block_wait(p, s, b))
 				continue;
 			looks += MOVE_WORK / LOOK_WORK;
 			/* It may have had several uses here: begin again. */
@@ -1122,7 +897,7 @@ static bool ask_all(struct pool *p)
 
 		if (stream_has_memory(s) && hm_stream_ask(&p->order, &s->s)) {
 			changed = true;
-			while (settle_pending(p, s))
+			while (hm_uses_settle(p, s))
 				hm_pool_pause(p);
 		}
 		hm_pool_step(p, 2 * STREAM_WORK);
@@ -1480,7 +1255,7 @@ bool hm_pool_poll(struct pool *p)
 		    s->s.recorded < use_at(p, s->first_use)->pos)
 			hm_stream_record(&p->order, &s->s);
 		changed |= hm_stream_poll(&p->order, &s->s);
-		while (settle_pending(p, s))
+		while (hm_uses_settle(p, s))
 			hm_pool_pause(p);
 		p->work += (points - s->s.nr) * STREAM_WORK;
 		hm_pool_step(p, 8 * STREAM_WORK);
@@ -1488,7 +1263,7 @@ bool hm_pool_poll(struct pool *p)
 		lost += s->s.id && s->s.lost && !s->s.synced;
 	}
 	p->nr_lost = lost;
-	settle_dropped(p);
+	hm_uses_settle_dropped(p);
 	if (retired) {
 		hm_pool_settle(p);
 		for (i = 1; i < p->order.nr; i++) {

@@ -19,6 +19,7 @@
 
 #include "core/snapshot.h"
 #include "pool/graph.h"
+#include "pool/uses.h"
 
 /* A block of a checkpoint. */
 struct saved_block {

@@ -28,6 +28,7 @@
 #include "pool/graph.h"
 #include "pool/hash.h"
 #include "pool/source.h"
+#include "pool/uses.h"
 
 static unsigned int list_of(uint64_t key)
 {

@@ -20,8 +20,8 @@
  * do not lie between large ones.
  *
  * Files: pool.c creates, controls and destroys a pool. cache.c is the cached
- * path, where allocations and frees arrive. alloc.c is the slow path. block.c
- * cuts and merges, arena.c searches, index.c has the metadata, graph.c is
+ * path, where allocations and frees arrive. alloc.c is the slow path, and uses.c has
+ * uses on further streams. block.c cuts and merges, arena.c searches, index.c has the metadata, graph.c is
  * captured work. tags.c has what pools of several tags share. show.c publishes statistics. set.c changes options and answers other processes. regions.c and vmm/ are the sources.
  *
  * Locking: a stream's lock protects its cache and counters; it is held for a
@@ -62,6 +62,7 @@
 #include "pool/show.h"
 #include "pool/sparse.h"
 #include "pool/source.h"
+#include "pool/uses.h"
 #include "provider/gate.h"
 #include "stream/uses.h"
 

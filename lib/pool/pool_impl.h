@@ -148,7 +148,7 @@ void hm_pool_return_excess(struct pool *p, struct pool_stream *s, const struct b
 /* Empties all caches. Releases the lock between pieces. */
 void hm_pool_flush(struct pool *p);
 
-/* alloc.c: what a cache lacks, and uses on further streams. */
+/* alloc.c: what a cache lacks. uses.h: uses on further streams. */
 
 /*
  * Takes pool->lock, and looks @stream up again if the epoch is not @epoch any
@@ -176,13 +176,6 @@ bool hm_pool_awaits(struct pool *p);
  * streams, without the lock. Goes on after an error and returns the first.
  */
 int hm_pool_sync(struct pool *p, bool live);
-/* Records a use of a live block, to be waited for when it is freed. */
-int hm_block_use(struct pool *p, struct block *b, struct pool_stream *s);
-/* The uses of a block, which nobody waits for any more, are gone. */
-void hm_uses_put(struct pool *p, uint32_t list);
-/* Frees a BUSY block, with uses or without; exported memory is given back. Releases the lock. */
-void hm_block_free_used(struct pool *p, struct block *b);
-void hm_block_end_uses(struct pool *p, struct block *b);
 /* Counts @nr blocks that went to the arenas of @s; enough of them get an event. */
 void hm_pool_record(struct pool *p, struct pool_stream *s, unsigned int nr, uint64_t bytes);
 /* @g: part of a private pool, or NULL. @with: flags and priority, or NULL. Releases the lock. */

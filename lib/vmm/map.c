@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 
 #include "platform/platform.h"
+#include "pool/uses.h"
 #include "vmm/grow.h"
 #include "vmm/park.h"
 #include "vmm/park_file.h"

@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "pool/uses.h"
 #include "vmm/grow.h"
 #include "vmm/sparse.h"
 
