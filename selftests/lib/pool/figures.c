@@ -11,8 +11,8 @@
 
 #include <hetmem/snapshot.h>
 
-#include "replay/trace.h"
 #include "soft_driver.h"
+#include "recording.h"
 
 /* Steps of each recording by default: publishing begins after 1,024 of them. */
 #define STEPS		8000
@@ -42,15 +42,6 @@ static const char *const recordings[] = {
 	"detect", "gnn", "gpt2", "pipeline", "resnet", "serve", "table", "training", "workers",
 };
 
-/* Of one replay: the resource, and what each number of the recording stands for. */
-struct replay {
-	struct hetmem_resource *res;
-	CUstream *streams;
-	void **blocks;
-	size_t *sizes;
-	CUevent *events;
-};
-
 static int seen_block(void *data, const struct hetmem_walk_segment *segment,
 		      const struct hetmem_walk_block *block)
 {
@@ -71,55 +62,6 @@ static void watch(struct hetmem_resource *res, unsigned int how, size_t step)
 		need(!hetmem_walk(res, &walk), "a walk: %s", hetmem_last_error());
 }
 
-static hetmem_stream stream_of(const struct replay *r, const struct replay_step *s)
-{
-	return s->stream == REPLAY_STREAM_HOST ? HETMEM_STREAM_HOST :
-	       s->stream == REPLAY_STREAM_UNKNOWN ? HETMEM_STREAM_UNKNOWN :
-	       r->streams[s->stream];
-}
-
-/* A retired stream is destroyed, and another one has its number from then on. */
-static void retire(struct replay *r, const struct replay_step *s)
-{
-	need(!hetmem_stream_retire(r->res, r->streams[s->stream]) &&
-	     !drv->cuStreamDestroy(r->streams[s->stream]) &&
-	     !drv->cuStreamCreate(&r->streams[s->stream], CU_STREAM_NON_BLOCKING), "a retire: %s",
-	     hetmem_last_error());
-}
-
-static void step(struct replay *r, const struct replay_step *s)
-{
-	hetmem_stream stream = stream_of(r, s);
-	int err = 0;
-
-	switch (s->op) {
-	case REPLAY_ALLOC:
-		r->sizes[s->block] = s->size;
-		err = hetmem_alloc(r->res, s->size, 0, stream, &r->blocks[s->block]);
-		break;
-	case REPLAY_FREE:
-		err = hetmem_free(r->res, r->blocks[s->block], r->sizes[s->block], stream);
-		r->blocks[s->block] = NULL;
-		break;
-	case REPLAY_RECORD_STREAM:
-		err = hetmem_record_stream(r->res, r->blocks[s->block], stream);
-		break;
-	case REPLAY_RETIRE:
-		retire(r, s);
-		break;
-	case REPLAY_RECORD:
-		need(!drv->cuEventCreate(&r->events[s->block], CU_EVENT_DISABLE_TIMING) &&
-		     !drv->cuEventRecord(r->events[s->block], stream), "an event");
-		break;
-	case REPLAY_WAIT:
-		need(!drv->cuStreamWaitEvent(stream, r->events[s->block], 0), "a wait");
-		break;
-	}
-	need(!err, "a step: %s", hetmem_last_error());
-	/* So that no answer of the driver depends on time. */
-	need(!drv->cuCtxSynchronize(), "cuCtxSynchronize");
-}
-
 /*
  * Steps of every second recorded thread run in a thread of their own, one step at a time:
  * blocks that another thread frees take another way.
@@ -137,7 +79,7 @@ static void *other_thread(void *ctx)
 		sem_wait(&other.go);
 		if (!other.step)
 			return NULL;
-		step(other.replay, other.step);
+		replay_step(other.replay, other.step);
 		sem_post(&other.done);
 	}
 }
@@ -145,25 +87,13 @@ static void *other_thread(void *ctx)
 static void step_in_thread(struct replay *r, const struct replay_step *s)
 {
 	if (s->thread % 2 == 0) {
-		step(r, s);
+		replay_step(r, s);
 		return;
 	}
 	other.replay = r;
 	other.step = s;
 	sem_post(&other.go);
 	sem_wait(&other.done);
-}
-
-static void free_rest(struct replay *r, const struct replay_trace *t)
-{
-	size_t i;
-
-	for (i = 0; i < t->blocks; i++) {
-		need(!r->blocks[i] ||
-		     !hetmem_free(r->res, r->blocks[i], r->sizes[i], HETMEM_STREAM_UNKNOWN),
-		     "a free: %s", hetmem_last_error());
-		r->blocks[i] = NULL;
-	}
 }
 
 /*
@@ -173,18 +103,12 @@ static void free_rest(struct replay *r, const struct replay_trace *t)
 static size_t *replay(const struct replay_trace *t, size_t nr, const char *pool, unsigned int how,
 		      const char *log)
 {
-	struct replay r = {
-		.streams = calloc(t->streams + 1, sizeof(CUstream)),
-		.blocks = calloc(t->blocks + 1, sizeof(void *)),
-		.sizes = calloc(t->blocks + 1, sizeof(size_t)),
-		.events = calloc(t->events + 1, sizeof(CUevent)),
-	};
 	size_t *held = calloc(2 * nr, sizeof(*held)), i;
+	struct replay r;
 	char spec[128];
 
-	need(r.streams && r.blocks && r.sizes && r.events && held, "memory");
-	for (i = 0; i < t->streams; i++)
-		need(!drv->cuStreamCreate(&r.streams[i], CU_STREAM_NON_BLOCKING), "a stream");
+	need(held, "memory");
+	replay_begin(&r, t);
 	setenv("HETMEM_PUBLISH", how & PUBLISH ? "1" : "0", 1);
 	snprintf(spec, sizeof(spec), how & LOG ? "log(%s,file=%s)" : "%s", pool, log);
 	need(!hetmem_resource_create(hm, spec, &r.res), "%s: %s", spec, hetmem_last_error());
@@ -193,18 +117,10 @@ static size_t *replay(const struct replay_trace *t, size_t nr, const char *pool,
 		watch(r.res, how, i);
 		held[i] = device_used();
 		if (i % nr == nr - 1)
-			free_rest(&r, t);
+			replay_free_rest(&r, t);
 	}
 	need(!hetmem_resource_destroy(r.res), "destroy: %s", hetmem_last_error());
-	for (i = 0; i < t->streams; i++)
-		drv->cuStreamDestroy(r.streams[i]);
-	for (i = 0; i < t->events; i++)
-		if (r.events[i])
-			drv->cuEventDestroy(r.events[i]);
-	free(r.streams);
-	free(r.blocks);
-	free(r.sizes);
-	free(r.events);
+	replay_end(&r, t);
 	return held;
 }
 
@@ -291,25 +207,6 @@ static void same_after_hits(const char *log)
 		add_alloc(&t, 300 << 10);
 	same(&t, 0, "pool(vmm(device=0),handle=2M,cache=128M)", log);
 	free(t.steps);
-}
-
-/* The directory of recordings is beside an ancestor of this program. */
-static void find_recordings(char *dir, size_t size)
-{
-	ssize_t len = readlink("/proc/self/exe", dir, size - 32);
-	char *slash;
-
-	need(len > 0, "the program's path");
-	dir[len] = '\0';
-	while ((slash = strrchr(dir, '/'))) {
-		strcpy(slash, "/selftests/traces/README.md");
-		if (!access(dir, R_OK)) {
-			*strrchr(dir, '/') = '\0';
-			return;
-		}
-		*slash = '\0';
-	}
-	need(false, "selftests/traces is found");
 }
 
 int main(int argc, char **argv)
