@@ -569,6 +569,10 @@ int hetmem_resource_set(struct hetmem_resource *res, const char *name,
  *	fallback() or binning() mixes memory
  * @devices: bit N: device N can use every block
  * @some_devices: bit N: device N can use some blocks
+ * @unit: bytes of a unit of sparse blocks: see hetmem_commit(). 0: there are none. The least
+ *	common multiple, if the units of several pools differ
+ *
+ * Programs that were built before @unit was added do not get it.
  *
  * A device counts if it can use the block at the address that hetmem_alloc() returned,
  * without another driver call. If one of the devices has no concurrent managed access
@@ -580,6 +584,7 @@ struct hetmem_access {
 	int some_host;
 	uint64_t devices;
 	uint64_t some_devices;
+	uint64_t unit;
 };
 
 /* Errors: -EOWNERDEAD. */

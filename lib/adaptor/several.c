@@ -118,6 +118,16 @@ static int sum_stats(struct hm_several *s,
 	return result;
 }
 
+/* Multiples of it are whole units of both; 0: there are none. */
+static uint64_t common_unit(uint64_t a, uint64_t b)
+{
+	uint64_t unit = a > b ? a : b;
+
+	while (a && b && (unit % a || unit % b))
+		unit += a > b ? a : b;
+	return unit;
+}
+
 /* What all can use, and what can use some. */
 static int merge_access(struct hm_several *s, struct hm_ctl_access *arg)
 {
@@ -139,6 +149,7 @@ static int merge_access(struct hm_several *s, struct hm_ctl_access *arg)
 		all->devices = i ? all->devices & one.devices : one.devices;
 		all->some_host |= one.some_host;
 		all->some_devices |= one.some_devices;
+		all->unit = common_unit(all->unit, one.unit);
 	}
 	return 0;
 }

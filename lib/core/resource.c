@@ -363,14 +363,19 @@ int hetmem_resource_stats(struct hetmem_resource *res,
 int hetmem_resource_access(struct hetmem_resource *res,
 			   struct hetmem_access *access)
 {
-	struct hm_ctl_access arg = { .access = access };
+	struct hetmem_access found = { .size = sizeof(found) };
+	struct hm_ctl_access arg = { .access = &found };
 	size_t size = access ? access->size : 0;
+	int err;
 
-	if (size < sizeof(*access))
+	if (size < offsetof(struct hetmem_access, unit))
 		return hm_error(-EINVAL, "resource_access: access->size is %zu, set it to sizeof(struct hetmem_access)",
 				size);
-	*access = (struct hetmem_access){ .size = size };
-	return hm_resource_ctl(res, "resource_access", HM_CTL_ACCESS, &arg);
+	err = hm_resource_ctl(res, "resource_access", HM_CTL_ACCESS, &arg);
+	found.size = size;
+	if (!err)
+		memcpy(access, &found, size < sizeof(found) ? size : sizeof(found));
+	return err;
 }
 
 static int counters(struct hetmem_resource *res, const char *what,

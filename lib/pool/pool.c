@@ -1107,7 +1107,7 @@ int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg)
 	case HM_CTL_SET:
 		return hm_pool_set(p, arg);
 	case HM_CTL_ACCESS:
-		return hm_provider_access(p->provider, arg);
+		return hm_pool_access(p, arg);
 	case HM_CTL_GATE:
 		return hm_gate_ctl(p->provider, arg);
 	case HM_CTL_PRESSURE:

@@ -50,12 +50,26 @@ static int alloc_attempt(struct pool *p, struct pool_stream *s, void *arg)
 	return 0;
 }
 
+static bool has_sparse(const struct pool *p)
+{
+	return p->source->sparse && !p->whole && !p->opt.comm;
+}
+
+int hm_pool_access(struct pool *p, struct hm_ctl_access *arg)
+{
+	int err = hm_provider_access(p->provider, arg);
+
+	if (!err && has_sparse(p))
+		arg->access->unit = p->opt.unit ? p->opt.unit : HM_POOL_UNIT;
+	return err;
+}
+
 int hm_pool_alloc_sparse(struct pool *p, struct hm_ctl_alloc *arg)
 {
 	struct pool_stream *s;
 	int err;
 
-	if (!p->source->sparse || p->whole || p->opt.comm)
+	if (!has_sparse(p))
 		return hm_error(-EOPNOTSUPP, "alloc_with: only a pool over vmm() without export= and comm=on has sparse blocks");
 	if (arg->align > p->provider->granularity)
 		return hm_error(-EINVAL, "alloc_with: a sparse block is aligned to %zu",

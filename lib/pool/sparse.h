@@ -10,6 +10,9 @@
 int hm_pool_alloc_sparse(struct pool *p, struct hm_ctl_alloc *arg);
 int hm_pool_commit(struct pool *p, struct hm_ctl_shrink *arg);
 
+/* HM_CTL_ACCESS. Takes no lock. */
+int hm_pool_access(struct pool *p, struct hm_ctl_access *arg);
+
 /* pool.c: @s uses live @b, as others may. With the lock. */
 int hm_pool_use(struct pool *p, struct block *b, struct pool_stream *s);
 

@@ -126,13 +126,17 @@ static void test_devices_do(const char *spec)
 
 static void test_bad_input(void)
 {
-	struct hetmem_access a = { .size = sizeof(a) - 1, .devices = 9 };
+	struct hetmem_access a = { .size = offsetof(struct hetmem_access, unit) - 1, .devices = 9 };
 	struct hetmem_resource *res = make("pool(host)");
 
 	is(hetmem_resource_access(res, NULL), -EINVAL, "no struct");
 	is(hetmem_resource_access(res, &a), -EINVAL, "a size that is too small");
 	ok(strstr(hetmem_last_error(), "sizeof") && a.devices == 9,
 	   "it tells what to do, and writes nothing");
+	a.size++;
+	a.unit = 9;
+	is(hetmem_resource_access(res, &a), 0, "a program that was built before @unit");
+	ok(a.host && !a.devices && a.unit == 9, "gets what it knows");
 	a.size = sizeof(a);
 	is(hetmem_resource_access(NULL, &a), -EINVAL, "no resource");
 	hetmem_resource_destroy(res);
