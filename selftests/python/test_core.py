@@ -272,7 +272,11 @@ class Resources(tap.Case):
 
     def test_access(self):
         self.assertEqual(hetmem.resource("pool(host)").access(),
-                         hetmem.Access(True, True, frozenset(), frozenset()))
+                         hetmem.Access(True, True, frozenset(), frozenset(), 0))
+        for spec, unit in (("pool(vmm)", 2), ("pool(vmm,unit=6M)", 6), ("pool(device)", 0),
+                           ("guard(pool(vmm))", 0), ("pool(vmm(export=fd))", 0),
+                           ("fallback(pool(vmm,unit=4M),pool(vmm,unit=6M))", 12)):
+            self.assertEqual(hetmem.resource(spec).access().unit, unit * MIB, spec)
         self.assertEqual(hetmem.resource("device-pool").access().devices, {0})
         with self.assertRaises(BufferError):
             hetmem.resource("device-pool").alloc(10).memoryview()

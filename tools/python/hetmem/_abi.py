@@ -138,6 +138,7 @@ class Access(ctypes.Structure):
         ("some_host", INT),
         ("devices", U64),
         ("some_devices", U64),
+        ("unit", U64),
     ]
 
 

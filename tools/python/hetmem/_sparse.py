@@ -8,31 +8,13 @@ whole units; commit() changes their number. A change within a unit makes no call
 from __future__ import annotations
 
 import ctypes
-import errno
 import math
 import operator
 import threading
 from collections.abc import Iterable
 
 from . import _abi
-from ._library import HetmemError
 from .core import Resource, StreamLike, stream_handle
-
-# unit= of a pool is a multiple of it, up to the second one.
-_UNIT, _UNIT_MAX = 2 << 20, 1 << 30
-
-
-def _unit(resource: Resource, ptr: int, size: int, stream: int) -> int:
-    """unit= of the pool, or @size if that is less. Nothing is committed."""
-    for unit in range(_UNIT, min(size, _UNIT_MAX) + 1, _UNIT):
-        try:
-            resource._call("hetmem_decommit", ptr, 0, unit, stream)
-        except HetmemError as error:
-            if error.errno == errno.ENOENT:
-                return unit
-            if error.errno != errno.EINVAL:
-                raise
-    return size
 
 
 def shape_of(given: int | Iterable[int], dim: int) -> tuple[tuple[int, ...], int]:
@@ -84,7 +66,6 @@ class Rows:
         size: int,
         row: int,
         limit: int,
-        stream: StreamLike,
     ) -> None:
         self.resource = resource
         self.ptr = ptr
@@ -92,7 +73,7 @@ class Rows:
         self.limit = limit
         self.number = 0
         self._size = size
-        self._unit = _unit(resource, ptr, self._size, stream_handle(stream))
+        self._unit = resource.access().unit
         self._have = 0
         self._lock = threading.Lock()
 

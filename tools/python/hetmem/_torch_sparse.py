@@ -61,9 +61,7 @@ class Sparse(Committed):
             resource.deallocate(ptr, stream=stream)
             raise MemoryError("no host memory for a sparse tensor")
         storage = _taken(torch, made)
-        self._rows = Rows(
-            resource, ptr, size=size, row=row, limit=shape[dim], stream=stream
-        )
+        self._rows = Rows(resource, ptr, size=size, row=row, limit=shape[dim])
         whole = torch.empty(0, dtype=dtype, device=storage.device)
         self.tensor = whole.set_(storage, 0, shape, strides_of(shape, dim))
 

@@ -112,6 +112,8 @@ class Access:
     some_host: bool
     devices: frozenset[int]
     some_devices: frozenset[int]
+    unit: int
+    """Bytes of a unit of sparse blocks; 0: there are none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -713,7 +715,9 @@ class Resource(_Single):
             frozenset(i for i in range(64) if bits >> i & 1)
             for bits in (raw.devices, raw.some_devices)
         )
-        return Access(bool(raw.host), bool(raw.some_host), devices, some)
+        return Access(
+            bool(raw.host), bool(raw.some_host), devices, some, raw.unit
+        )
 
     def set(self, name: str, value: str) -> None:
         """Gives the parameter @name of the spec another value: set("max", "60%")."""

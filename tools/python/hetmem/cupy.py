@@ -227,14 +227,7 @@ class Sparse(Committed):
         size = row * shape[dim]
         device = int(cupy.cuda.Device().id)
         block = resource.alloc(size, cupy.cuda.get_current_stream(), sparse=True)
-        self._rows = Rows(
-            resource,
-            block.ptr,
-            size=size,
-            row=row,
-            limit=shape[dim],
-            stream=cupy.cuda.get_current_stream(),
-        )
+        self._rows = Rows(resource, block.ptr, size=size, row=row, limit=shape[dim])
         # The last array of this memory drops the block, which frees itself.
         memory = cupy.cuda.UnownedMemory(block.ptr, size, block, device)
         strides = tuple(step * kind.itemsize for step in strides_of(shape, dim))
