@@ -173,21 +173,10 @@ static void run_driver(struct sparse_bench *b, struct bench_pairs *pairs, const 
 	bench_pairs_add(pairs, &row);
 }
 
-/* Units are multiples of 2 MiB: the first that can be committed is one. */
-static void find_unit(struct sparse_bench *b)
-{
-	int err;
-
-	do {
-		b->unit += 2 * MIB;
-		err = hetmem_commit(b->res, b->p[0], 0, b->unit, b->stream);
-	} while (err == -EINVAL && b->unit < GIB);
-	b->err = err ? err : hetmem_decommit(b->res, b->p[0], 0, b->unit, b->stream);
-}
-
 static void run_commits(struct bench_options *o, struct bench_pairs *pairs, const char *spec)
 {
 	struct sparse_bench b = { .o = o, .res = bench_make(o, spec) };
+	struct hetmem_access access = { .size = sizeof(access) };
 	enum way way;
 
 	if (!b.res)
@@ -202,7 +191,8 @@ static void run_commits(struct bench_options *o, struct bench_pairs *pairs, cons
 	if (!b.err)
 		b.err = alloc_sparse(b.res, UNITS * GIB, b.stream, &b.p[1]);
 	if (!b.err)
-		find_unit(&b);
+		b.err = hetmem_resource_access(b.res, &access);
+	b.unit = access.unit;
 	if (b.err) {
 		complain(EXIT_FAILED, "bench", "%s: %s", spec, hetmem_last_error());
 	} else {
