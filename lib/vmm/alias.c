@@ -61,7 +61,7 @@ static bool unmap_other(struct pool *p, struct hm_other *o)
 	return true;
 }
 
-void hm_vmm_reap_others(struct pool *p)
+void hm_vmm_unpin_others(struct pool *p)
 {
 	struct hm_other **link = &vmm_of(p)->others, *o;
 
@@ -73,6 +73,12 @@ void hm_vmm_reap_others(struct pool *p)
 		*link = o->next;
 		free(o);
 	}
+}
+
+void hm_vmm_reap_others(struct pool *p)
+{
+	if (!p->asleep)
+		hm_vmm_unpin_others(p);
 }
 
 void hm_vmm_free_others(struct pool *p, bool forget)

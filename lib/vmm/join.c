@@ -4,7 +4,7 @@
  * merge, and the handle could not be moved although nothing in it is live. Before a growth,
  * its stream is ordered behind these parts, and they become its own. All with pool->lock.
  */
-#include "vmm/vmm_impl.h"
+#include "vmm/ring.h"
 
 /*
  * Steps of a growth: a look at a block is one, and so are some parts of a handle
@@ -185,6 +185,7 @@ static void join_handles(struct pool *p, struct pool_stream *s, bool order)
 
 void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order)
 {
+	hm_vmm_reap_others(p);
 	if (vmm_of(p)->nr_aliases > VMM_ALIASES)
 		hm_vmm_unalias(p, VMM_ALIASES * 3 / 4);
 	if (p->order.seen > 1 && !p->opt.comm && !p->whole)

@@ -1190,6 +1190,7 @@ static const char *vmm_refuses(const struct pool *p)
 
 static int vmm_save(struct pool *p)
 {
+	hm_vmm_unpin_others(p);
 	return hm_park_save(p, &vmm_of(p)->park);
 }
 
@@ -1218,6 +1219,7 @@ static bool vmm_idle(struct pool *p, bool all)
 
 static int vmm_end_moves(struct pool *p)
 {
+	hm_vmm_reap_others(p);
 	hm_spill_end(p, true);
 	return vmm_of(p)->spill->pending ?
 		hm_error(-EIO, "pool: moves that are under way could not be ended") : 0;

@@ -43,7 +43,11 @@ bool hm_ring_drop(struct pool *p, struct block *b);
 
 /* HM_MOVE_ALIAS. Without the lock. */
 int hm_vmm_make_other(struct pool *p, struct hm_ctl_move *arg);
-/* Unmaps freed aliases whose last use is complete. */
+/*
+ * Unmaps freed aliases whose last use is complete, unless the pool sleeps: from the time that
+ * contents are saved on, handles that stay in the sleep are pinned. The first also then.
+ */
+void hm_vmm_unpin_others(struct pool *p);
 void hm_vmm_reap_others(struct pool *p);
 /* Ends all aliases; with @forget the driver is gone. */
 void hm_vmm_free_others(struct pool *p, bool forget);

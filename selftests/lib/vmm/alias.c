@@ -167,6 +167,24 @@ static void stays(void)
 	is(device_used(), 0, "all is given back");
 }
 
+/* An alias that was freed, and whose use is not known to be complete, when a sleep begins. */
+static void freed_before_sleep(void)
+{
+	struct hetmem_resource *res = make("pool(vmm)");
+	CUstream s = new_stream();
+	char *p = get(res, 4 * MIB, s), *q = get_alias(res, p, 4 * MIB, 0);
+	struct hm_soft_range range = { .ptr = (uintptr_t)q, .size = 4 * MIB, .fill = 3 };
+
+	need(!hm->soft->launch(s, "slow", &range, 1, 20000000), "a kernel");
+	is(hetmem_free(res, q, 0, s), 0, "free");
+	need(!hetmem_sleep(res, NULL, HETMEM_SLEEP_KEEP), "sleep: %s", hetmem_last_error());
+	need(!hetmem_wake(res, NULL), "wake: %s", hetmem_last_error());
+	ok(all_bytes(p, 3, 4 * MIB), "contents are there after the wake");
+	hetmem_free(res, p, 0, s);
+	is(hetmem_resource_destroy(res), 0, "destroyed");
+	drv->cuStreamDestroy(s);
+}
+
 /* An alias is there until the last use by it is complete. */
 static void in_order(void)
 {
@@ -308,6 +326,7 @@ int main(void)
 	bad_input();
 	adaptors();
 	stays();
+	freed_before_sleep();
 	in_order();
 	read_only();
 	failing();
