@@ -19,6 +19,13 @@
 
 #include "hetmem_probe.h"
 
+#ifdef HETMEM_HAVE_IS_SWAP_PTE
+#include <linux/swap.h>
+#include <linux/swapops.h>
+#else
+#include <linux/leafops.h>
+#endif
+
 /*
  * Of two forms of one thing a kernel has exactly one. Both or neither means
  * that a probe no longer asks what it was written to ask.
@@ -48,6 +55,16 @@ static inline struct dev_pagemap *hetmem_page_pgmap(const struct page *page)
 #define vm_flags_set(vma, flags)	((vma)->vm_flags |= (flags))
 #define vm_flags_clear(vma, flags)	((vma)->vm_flags &= ~(flags))
 #endif
+
+/* Whether a page that is swapped out belongs there. */
+static inline bool hetmem_pte_is_swap(pte_t pte)
+{
+#ifdef HETMEM_HAVE_IS_SWAP_PTE
+	return is_swap_pte(pte) && !non_swap_entry(pte_to_swp_entry(pte));
+#else
+	return softleaf_is_swap(softleaf_from_pte(pte));
+#endif
+}
 
 /*
  * Memory of memfd_secret(): its pages look like any other's, but the kernel has

@@ -93,7 +93,7 @@ static u32 why_left(const struct migration *m, struct hetmem_piece *piece)
 		return why | HETMEM_WHY_OTHER_NODE;
 	if (why & (HETMEM_WHY_FILE | HETMEM_WHY_SHMEM | HETMEM_WHY_PINNED_BY_US))
 		return why;
-	return why | (piece->part ? HETMEM_WHY_LARGE_FOLIO : HETMEM_WHY_BUSY);
+	return why | (piece->mark ? HETMEM_WHY_LARGE_FOLIO : HETMEM_WHY_BUSY);
 }
 
 /*

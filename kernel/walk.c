@@ -31,7 +31,8 @@
  * what a fault waits for inside a driver.
  *
  * A page table entry that is no page (never touched, swapped, device-exclusive,
- * a device page of an owner that is not passed) reads as 0: HETMEM_UNKNOWN. An
+ * a device page of an owner that is not passed) reads as 0: HETMEM_UNKNOWN.
+ * hmm_range_fault() does not tell which; walk_swapped() finds the swapped ones. An
  * entry that is nothing but a PFN is waiting for a NUMA hinting fault: on the
  * host. One that is not VALID and has other flags is no page and no PFN: for a
  * huge page of hugetlb that is absent or moving the order is there all the
@@ -112,6 +113,9 @@ static void walk_one_piece(struct hetmem_walk *walk, u32 kind, unsigned long end
 		.location = HETMEM_LOC(kind, 0),
 	};
 }
+
+/* In walk->pfns, for a page that is swapped out; no page to hmm_range_fault(). */
+#define PFN_SWAPPED	HMM_PFN_WRITE
 
 /* VALID, or waiting for a NUMA hinting fault. */
 static bool pfn_is_page(unsigned long pfn)
@@ -246,17 +250,19 @@ static void walk_decode(struct hetmem_walk *walk)
 			piece.order = hmm_pfn_to_map_order(pfn);
 		if (piece.order) {
 			decodes++;
-		} else if (pfn_is_page(pfn) && walk->look_for_parts) {
-			piece.part = PageCompound(hmm_pfn_to_page(pfn));
+		} else if (!pfn_is_page(pfn)) {
+			piece.mark = pfn == PFN_SWAPPED;
+		} else if (walk->look_for_parts) {
+			piece.mark = PageCompound(hmm_pfn_to_page(pfn));
 			decodes++;
-		} else if (pfn_is_page(pfn)) {
+		} else {
 			while (i + step < nr && pfns_alike(pfn, walk->pfns[i + step], zero))
 				step++;
 			decodes += step;
 		}
 		piece.location = pfn_location(walk, pfn, piece.order);
 		if (!last || last->location != piece.location || last->order != piece.order ||
-		    last->part != piece.part) {
+		    last->mark != piece.mark) {
 			last = &walk->pieces[walk->nr++];
 			*last = piece;
 		}
@@ -265,31 +271,66 @@ static void walk_decode(struct hetmem_walk *walk)
 	hetmem_total_add(decodes, decodes);
 }
 
-/* Where the first entry above the PTEs ends that maps @addr and is empty; else @addr. */
-static unsigned long gap_end(struct mm_struct *mm, unsigned long addr, unsigned long end)
+/*
+ * The PMD entry of @addr, if there is a table of them. Else NULL: *@end is where the first
+ * empty entry ends that maps @addr, or @addr if that entry is not empty.
+ */
+static pmd_t *pmd_at(struct mm_struct *mm, unsigned long addr, unsigned long *end)
 {
 	pgd_t *pgd = pgd_offset(mm, addr);
 	p4d_t *p4d;
 	pud_t *pud;
-	pmd_t *pmd;
 
 	/* A level that is folded into the one above has no end of its own. */
-	end = pgd_addr_end(addr, end);
+	*end = pgd_addr_end(addr, *end);
 	if (pgd_none(READ_ONCE(*pgd)))
-		return end;
+		return NULL;
 	p4d = p4d_offset(pgd, addr);
-	end = p4d_addr_end(addr, end);
+	*end = p4d_addr_end(addr, *end);
 	if (p4d_none(READ_ONCE(*p4d)))
-		return end;
+		return NULL;
 	pud = pud_offset(p4d, addr);
-	end = pud_addr_end(addr, end);
+	*end = pud_addr_end(addr, *end);
 	if (pud_none(READ_ONCE(*pud)))
+		return NULL;
+	if (pud_present(READ_ONCE(*pud)) && !pud_leaf(READ_ONCE(*pud)))
+		return pmd_offset(pud, addr);
+	*end = addr;
+	return NULL;
+}
+
+/* Where the first entry above the PTEs ends that maps @addr and is empty; else @addr. */
+static unsigned long gap_end(struct mm_struct *mm, unsigned long addr, unsigned long end)
+{
+	pmd_t *pmd = pmd_at(mm, addr, &end);
+
+	if (!pmd)
 		return end;
-	if (!pud_present(READ_ONCE(*pud)) || pud_leaf(READ_ONCE(*pud)))
-		return addr;
-	for (pmd = pmd_offset(pud, addr); addr < end && pmd_none(READ_ONCE(*pmd)); pmd++)
+	for (; addr < end && pmd_none(READ_ONCE(*pmd)); pmd++)
 		addr = pmd_addr_end(addr, end);
 	return addr;
+}
+
+/*
+ * Marks the pages of the step that are swapped out. mmap_lock and RCU keep the table of
+ * its PTEs.
+ */
+static void walk_swapped(struct hetmem_walk *walk)
+{
+	unsigned long i = 0, at = walk->start, end = walk->end;
+	pmd_t *table, pmd;
+
+	guard(rcu)();
+	table = pmd_at(walk->window.fake.mm, at, &end);
+	if (!table)
+		return;
+	pmd = READ_ONCE(*table);
+	if (!pmd_present(pmd) || pmd_leaf(pmd))
+		return;
+	for (; at < walk->end; at += PAGE_SIZE, i++) {
+		if (!walk->pfns[i] && hetmem_pte_is_swap(ptep_get(pte_offset_kernel(&pmd, at))))
+			walk->pfns[i] = PFN_SWAPPED;
+	}
 }
 
 /*
@@ -336,6 +377,8 @@ static int walk_look(struct hetmem_window *window)
 			walk_one_piece(walk, HETMEM_UNKNOWN, vma->vm_end);
 		else if (!walk_gap(walk, vma))
 			ret = walk_snapshot(walk, vma);
+		if (!ret && !walk->nr && walk->skip_gaps && !is_vm_hugetlb_page(vma))
+			walk_swapped(walk);
 	}
 	mmap_read_unlock(mm);
 	if (ret || walk->nr)

@@ -12,7 +12,8 @@
  * @end: of the last; if that was not looked into, beyond the block
  * @location: HETMEM_LOC()
  * @order: of the page table entries that map them
- * @part: parts of large folios; only if hetmem_walk.look_for_parts
+ * @mark: parts of large folios, only if hetmem_walk.look_for_parts; if no page is
+ *	visible: swapped out, only if hetmem_walk.skip_gaps
  * @nr: its number in the step, from 1 on
  */
 struct hetmem_piece {
@@ -20,7 +21,7 @@ struct hetmem_piece {
 	unsigned long end;
 	u32 location;
 	u8 order;
-	bool part;
+	bool mark;
 	unsigned int nr;
 };
 
@@ -29,7 +30,7 @@ struct hetmem_kept_piece {
 	u32 location;
 	u16 nr_pages;
 	u8 order;
-	bool part;
+	bool mark;
 };
 
 /* Mappings that hetmem leaves alone. */
@@ -54,7 +55,8 @@ struct hetmem_kept_piece {
  * @shared: that mapping is shared
  * @gap: the last step has no page tables
  * @look_for_parts: tell parts of large folios from other pages
- * @skip_gaps: memory without page tables can be one step
+ * @skip_gaps: memory without page tables can be one step, and swapped pages are told
+ *	from others
  * @nr: pieces of the last step
  */
 struct hetmem_walk {
@@ -106,7 +108,7 @@ static inline bool hetmem_piece_next(const struct hetmem_walk *walk, struct hetm
 		piece->end = walk->end;
 	piece->location = kept->location;
 	piece->order = kept->order;
-	piece->part = kept->part;
+	piece->mark = kept->mark;
 	return true;
 }
 
@@ -125,7 +127,7 @@ static inline u32 hetmem_piece_why(struct hetmem_context *ctx, const struct hetm
 	if (hetmem_on_device(piece->location))
 		return why;
 	if (kind == HETMEM_UNKNOWN && !(why & told))
-		why |= HETMEM_WHY_ABSENT;
+		why |= HETMEM_WHY_ABSENT | (piece->mark ? HETMEM_WHY_SWAPPED : 0);
 	if (kind == HETMEM_UNKNOWN && !walk->gap && hetmem_exclusive_seen(ctx, piece->start))
 		why |= HETMEM_WHY_EXCLUSIVE_SEEN;
 	/* Nobody asks while pins come and go and expects an exact answer. */

@@ -89,7 +89,7 @@ char *hetmem_why_names(uint32_t why, char *buf, size_t len)
 		"file", "shared memory", "hugetlb", "special", "userfaultfd",
 		"mlocked", "not readable", "mergeable", "unmapped", "absent",
 		"moving", "exclusive seen", "pinned by hetmem", "busy",
-		"no memory", "on another node", "large folio",
+		"no memory", "on another node", "large folio", "swapped out",
 	};
 	const unsigned int nr = sizeof(names) / sizeof(names[0]);
 	size_t pos = 0;

@@ -168,6 +168,8 @@ const char *report_remedy(unsigned int bit)
 		return "it is on another node: 'migratepages PID FROM TO'";
 	case HETMEM_WHY_LARGE_FOLIO:
 		return "madvise(2) a page of it with MADV_COLD, or use Linux 7";
+	case HETMEM_WHY_SWAPPED:
+		return "it is swapped out: make room in memory, or mlock(2) it";
 	default:
 		return "'hetmem map PID' shows where";
 	}

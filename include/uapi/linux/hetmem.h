@@ -123,9 +123,10 @@
 
 enum hetmem_location_kind {
 	/*
-	 * Mapped, but no page is visible: never touched, swapped out, moving,
-	 * not readable, exclusive to a device, or on a device whose driver has
-	 * not migrated anything yet. A module cannot tell these cases apart.
+	 * Mapped, but no page is visible: never touched, swapped out
+	 * (HETMEM_WHY_SWAPPED), moving, not readable, exclusive to a device, or
+	 * on a device whose driver has not migrated anything yet. A module cannot
+	 * tell the other cases apart.
 	 */
 	HETMEM_UNKNOWN	= 0,
 	/* No mapping at this address. */
@@ -190,6 +191,7 @@ enum hetmem_location_kind {
  * folio.
  */
 #define HETMEM_WHY_LARGE_FOLIO	(1U << 16)
+#define HETMEM_WHY_SWAPPED	(1U << 17)	/* swapped out; with ABSENT */
 
 /**
  * struct hetmem_device_info - a device that is registered with hetmem

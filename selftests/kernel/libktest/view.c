@@ -203,18 +203,23 @@ long pages_of_kind(int fd, const void *p, size_t size, uint32_t kind)
 	return ret;
 }
 
-long pages_pinned(int fd, const void *p, size_t size)
+long pages_why(int fd, const void *p, size_t size, uint32_t why)
 {
 	struct view v;
 	long ret = view_take(fd, p, size, &v);
 	size_t i;
 
 	for (i = 0; ret >= 0 && i < v.nr_runs; i++) {
-		if (v.runs[i].why & HETMEM_WHY_PINNED_BY_US)
+		if (v.runs[i].why & why)
 			ret += (v.runs[i].end - v.runs[i].start) / page_size();
 	}
 	view_free(&v);
 	return ret;
+}
+
+long pages_pinned(int fd, const void *p, size_t size)
+{
+	return pages_why(fd, p, size, HETMEM_WHY_PINNED_BY_US);
 }
 
 struct hetmem_run run_at(int fd, const void *p)

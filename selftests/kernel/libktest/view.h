@@ -39,6 +39,9 @@ const struct hetmem_run *view_at(const struct view *v, const void *p);
 long pages_at(int fd, const void *p, size_t size, uint32_t loc);
 long pages_of_kind(int fd, const void *p, size_t size, uint32_t kind);
 
+/* Pages of [p, p + size) that have a bit of @why, or an errno. */
+long pages_why(int fd, const void *p, size_t size, uint32_t why);
+
 /* Pages of [p, p + size) that RESIDENCY says are pinned, or an errno. */
 long pages_pinned(int fd, const void *p, size_t size);
 

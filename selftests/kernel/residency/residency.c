@@ -384,7 +384,8 @@ static int swap_on(const char *disk)
 TEST_F(special, swapped_out)
 {
 	const char *disk = "/dev/ram0";
-	long there;
+	long there, swapped;
+	size_t i;
 	int ret = swap_on(disk);
 
 	if (ret == -ENOENT || ret == -ENXIO || ret == -ENOSYS)
@@ -393,13 +394,24 @@ TEST_F(special, swapped_out)
 	fill(self->p, self->size, 10);
 	EXPECT_EQ(0, madvise(self->p, self->size, MADV_PAGEOUT));
 	there = pages_of_kind(self->fd, self->p, self->size, HETMEM_HOST);
-	/* What went cannot be told from what never was. */
 	EXPECT_LT(there, 64);
 	EXPECT_EQ(64 - there, pages_at(self->fd, self->p, self->size,
 				       HETMEM_LOC(HETMEM_UNKNOWN, 0)));
-	EXPECT_EQ(-1, mismatch(self->p, self->size, 10));
-	EXPECT_EQ(64, pages_of_kind(self->fd, self->p, self->size,
-				    HETMEM_HOST));
+	EXPECT_EQ(64 - there, pages_why(self->fd, self->p, self->size, HETMEM_WHY_SWAPPED));
+	/* Pages that never were are not swapped out, whatever lies beside them. */
+	for (i = 1; i < 64; i += 2)
+		ASSERT_EQ(0, madvise(PAGE(i), page_size(), MADV_DONTNEED));
+	swapped = pages_why(self->fd, self->p, self->size, HETMEM_WHY_SWAPPED);
+	EXPECT_LT(0, swapped);
+	EXPECT_GE(32, swapped);
+	EXPECT_EQ(0, run_at(self->fd, PAGE(1)).why & HETMEM_WHY_SWAPPED);
+	EXPECT_EQ(HETMEM_WHY_ABSENT, run_at(self->fd, PAGE(1)).why);
+	for (i = 0; i < 64; i += 2)
+		EXPECT_EQ(-1, mismatch_at(PAGE(i), page_size(), 10, i * page_size()));
+	for (i = 1; i < 64; i += 2)
+		EXPECT_TRUE(all_zero(PAGE(i), page_size()));
+	EXPECT_EQ(32, pages_of_kind(self->fd, self->p, self->size, HETMEM_HOST));
+	EXPECT_EQ(0, pages_why(self->fd, self->p, self->size, HETMEM_WHY_SWAPPED));
 	EXPECT_EQ(0, syscall(SYS_swapoff, disk));
 }
 

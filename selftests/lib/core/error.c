@@ -90,8 +90,8 @@ int main(void)
 	ok(small[5] == 'x', "none at all neither");
 
 	ok(!*hetmem_why_names(0, buf, sizeof(buf)), "no reason");
-	ok(!strcmp(hetmem_why_names(HETMEM_WHY_LARGE_FOLIO, buf, sizeof(buf)),
-		   "large folio"), "the last one");
+	ok(!strcmp(hetmem_why_names(HETMEM_WHY_SWAPPED, buf, sizeof(buf)),
+		   "swapped out"), "the last one");
 	ok(!strcmp(hetmem_why_names(HETMEM_WHY_FILE | HETMEM_WHY_MLOCKED, buf,
 				    sizeof(buf)), "file, mlocked"), "%s", buf);
 	ok(!strcmp(hetmem_why_names(1U << 31, buf, sizeof(buf)), "bit 31"),
