@@ -10,6 +10,7 @@
 #define _HETMEM_COMPAT_H
 
 #include <linux/cleanup.h>
+#include <linux/eventfd.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
 #include <linux/memremap.h>
@@ -54,6 +55,12 @@ static inline struct dev_pagemap *hetmem_page_pgmap(const struct page *page)
 #ifndef HETMEM_HAVE_VM_FLAGS_SET
 #define vm_flags_set(vma, flags)	((vma)->vm_flags |= (flags))
 #define vm_flags_clear(vma, flags)	((vma)->vm_flags &= ~(flags))
+#endif
+
+#ifdef HETMEM_HAVE_EVENTFD_SIGNAL_2
+#define hetmem_eventfd_signal(ctx)	eventfd_signal(ctx, 1)
+#else
+#define hetmem_eventfd_signal(ctx)	eventfd_signal(ctx)
 #endif
 
 /* Whether a page that is swapped out belongs there. */

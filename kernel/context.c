@@ -202,6 +202,7 @@ struct hetmem_context *hetmem_context_open(void)
 	INIT_LIST_HEAD(&ctx->hints);
 	INIT_LIST_HEAD(&ctx->parked);
 	hetmem_pin_open(ctx);
+	hetmem_job_open(ctx);
 	ctx->opener = get_pid(task_tgid(current));
 	ctx->thrash = hetmem_alloc(user, hetmem_thrash_bytes);
 	ret = PTR_ERR_OR_ZERO(ctx->thrash);
@@ -228,6 +229,7 @@ int hetmem_context_close(struct inode *inode, struct file *file)
 	struct hetmem_context *ctx = file->private_data;
 	struct hetmem_user *user = ctx->user;
 
+	hetmem_job_close(ctx);
 	hetmem_mm_detach(ctx);
 	hetmem_pin_close(ctx);
 	hetmem_range_del_all(ctx);

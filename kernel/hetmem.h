@@ -20,6 +20,7 @@
 
 #include "compat.h"
 
+struct eventfd_ctx;
 struct hetmem_mm;
 struct hetmem_thrash_slot;
 struct poll_table_struct;
@@ -75,6 +76,7 @@ DECLARE_PER_CPU(struct hetmem_totals, hetmem_totals);
  * @nr_contexts: that the user has; protected as the table is
  * @bytes: of kernel memory that they and what belongs to them use
  * @pinned: pages that they hold
+ * @nr_jobs: that run for them, see background.c
  */
 struct hetmem_user {
 	struct hlist_node node;
@@ -82,6 +84,7 @@ struct hetmem_user {
 	unsigned int nr_contexts;
 	atomic64_t bytes;
 	atomic64_t pinned;
+	atomic_t nr_jobs;
 };
 
 /**
@@ -123,6 +126,24 @@ struct hetmem_ring {
 };
 
 /**
+ * struct hetmem_job - a MIGRATE in the background
+ * @work: carries it out
+ * @cmd: the command, and its answer; all zeroes: there was none
+ * @eventfd: to be signalled at its end
+ * @result: what MIGRATE returned
+ * @runs: it has not ended
+ * @stop: the context closes
+ */
+struct hetmem_job {
+	struct work_struct work;
+	struct hetmem_cmd_migrate cmd;
+	struct eventfd_ctx *eventfd;
+	int result;
+	bool runs;
+	bool stop;
+};
+
+/**
  * struct hetmem_context - an open file of /dev/hetmem
  * @user: that it is charged to
  * @uid: effective uid of the opener
@@ -149,6 +170,7 @@ struct hetmem_ring {
  * @reap: held while pages of @pins are dropped, outside of hm->lock
  * @pin_next: jiffies, when @pin_work is to look at them
  * @pin_work: drops the pages that have ended
+ * @job: the move that a worker carries out, or has
  * @bindings: devices that userspace has named
  * @nr_bindings: used entries of @bindings
  * @hints: waiting for this executor, see hint.c
@@ -180,6 +202,7 @@ struct hetmem_context {
 	struct mutex reap; /* see pin.c */
 	unsigned long pin_next;
 	struct delayed_work pin_work;
+	struct hetmem_job job;
 	struct hetmem_binding bindings[HETMEM_MAX_BINDINGS];
 	unsigned int nr_bindings;
 	struct list_head hints;
@@ -236,6 +259,17 @@ void *hetmem_alloc(struct hetmem_user *user, size_t bytes);
 void hetmem_free(struct hetmem_user *user, void *memory, size_t bytes);
 int hetmem_info(struct hetmem_context *ctx, void *cmd);
 int hetmem_allow(struct hetmem_context *ctx, void *cmd);
+
+/* main.c */
+int hetmem_read_migrate(struct hetmem_cmd_migrate *cmd, const void __user *uarg, u32 usize);
+
+/* background.c */
+bool hetmem_job_stops(struct hetmem_context *ctx);
+void hetmem_job_open(struct hetmem_context *ctx);
+void hetmem_job_close(struct hetmem_context *ctx);
+int hetmem_job_init(void);
+void hetmem_job_exit(void);
+int hetmem_background(struct hetmem_context *ctx, void *cmd);
 
 /* notifier.c, residency.c, migrate.c, refresh.c */
 int hetmem_list(struct hetmem_context *ctx, void *cmd);

@@ -95,6 +95,8 @@ static const struct hetmem_command hetmem_commands[] = {
 	COMMAND(COMPLETE, complete, 32, CMD_SILENT, RESERVED(complete)),
 	COMMAND(LIST, list, 24, CMD_READ),
 	COMMAND(MIGRATE_VECTOR, migrate_vector, 40, CMD_PARTIAL, RESERVED(migrate_vector)),
+	COMMAND(BACKGROUND, background, 32, 0, RESERVED(background),
+		.known = HETMEM_BACKGROUND_COLLECT),
 };
 
 /* -EINVAL and -ERANGE as the uapi header promises them to all commands. */
@@ -131,12 +133,10 @@ static bool hetmem_permitted(const struct hetmem_context *ctx, const struct hetm
 	return false;
 }
 
-/* Carries out @command, whose struct of @usize bytes is at @uarg. */
-static int hetmem_run(struct hetmem_context *ctx, const struct hetmem_command *command,
-		      void __user *uarg, u32 usize)
+/* Copies a struct of @usize bytes from @uarg to @cmd, and checks it. */
+static int hetmem_read(const struct hetmem_command *command, void *cmd,
+		       const void __user *uarg, u32 usize)
 {
-	struct mm_struct *mm = ctx->hm->notifier.mm;
-	u64 cmd[HETMEM_MAX_SIZE / sizeof(u64)];
 	int ret;
 
 	if (usize < command->size)
@@ -148,7 +148,18 @@ static int hetmem_run(struct hetmem_context *ctx, const struct hetmem_command *c
 		return ret;
 	/* Another thread can have changed it since it was read. */
 	*(u32 *)cmd = usize;
-	ret = hetmem_check(command, (struct hetmem_head *)cmd);
+	return hetmem_check(command, cmd);
+}
+
+/* Carries out @command, whose struct of @usize bytes is at @uarg. */
+static int hetmem_run(struct hetmem_context *ctx, const struct hetmem_command *command,
+		      void __user *uarg, u32 usize)
+{
+	struct mm_struct *mm = ctx->hm->notifier.mm;
+	u64 cmd[HETMEM_MAX_SIZE / sizeof(u64)];
+	int ret;
+
+	ret = hetmem_read(command, cmd, uarg, usize);
 	if (ret)
 		return ret;
 
@@ -164,6 +175,11 @@ static int hetmem_run(struct hetmem_context *ctx, const struct hetmem_command *c
 	if (hetmem_copy_out(uarg, usize, cmd, command->size))
 		return -EFAULT;
 	return ret;
+}
+
+int hetmem_read_migrate(struct hetmem_cmd_migrate *cmd, const void __user *uarg, u32 usize)
+{
+	return hetmem_read(&hetmem_commands[_IOC_NR(HETMEM_IOC_MIGRATE)], cmd, uarg, usize);
 }
 
 /* HETMEM_IOC_MIGRATE_VECTOR: each command goes the way that it goes alone. */
@@ -272,9 +288,12 @@ static int __init hetmem_init(void)
 	ret = hetmem_pin_init();
 	if (ret)
 		return ret;
-	ret = hetmem_foreign_init();
+	ret = hetmem_job_init();
 	if (ret)
 		goto exit_pin;
+	ret = hetmem_foreign_init();
+	if (ret)
+		goto exit_job;
 	ret = misc_register(&hetmem_misc);
 	if (ret)
 		goto exit_foreign;
@@ -289,6 +308,8 @@ exit_misc:
 	misc_deregister(&hetmem_misc);
 exit_foreign:
 	hetmem_foreign_exit();
+exit_job:
+	hetmem_job_exit();
 exit_pin:
 	hetmem_pin_exit();
 	return ret;
@@ -300,6 +321,7 @@ static void __exit hetmem_exit(void)
 	misc_deregister(&hetmem_misc);
 	hetmem_foreign_exit();
 	hetmem_mm_exit();
+	hetmem_job_exit();
 	hetmem_pin_exit();
 }
 

@@ -426,7 +426,7 @@ int hetmem_migrate(struct hetmem_context *ctx, void *arg)
 		if (cmd->nr_rest && cmd->nr_rest - cmd->filled_rest < HETMEM_REST_MIN)
 			break;
 		ret = migrate_span(&m);
-		if (!ret && fatal_signal_pending(current))
+		if (!ret && (fatal_signal_pending(current) || hetmem_job_stops(ctx)))
 			ret = -EINTR;
 		cond_resched();
 	}

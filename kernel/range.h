@@ -41,6 +41,7 @@ struct hetmem_busy {
  * @looks: bounds @windows, and with them what a notification looks at
  * @quiet: for the end of an invalidation
  * @idle: drops the reference that outlives the last context
+ * @nr_jobs: workers that use the memory, see background.c
  *
  * @lock protects what follows, and its contexts.
  * @contexts: all of them; the first one's user is charged for this struct
@@ -57,6 +58,7 @@ struct hetmem_mm {
 	struct semaphore looks;
 	wait_queue_head_t quiet;
 	struct delayed_work idle;
+	atomic_t nr_jobs;
 	spinlock_t lock; /* what follows, and contexts */
 	struct list_head contexts;
 	unsigned int nr_contexts;

@@ -437,7 +437,8 @@ static int walk_fault(struct hetmem_window *window)
 		return -EINTR;
 	vma = vma_lookup(mm, range.start);
 	/* It need not be the mapping that was looked at. */
-	if (vma && range.end <= vma->vm_end && !(hetmem_vma_why(vma) & HETMEM_WHY_LEAVE))
+	if (vma && range.end <= vma->vm_end && !(hetmem_vma_why(vma) & HETMEM_WHY_LEAVE) &&
+	    !(vma->vm_file && (current->flags & PF_KTHREAD)))
 		ret = hmm_range_fault(&range);
 	mmap_read_unlock(mm);
 	return ret;
@@ -477,6 +478,7 @@ int hetmem_walk_fault(struct hetmem_walk *walk, unsigned long start, unsigned lo
  */
 int hetmem_walk_pull(struct hetmem_walk *walk, unsigned long start, unsigned long end)
 {
+	const unsigned int nofault = current->flags & PF_KTHREAD ? FOLL_NOFAULT : 0;
 	struct page **pages = (struct page **)walk->pfns;
 	int nr;
 
@@ -484,7 +486,8 @@ int hetmem_walk_pull(struct hetmem_walk *walk, unsigned long start, unsigned lon
 		if (fatal_signal_pending(current))
 			return -EINTR;
 		/* A page that cannot be pinned must not stop its neighbours. */
-		nr = pin_user_pages_fast(start, (end - start) >> PAGE_SHIFT, FOLL_LONGTERM, pages);
+		nr = pin_user_pages_fast(start, (end - start) >> PAGE_SHIFT,
+					 FOLL_LONGTERM | nofault, pages);
 		if (nr > 0)
 			unpin_user_pages(pages, nr);
 		cond_resched();

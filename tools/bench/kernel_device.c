@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -50,6 +51,7 @@ struct mover {
 	size_t size;
 	uint32_t location;	/* of ours */
 	int test_hmm;
+	int eventfd;		/* of moves in the background */
 	char *copy;		/* what test_hmm reads goes there */
 	double reading;		/* ticks that its reading takes, at best */
 };
@@ -84,6 +86,34 @@ static int ours_to_device(struct mover *m, char *p)
 static int ours_to_host(struct mover *m, char *p)
 {
 	return migrate(m, p, HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY));
+}
+
+/* A worker moves the pages; the caller sleeps until it has. */
+static int background_to_device(struct mover *m, char *p)
+{
+	struct hetmem_cmd_migrate move = {
+		.start = (uintptr_t)p,
+		.end = (uintptr_t)p + m->size,
+		.location = m->location,
+	};
+	struct hetmem_cmd_background cmd = {
+		.size = sizeof(cmd),
+		.command = (uintptr_t)&move,
+		.command_size = sizeof(move),
+		.eventfd = m->eventfd,
+	};
+	uint64_t nr;
+	int ret = kb_ioctl(m->kb->fd, HETMEM_IOC_BACKGROUND, &cmd);
+
+	if (ret)
+		return ret;
+	if (read(m->eventfd, &nr, sizeof(nr)) != sizeof(nr))
+		return -EIO;
+	cmd.flags = HETMEM_BACKGROUND_COLLECT;
+	ret = kb_ioctl(m->kb->fd, HETMEM_IOC_BACKGROUND, &cmd);
+	if (!ret)
+		ret = cmd.result;
+	return !ret && move.not_moved > 16 ? -ENODATA : ret;
 }
 
 static int test_hmm_call(struct mover *m, char *p, unsigned long nr)
@@ -291,6 +321,20 @@ static void both(struct mover *m, bool huge, const struct names *names)
 	rows(m, names, &ours, ret ? NULL : &theirs);
 }
 
+/* The same to the device, by a worker: what handing it over costs shows beside it. */
+static void background(struct mover *m)
+{
+	static const char name[] = "device.4k.background";
+	struct moves moves;
+	int ret = measure(m, false, background_to_device, ours_to_host, &moves);
+
+	if (ret)
+		bench_report_skip(m->kb->report, name, "hetmem_emu: %s", strerror(-ret));
+	else
+		add(m, name, "to the device by a worker, 4K pages", per_page_unit(),
+		    moves.to_device.ticks, NULL, m->size / m->kb->page, BENCH_GOAL_NONE, 0);
+}
+
 /* The first device that has room for the memory, or for some of it. */
 static bool find_device(struct mover *m)
 {
@@ -323,9 +367,12 @@ void bench_kernel_device(struct kernel_bench *kb)
 	m.test_hmm = open("/dev/hmm_dmirror0", O_RDWR | O_CLOEXEC);
 	m.copy = xcalloc(m.size, 1);
 	memset(m.copy, 1, m.size);
+	m.eventfd = eventfd(0, EFD_CLOEXEC);
 	both(&m, false, &small_names);
+	background(&m);
 	both(&m, true, &huge_names);
 	free(m.copy);
+	close(m.eventfd);
 	if (m.test_hmm >= 0)
 		close(m.test_hmm);
 }

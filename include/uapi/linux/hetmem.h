@@ -109,6 +109,7 @@
 #define HETMEM_IOC_COMPLETE	_IO(HETMEM_TYPE, 0x0c)
 #define HETMEM_IOC_LIST		_IO(HETMEM_TYPE, 0x0d)
 #define HETMEM_IOC_MIGRATE_VECTOR _IO(HETMEM_TYPE, 0x0e)
+#define HETMEM_IOC_BACKGROUND	_IO(HETMEM_TYPE, 0x0f)
 
 /* Increases when the meaning of something changes. Growth does not increase it. */
 #define HETMEM_VERSION		1
@@ -534,6 +535,51 @@ struct hetmem_cmd_migrate_vector {
 };
 
 #define HETMEM_VECTOR_MAX	512
+
+/**
+ * struct hetmem_cmd_background - HETMEM_IOC_BACKGROUND: MIGRATE in the background
+ * @size: sizeof(struct hetmem_cmd_background)
+ * @flags: HETMEM_BACKGROUND_*
+ * @command: in, a struct hetmem_cmd_migrate; with HETMEM_BACKGROUND_COLLECT out
+ * @command_size: in, sizeof(struct hetmem_cmd_migrate). It replaces the @size of the
+ *	command
+ * @eventfd: in, an eventfd; ignored with HETMEM_BACKGROUND_COLLECT
+ * @result: out, with HETMEM_BACKGROUND_COLLECT: 0, or the errno of the command
+ * @reserved: 0
+ *
+ * Reads the command and returns. A worker of the kernel carries it out: one for each
+ * context, 16 at most for each user. At its end, however it ends, the kernel adds 1 to
+ * @eventfd. HETMEM_BACKGROUND_COLLECT then returns the command's answer and result, any
+ * number of times, until the next command is given.
+ *
+ * The command cannot have flags, @timeout_ms or @nr_rest. It does what MIGRATE does, with
+ * one exception: a worker faults no pages of files, nor coherent ones. So pages that are
+ * on the device of a driver that is not registered stay there if they belong to a file, or
+ * if they are coherent and shared since fork().
+ *
+ * close() of the context ends the command and waits until the worker has stopped, at most
+ * for as long as MIGRATE needs for one span (16 MiB at most). The
+ * command also ends, with -EINTR, when the process of the address space ends.
+ *
+ * Errors:
+ *	-EBUSY		a command is in progress, or 16 of the user's are
+ *	-EBADF		@eventfd is not open
+ *	-EINVAL		@eventfd is no eventfd, or the command has what it cannot have
+ *	-EAGAIN		with COLLECT: the command is in progress
+ *	-ENOENT		with COLLECT: there was no command
+ *	others		the command is not as MIGRATE wants it, and was not begun
+ */
+struct hetmem_cmd_background {
+	__u32		size;
+	__u32		flags;
+	__aligned_u64	command;
+	__u32		command_size;
+	__s32		eventfd;
+	__s32		result;
+	__u32		reserved;
+};
+
+#define HETMEM_BACKGROUND_COLLECT	(1U << 0)
 
 /**
  * struct hetmem_cmd_unpin - HETMEM_IOC_UNPIN: end pins before their time

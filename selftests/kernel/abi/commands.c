@@ -38,6 +38,7 @@ FIXTURE_VARIANT_ADD(command, hint) { .id = CMD_HINT };
 FIXTURE_VARIANT_ADD(command, complete) { .id = CMD_COMPLETE };
 FIXTURE_VARIANT_ADD(command, list) { .id = CMD_LIST };
 FIXTURE_VARIANT_ADD(command, migrate_vector) { .id = CMD_MIGRATE_VECTOR };
+FIXTURE_VARIANT_ADD(command, background) { .id = CMD_BACKGROUND };
 
 FIXTURE_SETUP(command)
 {

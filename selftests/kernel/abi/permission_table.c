@@ -55,6 +55,7 @@ static const struct row {
 	ROW(COMPLETE, yes, no, no, no, no, no, no),
 	ROW(LIST, yes, no, no, no, no, no, no),
 	ROW(MIGRATE_VECTOR, yes, no, no, no, no, no, no),
+	ROW(BACKGROUND, yes, no, no, no, no, no, no),
 	ROW(mmap, yes, no, no, no, no, no, no),
 	ROW(poll, yes, yes, yes, yes, yes, yes, yes),
 	ROW(pidfd_getfd, yes, yes, yes, no, yes, no, no),

@@ -24,13 +24,14 @@ static const int errors_of[CALL_NR][7] = {
 	[CMD_BIND_DEVICE] = { EBUSY, ENXIO, ENOSPC },
 	[CMD_HINT] = { ENXIO, ENOTUNIQ, EAGAIN, EDQUOT, ETIMEDOUT, EOWNERDEAD },
 	[CMD_COMPLETE] = { ENOENT },
+	[CMD_BACKGROUND] = { EBUSY, EAGAIN, ENOENT },
 	[CALL_EMU_ACCESS] = { EBUSY },
 };
 
 const char *const call_names[CALL_NR] = {
 	"INFO", "TRACK", "UNTRACK", "RESIDENCY", "MIGRATE", "UNPIN", "STATS",
 	"RING", "REFRESH", "ALLOW", "BIND_DEVICE", "HINT", "COMPLETE", "LIST",
-	"MIGRATE_VECTOR",
+	"MIGRATE_VECTOR", "BACKGROUND",
 	"EMU_INFO", "EMU_ACCESS", "EMU_EVICT", "no command",
 };
 
@@ -328,6 +329,12 @@ static void make_hetmem(struct fuzzer *f, struct call *call,
 		c->vector.command_size = pick_stride(f, sizeof(moves[0]));
 		c->vector.nr = pick_count(f, 600);
 		break;
+	case CMD_BACKGROUND:
+		make_moves(f);
+		c->background.flags = one_in(r, 2);
+		c->background.command_size = pick_stride(f, sizeof(moves[0]));
+		c->background.eventfd = one_in(r, 8) ? PICK(r, f->w->device) : f->w->eventfd;
+		break;
 	default:
 		break;
 	}
@@ -473,6 +480,12 @@ static void guard(struct fuzzer *f, struct call *call)
 			c->vector.nr = VECTOR;
 		if (c->vector.command_size > sizeof(moves[0]) && c->vector.command_size <= page_size())
 			c->vector.command_size = sizeof(moves[0]);
+		break;
+	case HETMEM_IOC_BACKGROUND:
+		c->background.command = one_in(&f->r, 8) ? KERNEL_ADDR : (uintptr_t)moves;
+		if (c->background.command_size > sizeof(moves[0]) &&
+		    c->background.command_size <= page_size())
+			c->background.command_size = sizeof(moves[0]);
 		break;
 	case HETMEM_EMU_IOC_ACCESS:
 		/* The device writes to the wild area, from there on. */

@@ -13,6 +13,7 @@
  * That the kernel does not complain is for who runs it to see. Prints TAP.
  */
 #include <getopt.h>
+#include <sys/eventfd.h>
 
 #include "fuzz.h"
 
@@ -325,6 +326,7 @@ static void worker_open(struct worker *w)
 
 	w->zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
 	w->urandom = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+	w->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	for (i = 0; i < FUZZ_CONTEXTS; i++)
 		w->context[i] = open_context(w);
 	open_executor(w);

@@ -129,7 +129,7 @@ struct worker {
 	int context[FUZZ_CONTEXTS];
 	int device[FUZZ_DEVICES];	/* -1: there is none */
 	uint32_t location[FUZZ_DEVICES];
-	int urandom, zero;
+	int urandom, zero, eventfd;
 	bool limited;			/* by a memory cgroup */
 	bool root;
 	unsigned int threads;

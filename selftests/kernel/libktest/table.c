@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+#include <sys/eventfd.h>
+
 #include "libktest/table.h"
 
 #define COMMAND(NAME, name_)						\
@@ -69,6 +71,10 @@ const struct command commands[CMD_NR] = {
 		COMMAND(MIGRATE_VECTOR, migrate_vector), COMMAND_RESERVED(migrate_vector),
 		.answers = true,
 	},
+	[CMD_BACKGROUND] = {
+		COMMAND(BACKGROUND, background), COMMAND_RESERVED(background),
+		.answers = true, .known_flags = HETMEM_BACKGROUND_COLLECT,
+	},
 };
 
 struct hetmem_run command_runs[64];
@@ -76,6 +82,16 @@ struct hetmem_total command_totals[16];
 struct hetmem_list_entry command_list[4];
 struct hetmem_cmd_migrate command_moves[2];
 int32_t command_results[2];
+
+/* One for all commands of a process. */
+static int command_eventfd(void)
+{
+	static int fd = -1;
+
+	if (fd < 0)
+		fd = eventfd(0, EFD_CLOEXEC);
+	return fd;
+}
 
 void command_valid(enum command_id id, union any_command *c,
 		   const char *p, size_t half)
@@ -135,6 +151,16 @@ void command_valid(enum command_id id, union any_command *c,
 		c->vector.results = (uintptr_t)command_results;
 		c->vector.command_size = sizeof(command_moves[0]);
 		c->vector.nr = ARRAY_SIZE(command_moves);
+		break;
+	case CMD_BACKGROUND:
+		command_moves[0] = (struct hetmem_cmd_migrate){
+			.start = (uintptr_t)p,
+			.end = (uintptr_t)p + half,
+			.location = ANY_HOST,
+		};
+		c->background.command = (uintptr_t)command_moves;
+		c->background.command_size = sizeof(command_moves[0]);
+		c->background.eventfd = command_eventfd();
 		break;
 	default:
 		break;

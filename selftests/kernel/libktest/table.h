@@ -13,7 +13,7 @@ enum command_id {
 	CMD_INFO, CMD_TRACK, CMD_UNTRACK, CMD_RESIDENCY, CMD_MIGRATE,
 	CMD_UNPIN, CMD_STATS, CMD_RING, CMD_REFRESH, CMD_ALLOW,
 	CMD_BIND_DEVICE, CMD_HINT, CMD_COMPLETE, CMD_LIST,
-	CMD_MIGRATE_VECTOR, CMD_NR,
+	CMD_MIGRATE_VECTOR, CMD_BACKGROUND, CMD_NR,
 };
 
 struct command {
@@ -57,6 +57,7 @@ union any_command {
 	struct hetmem_cmd_complete complete;
 	struct hetmem_cmd_list list;
 	struct hetmem_cmd_migrate_vector vector;
+	struct hetmem_cmd_background background;
 	unsigned char bytes[512];
 };
 
