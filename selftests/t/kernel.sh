@@ -46,6 +46,7 @@ programs()
 	for source in $(find "$1" -name '*.c' ! -path '*/libktest/*' ! -path '*/fuzz/*' | sort); do
 		name=$(basename "$source" .c)
 		case $part:$name in
+		*:hmm_upstream) continue ;;
 		plain:emu_*|plain:hmm_*|plain:vm_*) continue ;;
 		devices:emu_*|devices:hmm_*|devices:vm_*) ;;
 		devices:*) continue ;;

@@ -23,7 +23,7 @@ spdx()
 		case $file in
 		# Pictures are of captures.md, which has the licence.
 		COPYING|*.gz|Documentation/plots/*.png) continue ;;
-		kernel/*|Kbuild|include/linux/*) want='GPL-2.0' ;;
+		kernel/*|Kbuild|include/linux/*|selftests/upstream/*.patch) want='GPL-2.0' ;;
 		include/uapi/*) want='GPL-2.0 WITH Linux-syscall-note' ;;
 		*) want='LGPL-2.1-or-later OR MIT' ;;
 		esac
@@ -62,7 +62,7 @@ empty 'every exported function is declared once' sh -c '
 empty 'the top level is what it was' sh -c \
 	"cut -d/ -f1 '$tmp/files' | sort -u | grep -vxE '\..*|COPYING|Documentation|Kbuild|Makefile|README.md|include|kernel|lib|selftests|tools'"
 empty 'no line ends in blanks' sh -c \
-	"grep -vE 'COPYING|\.(gz|png)$' '$tmp/files' | xargs grep -nE '[[:blank:]]+$'"
+	"grep -vE 'COPYING|\.(gz|png|patch)$' '$tmp/files' | xargs grep -nE '[[:blank:]]+$'"
 
 # A test waits for a state, never for time: for what there is and how to mark what is about time,
 # see Documentation/testing.md. The runner's limits are its own.

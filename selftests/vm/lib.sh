@@ -391,9 +391,10 @@ kept_source()
 
 # The kernels. A stock kernel is "stock SERIES SUITE", an own one "own SERIES SUITE
 # FRAGMENT... [VARIABLE=VALUE...]": fragments of config/, merged in this order on top of
-# allnoconfig, and variables for the kernel's make.
+# allnoconfig, and variables for the kernel's make. patches=DIR is no such variable: the
+# source gets the patches of selftests/DIR.
 # shellcheck disable=SC2034
-KERNELS='stock-6.1 stock-6.12 stock-7 debug-6.12 gcc-11-6.12 clang-6.12'
+KERNELS='stock-6.1 stock-6.12 stock-7 debug-6.12 gcc-11-6.12 clang-6.12 upstream-7.3'
 
 describe()
 {
@@ -404,6 +405,7 @@ describe()
 	debug-6.12) echo own 6.12 bookworm base debug ;;
 	gcc-11-6.12) echo own 6.12 bookworm base signed CC=gcc-11 ;;
 	clang-6.12) echo own 6.12 bookworm base signed LLVM=1 ;;
+	upstream-7.3) echo own 7.3 trixie base patches=upstream ;;
 	*) return 1 ;;
 	esac
 }
@@ -418,6 +420,7 @@ kernel_key()
 		echo "$FORMAT $kind $series $suite"
 		for f in $fragments; do
 			case $f in
+			patches=*) cat "$VM/../${f#*=}"/*.patch ;;
 			*=*) echo "$f" ;;
 			*) cat "$VM/config/$f.config" ;;
 			esac
