@@ -356,6 +356,7 @@ $(B)/selftests/lib/cuda/gate: $(B)/obj/lib/cuda/gate.o
 
 # It is a keeper, as 'hetmem keep' is.
 $(B)/selftests/lib/keep/keep: $(addprefix $(B)/obj/tools/,keep.o options.o util.o table.o)
+$(B)/selftests/lib/keep/keep: ldflags += -Wl,--wrap=calloc
 # It reads recordings as 'hetmem replay' does.
 $(B)/selftests/lib/pool/figures: $(addprefix $(B)/obj/tools/,replay/trace.o util.o)
 $(B)/obj/selftests/lib/pool/figures.o: cppflags += -Itools

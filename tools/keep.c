@@ -42,13 +42,21 @@
 /* While the system has no descriptor for a connection, the listener is left alone for this time. */
 #define FULL_NS		100000000
 
+/* Descriptors of one message. Closing them takes no memory. */
+struct fds {
+	struct fds *next;
+	size_t *count;
+	uint32_t nr;
+	int fds[HETMEM_KEEP_SEGMENTS];
+};
+
 struct block {
 	char name[HETMEM_KEEP_NAME];
 	uint64_t generation, bytes;
 	uid_t uid;
 	gid_t gid;
-	uint32_t mode, nr;
-	int *fds;
+	uint32_t mode;
+	struct fds *fds;
 	uint64_t *lengths;
 };
 
@@ -142,22 +150,15 @@ static struct block *find(struct keeper *k, const char *name)
 }
 
 /* Descriptors that are to be closed. */
-struct dead {
-	struct dead *next;
-	size_t *count;
-	uint32_t nr;
-	int fds[HETMEM_KEEP_SEGMENTS];
-};
-
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	struct dead *first;
+	struct fds *first;
 } closing = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL };
 
 static void *close_them(void *arg)
 {
-	struct dead *d;
+	struct fds *d;
 	uint32_t i;
 
 	(void)arg;
@@ -184,19 +185,17 @@ static void count_fds(struct keeper *k, uint32_t nr)
 	pthread_mutex_unlock(&closing.lock);
 }
 
-/* They are counted. */
-static void close_all(struct keeper *k, const int *fds, uint32_t nr)
+/* Takes @fds, which are counted, or NULL. */
+static void close_all(struct keeper *k, struct fds *fds)
 {
-	struct dead *d = nr ? xcalloc(1, sizeof(*d)) : NULL;
-
-	if (!d)
+	if (!fds || !fds->nr) {
+		free(fds);
 		return;
-	d->count = &k->nr_fds;
-	d->nr = nr;
-	memcpy(d->fds, fds, nr * sizeof(*fds));
+	}
+	fds->count = &k->nr_fds;
 	pthread_mutex_lock(&closing.lock);
-	d->next = closing.first;
-	closing.first = d;
+	fds->next = closing.first;
+	closing.first = fds;
 	pthread_cond_signal(&closing.more);
 	pthread_mutex_unlock(&closing.lock);
 }
@@ -213,8 +212,7 @@ static bool has_room(struct keeper *k)
 
 static void remove_block(struct keeper *k, struct block *b)
 {
-	close_all(k, b->fds, b->nr);
-	free(b->fds);
+	close_all(k, b->fds);
 	free(b->lengths);
 	k->nr_blocks--;
 	memmove(b, b + 1, (k->blocks + k->nr_blocks - b) * sizeof(*b));
@@ -232,7 +230,7 @@ static bool is_within(const struct keeper *k, uid_t uid, uint64_t bytes, uint32_
 		if (k->blocks[i].uid != uid)
 			continue;
 		names++;
-		fds += k->blocks[i].nr;
+		fds += k->blocks[i].fds->nr;
 		sum += k->blocks[i].bytes;
 		if (sum > k->bytes)
 			return false;
@@ -285,10 +283,11 @@ static void forget(struct keeper *k, uint64_t generation)
 }
 
 /* After success the block has the descriptors. */
-static int put(struct keeper *k, struct client *c, const struct hm_keep_message *m, const int *fds)
+static int put(struct keeper *k, struct client *c, const struct hm_keep_message *m,
+	       struct fds *fds)
 {
 	struct block b = {
-		.bytes = m->bytes, .uid = c->who.uid, .gid = c->who.gid, .mode = m->mode, .nr = m->nr,
+		.bytes = m->bytes, .uid = c->who.uid, .gid = c->who.gid, .mode = m->mode, .fds = fds,
 	};
 	struct block *blocks;
 
@@ -305,14 +304,11 @@ static int put(struct keeper *k, struct client *c, const struct hm_keep_message 
 		k->blocks = blocks;
 		k->room = 2 * k->room + 16;
 	}
-	b.fds = calloc(m->nr, sizeof(*b.fds));
 	b.lengths = calloc(m->nr, sizeof(*b.lengths));
-	if (!b.fds || !b.lengths || !use(c, k->generation + 1)) {
-		free(b.fds);
+	if (!b.lengths || !use(c, k->generation + 1)) {
 		free(b.lengths);
 		return -ENOMEM;
 	}
-	memcpy(b.fds, fds, m->nr * sizeof(*fds));
 	memcpy(b.lengths, m->lengths, m->nr * sizeof(*m->lengths));
 	strcpy(b.name, m->name);
 	b.generation = ++k->generation;
@@ -342,7 +338,7 @@ static void describe(const struct keeper *k, const struct block *b, struct hm_ke
 	m->generation = b->generation;
 	m->uid = b->uid;
 	m->mode = b->mode;
-	m->segments = b->nr;
+	m->segments = b->fds->nr;
 	strcpy(m->name, b->name);
 	for (i = 0; i < k->nr_clients; i++)
 		for (n = 0; n < k->clients[i]->nr_used; n++)
@@ -374,18 +370,18 @@ static bool answer(const struct client *c, struct hm_keep_message *m, const stru
 
 	m->magic = HM_KEEP_MAGIC;
 	m->version = HM_KEEP_VERSION;
-	m->nr = with ? with->nr : 0;
+	m->nr = with ? with->fds->nr : 0;
 	data.iov_len = hm_keep_size(m->nr);
 	if (with) {
-		memcpy(m->lengths, with->lengths, with->nr * sizeof(*with->lengths));
-		hm_descriptors_attach(&msg, &control, with->fds, with->nr);
+		memcpy(m->lengths, with->lengths, m->nr * sizeof(*with->lengths));
+		hm_descriptors_attach(&msg, &control, with->fds->fds, m->nr);
 	}
 	return sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)data.iov_len;
 }
 
 /* The answer to @ask, which came with @fds. *@took: a block has them now. */
 static bool obey(struct keeper *k, struct client *c, const struct hm_keep_message *ask,
-		 const int *fds, bool *took)
+		 struct fds *fds, bool *took)
 {
 	struct hm_keep_message m = { 0 };
 	const struct block *b = NULL;
@@ -430,37 +426,41 @@ static bool is_request(const struct hm_keep_message *m, size_t size, uint32_t nr
 
 /*
  * One request of @c, if there is one. Descriptors are taken only while there are enough for any
- * message. false: the connection ends.
+ * message, and memory to hold them. false: the connection ends.
  */
 static bool serve(struct keeper *k, struct client *c)
 {
-	struct hm_keep_message m, none = { .err = -EMFILE };
+	struct fds *fds = calloc(1, sizeof(*fds));
+	struct hm_keep_message m, none = { .err = fds ? -EMFILE : -ENOMEM };
 	struct iovec data = { &m, sizeof(m) };
 	union hm_keep_control control;
-	const bool room = has_room(k);
+	const bool room = fds && has_room(k);
 	struct msghdr msg = {
 		.msg_iov = &data, .msg_iovlen = 1, .msg_control = room ? &control : NULL,
 		.msg_controllen = room ? sizeof(control) : 0,
 	};
-	int fds[HETMEM_KEEP_SEGMENTS];
-	bool took = false, good;
+	bool took = false, good = false;
 	int waiting = 0;
-	uint32_t nr;
 	ssize_t n;
 
 	if (ioctl(c->fd, SIOCOUTQ, &waiting) || waiting)
-		return false;
+		goto out;
 	n = recvmsg(c->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
+	good = n < 0 && (errno == EAGAIN || errno == EINTR);
 	if (n < 0)
-		return errno == EAGAIN || errno == EINTR;
-	nr = hm_descriptors_detach(&msg, fds, HETMEM_KEEP_SEGMENTS);
-	count_fds(k, nr);
+		goto out;
+	if (room) {
+		fds->nr = hm_descriptors_detach(&msg, fds->fds, HETMEM_KEEP_SEGMENTS);
+		count_fds(k, fds->nr);
+	}
 	if (n && msg.msg_flags & MSG_CTRUNC && !room)
-		return answer(c, &none, NULL);
-	good = n > 0 && !(msg.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) && is_request(&m, n, nr) &&
-		obey(k, c, &m, fds, &took);
+		good = answer(c, &none, NULL);
+	else
+		good = n > 0 && !(msg.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) &&
+			is_request(&m, n, fds ? fds->nr : 0) && obey(k, c, &m, fds, &took);
+out:
 	if (!took)
-		close_all(k, fds, nr);
+		close_all(k, fds);
 	return good;
 }
 

@@ -35,6 +35,19 @@ int cmd_keep(int argc, char **argv);
 	}								\
 } while (0)
 
+/* The process whose calloc() fails, 0: none. */
+static pid_t *out_of_memory, keeper;
+
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+	if (out_of_memory && __atomic_load_n(out_of_memory, __ATOMIC_ACQUIRE) == getpid())
+		return NULL;
+	return __real_calloc(n, size);
+}
+
 static char dir[] = "/tmp/hetmem-keep-XXXXXX", path[64];
 
 /* The command with @args after "keep", in a child with the descriptors and the user given. */
@@ -562,6 +575,28 @@ static void users(void)
 	is(status_of(pid), 0, "it ends");
 }
 
+/* Every request needs some memory. */
+static void no_memory(void)
+{
+	struct hetmem_keeper *k = join();
+	struct hetmem_kept kept = { .size = sizeof(kept) };
+	struct hetmem_resource *res;
+	void *p;
+
+	open_soft("");
+	check(!hetmem_resource_create(hm, "pool(vmm(export=fd))", &res));
+	check(!hetmem_alloc(res, 2 * MIB, 0, HOST, &p));
+	check(!hetmem_keep(k, res, p, "before", 0600));
+	__atomic_store_n(out_of_memory, keeper, __ATOMIC_RELEASE);
+	check(hetmem_keep(k, res, p, "none", 0600) == -ENOMEM);
+	check(!hetmem_kept_drop(k, "before"));
+	check(hetmem_kept_next(k, 0, &kept) == -ENOENT);
+	__atomic_store_n(out_of_memory, 0, __ATOMIC_RELEASE);
+	check(!hetmem_keep(k, res, p, "after", 0600));
+	check(!hetmem_kept_drop(k, "after"));
+	hetmem_keeper_close(k);
+}
+
 static void typed(const char *what, const char *const *args)
 {
 	is(status_of(command(args, 0, 0)), 2, "%s", what);
@@ -575,6 +610,9 @@ int main(void)
 
 	setenv("HETMEM_SOFT_MEMORY", "1G", 1);
 	hang_limit(true);
+	out_of_memory = mmap(NULL, sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			     -1, 0);
+	need(out_of_memory != MAP_FAILED, "shared memory");
 	need(mkdtemp(dir) && !chmod(dir, 0755), "a directory");
 	snprintf(path, sizeof(path), "%s/socket", dir);
 	pid = start_plain();
@@ -590,6 +628,9 @@ int main(void)
 	is(status_of(command(drops, 0, 0)), 0, "--drop");
 	is(status_of(command(drops, 0, 0)), 1, "--drop of none");
 	stop(pid);
+	keeper = start_plain();
+	is(in_child(no_memory), 0, "a keeper without memory refuses, and goes on");
+	stop(keeper);
 	bounds();
 	ends();
 	users();
