@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include "platform/platform.h"
 #include "pool/hash.h"
 #include "pool/source.h"
 
@@ -17,8 +19,28 @@
 #define BATCH		64
 #define HOMES_BYTES	(MAX_BLOCKS / BATCH * sizeof(uint16_t))
 
-int hm_table_init(struct table *t, uint32_t size, uint32_t link, uint32_t max)
+/* Of the addresses that a RLIMIT_AS leaves, a table takes this part at most. */
+#define TABLE_SHARE	256
+#define TABLE_LEAST	(1U << 16)
+
+/* The number of descriptors of @size bytes, up to @max, that there are addresses for. */
+static uint32_t fit_addresses(uint32_t size, uint32_t max)
 {
+	struct rlimit limit;
+	uint64_t used, fit;
+
+	if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY)
+		return max;
+	used = hm_addresses_used();
+	fit = used < limit.rlim_cur ? (limit.rlim_cur - used) / TABLE_SHARE / size : 0;
+	if (fit < TABLE_LEAST)
+		fit = TABLE_LEAST;
+	return fit < max ? fit : max;
+}
+
+int hm_table_init(struct table *t, uint32_t size, uint32_t link, uint32_t most)
+{
+	const uint32_t max = fit_addresses(size, most);
 	void *p = mmap(NULL, (size_t)size * max, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 

@@ -767,6 +767,9 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
  * a RLIMIT_AS for the rest of itself. A pool of less than LEAST is of little use: while 16 of them
  * fit, it takes that. The kernel gives x86 programs 2^47 bytes of addresses. A process that has
  * more mapped, as sanitizers do, shows no share: a pool takes ENOUGH and sees what is there.
+ *
+ * Below a RLIMIT_AS the first pools take a quarter of what is left, so that one pool has enough.
+ * Once half is gone, others take a small part.
  */
 #define ADDRESSES	((uint64_t)1 << 47)
 #define RESERVE_SHARE	128
@@ -775,6 +778,7 @@ ssize_t hm_vmm_collect(struct pool *p, struct pool_stream *s, bool wait,
 #define LEAST		(ADDRESSES / 4096)
 #define LEAST_SHARE	16
 #define LIMIT_SHARE	4
+#define LATE_LIMIT	64
 #define RESERVE_LEAST	64	/* units */
 #define MAX_MAPPINGS	(1U << 22)
 
@@ -1288,7 +1292,7 @@ uint64_t hm_vmm_share_of_addresses(unsigned int part)
 		all = limit.rlim_cur;
 	left = used < all ? all - used : 0;
 	if (all < ADDRESSES)
-		return left / LIMIT_SHARE;
+		return left / (left < all / 2 ? LATE_LIMIT : LIMIT_SHARE);
 	if (!left)
 		return ENOUGH;
 	share = left / (left < ADDRESSES / 2 ? part * LATE_SHARE : part);

@@ -375,16 +375,16 @@ static int few_addresses(void)
 	return 0;
 #else
 	struct rlimit limit = { (size_t)48 << 30, (size_t)48 << 30 };
-	struct hetmem_resource *pools[8];
+	struct hetmem_resource *pools[40];
 	unsigned int i;
 	void *p;
 
 	if (setrlimit(RLIMIT_AS, &limit))
 		return 1;
 	open_soft("");
-	for (i = 0; i < 8; i++)
+	for (i = 0; i < 40; i++)
 		if (hetmem_resource_create(hm, "pool(vmm)", &pools[i]) ||
-		    hetmem_alloc(pools[i], 20 * MIB, 0, HOST, &p))
+		    hetmem_alloc(pools[i], 5 * MIB, 0, HOST, &p))
 			return 2;
 	return malloc(64 * MIB) ? 0 : 3;
 #endif
