@@ -22,7 +22,7 @@
 #include "core/parked.h"
 #include "core/shrink.h"
 #include "core/snapshot.h"
-#include "pool/pool_impl.h"
+#include "pool/source.h"
 #include "vmm/vmm.h"
 
 /**
@@ -409,24 +409,52 @@ static unsigned int count_asleep(struct tags *t, const char *tag, bool *awake)
 	return asleep;
 }
 
-/* @one is of @s. What other members have free is room for a wake. */
+/*
+ * Members give back free memory until less than @held is held, or hm_now() is @until: free memory
+ * can be in use by earlier work. Returns whether less is held.
+ */
+static bool make_room(struct tags *t, uint64_t held, uint64_t until)
+{
+	struct pool *p = t->shared.pool;
+	unsigned int naps = 0;
+	bool more;
+
+	tags_spare(&t->shared, NULL, false);
+	while (hm_tags_held(&t->shared) >= held) {
+		more = tags_spare(&t->shared, NULL, true);
+		if (hm_tags_held(&t->shared) < held)
+			break;
+		if (!more || hm_now() >= until)
+			return false;
+		pthread_mutex_lock(&p->lock);
+		hm_nap(&p->lock, &naps);
+		pthread_mutex_unlock(&p->lock);
+	}
+	return true;
+}
+
+/*
+ * @one is of @s. What other members have free is room for a wake, which waits for it as long as
+ * an allocation does.
+ */
 static int sleep_or_wake(struct tags *t, struct hm_several *s, enum hm_ctl op,
 			 struct hm_ctl_sleep *one)
 {
-	const uint64_t held = hm_tags_held(&t->shared);
+	const uint64_t until = hm_now() + hm_pool_most_wait(t->shared.pool);
+	uint64_t held;
 	char text[256];
 	int err;
 
-	one->asleep = 0;
-	err = ask(s, op, one);
-	if (err != -ENOMEM || op != HM_CTL_WAKE || nr_members(t) == 1)
-		return err;
-	snprintf(text, sizeof(text), "%s", hetmem_last_error());
-	tags_spare(&t->shared, NULL, false);
-	if (hm_tags_held(&t->shared) >= held)
-		return hm_error(err, "%s", text);
-	one->asleep = 0;
-	return ask(s, op, one);
+	for (;;) {
+		held = hm_tags_held(&t->shared);
+		one->asleep = 0;
+		err = ask(s, op, one);
+		if (err != -ENOMEM || op != HM_CTL_WAKE || nr_members(t) == 1)
+			return err;
+		snprintf(text, sizeof(text), "%s", hetmem_last_error());
+		if (!make_room(t, held, until))
+			return hm_error(err, "%s", text);
+	}
 }
 
 static int tags_sleep(struct tags *t, enum hm_ctl op, struct hm_ctl_sleep *arg)

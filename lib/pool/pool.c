@@ -964,7 +964,7 @@ static int wake_failed(struct pool *p, int err)
  * With both locks. Releases pool->lock while it copies. After an error the pool is asleep
  * as before, and has no memory. Observers see one wake, whatever its steps are.
  */
-static int pool_wake_up(struct pool *p, enum hm_wake_step step)
+static int pool_wake_up(struct pool *p, enum hm_wake_step step, bool undo)
 {
 	int err = 0;
 
@@ -982,7 +982,7 @@ static int pool_wake_up(struct pool *p, enum hm_wake_step step)
 	if (step == HM_WAKE_MAKE || step == HM_WAKE_LOAD)
 		return 0;
 	if (p->saved)
-		p->source->loaded(p);
+		p->source->loaded(p, undo);
 	p->waking = false;
 	tell(p, HETMEM_REMAP_WAKE, true, 0);
 	p->saved = false;
@@ -1024,7 +1024,7 @@ static int pool_sleep_or_wake(struct pool *p, struct hm_ctl_sleep *arg, bool wak
 	if (!wake)
 		err = pool_go_to_sleep(p, arg);
 	else if (p->asleep && (!arg->undo || p->slept_in == arg->call))
-		err = pool_wake_up(p, arg->step);
+		err = pool_wake_up(p, arg->step, arg->undo);
 	arg->asleep += p->asleep;
 	hm_pool_unlock_moves(p);
 	/* A max that was lowered while the pool slept concerns free memory only. */

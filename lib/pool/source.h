@@ -68,7 +68,7 @@
  * @refuses: why contents cannot be kept in a sleep, as a text that stays; NULL: they can
  * @save, @load: the contents of live blocks, before @sleep and after @wake. Nobody
  *	allocates meanwhile. They release the lock. After an error all is as it was.
- * @loaded: contents that were loaded need not be saved any more. Likewise.
+ * @loaded: loaded contents are saved no more; @undo: nor is memory kept that @save made. Likewise.
  * @read: the contents that @save saved, while these are there. With both locks, of which it
  *	releases pool->lock. Memory that a sleep leaves in place is read there. -ENODATA: there
  *	is no memory.
@@ -137,7 +137,7 @@ struct source {
 	const char *(*refuses)(const struct pool *p);
 	int (*save)(struct pool *p);
 	int (*load)(struct pool *p);
-	void (*loaded)(struct pool *p);
+	void (*loaded)(struct pool *p, bool undo);
 	int (*read)(struct pool *p, const struct hm_ctl_parked *arg);
 	bool (*idle)(struct pool *p, bool all);
 	uint64_t (*parked)(const struct pool *p);

@@ -1203,9 +1203,9 @@ static int vmm_load(struct pool *p)
 	return hm_park_load(p, vmm_of(p)->park);
 }
 
-static void vmm_loaded(struct pool *p)
+static void vmm_loaded(struct pool *p, bool undo)
 {
-	hm_park_end(p, vmm_of(p)->park);
+	hm_park_end(p, vmm_of(p)->park, undo);
 }
 
 static int vmm_read(struct pool *p, const struct hm_ctl_parked *arg)

@@ -35,6 +35,7 @@ struct piece {
  * @pieces: contents fill one after the other
  * @held: bytes of pieces; read without pool->sleep_lock too
  * @keep: of these after a wake
+ * @kept: pieces from before the last sleep
  * @spans: by address
  * @bytes: of spans
  * @file: has the contents, with park=PATH; @in_file: bytes of these, as @held
@@ -48,6 +49,7 @@ struct hm_park {
 	unsigned int piece_room;
 	uint64_t held;
 	uint64_t keep;
+	unsigned int kept;
 	struct hm_span *spans;
 	size_t nr_spans;
 	size_t span_room;
@@ -396,13 +398,12 @@ static int load(struct pool *p, struct hm_park *park)
 int hm_park_save(struct pool *p, struct hm_park **out)
 {
 	struct hm_park *park = *out ? *out : make(p);
-	unsigned int kept;
 	int err;
 
 	if (!park)
 		return -ENOMEM;
 	*out = park;
-	kept = park->nr_pieces;
+	park->kept = park->nr_pieces;
 	vmm_of(p)->copying = true;
 	err = find_spans(p, park);
 	pthread_mutex_unlock(&p->lock);
@@ -410,7 +411,7 @@ int hm_park_save(struct pool *p, struct hm_park **out)
 		join_spans(p, park);
 		err = save(p, park);
 	}
-	while (err && park->nr_pieces > kept && !hm_retry_once(drop_piece(park)))
+	while (err && park->nr_pieces > park->kept && !hm_retry_once(drop_piece(park)))
 		;
 	pthread_mutex_lock(&p->lock);
 	vmm_of(p)->copying = false;
@@ -569,7 +570,7 @@ int hm_park_load(struct pool *p, struct hm_park *park)
 	return err;
 }
 
-void hm_park_end(struct pool *p, struct hm_park *park)
+void hm_park_end(struct pool *p, struct hm_park *park, bool undo)
 {
 	vmm_of(p)->copying = true;
 	pthread_mutex_unlock(&p->lock);
@@ -577,6 +578,8 @@ void hm_park_end(struct pool *p, struct hm_park *park)
 	park->file = NULL;
 	__atomic_store_n(&park->in_file, 0, __ATOMIC_RELAXED);
 	park->keep = to_keep(p);
+	while (undo && park->nr_pieces > park->kept && !hm_retry_once(drop_piece(park)))
+		;
 	/* park=release: the host has its memory back when the wake returns. */
 	while (p->opt.park_given && !park->keep && park->nr_pieces && !drop_piece(park))
 		;

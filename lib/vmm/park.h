@@ -32,8 +32,11 @@ int hm_park_save(struct pool *p, struct hm_park **park);
  */
 int hm_park_load(struct pool *p, struct hm_park *park);
 
-/* Contents that were loaded are saved no more. With both locks; releases pool->lock. */
-void hm_park_end(struct pool *p, struct hm_park *park);
+/*
+ * Contents that were loaded are saved no more. @undo: nor is host memory kept that the sleep made.
+ * With both locks; releases pool->lock.
+ */
+void hm_park_end(struct pool *p, struct hm_park *park, bool undo);
 
 /*
  * Copies saved contents of a live block, as @arg says, while the pool sleeps. Memory that the

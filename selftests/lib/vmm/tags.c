@@ -658,6 +658,74 @@ static void at_random(uint64_t from)
 	is(hetmem_resource_destroy(res), 0, "no live blocks");
 }
 
+static uint64_t parked(struct hetmem_resource *res)
+{
+	struct hetmem_resource_stats s = { .size = sizeof(s) };
+
+	need(!hetmem_resource_stats(res, &s), "%s", hetmem_last_error());
+	return s.parked;
+}
+
+/* The first tags are saved, the last one does not fit: the host has its memory back. */
+static void refused_sleep(void)
+{
+	struct hetmem_resource *res = make("pool(vmm,max_host=16M)");
+	struct one a = tagged(res, "a", false, 4 * MIB, 1), b = tagged(res, "b", false, 4 * MIB, 2);
+	struct one c = tagged(res, "c", false, 12 * MIB, 3);
+
+	is(hetmem_sleep(res, NULL, HETMEM_SLEEP_KEEP), -ENOMEM, "a tag does not fit: no tag sleeps");
+	is(parked(res), 0, "and no host memory is kept for any");
+	ok(intact(&a) && intact(&b) && intact(&c), "all contents are there");
+	need(!hetmem_sleep(res, "a", HETMEM_SLEEP_KEEP) && !hetmem_wake(res, "a"), "a tag sleeps and wakes");
+	is(hetmem_sleep(res, NULL, HETMEM_SLEEP_KEEP), -ENOMEM, "again");
+	is(parked(res), 4 * MIB, "what was kept before is still there");
+	drop(res, &a);
+	drop(res, &b);
+	drop(res, &c);
+	hetmem_resource_destroy(res);
+}
+
+static void *alloc_on(struct hetmem_resource *res, const char *tag, size_t size, CUstream s)
+{
+	const struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = size, .stream = s, .tag = tag,
+	};
+	void *p;
+
+	need(!hetmem_alloc_with(res, &params, &p), "%s", hetmem_last_error());
+	return p;
+}
+
+/* Memory of another tag is free, and its work has not ended. */
+static void wake_waits(void)
+{
+	struct hetmem_resource *res = make("pool(vmm,max=64M,wait=600s)");
+	struct one a = tagged(res, "a", false, 40 * MIB, 1);
+	CUstream s;
+	void *p;
+
+	need(!drv->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), "a stream");
+	need(!hetmem_sleep(res, "a", HETMEM_SLEEP_KEEP), "%s", hetmem_last_error());
+	p = alloc_on(res, "b", 40 * MIB, s);
+	soft_launch(s, "work", NULL, 0, 50000000);
+	hetmem_free(res, p, 40 * MIB, s);
+	is(hetmem_wake(res, "a"), 0, "a wake waits for memory that earlier work of another tag uses");
+	ok(intact(&a), "and has its contents");
+	drop(res, &a);
+	hetmem_resource_destroy(res);
+
+	res = make("pool(vmm,max=64M,wait=0s)");
+	a = tagged(res, "a", false, 40 * MIB, 1);
+	need(!hetmem_sleep(res, "a", HETMEM_SLEEP_KEEP), "%s", hetmem_last_error());
+	p = alloc_on(res, "b", 40 * MIB, s);
+	is(hetmem_wake(res, "a"), -ENOMEM, "there is no room for live memory of another tag");
+	hetmem_free(res, p, 40 * MIB, HOST);
+	is(hetmem_wake(res, "a"), 0, "until it is freed");
+	drop(res, &a);
+	hetmem_resource_destroy(res);
+	drv->cuStreamDestroy(s);
+}
+
 int main(void)
 {
 	uint64_t from;
@@ -676,6 +744,8 @@ int main(void)
 	bounded();
 	host_bound();
 	others();
+	refused_sleep();
+	wake_waits();
 	captured();
 	observers();
 	forked();
