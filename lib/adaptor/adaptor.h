@@ -177,6 +177,9 @@ struct hm_several {
 int hm_several_free(struct hetmem_resource *self, void *ptr, size_t *size,
 		    hetmem_stream stream);
 int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg);
+/* -ENOMEM: appends to its text that of the first resource, unless that is "". */
+#define HM_SEVERAL_TEXT	640
+int hm_several_no_memory(const char *first);
 void hm_several_destroy(struct hetmem_resource *self);
 
 #endif /* HETMEM_ADAPTOR_ADAPTOR_H */

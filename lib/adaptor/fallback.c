@@ -5,6 +5,7 @@
  * meanwhile.
  */
 #include <errno.h>
+#include <stdio.h>
 
 #include "adaptor/adaptor.h"
 
@@ -12,12 +13,16 @@ static int fallback_alloc(struct hetmem_resource *self, size_t size,
 			  size_t align, hetmem_stream stream, void **ptr)
 {
 	struct hm_several *s = (struct hm_several *)self;
+	char text[HM_SEVERAL_TEXT] = "";
 	int i, err = -ENOMEM;
 
-	for (i = 0; err == -ENOMEM && i < s->nr; i++)
+	for (i = 0; err == -ENOMEM && i < s->nr; i++) {
+		if (i == 1)
+			snprintf(text, sizeof(text), "%s", hetmem_last_error());
 		err = s->upstreams[i]->ops->alloc(s->upstreams[i], size, align,
 						  stream, ptr);
-	return err;
+	}
+	return err == -ENOMEM ? hm_several_no_memory(text) : err;
 }
 
 static const struct hm_resource_ops fallback_ops = {

@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -162,7 +163,7 @@ static void look(struct headroom *h, struct hetmem_memory_info *info)
 static int refuse(struct headroom *h, enum hm_ctl op, size_t size,
 		  const struct hetmem_memory_info *info)
 {
-	char what[96] = "more memory is needed", place[32] = "the host", keep[48] = "";
+	char what[96] = "more memory is needed", place[32] = "the host", keep[48] = "", has[512] = "";
 	const uint64_t room = hm_gate_room(&h->gate);
 
 	if (op == HM_CTL_ALLOC_WITH)
@@ -177,11 +178,14 @@ static int refuse(struct headroom *h, enum hm_ctl op, size_t size,
 		snprintf(place, sizeof(place), "device %d", h->where);
 	if (h->bytes)
 		snprintf(keep, sizeof(keep), " and keep=%" PRIu64, h->bytes);
+	/* R has said what it has free. */
+	if (strstr(hetmem_last_error(), HM_FREE_BYTES))
+		snprintf(has, sizeof(has), "%s", strstr(hetmem_last_error(), HM_FREE_BYTES));
 	__atomic_add_fetch(&h->failed, 1, __ATOMIC_RELAXED);
-	return hm_error(-ENOMEM, "headroom: %s: at most %" PRIu64 "%s bytes fit on %s (its figure \"%s\" less the reserve%s): free memory, or lower keep=",
+	return hm_error(-ENOMEM, "headroom: %s: at most %" PRIu64 "%s bytes fit on %s (its figure \"%s\" less the reserve%s): free memory, or lower keep=%s",
 			what, room,
 			op == HM_CTL_ALLOC_WITH ? "" : " more", place,
-			hetmem_memory_figure_name(info->least), keep);
+			hetmem_memory_figure_name(info->least), keep, has);
 }
 
 static int ask(struct headroom *h, const struct hm_request *r, bool *refused)

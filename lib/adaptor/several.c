@@ -381,18 +381,31 @@ static int release_all(struct hm_several *s, enum hm_ctl op, void *arg)
 }
 
 /* One block, of the first that can make one with these options. */
+int hm_several_no_memory(const char *first)
+{
+	char last[384];
+
+	if (!first[0])
+		return -ENOMEM;
+	snprintf(last, sizeof(last), "%s", hetmem_last_error());
+	return hm_error(-ENOMEM, "%s; before that: %s", last, first);
+}
+
 static int alloc_with_first(struct hm_several *s, struct hm_ctl_alloc *arg)
 {
 	int i, err = -EOPNOTSUPP;
+	char text[HM_SEVERAL_TEXT] = "";
 
 	for (i = 0; i < s->nr; i++) {
 		struct hetmem_resource *up = s->upstreams[i];
 
+		if (i == 1 && err == -ENOMEM)
+			snprintf(text, sizeof(text), "%s", hetmem_last_error());
 		err = up->ops->ctl(up, HM_CTL_ALLOC_WITH, arg);
 		if (err != -EOPNOTSUPP && err != -ENOMEM)
 			break;
 	}
-	return err;
+	return err == -ENOMEM ? hm_several_no_memory(text) : err;
 }
 
 static int ask_first(struct hm_several *s, enum hm_ctl op, void *arg)

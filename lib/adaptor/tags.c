@@ -587,11 +587,33 @@ static void tags_destroy(struct hm_tags *shared)
 	pthread_mutex_destroy(&shared->limit);
 }
 
+static void tags_tell(struct hm_tags *shared, const struct pool *p, char *text, size_t size)
+{
+	struct tags *t = to_tags(shared);
+	const unsigned int nr = nr_members(t);
+	char one[384];
+	size_t at = 0;
+	unsigned int i;
+
+	for (i = 0; i < nr && at < size; i++) {
+		struct pool *other = t->members[i].pool;
+
+		if (other == p)
+			continue;
+		pthread_mutex_lock(&other->lock);
+		hm_pool_tell_free_bytes(other, one, sizeof(one));
+		pthread_mutex_unlock(&other->lock);
+		if (one[0])
+			at += snprintf(text + at, size - at, "; tag \"%s\"%s", t->members[i].tag, one);
+	}
+}
+
 static const struct hm_tags_ops tags_ops = {
 	.ctl = tags_ctl,
 	.owner = tags_owner,
 	.spare = tags_spare,
 	.parked = tags_parked,
+	.tell = tags_tell,
 	.destroy = tags_destroy,
 };
 

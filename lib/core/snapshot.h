@@ -66,6 +66,9 @@ struct hm_ctl_tag_stats {
 	unsigned int nr;
 };
 
+/* In the text of -ENOMEM, what a pool has free follows this, up to the end. */
+#define HM_FREE_BYTES	"; free: "
+
 void hm_stats_add(struct hetmem_resource_stats *sum, const struct hetmem_resource_stats *one);
 
 /* @freed: adds the bytes that were given back. */
@@ -94,6 +97,9 @@ struct hetmem_checkpoint {
 	uint64_t id;
 	struct hm_saved *saved;
 };
+
+/* In the text of -ENOMEM: what a pool has free follows this, up to the end. */
+#define HM_FREE_BYTES	"; free: "
 
 /* A block that is live in a private pool, at @nr of those that have room. */
 struct hm_ctl_checkpoint {

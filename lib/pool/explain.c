@@ -50,11 +50,11 @@ static size_t add(char *text, size_t size, size_t at, const char *where, uint64_
 {
 	if (!bytes || at >= size)
 		return at;
-	return at + snprintf(text + at, size - at, "%s%llu %s", at ? ", " : "; free: ",
+	return at + snprintf(text + at, size - at, "%s%llu %s", at ? ", " : HM_FREE_BYTES,
 			     (unsigned long long)bytes, where);
 }
 
-static void tell_free(struct pool *p, char *text, size_t size)
+void hm_pool_tell_free_bytes(struct pool *p, char *text, size_t size)
 {
 	struct free_bytes f = { 0 };
 	uint32_t id;
@@ -78,7 +78,7 @@ static void tell_free(struct pool *p, char *text, size_t size)
 int hm_pool_explain(struct pool *p, const struct pool_stream *s, const char *what, size_t size,
 		    int err, uint64_t waited, const struct hm_stream *on)
 {
-	char reason[256], wait[128] = "", room[384] = "", others[64] = "";
+	char reason[256], wait[128] = "", room[384] = "", others[64] = "", more[384] = "";
 
 	snprintf(reason, sizeof(reason), "%s", hetmem_last_error());
 	if (on)
@@ -87,11 +87,16 @@ int hm_pool_explain(struct pool *p, const struct pool_stream *s, const char *wha
 			 (unsigned long long)hm_pool_most_wait_on(p, s) / 1000000,
 			 (unsigned long long)on->id);
 	if (err == -ENOMEM)
-		tell_free(p, room, sizeof(room));
+		hm_pool_tell_free_bytes(p, room, sizeof(room));
 	if (hm_pool_held(p) > p->reserved)
 		snprintf(others, sizeof(others), ", %llu more held for other tags",
 			 (unsigned long long)(hm_pool_held(p) - p->reserved));
-	return hm_error(err, "%s %zu bytes: %s; %llu bytes held, %lld live%s%s%s",
+	if (err == -ENOMEM && others[0]) {
+		pthread_mutex_unlock(&p->lock);
+		p->tags->ops->tell(p->tags, p, more, sizeof(more));
+		pthread_mutex_lock(&p->lock);
+	}
+	return hm_error(err, "%s %zu bytes: %s; %llu bytes held, %lld live%s%s%s%s",
 			what, size, reason, (unsigned long long)p->reserved,
-			(long long)p->requested, others, wait, room);
+			(long long)p->requested, others, wait, room, more);
 }

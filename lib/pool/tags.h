@@ -24,6 +24,7 @@ struct hm_tags;
  *	themselves. Returns whether some more is in use by earlier work. Without a lock
  * @parked: bytes of host memory that members other than @p hold for contents; during a sleep
  *	or a wake
+ * @tell: appends to @text, up to @size, what members other than @p have free. Without a lock
  * @destroy: destroys the members, except the pool itself
  */
 struct hm_tags_ops {
@@ -31,6 +32,7 @@ struct hm_tags_ops {
 	struct hetmem_resource *(*owner)(struct hm_tags *tags, const void *ptr);
 	bool (*spare)(struct hm_tags *tags, const struct pool *p, bool all);
 	uint64_t (*parked)(struct hm_tags *tags, const struct pool *p);
+	void (*tell)(struct hm_tags *tags, const struct pool *p, char *text, size_t size);
 	void (*destroy)(struct hm_tags *tags);
 };
 
@@ -95,6 +97,12 @@ bool hm_pool_trim_now(struct pool *p);
 
 /* The calling thread is in a function of hetmem_on_remap() of @p: -EDEADLK. */
 int hm_pool_in_observer(const struct pool *p);
+
+/*
+ * explain.c: "; free: 123 in private pools ..." of @p, or "". With pool->lock, which it releases
+ * between looks.
+ */
+void hm_pool_tell_free_bytes(struct pool *p, char *text, size_t size);
 
 /* @p becomes a member: of its options, those that can be set are as in the pool @of. */
 void hm_tags_adopt(struct pool *p, const struct pool *of);

@@ -726,6 +726,24 @@ static void wake_waits(void)
 	drv->cuStreamDestroy(s);
 }
 
+/* A private pool of another tag, of a resource below, or of the first resource has the memory. */
+static void no_memory_text(const char *spec, const char *tag)
+{
+	struct hetmem_resource *res = make(spec);
+	void *p;
+
+	need(!hetmem_private_retain(res, 7), "%s", hetmem_last_error());
+	need(!try_tagged(res, tag, 0, 200 * MIB, 7, &p), "%s", hetmem_last_error());
+	need(!hetmem_free(res, p, 200 * MIB, HOST), "%s", hetmem_last_error());
+	is(try_tagged(res, NULL, 0, 400 * MIB, 0, &p), -ENOMEM, "%s: no memory", spec);
+	ok(strstr(hetmem_last_error(), "in private pools"), "tells what private pools have: %s",
+	   hetmem_last_error());
+	is(hetmem_alloc(res, 400 * MIB, 0, HOST, &p), -ENOMEM, "nor without options");
+	ok(strstr(hetmem_last_error(), "in private pools"), "tells it, too");
+	hetmem_private_release(res, 7, HOST);
+	hetmem_resource_destroy(res);
+}
+
 int main(void)
 {
 	uint64_t from;
@@ -746,6 +764,10 @@ int main(void)
 	others();
 	refused_sleep();
 	wake_waits();
+	no_memory_text("pool(vmm)", "a");
+	no_memory_text("headroom(pool(vmm),keep=64M)", NULL);
+	no_memory_text("headroom(pool(vmm),keep=64M)", "a");
+	no_memory_text("fallback(pool(vmm),pool(host,max=8M))", NULL);
 	captured();
 	observers();
 	forked();
