@@ -7,6 +7,7 @@
  *			ones without a machine are all there
  * HETMEM_SOFT_MEMORY	bytes of each, with K, M, G, unless the machine says so
  *			(256M, or the emulated one's)
+ * HETMEM_SOFT_SHARED	a file: all processes that name it share the devices' memory
  * HETMEM_SOFT_HOST_MEMORY	bytes of all handles of the host's memory (no bound)
  * HETMEM_SOFT_FAIL	"cuMemCreate:3,cuMemMap:1=CUDA_ERROR_MAP_FAILED": the
  *			nth call of that name fails, "*" is every one;
@@ -244,5 +245,7 @@ int hm_soft_configure(struct soft_world *w, char *reason, size_t len)
 	}
 	if (configure_seed(w, reason, len) || configure_host(w, reason, len))
 		return -EINVAL;
-	return configure_devices(w, reason, len);
+	if (configure_devices(w, reason, len))
+		return -EINVAL;
+	return hm_soft_share(reason, len);
 }

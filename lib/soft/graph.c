@@ -417,7 +417,7 @@ static CUresult make_memory(struct soft_node *node)
 	m->id = ++w->next_id;
 	m->node = node;
 	if (hm_range_insert(&w->memory, &m->range)) {
-		node->ctx->used -= len;
+		hm_soft_uncharge(node->ctx, len);
 		free(m);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}

@@ -32,14 +32,6 @@ struct soft_memory *hm_soft_find(uintptr_t addr, size_t size)
 	return (void *)hm_range_find(&hm_soft_world->memory, addr, size);
 }
 
-CUresult hm_soft_charge(struct CUctx_st *ctx, size_t size)
-{
-	if (size > ctx->capacity - ctx->used)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	ctx->used += size;
-	return CUDA_SUCCESS;
-}
-
 CUresult hm_soft_map_memory(struct CUctx_st *ctx, enum soft_kind kind,
 			    size_t size, struct soft_memory **out)
 {
@@ -86,7 +78,7 @@ CUresult hm_soft_map_memory(struct CUctx_st *ctx, enum soft_kind kind,
 
 fail_charge:
 	if (kind == SOFT_DEVICE)
-		ctx->used -= len;
+		hm_soft_uncharge(ctx, len);
 fail:
 	free(m);
 	return CUDA_ERROR_OUT_OF_MEMORY;
@@ -102,7 +94,7 @@ void hm_soft_drop_memory(struct soft_memory *m)
 	else if (m->kind != SOFT_REGISTERED)
 		munmap((void *)m->range.start, len);
 	if (m->kind == SOFT_DEVICE) {
-		m->ctx->used -= len;
+		hm_soft_uncharge(m->ctx, len);
 		if (!m->node)
 			hm_soft_file_put(m->offset, len);
 	}
@@ -145,7 +137,7 @@ static CUresult mem_get_info(size_t *available, size_t *total)
 	if (!ctx)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	hm_soft_lock();
-	*available = ctx->capacity - ctx->used;
+	*available = hm_soft_available(ctx);
 	*total = ctx->capacity;
 	hm_soft_unlock();
 	return CUDA_SUCCESS;

@@ -179,7 +179,15 @@ struct soft_handle {
 
 void hm_soft_fill_memory(struct hm_api *d);
 struct soft_memory *hm_soft_find(uintptr_t addr, size_t size);
-CUresult hm_soft_charge(struct CUctx_st *ctx, size_t size);
+CUresult hm_soft_charge(struct CUctx_st *device, size_t size);
+/*
+ * shared.c, likewise: memory that goes, and what is left. A device can be one of several processes:
+ * hm_soft_share() joins those of HETMEM_SOFT_SHARED, -EINVAL and @reason: it cannot.
+ */
+void hm_soft_uncharge(struct CUctx_st *device, size_t size);
+size_t hm_soft_available(const struct CUctx_st *device);
+int hm_soft_share(char *reason, size_t len);
+void hm_soft_unshare(void);
 void hm_soft_free_memory(struct soft_world *w);
 void hm_soft_drop_memory(struct soft_memory *m);
 CUresult hm_soft_map_memory(struct CUctx_st *ctx, enum soft_kind kind,
@@ -191,10 +199,9 @@ void hm_soft_fill_pool(struct hm_api *d);
 bool hm_soft_is_pool(CUmemoryPool pool);
 
 /*
- * vmm.c: with the lock. Device memory is a part of the world's file. Parts are
- * used once, with gaps between them: the kernel would make one mapping of two
- * neighbours, and parting them needs one more. Descriptors are too few for one
- * each.
+ * vmm.c: with the lock. Device memory is a part of the world's file. Parts are used once, with
+ * gaps between them: the kernel would make one mapping of two neighbours, and parting them needs
+ * one more. Descriptors are too few for one each.
  */
 void hm_soft_fill_vmm(struct hm_api *d);
 static inline bool hm_soft_granular(size_t size)
@@ -232,12 +239,10 @@ void hm_soft_fill_graph(struct hm_api *d);
 struct CUgraph_st *hm_soft_graph_new(struct CUgraph_st **list);
 void hm_soft_graph_append(struct CUgraph_st *g, struct soft_task *task);
 void hm_soft_graph_free(struct CUgraph_st **list, struct CUgraph_st *g);
-CUresult hm_soft_graph_alloc(struct CUstream_st *s, size_t size,
-			     CUdeviceptr *ptr);
+CUresult hm_soft_graph_alloc(struct CUstream_st *s, size_t size, CUdeviceptr *ptr);
 CUresult hm_soft_graph_mem_free(struct CUstream_st *s, uintptr_t ptr);
 /* Adds the nodes of @with to @front. False: no memory. */
-bool hm_soft_front_join(struct soft_front *front,
-			const struct soft_front *with);
+bool hm_soft_front_join(struct soft_front *front, const struct soft_front *with);
 void hm_soft_front_free(struct soft_front *front);
 void hm_soft_node_put(struct soft_node *node);
 void hm_soft_free_graphs(struct soft_world *w);

@@ -148,6 +148,7 @@ static void free_world(struct soft_world *w)
 		hm_check_clock_free(&w->devices[i].gone[false]);
 		hm_check_clock_free(&w->devices[i].gone[true]);
 	}
+	hm_soft_unshare();
 	hm_soft_emu_close(w);
 	hm_kmod_close(&w->kmod);
 	hm_check_free_moves(w);

@@ -116,7 +116,7 @@ static void uncharge(struct soft_handle *h)
 	if (hm_soft_handle_host(h))
 		__atomic_fetch_sub(&w->host_used, h->size, __ATOMIC_RELAXED);
 	else
-		w->devices[h->prop.location.id].used -= h->size;
+		hm_soft_uncharge(&w->devices[h->prop.location.id], h->size);
 }
 
 /* With the lock. Frees it if neither handles nor mappings are left. */
