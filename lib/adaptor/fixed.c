@@ -131,14 +131,19 @@ static int take(struct fixed *f, size_t size, size_t align,
 	return 0;
 }
 
-/* A special handle is of the buffers' device. */
+/*
+ * A special handle is of the buffers' device. If the driver refuses its context, the check hears
+ * of the allocation all the same: it would find the buffer free.
+ */
 static void tell_alloc(struct fixed *f, void *ptr, hetmem_stream stream)
 {
 	const struct hm_driver *d = &f->resource.hm->driver;
-	CUcontext ctx = f->order.ctx, before = ctx;
+	CUcontext ctx = hm_stream_special(stream) ? f->order.ctx : NULL, before = ctx;
 
-	if (!f->resource.hm->check || (ctx && hm_current_enter(d, ctx, &before)))
+	if (!f->resource.hm->check)
 		return;
+	if (ctx && hm_current_enter(d, ctx, &before))
+		before = ctx;
 	hm_check_alloc(f->resource.hm, ptr, f->size, stream);
 	hm_current_leave(d, ctx, before);
 }
