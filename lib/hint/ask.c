@@ -376,7 +376,8 @@ static void ask_all(struct reclaim *r)
 	uint64_t coming;
 	bool waits;
 
-	qsort(r->wishes, r->nr_wishes, sizeof(*r->wishes), by_free);
+	if (r->nr_wishes)
+		qsort(r->wishes, r->nr_wishes, sizeof(*r->wishes), by_free);
 	for (;;) {
 		coming = take_answers(r, &waits);
 		coming += r->given;
