@@ -62,7 +62,8 @@ _Static_assert(sizeof(struct hm_asked_pool) == 192 && sizeof(struct hm_asked) ==
 
 /*
  * Has @answer(@arg) called by hm_publish_answer() when others ask @pool, and returns its entry;
- * NULL: nobody can ask (no memory, no descriptor). It is called until hm_publish_unasked(), which waits for calls of other threads.
+ * NULL: nobody can ask (no memory, no descriptor). It is called until hm_publish_unasked(), which
+ * waits for calls of other threads.
  */
 struct hm_asked_pool *hm_publish_asked(struct hm_published_pool *pool, void (*answer)(void *arg),
 				       void *arg);

@@ -19,10 +19,11 @@
  * There are two zones, each with its own runs, blocks and arenas: small blocks
  * do not lie between large ones.
  *
- * Files: pool.c creates, controls and destroys a pool. cache.c is the cached
- * path, where allocations and frees arrive. alloc.c is the slow path, and uses.c has
- * uses on further streams. block.c cuts and merges, arena.c searches, index.c has the metadata, graph.c is
- * captured work. tags.c has what pools of several tags share. show.c publishes statistics. set.c changes options and answers other processes. regions.c and vmm/ are the sources.
+ * Files: pool.c creates, controls and destroys a pool. cache.c is the cached path, where
+ * allocations and frees arrive. alloc.c is the slow path; uses.c has uses on further streams.
+ * block.c cuts and merges, arena.c searches, index.c has the metadata, graph.c is captured work.
+ * tags.c has what pools of several tags share, set.c changes options and answers other processes,
+ * show.c publishes statistics. regions.c and vmm/ are the sources.
  *
  * Locking: a stream's lock protects its cache and counters; it is held for a
  * few instructions. pool->lock protects everything else, is taken first, and
