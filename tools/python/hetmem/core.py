@@ -715,9 +715,7 @@ class Resource(_Single):
             frozenset(i for i in range(64) if bits >> i & 1)
             for bits in (raw.devices, raw.some_devices)
         )
-        return Access(
-            bool(raw.host), bool(raw.some_host), devices, some, raw.unit
-        )
+        return Access(bool(raw.host), bool(raw.some_host), devices, some, raw.unit)
 
     def set(self, name: str, value: str) -> None:
         """Gives the parameter @name of the spec another value: set("max", "60%")."""
@@ -1018,7 +1016,6 @@ class Library(_Single):
         given: dict[int, int] = {}
         silent: list[int] = []
 
-        @_abi.RECLAIMED_FN
         def each(_: object, process: Any) -> None:
             one = process.contents
             given[one.pid] = int(one.bytes)
@@ -1030,7 +1027,7 @@ class Library(_Single):
             device=_abi.RECLAIM_ALL if device is None else integer(device),
             timeout_ms=max(1, round(timeout * 1000)),
             bytes=word(size),
-            each=each,
+            each=_abi.RECLAIMED_FN(each),
         )
         made = _abi.Reclaimed(size=ctypes.sizeof(_abi.Reclaimed))
         check(
