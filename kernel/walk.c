@@ -319,6 +319,7 @@ static void walk_swapped(struct hetmem_walk *walk)
 {
 	unsigned long i = 0, at = walk->start, end = walk->end;
 	pmd_t *table, pmd;
+	pte_t *pte, entry;
 
 	guard(rcu)();
 	table = pmd_at(walk->window.fake.mm, at, &end);
@@ -327,8 +328,10 @@ static void walk_swapped(struct hetmem_walk *walk)
 	pmd = READ_ONCE(*table);
 	if (!pmd_present(pmd) || pmd_leaf(pmd))
 		return;
-	for (; at < walk->end; at += PAGE_SIZE, i++) {
-		if (!walk->pfns[i] && hetmem_pte_is_swap(ptep_get(pte_offset_kernel(&pmd, at))))
+	pte = pte_offset_kernel(&pmd, at);
+	for (; at < walk->end; at += PAGE_SIZE, i++, pte++) {
+		entry = ptep_get(pte);
+		if (!pte_none(entry) && !walk->pfns[i] && hetmem_pte_is_swap(entry))
 			walk->pfns[i] = PFN_SWAPPED;
 	}
 }
