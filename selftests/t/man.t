@@ -284,7 +284,8 @@ check 'hetmem-replay(1): its example' env PATH="$top/build:$PATH" LD_LIBRARY_PAT
 # make install: all of them, or a line about what is left out.
 check 'all pages are installed' diff <(cd $pages && printf '%s\n' *.[1-8]) \
 	<(cd "$root/share/man" && find . -name '*.[1-8]' | sed 's|.*/||' | sort)
-check 'man finds a function by a link' sh -c "MANPATH='$root/share/man' MANPAGER=cat man hetmem_free | grep -q 'allocate and free'"
+check 'man finds a function by a link' sh -c "MANPATH='$root/share/man' MANPAGER=cat man hetmem_free |
+	tr -s ' \\n' ' ' | grep -q 'allocate and free'"
 check 'make uninstall' make uninstall DESTDIR="$tmp/root" PREFIX=/usr
 also 'leaves none, and no folder' test ! -e "$root/share/man"
 mv $pages "$tmp/made"
