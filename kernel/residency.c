@@ -181,6 +181,7 @@ int hetmem_residency(struct hetmem_context *ctx, void *arg)
 	report->ctx = ctx;
 	report->cmd = cmd;
 	report->walk.skip_gaps = true;
+	report->walk.tell_swapped = true;
 	while (cmd->walk_end < cmd->end && !ret) {
 		ret = report_look(report);
 		cond_resched();

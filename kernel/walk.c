@@ -317,21 +317,28 @@ static unsigned long gap_end(struct mm_struct *mm, unsigned long addr, unsigned 
  */
 static void walk_swapped(struct hetmem_walk *walk)
 {
-	unsigned long i = 0, at = walk->start, end = walk->end;
+	const unsigned long nr = (walk->end - walk->start) >> PAGE_SHIFT;
+	unsigned long i = 0, end = walk->end;
 	pmd_t *table, pmd;
 	pte_t *pte, entry;
 
+	while (i < nr && walk->pfns[i])
+		i++;
+	if (i == nr)
+		return;
 	guard(rcu)();
-	table = pmd_at(walk->window.fake.mm, at, &end);
+	table = pmd_at(walk->window.fake.mm, walk->start, &end);
 	if (!table)
 		return;
 	pmd = READ_ONCE(*table);
 	if (!pmd_present(pmd) || pmd_leaf(pmd))
 		return;
-	pte = pte_offset_kernel(&pmd, at);
-	for (; at < walk->end; at += PAGE_SIZE, i++, pte++) {
-		entry = ptep_get(pte);
-		if (!pte_none(entry) && !walk->pfns[i] && hetmem_pte_is_swap(entry))
+	pte = pte_offset_kernel(&pmd, walk->start);
+	for (; i < nr; i++) {
+		if (walk->pfns[i])
+			continue;
+		entry = ptep_get(pte + i);
+		if (!pte_none(entry) && hetmem_pte_is_swap(entry))
 			walk->pfns[i] = PFN_SWAPPED;
 	}
 }
@@ -380,7 +387,7 @@ static int walk_look(struct hetmem_window *window)
 			walk_one_piece(walk, HETMEM_UNKNOWN, vma->vm_end);
 		else if (!walk_gap(walk, vma))
 			ret = walk_snapshot(walk, vma);
-		if (!ret && !walk->nr && walk->skip_gaps && !is_vm_hugetlb_page(vma))
+		if (!ret && !walk->nr && walk->tell_swapped && !is_vm_hugetlb_page(vma))
 			walk_swapped(walk);
 	}
 	mmap_read_unlock(mm);

@@ -13,7 +13,7 @@
  * @location: HETMEM_LOC()
  * @order: of the page table entries that map them
  * @mark: parts of large folios, only if hetmem_walk.look_for_parts; if no page is
- *	visible: swapped out, only if hetmem_walk.skip_gaps
+ *	visible: swapped out, only if hetmem_walk.tell_swapped
  * @nr: its number in the step, from 1 on
  */
 struct hetmem_piece {
@@ -55,8 +55,8 @@ struct hetmem_kept_piece {
  * @shared: that mapping is shared
  * @gap: the last step has no page tables
  * @look_for_parts: tell parts of large folios from other pages
- * @skip_gaps: memory without page tables can be one step, and swapped pages are told
- *	from others
+ * @skip_gaps: memory without page tables can be one step
+ * @tell_swapped: tell swapped pages from absent ones
  * @nr: pieces of the last step
  */
 struct hetmem_walk {
@@ -77,6 +77,7 @@ struct hetmem_walk {
 	bool gap;
 	bool look_for_parts;
 	bool skip_gaps;
+	bool tell_swapped;
 	unsigned int nr;
 };
 
