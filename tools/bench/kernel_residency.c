@@ -18,6 +18,8 @@
 #define PASSES	20
 /* Interruptions are left out of a short pass more likely than out of a long. */
 #define PASS_SIZE	(4UL << 20)
+#define SPARSE_SIZE	(64UL << 30)
+#define SPARSE_PAGES	100
 
 /* linux/fs.h has these from 6.7 on. */
 struct scan_region {
@@ -232,6 +234,30 @@ static const struct question huge = {
 	BENCH_GOAL_AT_MOST, 8,
 };
 
+static const struct question sparse = {
+	"residency.sparse", "residency, 100 pages in 64 GiB", ask_kernel, "PAGEMAP_SCAN",
+	BENCH_GOAL_AT_MOST, 3,
+};
+
+static void compare_sparse(struct look *look)
+{
+	size_t i;
+
+	look->size = SPARSE_SIZE;
+	look->p = mmap(NULL, look->size, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (look->p == MAP_FAILED) {
+		bench_report_skip(look->kb->report, sparse.name, "64 GiB of addresses: %s",
+				  strerror(errno));
+		return;
+	}
+	madvise(look->p, look->size, MADV_NOHUGEPAGE);
+	for (i = 0; i < SPARSE_PAGES; i++)
+		look->p[i * (look->size / SPARSE_PAGES)] = 1;
+	compare(look, &sparse);
+	munmap(look->p, look->size);
+}
+
 void bench_kernel_residency(struct kernel_bench *kb)
 {
 	struct look look = {
@@ -270,6 +296,7 @@ void bench_kernel_residency(struct kernel_bench *kb)
 				  size_text(look.size));
 	}
 	kb_unmap(look.p, look.size);
+	compare_sparse(&look);
 	close(look.pagemap);
 	free(look.runs);
 	free(look.regions);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * RESIDENCY of memory that is mostly empty: what it reports, and that it takes no longer
- * than what the kernel itself offers for that.
+ * RESIDENCY of memory that is mostly empty: what it reports. `hetmem bench kernel residency`
+ * compares what it takes with PAGEMAP_SCAN.
  */
 #include "libktest/harness.h"
 #include "libktest/view.h"
@@ -11,17 +11,6 @@
 #include <sys/ioctl.h>
 
 #define GiB	(1UL << 30)
-
-/* PAGEMAP_SCAN came with 6.7. */
-struct scan_region { uint64_t start, end, categories; };
-struct scan {
-	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-	uint64_t inverted, mask, any, ret;
-};
-
-#define SCAN		_IOWR('f', 16, struct scan)
-#define SCAN_PRESENT	(1 << 3)
-#define SCAN_SWAPPED	(1 << 4)
 
 FIXTURE(gaps)
 {
@@ -220,73 +209,6 @@ TEST_F(gaps, while_tables_change)
 	for (i = 0; i < 2; i++)
 		pthread_join(c[i].thread, NULL);
 	munmap(p, size);
-}
-
-static uint64_t scan_ns(int pagemap, char *p, size_t size)
-{
-	static struct scan_region regions[4096];
-	struct scan scan = {
-		.size = sizeof(scan), .start = (uintptr_t)p, .end = (uintptr_t)p + size,
-		.vec = (uintptr_t)regions, .vec_len = ARRAY_SIZE(regions),
-		.any = SCAN_PRESENT | SCAN_SWAPPED, .ret = SCAN_PRESENT | SCAN_SWAPPED,
-	};
-	const uint64_t before = now_ns();
-
-	return ioctl(pagemap, SCAN, &scan) < 0 ? 0 : now_ns() - before;
-}
-
-static uint64_t residency_ns(int fd, char *p, size_t size)
-{
-	static struct hetmem_run runs[4096];
-	struct hetmem_cmd_residency cmd = {
-		.start = (uintptr_t)p, .end = (uintptr_t)p + size,
-		.runs = (uintptr_t)runs, .nr_runs = ARRAY_SIZE(runs), .run_size = sizeof(runs[0]),
-	};
-	const uint64_t before = now_ns();
-
-	if (hm_residency(fd, &cmd) || cmd.walk_end != cmd.end)
-		return 0;
-	return now_ns() - before;
-}
-
-/* At most three times what PAGEMAP_SCAN takes, in the best of some tries. */
-TEST_F(gaps, as_fast)
-{
-	static const struct {
-		size_t gib;
-		unsigned int pages;
-	} shapes[] = { { 1, 16 }, { 64, 16 }, { 64, 100 }, { 4096, 1 }, { 16384, 16 } };
-	const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	uint64_t scan, ours, best_scan, best_ours;
-	unsigned int i, k;
-
-	ASSERT_LE(0, pagemap);
-	if (slow_kernel())
-		SKIP(return, "a kernel with debug options slows the module down more");
-	for (i = 0; i < ARRAY_SIZE(shapes); i++) {
-		const size_t size = shapes[i].gib * GiB, step = size / shapes[i].pages;
-		char *p = MAP(size);
-
-		for (k = 0; k < shapes[i].pages; k++)
-			p[k * step] = 1;
-		best_scan = best_ours = UINT64_MAX;
-		for (k = 0; k < 50; k++) {
-			scan = scan_ns(pagemap, p, size);
-			if (!scan)
-				SKIP(return, "kernel lacks PAGEMAP_SCAN");
-			ours = residency_ns(self->fd, p, size);
-			ASSERT_NE(0, ours);
-			best_scan = scan < best_scan ? scan : best_scan;
-			best_ours = ours < best_ours ? ours : best_ours;
-			if (best_ours <= 3 * best_scan)
-				break;
-		}
-		EXPECT_LE(best_ours, 3 * best_scan) {
-			TH_LOG("%zu GiB, %u pages", shapes[i].gib, shapes[i].pages);
-		}
-		munmap(p, size);
-	}
-	close(pagemap);
 }
 
 TEST_HARNESS_MAIN

@@ -49,7 +49,7 @@ judge_bench()
 	# A busy machine can take as long for the overhead that is taken off: such figures are null.
 	ask_rows 'everything was measured, as far as the machine let it' \
 		'!grep { $_->{why} !~ /overhead/ } @{$all->{not_measured}}'
-	for row in residency.4k residency.thp residency.thp.decodes track.madvise \
+	for row in residency.4k residency.sparse residency.thp residency.thp.decodes track.madvise \
 		   track.unmap track.fault track.fork track.callbacks \
 		   track.munmap.page track.munmap.2m track.munmap.all device.4k.to-device \
 		   busy.look busy.known device.4k.to-host device.4k.faults device.setups.to-device \
