@@ -35,7 +35,7 @@ struct sequence {
 /* Sequences of tokens: each block grows step by step up to a length of its own. */
 static void kv_blocks(size_t step, unsigned int nr_streams, double most)
 {
-	struct hm_pool_options opt = { .reuse_order = nr_streams > 1 };
+	struct hm_pool_options opt = { .reuse_order = nr_streams > 1, .reserve = 256 * GIB };
 	struct sequence all[SEQUENCES] = { 0 };
 	CUstream streams[4];
 	unsigned int i;
@@ -79,7 +79,7 @@ static void kv_blocks(size_t step, unsigned int nr_streams, double most)
 /* Memory that is free in pieces between live blocks, too little of it elsewhere. */
 static void in_pieces(bool grows)
 {
-	struct hm_pool_options opt = { .handle = 4 * MIB };
+	struct hm_pool_options opt = { .handle = 4 * MIB, .reserve = 256 * GIB };
 	void *keep[PIECES], *gone[PIECES];
 	struct hetmem_resource_stats was;
 	unsigned int i;
