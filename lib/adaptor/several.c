@@ -380,7 +380,6 @@ static int release_all(struct hm_several *s, enum hm_ctl op, void *arg)
 	return failed ? failed : result && unknown ? unknown : result;
 }
 
-/* One block, of the first that can make one with these options. */
 int hm_several_no_memory(const char *first)
 {
 	char last[384];
@@ -391,6 +390,7 @@ int hm_several_no_memory(const char *first)
 	return hm_error(-ENOMEM, "%s; before that: %s", last, first);
 }
 
+/* One block, of the first that can make one with these options. */
 static int alloc_with_first(struct hm_several *s, struct hm_ctl_alloc *arg)
 {
 	int i, err = -EOPNOTSUPP;

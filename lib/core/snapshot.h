@@ -98,9 +98,6 @@ struct hetmem_checkpoint {
 	struct hm_saved *saved;
 };
 
-/* In the text of -ENOMEM: what a pool has free follows this, up to the end. */
-#define HM_FREE_BYTES	"; free: "
-
 /* A block that is live in a private pool, at @nr of those that have room. */
 struct hm_ctl_checkpoint {
 	struct hetmem_checkpoint *checkpoint;
