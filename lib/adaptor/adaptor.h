@@ -30,6 +30,9 @@ void *hm_several_new(size_t bytes, const struct hm_resource_ops *ops,
 int hm_adaptor_free(struct hetmem_resource *self, void *ptr, size_t *size,
 		    hetmem_stream stream);
 
+/* HM_CTL_ACCESS of an adaptor without sparse blocks. */
+int hm_adaptor_access(struct hetmem_resource *self, struct hm_ctl_access *arg);
+
 /* Bytes of the memory that a percentage of @resource's is of; 0: not known. */
 static inline uint64_t hm_adaptor_total(const struct hetmem_resource *resource)
 {

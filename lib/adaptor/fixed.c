@@ -326,15 +326,6 @@ static int sleep_or_wake(struct fixed *f, enum hm_ctl op, struct hm_ctl_sleep *a
 	return err;
 }
 
-/* Its buffers are of one size. */
-static int without_units(struct fixed *f, struct hm_ctl_access *arg)
-{
-	int err = hm_ctl_upstream(&f->resource, HM_CTL_ACCESS, arg);
-
-	arg->access->unit = 0;
-	return err;
-}
-
 static int fixed_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct fixed *f = (struct fixed *)self;
@@ -351,8 +342,8 @@ static int fixed_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return fixed_owns(f, arg);
 	case HM_CTL_RECORD:
 		return fixed_record(f, arg);
-	case HM_CTL_ACCESS:
-		return without_units(f, arg);
+	case HM_CTL_ACCESS:		/* its buffers are of one size */
+		return hm_adaptor_access(self, arg);
 	case HM_CTL_ALLOC_WITH:
 		return hm_alloc_placed(self, arg);
 	case HM_CTL_GROW:		/* its buffers are of one size */

@@ -728,15 +728,6 @@ static int guard_move(struct guard *g, const struct hm_ctl_move *arg)
 	return guard_by_base(g, HM_CTL_MOVE, &whole, &whole.ptr);
 }
 
-/* A sparse block has no zones. */
-static int without_units(struct guard *g, struct hm_ctl_access *arg)
-{
-	int err = hm_ctl_upstream(&g->resource, HM_CTL_ACCESS, arg);
-
-	arg->access->unit = 0;
-	return err;
-}
-
 static int guard_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 {
 	struct guard *g = (struct guard *)self;
@@ -760,8 +751,8 @@ static int guard_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return guard_stats(g, arg);
 	case HM_CTL_ALLOC_WITH:
 		return guard_alloc_with(g, arg);
-	case HM_CTL_ACCESS:
-		return without_units(g, arg);
+	case HM_CTL_ACCESS:	/* a sparse block has no zones */
+		return hm_adaptor_access(self, arg);
 	case HM_CTL_GROW:	/* what is behind it is its zone */
 	case HM_CTL_SHRINK:
 	case HM_CTL_EXPORT:	/* whole handles have no room for zones */

@@ -41,6 +41,14 @@ int hm_adaptor_free(struct hetmem_resource *self, void *ptr, size_t *size,
 	return up->ops->free(up, ptr, size, stream);
 }
 
+int hm_adaptor_access(struct hetmem_resource *self, struct hm_ctl_access *arg)
+{
+	int err = hm_ctl_upstream(self, HM_CTL_ACCESS, arg);
+
+	arg->access->unit = 0;
+	return err;
+}
+
 void *hm_several_new(size_t bytes, const struct hm_resource_ops *ops,
 		     struct hetmem_resource **upstreams, int nr)
 {
@@ -121,11 +129,15 @@ static int sum_stats(struct hm_several *s,
 /* Multiples of it are whole units of both; 0: there are none. */
 static uint64_t common_unit(uint64_t a, uint64_t b)
 {
-	uint64_t unit = a > b ? a : b;
+	uint64_t x = a, y = b, rest;
 
-	while (a && b && (unit % a || unit % b))
-		unit += a > b ? a : b;
-	return unit;
+	if (!a || !b)
+		return a + b;
+	while ((rest = x % y)) {
+		x = y;
+		y = rest;
+	}
+	return a / y * b;
 }
 
 /* What all can use, and what can use some. */
