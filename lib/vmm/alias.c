@@ -145,7 +145,7 @@ static struct block *find(struct pool *p, const struct hm_ctl_move *arg, int *er
 	if (*err)
 		return NULL;
 	end = page_of(v, b->addr + arg->size - 1) + 1;
-	for (page = page_of(v, b->addr); page < end; page = mapping_at(v, v->map[page])->page +
+	for (page = first_page(v, b); page < end; page = mapping_at(v, v->map[page])->page +
 	     handle_of_page(v, page)->pages) {
 		if (hm_vmm_is_apart(v, page))
 			*err = hm_error(-EOPNOTSUPP, "alias: the block gave back memory here");

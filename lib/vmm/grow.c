@@ -188,7 +188,7 @@ static bool plan_walk(struct pool *p, struct vmm_plan *plan, uint64_t want,
 		b->slack = PART(stamp);
 		have += b->units;
 		plan->used += b->units >> shift;
-		at = page_of(v, block_end(b) - 1) + 1;
+		at = end_page(v, b);
 		if (b->next && (have < want || !may_share(p, plan, b)))
 			return false;
 	}
@@ -233,7 +233,7 @@ static void plan_consider(struct pool *p, struct vmm_plan *plan,
 	if (front) {
 		front->slack = PART(stamp);
 		plan_add_piece(plan, block_id(p, front), 0, 0);
-		plan->page = page_of(vmm_of(p), block_end(front) - 1) + 1;
+		plan->page = end_page(vmm_of(p), front);
 		plan->room = front->units;
 		plan->used = pages_for_units(vmm_of(p), front->units);
 	}
@@ -1227,14 +1227,14 @@ int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_al
 void hm_vmm_unreserve(struct pool *p, struct block *b)
 {
 	struct vmm *v = vmm_of(p);
-	const uint32_t page = page_of(v, block_end(b) - 1) + 1;
+	const uint32_t page = end_page(v, b);
 
 	/* Only the last block of a run has room: what is set aside behind another is in its neighbour. */
 	if (block_is_sparse(b) || hm_is_ring(v, b))
 		return;
 	if (!b->next)
 		hm_vmm_set_apart(v, page, hm_vmm_apart(v, page), false);
-	if (hm_vmm_find_apart(v, page_of(v, b->addr), page, true) == page)
+	if (hm_vmm_find_apart(v, first_page(v, b), page, true) == page)
 		__atomic_store_n(&b->flags, b->flags & ~BLOCK_RESERVE, __ATOMIC_RELEASE);
 }
 
@@ -1265,7 +1265,7 @@ static int plan_behind(struct pool *p, struct vmm_plan *plan, struct block *b,
 			return in_use();
 		b->slack = PART(stamp);
 	}
-	plan->page = page_of(vmm_of(p), block_end(b) - 1) + 1;
+	plan->page = end_page(vmm_of(p), b);
 	plan->end = plan->page;
 	return 0;
 }

@@ -638,7 +638,7 @@ static bool has_enough(const struct collection *c)
 /* Whether a handle may be wholly in @b: most small blocks are parts of one. */
 static bool has_boundary(const struct vmm *v, const struct block *b)
 {
-	const uint32_t page = page_of(v, b->addr);
+	const uint32_t page = first_page(v, b);
 	const struct mapping *m = mapping_at(v, v->map[page]);
 	const uint32_t next = m->page + handle_at(v, m->handle)->pages;
 
@@ -787,10 +787,10 @@ static void vmm_edge(struct pool *p, const struct block *b)
 	struct vmm *v = vmm_of(p);
 
 	/* Sparse blocks are in no run. */
-	if (page_of(v, b->addr) > v->nr)
+	if (first_page(v, b) > v->nr)
 		return;
 	if (!b->prev)
-		v->head[page_of(v, b->addr)] = block_id(p, b);
+		v->head[first_page(v, b)] = block_id(p, b);
 	if (!b->next) {
 		v->tail[page_of(v, block_end(b) - 1)] = block_id(p, b);
 		hm_vmm_add_front(p, b);
@@ -1118,7 +1118,7 @@ static int vmm_segments(struct pool *p, struct hm_ctl_segments *arg)
 static uint64_t vmm_part(const struct pool *p, const struct block *b, uint64_t *from, uint64_t to)
 {
 	const struct vmm *v = vmm_of(p);
-	const uint32_t end = page_of(v, block_end(b) - 1) + 1;
+	const uint32_t end = end_page(v, b);
 	uint64_t start = b->addr + *from, stop = b->addr + to;
 	uint32_t page;
 

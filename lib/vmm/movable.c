@@ -227,7 +227,7 @@ static bool can_leave(struct pool *p, struct pool_stream *s, const struct block 
 static bool has_something(struct pool *p, struct pool_stream *s, const struct block *b,
 			  bool spilled, uint32_t search)
 {
-	uint32_t page = page_of(vmm_of(p), b->addr), at;
+	uint32_t page = first_page(vmm_of(p), b), at;
 	struct handle *h;
 	bool has = false;
 
@@ -245,7 +245,7 @@ static bool has_something(struct pool *p, struct pool_stream *s, const struct bl
 static uint64_t count_bytes(struct pool *p, const struct block *b, int priority, bool spill,
 			    uint32_t search)
 {
-	uint32_t page = page_of(vmm_of(p), b->addr), at;
+	uint32_t page = first_page(vmm_of(p), b), at;
 	uint64_t sum = 0;
 	struct handle *h;
 

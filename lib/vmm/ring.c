@@ -20,16 +20,6 @@ int hm_ring_check(const struct pool *p, const struct hm_ctl_alloc *arg)
 	return 0;
 }
 
-static uint32_t first_page(const struct vmm *v, const struct block *b)
-{
-	return page_of(v, b->addr);
-}
-
-static uint32_t nr_pages(const struct vmm *v, const struct block *b)
-{
-	return page_of(v, block_end(b) - 1) + 1 - first_page(v, b);
-}
-
 /* Unmaps what was mapped for pages [@page, @end). */
 static void unmap_again(struct pool *p, uint32_t page, uint32_t end, uint32_t nr)
 {
@@ -42,7 +32,7 @@ static void unmap_again(struct pool *p, uint32_t page, uint32_t end, uint32_t nr
 int hm_ring_map(struct pool *p, const struct block *b)
 {
 	struct vmm *v = vmm_of(p);
-	const uint32_t first = first_page(v, b), nr = nr_pages(v, b), end = first + nr;
+	const uint32_t first = first_page(v, b), end = end_page(v, b), nr = end - first;
 	uint32_t page;
 	int err = 0;
 
@@ -68,7 +58,7 @@ int hm_ring_map(struct pool *p, const struct block *b)
 bool hm_ring_drop(struct pool *p, struct block *b)
 {
 	struct vmm *v = vmm_of(p);
-	const uint32_t first = first_page(v, b), nr = nr_pages(v, b);
+	const uint32_t first = first_page(v, b), nr = end_page(v, b) - first;
 	uint32_t page, uses;
 
 	if (hm_vmm_has_descriptors(p, nr))

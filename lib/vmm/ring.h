@@ -26,7 +26,7 @@ static inline void hm_vmm_unlend(struct handle *h)
 static inline bool hm_is_ring(const struct vmm *v, const struct block *b)
 {
 	return b->flags & BLOCK_RESERVE && !block_is_sparse(b) &&
-	       handle_of_page(v, page_of(v, b->addr))->flags & HANDLE_RING;
+	       handle_of_page(v, first_page(v, b))->flags & HANDLE_RING;
 }
 
 /* map.c: the mapping @m is an alias, the last of the list, or stays as it is and is none. */

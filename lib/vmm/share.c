@@ -14,7 +14,7 @@
 int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg)
 {
 	struct vmm *v = vmm_of(p);
-	struct handle *h = handle_of_page(v, page_of(v, b->addr));
+	struct handle *h = handle_of_page(v, first_page(v, b));
 	size_t room = arg->nr;
 	int err;
 
@@ -45,7 +45,7 @@ int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg)
 static bool drop_parts(struct pool *p, struct block *b)
 {
 	struct vmm *v = vmm_of(p);
-	const uint32_t first = page_of(v, b->addr);
+	const uint32_t first = first_page(v, b);
 	struct block *part;
 	uint32_t last, page;
 
@@ -75,7 +75,7 @@ static bool drop_parts(struct pool *p, struct block *b)
 bool hm_vmm_drop(struct pool *p, struct block *b)
 {
 	struct vmm *v = vmm_of(p);
-	uint32_t page = page_of(v, b->addr);
+	uint32_t page = first_page(v, b);
 	struct vmm_free f = {
 		.handle = mapping_at(v, v->map[page])->handle, .page = page,
 		.pages = handle_of_page(v, page)->pages,

@@ -274,8 +274,8 @@ static bool discard_whole(struct pool *p, struct block *b, uint32_t page, bool *
 bool hm_sharers_drop(struct pool *p, struct block *b)
 {
 	const struct vmm *v = vmm_of(p);
-	const uint32_t first = page_of(v, b->addr);
-	uint32_t page = page_of(v, block_end(b) - 1) + 1;
+	const uint32_t first = first_page(v, b);
+	uint32_t page = end_page(v, b);
 	bool left = true, done;
 
 	__atomic_store_n(&b->flags, b->flags & ~BLOCK_SPILLED, __ATOMIC_RELEASE);

@@ -197,13 +197,13 @@ static int shrink_into_room(struct pool *p, struct pool_stream *s, struct block 
 	if (!whole)
 		err = cut_shared(p, b, last, &rest);
 	if (!err)
-		err = free_pages(p, s, b, page, page_of(v, block_end(b) - 1) + 1, pos, &pages);
+		err = free_pages(p, s, b, page, end_page(v, b), pos, &pages);
 	if (err) {
 		if (rest)
 			hm_block_join(p, b, rest);
 		return err;
 	}
-	pages = page_of(v, block_end(b) - 1) + 1 - page;
+	pages = end_page(v, b) - page;
 	hm_block_shorten(p, b, (page_addr(v, page) - b->addr) >> UNIT_SHIFT);
 	hm_vmm_set_apart(v, page, pages, true);
 	if (rest)
@@ -220,8 +220,8 @@ static int shrink_inside(struct pool *p, struct pool_stream *s, struct block *b,
 	uint64_t pages;
 	int err;
 
-	if (first < behind(v, page_of(v, b->addr)))
-		first = behind(v, page_of(v, b->addr));
+	if (first < behind(v, first_page(v, b)))
+		first = behind(v, first_page(v, b));
 	err = free_pages(p, s, b, first, page_of(v, b->addr + to), pos, &pages);
 	if (err || !pages)
 		return err;

@@ -11,8 +11,8 @@
 int hm_vmm_pin(struct pool *p, struct block *b)
 {
 	struct vmm *v = vmm_of(p);
-	const uint32_t end = page_of(v, block_end(b) - 1) + 1;
-	uint32_t page = page_of(v, b->addr);
+	const uint32_t end = end_page(v, b);
+	uint32_t page = first_page(v, b);
 
 	if (block_is_sparse(b))
 		return hm_error(-EOPNOTSUPP, "pin_comm: memory of a sparse block comes and goes");

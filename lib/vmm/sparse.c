@@ -95,16 +95,6 @@ void hm_sparse_free(struct pool *p, bool forget)
 		hm_retry_once(p->provider->ops->unreserve(p->provider, v->far, v->sparse->bytes));
 }
 
-static uint32_t first_page(const struct vmm *v, const struct block *b)
-{
-	return page_of(v, b->addr);
-}
-
-static uint32_t end_page(const struct vmm *v, const struct block *b)
-{
-	return page_of(v, block_end(b) - 1) + 1;
-}
-
 /* The list of idle blocks of @units. */
 static uint32_t *idle_list(const struct vmm *v, uint32_t units)
 {

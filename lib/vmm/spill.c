@@ -410,11 +410,6 @@ bool hm_spill_is_whole(const struct pool *p, const struct block *b, uint32_t pag
 	       page_addr(v, m->page + handle_at(v, m->handle)->pages) <= block_end(b);
 }
 
-static uint32_t first_page(const struct pool *p, const struct block *b)
-{
-	return page_of(vmm_of(p), b->addr);
-}
-
 /* A block that has moved, or not. */
 
 /* The handle of @j has its new memory. With the lock. */
@@ -472,7 +467,7 @@ static void update_block(struct pool *p, const struct move *mv, uint32_t id)
 	struct hm_spill *sp = spill_of(p);
 	struct movable *m = movable_at(sp, id);
 	struct block *b = block_at(p, m->block);
-	uint32_t page = first_page(p, b), at, flags = 0;
+	uint32_t page = first_page(vmm_of(p), b), at, flags = 0;
 	const struct handle *h;
 
 	while ((h = hm_spill_next_handle(p, b, &page, &at))) {
@@ -533,7 +528,7 @@ static int not_movable(const struct block *b)
 /* Whether memory of @b has an alias. */
 static bool is_lent(const struct pool *p, const struct block *b)
 {
-	uint32_t page = page_of(vmm_of(p), b->addr), at;
+	uint32_t page = first_page(vmm_of(p), b), at;
 	const struct handle *h;
 
 	while ((h = hm_spill_next_handle(p, b, &page, &at)))
@@ -693,7 +688,7 @@ static int add_whole(struct pool *p, const struct block *b, struct move *mv, str
 static int plan_jobs(struct pool *p, const struct pool_stream *s, const struct block *b,
 		     struct move *mv)
 {
-	uint32_t page = first_page(p, b), at;
+	uint32_t page = first_page(vmm_of(p), b), at;
 	bool there = false, stays = false;
 	struct handle *h;
 	int err = 0;
@@ -723,7 +718,7 @@ static int move_make(struct pool *p, uint32_t id, bool spill, struct move **out)
 {
 	struct movable *m = movable_at(spill_of(p), id);
 	const struct block *b = block_at(p, m->block);
-	const uint32_t room = page_of(vmm_of(p), block_end(b) - 1) + 1 - first_page(p, b);
+	const uint32_t room = end_page(vmm_of(p), b) - first_page(vmm_of(p), b);
 	struct move *mv = calloc(1, sizeof(*mv) + room * sizeof(mv->jobs[0]));
 
 	if (!mv)
@@ -1265,7 +1260,7 @@ static int set_priority(struct pool *p, const struct hm_ctl_move *arg)
 static int access_host(struct pool *p, const struct block *b)
 {
 	const struct hm_provider_ops *ops = p->provider->ops;
-	uint32_t page = first_page(p, b), at;
+	uint32_t page = first_page(vmm_of(p), b), at;
 	struct handle *h;
 	int err = 0;
 
@@ -1280,7 +1275,7 @@ static int access_host(struct pool *p, const struct block *b)
 
 static bool has_own_handle(const struct pool *p, const struct block *b)
 {
-	uint32_t page = first_page(p, b), at;
+	uint32_t page = first_page(vmm_of(p), b), at;
 
 	while (hm_spill_next_handle(p, b, &page, &at))
 		if (hm_spill_is_whole(p, b, at))

@@ -48,11 +48,7 @@
  */
 struct handle {
 	uint64_t handle;
-	uint32_t pages;
-	uint32_t mapping;
-	uint32_t maps;
-	uint32_t flags;
-	uint32_t candidate;
+	uint32_t pages, mapping, maps, flags, candidate;
 	union { uint32_t stamp, host; };
 	uint32_t aliases;
 	uint32_t front, front_next, front_prev;
@@ -104,9 +100,7 @@ struct vmm {
 	uint64_t far;
 	uint32_t all;
 	unsigned int shift;
-	uint32_t *map;
-	uint32_t *head;
-	uint32_t *tail;
+	uint32_t *map, *head, *tail;
 	struct table handles;
 	struct table mappings;
 	struct hole_node *holes;
@@ -157,6 +151,17 @@ static inline uint32_t page_of(const struct vmm *v, uint64_t addr)
 	return page <= v->nr ? page : v->nr + 1 + ((addr - v->far) >> v->shift);
 }
 
+/* The pages of @b: the first, and the one after the last. */
+static inline uint32_t first_page(const struct vmm *v, const struct block *b)
+{
+	return page_of(v, b->addr);
+}
+
+static inline uint32_t end_page(const struct vmm *v, const struct block *b)
+{
+	return page_of(v, block_end(b) - 1) + 1;
+}
+
 static inline struct handle *handle_of_page(const struct vmm *v, uint32_t page)
 {
 	return handle_at(v, mapping_at(v, v->map[page])->handle);
@@ -171,15 +176,8 @@ static inline struct handle *handle_of_page(const struct vmm *v, uint32_t page)
  * @parked: instead of @block: a unit of a sparse block
  */
 struct vmm_free {
-	uint32_t handle;
-	uint32_t page;
-	uint32_t pages;
-	uint32_t block;
-	uint32_t to;
-	bool chosen;
-	bool mapped;
-	bool moved;
-	bool parked;
+	uint32_t handle, page, pages, block, to;
+	bool chosen, mapped, moved, parked;
 };
 
 /* map.c */
