@@ -64,7 +64,8 @@ struct pool {
 	uint32_t slept_in;
 	bool host, whole, member, scratch;
 	struct hm_tags *tags;
-	struct hm_published_pool *published; struct hm_asked_pool *asked;
+	struct hm_published_pool *published;
+	struct hm_asked_pool *asked;
 	uint32_t answered;
 	struct hm_order order;
 	/* Written by the slow path. */
@@ -227,8 +228,9 @@ struct block *hm_pool_find_now(struct pool *p, struct pool_stream *s, unsigned i
 void hm_pool_give(struct pool *p, struct pool_stream *s, struct block *b, size_t size);
 /* Gives back memory that was not needed for decay= milliseconds. Releases the lock. */
 void hm_pool_decay(struct pool *p);
-/* Adds the sums of @s to the pool's, or of all streams, and raises the peak. May release the lock. */
+/* Adds the sums of @s to the pool's. */
 void hm_pool_publish(struct pool *p, struct pool_stream *s);
+/* Adds the sums of all streams, and raises the peak. May release the lock first. */
 void hm_pool_sum(struct pool *p);
 /* Whether @bytes more may be held. -ENOMEM: more than max. */
 int hm_pool_may_hold(const struct pool *p, uint64_t bytes);
@@ -237,6 +239,7 @@ void hm_pool_hold(struct pool *p, uint64_t bytes);
 void hm_pool_unhold(struct pool *p, uint64_t bytes);
 
 /* pool.c: tells check mode. Without a lock; @b is BUSY, of no capture. */
+
 void hm_pool_tell_alloc(struct pool *p, const void *ptr, size_t size, hetmem_stream stream);
 void hm_pool_tell_free(struct pool *p, const struct block *b, hetmem_stream stream);
 
