@@ -32,9 +32,10 @@ static struct soft_shared *shared;
 static int shared_fd = -1;
 static unsigned int mine;
 
+/* Does nothing for a device of one process. */
 static void lock(int how)
 {
-	while (flock(shared_fd, how) && errno == EINTR)
+	while (shared && flock(shared_fd, how) && errno == EINTR)
 		;
 }
 
@@ -86,52 +87,49 @@ void hm_soft_unshare(void)
 }
 
 /* With the file's lock. */
-static size_t used_by_all(const struct CUctx_st *device)
+static size_t left(const struct CUctx_st *device)
 {
 	size_t used = device->used;
 	unsigned int i;
 
-	for (i = 0; i < PROCESSES; i++)
+	for (i = 0; shared && i < PROCESSES; i++)
 		if (i != mine && is_alive(shared->processes[i].pid))
 			used += shared->processes[i].used[device->ordinal];
-	return used;
+	return used < device->capacity ? device->capacity - used : 0;
+}
+
+/* What this process has of it. */
+static void set_used(struct CUctx_st *device, size_t used)
+{
+	device->used = used;
+	if (shared)
+		__atomic_store_n(&shared->processes[mine].used[device->ordinal], used,
+				 __ATOMIC_RELAXED);
 }
 
 size_t hm_soft_available(const struct CUctx_st *device)
 {
-	size_t used = device->used;
+	size_t bytes;
 
-	if (shared) {
-		lock(LOCK_EX);
-		used = used_by_all(device);
-		lock(LOCK_UN);
-	}
-	return used < device->capacity ? device->capacity - used : 0;
+	lock(LOCK_EX);
+	bytes = left(device);
+	lock(LOCK_UN);
+	return bytes;
 }
 
 CUresult hm_soft_charge(struct CUctx_st *device, size_t size)
 {
-	size_t used;
 	bool fits;
 
-	if (!shared) {
-		fits = size <= device->capacity - device->used;
-		device->used += fits ? size : 0;
-		return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	lock(LOCK_EX);
-	used = used_by_all(device);
-	fits = used <= device->capacity && size <= device->capacity - used;
-	device->used += fits ? size : 0;
-	shared->processes[mine].used[device->ordinal] = device->used;
+	fits = size <= left(device);
+	if (fits)
+		set_used(device, device->used + size);
 	lock(LOCK_UN);
 	return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void hm_soft_uncharge(struct CUctx_st *device, size_t size)
 {
-	device->used -= size;
-	if (shared)
-		__atomic_store_n(&shared->processes[mine].used[device->ordinal], device->used,
-				 __ATOMIC_RELAXED);
+	set_used(device, device->used - size);
 }
