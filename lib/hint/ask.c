@@ -42,30 +42,22 @@ static void nap(void)
 static int open_memfd(DIR *dir, const char *name, const char *memfd, size_t size, uid_t owner,
 		      int flags)
 {
-	char target[64], again[64];
+	char target[64], want[64];
 	long long inode;
-	struct stat st;
-	int fd, path, seals;
+	int fd, path;
 	ssize_t len;
 
-	snprintf(again, sizeof(again), "/memfd:%s (deleted)", memfd);
+	snprintf(want, sizeof(want), "/memfd:%s (deleted)", memfd);
 	len = readlinkat(dirfd(dir), name, target, sizeof(target));
-	if (len != (ssize_t)strlen(again) || memcmp(target, again, len))
+	if (len != (ssize_t)strlen(want) || memcmp(target, want, len))
 		return -1;
 	path = openat(dirfd(dir), name, O_PATH | O_CLOEXEC);
 	if (path < 0)
 		return -1;
-	snprintf(again, sizeof(again), "/proc/self/fd/%d", path);
-	fd = hm_is_memfd(path, &inode) && !fstat(path, &st) && S_ISREG(st.st_mode) &&
-	     st.st_size == (off_t)size && st.st_uid == owner ?
-	     open(again, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
+	fd = hm_is_memfd(path, &inode) ?
+		hm_memfd_open(path, size, HM_PUBLISH_SEALS, owner, flags) : -1;
 	close(path);
-	seals = fd < 0 ? -1 : fcntl(fd, F_GET_SEALS);
-	if (seals >= 0 && (seals & HM_PUBLISH_SEALS) == HM_PUBLISH_SEALS)
-		return fd;
-	if (fd >= 0)
-		close(fd);
-	return -1;
+	return fd;
 }
 
 static bool read_figures(struct hm_target *t, int fd, pid_t inner)

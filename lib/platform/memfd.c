@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /* Memfds of other processes, see memfd.h. fdinfo tells on which mount a file is. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "platform/memfd.h"
@@ -74,4 +76,24 @@ bool hm_is_memfd(int path, long long *inode)
 	}
 	*inode = info.inode;
 	return mount >= 0 && info.mount == mount;
+}
+
+int hm_memfd_open(int path, size_t size, int seals, uid_t owner, int flags)
+{
+	char again[64];
+	struct stat st;
+	int fd, has;
+
+	if (fstat(path, &st) || !S_ISREG(st.st_mode) || st.st_size != (off_t)size ||
+	    st.st_uid != owner)
+		return -1;
+	snprintf(again, sizeof(again), "/proc/self/fd/%d", path);
+	fd = open(again, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0)
+		return -1;
+	has = fcntl(fd, F_GET_SEALS);
+	if (has >= 0 && (has & seals) == seals)
+		return fd;
+	close(fd);
+	return -1;
 }

@@ -4,6 +4,7 @@
 #define HETMEM_PLATFORM_MEMFD_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 /* The number of @pid in its own PID namespace; @pid itself if that is not known. */
@@ -14,5 +15,11 @@ pid_t hm_inner_pid(pid_t pid);
  * calls no file system. Other calls could block for ever in a FUSE server, so they come after it.
  */
 bool hm_is_memfd(int path, long long *inode);
+
+/*
+ * Opens the memfd @path, which hm_is_memfd() knows, with @flags of open(2). It has @size bytes and
+ * all of @seals, and @owner made it. Returns a descriptor; -1: it is another file.
+ */
+int hm_memfd_open(int path, size_t size, int seals, uid_t owner, int flags);
 
 #endif /* HETMEM_PLATFORM_MEMFD_H */

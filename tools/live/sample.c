@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -274,24 +273,20 @@ static bool is_new_memfd(struct search *s, int path)
 static bool read_published(struct search *s, DIR *dir, const char *name, uid_t owner,
 			   struct hm_published *page)
 {
-	int fd, path = openat(dirfd(dir), name, O_PATH | O_CLOEXEC);
-	char again[64];
-	struct stat st;
+	int fd = -1, path = openat(dirfd(dir), name, O_PATH | O_CLOEXEC);
 	bool good;
-	int seals;
 
 	if (path < 0)
 		return false;
-	good = is_new_memfd(s, path) && !fstat(path, &st) && S_ISREG(st.st_mode) &&
-	       st.st_size == sizeof(*page) && (st.st_uid == owner || !st.st_uid);
-	snprintf(again, sizeof(again), "/proc/self/fd/%d", path);
-	fd = good ? open(again, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
+	if (is_new_memfd(s, path)) {
+		fd = hm_memfd_open(path, sizeof(*page), HM_PUBLISH_SEALS, owner, O_RDONLY);
+		if (fd < 0 && owner)
+			fd = hm_memfd_open(path, sizeof(*page), HM_PUBLISH_SEALS, 0, O_RDONLY);
+	}
 	close(path);
 	if (fd < 0)
 		return false;
-	seals = fcntl(fd, F_GET_SEALS);
-	good = seals >= 0 && (seals & HM_PUBLISH_SEALS) == HM_PUBLISH_SEALS &&
-	       pread(fd, page, sizeof(*page), 0) == sizeof(*page);
+	good = pread(fd, page, sizeof(*page), 0) == sizeof(*page);
 	close(fd);
 	return good && page->magic == HM_PUBLISH_MAGIC && page->version == HM_PUBLISH_VERSION;
 }
