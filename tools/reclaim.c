@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "driver/hetmem.h"
 #include "hint/ask.h"
@@ -154,12 +153,9 @@ static int set_one(const struct asking *a, struct hm_target *t, unsigned int i, 
 	struct hm_asked_pool answer;
 	struct process p;
 
-	while (!hm_target_answered(t, i, request, &answer)) {
-		if (hm_now() >= deadline)
-			return complain(EXIT_FAILED, a->sub, "process %d (%s) did not answer in time: it makes no calls, and has no agent (HETMEM_AGENT=off)",
-					t->pid, name_of(t->pid, &p));
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
+	if (!hm_target_wait(t, i, request, deadline, &answer))
+		return complain(EXIT_FAILED, a->sub, "process %d (%s) did not answer in time: it makes no calls, and has no agent (HETMEM_AGENT=off)",
+				t->pid, name_of(t->pid, &p));
 	if (answer.err == -EXDEV)
 		return 0;
 	if (answer.err)

@@ -193,6 +193,17 @@ bool hm_target_answered(const struct hm_target *t, unsigned int i, uint32_t requ
 	return true;
 }
 
+bool hm_target_wait(const struct hm_target *t, unsigned int i, uint32_t request, uint64_t deadline,
+		    struct hm_asked_pool *answer)
+{
+	while (!hm_target_answered(t, i, request, answer)) {
+		if (hm_now() >= deadline)
+			return false;
+		nap();
+	}
+	return true;
+}
+
 /* hetmem_reclaim() */
 
 /**

@@ -35,6 +35,9 @@ void hm_target_close(struct hm_target *target);
 /* Asks its pool @i. Returns the number of the request. */
 uint32_t hm_target_ask(struct hm_target *target, unsigned int i, enum hm_asked_op op,
 		       uint64_t bytes);
+/* Waits until it has answered that request, or @deadline of hm_now(); whether it has. */
+bool hm_target_wait(const struct hm_target *target, unsigned int i, uint32_t request,
+		    uint64_t deadline, struct hm_asked_pool *answer);
 /* Whether the pool has answered that request; *@answer is a copy then, with a text that ends. */
 bool hm_target_answered(const struct hm_target *target, unsigned int i, uint32_t request,
 			struct hm_asked_pool *answer);
