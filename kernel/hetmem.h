@@ -76,7 +76,7 @@ DECLARE_PER_CPU(struct hetmem_totals, hetmem_totals);
  * @nr_contexts: that the user has; protected as the table is
  * @bytes: of kernel memory that they and what belongs to them use
  * @pinned: pages that they hold
- * @nr_jobs: that run for them, see background.c
+ * @nr_jobs: moves in the background that run for the user, see background.c
  */
 struct hetmem_user {
 	struct hlist_node node;

@@ -212,7 +212,8 @@ struct hetmem_alloc_params {
  * -EOPNOTSUPP: @private_pool: not a pool; @reserve, @tag, sparse, ring: a pool over other
  *	memory;
  * -EBUSY: the pool is asleep, or the blocks of @tag are; @reserve is not 0 or the block is
- *	sparse or a ring, and @stream is being captured; the first block of a tag, between hetmem_capture_begin() and end;
+ *	sparse or a ring, and @stream is being captured; the first block of a tag, between
+ *	hetmem_capture_begin() and end;
  * -EDEADLK: the first block of a tag, in a function of hetmem_on_remap();
  * -ENOMEM, -EOWNERDEAD.
  */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* eventfd_signal(ctx, n): what it adds was an argument. */
+/* eventfd_signal(ctx, n): the number to add was an argument. */
 #include <linux/eventfd.h>
 
 void ask(struct eventfd_ctx *ctx);

@@ -66,7 +66,7 @@ struct hm_ctl_tag_stats {
 	unsigned int nr;
 };
 
-/* In the text of -ENOMEM, what a pool has free follows this, up to the end. */
+/* In the text of -ENOMEM, a pool's free bytes follow this, up to the end. */
 #define HM_FREE_BYTES	"; free: "
 
 void hm_stats_add(struct hetmem_resource_stats *sum, const struct hetmem_resource_stats *one);

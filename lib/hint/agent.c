@@ -13,8 +13,8 @@
  * again soon, the next hold is twice as long, up to a bound. A block that cannot be held
  * is left alone for as long as it would have been held.
  *
- * The thread answers requests of other processes to pools (core/asked.h). Without the module, and
- * with the policy off, that is all it does.
+ * The thread answers requests of other processes to pools (core/asked.h). Without the module and
+ * with the policy off it does nothing else.
  *
  * The thread also has the module look again at what moved, once a second at most. Limits
  * of other drivers' devices (foreign/ in sysfs) go by what the module has seen.

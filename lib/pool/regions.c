@@ -372,7 +372,7 @@ static int reserve_ring(struct pool *p, struct pool_stream *s, const struct hm_c
 	return err;
 }
 
-/* Whether the block @b, which is a BLOCK_RESERVE, is a ring: what is reserved comes after it. */
+/* Whether the BLOCK_RESERVE @b is a ring. Any other has its reserved rest after it. */
 static bool is_ring(const struct block *b)
 {
 	return !b->next;
@@ -425,7 +425,7 @@ static void regions_unreserve(struct pool *p, struct block *b)
 	hm_block_release(p, rest);
 }
 
-/* A ring that was freed is no memory for other blocks. After an error destroy gives it back. */
+/* Gives back a freed ring: other blocks cannot use it. After an error, destroy gives it back. */
 static bool regions_drop(struct pool *p, struct block *b)
 {
 	struct region_list *l = regions_of(p);

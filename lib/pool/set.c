@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
  * Options of a pool that change at run time: by hetmem_resource_set(), and by requests of other
- * processes of the user (core/asked.h), who also ask for free memory.
+ * processes of the user (core/asked.h), which also ask for free memory.
  *
  * A request is answered at the start of a call that is not served by a stream's cache, or once
- * in HM_PUBLISH_BATCH calls that are, or by the agent's thread. Nothing is waited for: memory
- * that earlier work uses stays. No lock of the pool is held at that time.
+ * in HM_PUBLISH_BATCH calls that are, or by the agent's thread. The answer waits for no work:
+ * memory that earlier work uses stays. The caller holds no lock of the pool.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -24,7 +24,7 @@ struct hm_tags;
  *	themselves. Returns whether some more is in use by earlier work. Without a lock
  * @parked: bytes of host memory that members other than @p hold for contents; during a sleep
  *	or a wake
- * @tell: appends to @text, up to @size, what members other than @p have free. Without a lock
+ * @tell: appends the free bytes of members other than @p to @text, up to @size. Without a lock
  * @destroy: destroys the members, except the pool itself
  */
 struct hm_tags_ops {

@@ -338,7 +338,7 @@ static int host_alloc(struct hm_provider *self, size_t size,
 	return 0;
 }
 
-/* What a memfd lacks faults later: its pages are made now. */
+/* Makes all pages now: a fault that finds no memory later ends the program. */
 static int host_ring(struct hm_provider *self, size_t size, void **ptr)
 {
 	void *pages = hm_pages_map_ring(size);

@@ -15,11 +15,10 @@
 
 /**
  * struct hm_other - a second address
- * @alias: what the program has
+ * @alias: the program's address
  * @next: of the pool
  * @base, @bytes: the reservation, 0: none
- * @uses: when it was freed: what must be complete
- * @freed: it ends
+ * @freed: the program freed it; @uses: after these uses it can be unmapped
  * @nr: handles; @mapped: how many of them are, from the first on
  */
 struct hm_other {
@@ -37,7 +36,7 @@ struct hm_other {
 	} parts[];
 };
 
-/* Unmaps what can be. Returns whether nothing is left. */
+/* Unmaps as much as the driver lets it. Returns whether nothing is left. */
 static bool unmap_other(struct pool *p, struct hm_other *o)
 {
 	struct hm_provider *from = p->provider;
@@ -233,7 +232,7 @@ int hm_vmm_make_other(struct pool *p, struct hm_ctl_move *arg)
 		o->alias.addr += o->base;
 		arg->alias = &o->alias;
 	}
-	/* What cannot be unmapped now is, later. */
+	/* Retry later: the driver can have refused to unmap some. */
 	if (o && err) {
 		o->freed = true;
 		hm_vmm_reap_others(p);

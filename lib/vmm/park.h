@@ -33,7 +33,7 @@ int hm_park_save(struct pool *p, struct hm_park **park);
 int hm_park_load(struct pool *p, struct hm_park *park);
 
 /*
- * Contents that were loaded are saved no more. @undo: nor is host memory kept that the sleep made.
+ * Forgets contents that were loaded. @undo: also gives back host memory that the sleep made.
  * With both locks; releases pool->lock.
  */
 void hm_park_end(struct pool *p, struct hm_park *park, bool undo);

@@ -42,7 +42,7 @@ int hm_ring_map(struct pool *p, const struct block *b)
 		if (err)
 			break;
 	}
-	/* The last was not mapped, or is an alias that waits to be unmapped. */
+	/* The failed one is not mapped, or is an alias that waits to be unmapped. */
 	if (err) {
 		unmap_again(p, first, page, nr);
 		return err == -EUCLEAN ? -EIO : err;

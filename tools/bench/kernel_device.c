@@ -321,7 +321,7 @@ static void both(struct mover *m, bool huge, const struct names *names)
 	rows(m, names, &ours, ret ? NULL : &theirs);
 }
 
-/* The same to the device, by a worker: what handing it over costs shows beside it. */
+/* The same to the device, by a worker: the difference is the cost of handing it over. */
 static void background(struct mover *m)
 {
 	static const char name[] = "device.4k.background";
