@@ -153,6 +153,7 @@ const struct options_of options_table[] = {
 	{ "bench driver", NULL, { DRIVER, THREADS } },
 	{ "bench metadata", NULL, { SPECS } },
 	{ "bench unified", NULL, { SPECS, MIB } },
+	{ "bench transport", NULL, { SPECS, MIB } },
 	{ "bench worst", "intervals|parts|large|merge|growth|pending|streams-1|streams-2|"
 		"streams-8|streams-128|streams-1024|holes|turns|kv|once|excess", {
 		VALUE("size", 'S', "full|small"),

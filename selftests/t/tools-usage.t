@@ -168,6 +168,19 @@ wrong 'bench worst: unknown option' '--frob' bench worst --frob
 run bench worst --help
 [ "$status" -eq 0 ] && grep -q '^Usage: hetmem bench worst' "$tmp/out" && [ "$(wc -l <"$tmp/out")" -le 25 ]
 judge 'bench worst --help fits a screen'
+wrong 'bench transport: unknown option' '--frob' bench transport --frob
+wrong 'bench transport: a word' "'frob' is not an option" bench transport frob
+wrong 'bench transport: spec' "no resource 'frob'" bench transport --spec frob
+wrong 'bench transport: no work' 'transport: no --work here' bench transport --work busy=5
+for size in 0 1 x '' -4 65537 5X; do
+	wrong "bench transport: size '$size'" 'is not a size' bench transport "--size=$size"
+done
+run bench transport --help
+[ "$status" -eq 0 ] && grep -q '^Usage: hetmem bench transport' "$tmp/out" && [ "$(wc -L <"$tmp/out")" -le 80 ]
+judge 'bench transport --help fits a screen'
+# A libucp that is none: first in the path of the loader.
+mkdir "$tmp/none" && : >"$tmp/none/libucp.so.0"
+LD_LIBRARY_PATH=$tmp/none refused 'bench transport: no UCX' 'UCX is needed: .*libucp' bench transport
 wrong 'bench kernel: unknown option' '--frob' bench kernel --frob
 wrong 'bench kernel: unknown part' "no part 'frob'" bench kernel frob
 for size in 0 1 x '' -4 4097 1M 4.5X 5G; do

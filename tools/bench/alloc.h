@@ -72,6 +72,9 @@ struct bench_pair {
 
 struct bench_pairs;
 
+/* The options alone. Nothing is opened. As bench_begin(), without specs of its own. */
+int bench_parse(struct bench_options *o, int argc, char **argv, const char *help);
+
 /*
  * Parses the options and opens the library: < 0 go on; else the exit status.
  * @help is printed for --help; @presets are the specs if none is given.

@@ -22,6 +22,7 @@ const struct command benches[] = {
 	{ "driver", bench_driver, "what calls of the driver take by themselves" },
 	{ "metadata", bench_metadata, "resident memory that a pool of small blocks needs" },
 	{ "unified", bench_unified, "memory of both CPU and device, in turns" },
+	{ "transport", bench_transport, "blocks that UCX sends between two processes" },
 	{ "worst", bench_worst, "programs that are written against an allocator" },
 };
 const size_t nr_benches = ARRAY_SIZE(benches);

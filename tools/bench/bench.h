@@ -29,6 +29,7 @@ int bench_driver(int argc, char **argv);
 int bench_metadata(int argc, char **argv);
 int bench_worst(int argc, char **argv);
 int bench_unified(int argc, char **argv);
+int bench_transport(int argc, char **argv);
 
 /*
  * Ticks since some moment: instructions in a virtual machine that counts them

@@ -179,12 +179,8 @@ static int parse(struct bench_options *o, int argc, char **argv)
 	return -1;
 }
 
-int bench_begin(struct bench_options *o, int argc, char **argv,
-		const char *help, const char *const *presets)
+int bench_parse(struct bench_options *o, int argc, char **argv, const char *help)
 {
-	struct hetmem_params params = { .size = sizeof(params),
-					.module_path = "" };
-	struct hm_context saved;
 	int status;
 
 	o->name = argv[0];
@@ -192,12 +188,23 @@ int bench_begin(struct bench_options *o, int argc, char **argv,
 	status = parse(o, argc, argv);
 	if (status == EXIT_OK)
 		puts(help);
-	if (status >= 0)
-		return status;
 #ifndef HAVE_JSON_C
-	if (o->json)
+	if (status < 0 && o->json)
 		return complain(EXIT_USAGE, "bench", "--json: this was built without libjson-c-dev");
 #endif
+	return status;
+}
+
+int bench_begin(struct bench_options *o, int argc, char **argv,
+		const char *help, const char *const *presets)
+{
+	struct hetmem_params params = { .size = sizeof(params),
+					.module_path = "" };
+	struct hm_context saved;
+	int status = bench_parse(o, argc, argv, help);
+
+	if (status >= 0)
+		return status;
 	if (!o->nr_specs)
 		while (*presets)
 			o->specs[o->nr_specs++] = *presets++;
