@@ -7,9 +7,13 @@
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 . selftests/t/guest.sh
 
+# parallel=yes lets the emulated CPUs run in parallel, and leaves out programs that have the
+# kernel change its code.
+parallel=${parallel:-}
+
 # tables=no leaves out the programs that only try arguments, tables=only runs nothing else.
 part=${part:-} tables=${tables:-}
-label=${kernel:?}${part:+-$part}${tables:+-tables-$tables}
+label=${kernel:?}${part:+-$part}${tables:+-tables-$tables}${parallel:+-parallel}
 modules=build/modules/$label
 mkdir -p "$modules" build/log
 
@@ -45,6 +49,9 @@ programs()
 	files=() names=()
 	for source in $(find "$1" -name '*.c' ! -path '*/libktest/*' ! -path '*/fuzz/*' | sort); do
 		name=$(basename "$source" .c)
+		case $parallel:$name in
+		yes:trace|yes:emu_limit|yes:emu_thrash|yes:hmm_limit) continue ;;
+		esac
 		case $part:$name in
 		*:hmm_upstream) continue ;;
 		plain:emu_*|plain:hmm_*|plain:vm_*) continue ;;
@@ -177,7 +184,7 @@ EOS
 		'insmod /lib/modules/hetmem_emu.ko; echo "status $?"; dmesg | grep "hetmem_emu"'
 fi
 
-boot -k "$kernel" -B "$modules" "${parameters[@]}" "${foreign[@]}" \
+boot -k "$kernel" ${parallel:+-P} -B "$modules" "${parameters[@]}" "${foreign[@]}" \
 	-t "${whole:-1800}" -m 2048 -n -d "$modules:/lib/modules" \
 	-L "$top/build/log/$label" -f selftests/t/skip/"$kernel":/vm/skip \
 	-f build/libhetmem-soft.so:/lib/x86_64-linux-gnu/libhetmem-soft.so -f build/hetmem \

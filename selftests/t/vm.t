@@ -93,6 +93,13 @@ also 'and where its kernel is then' grep -q 'NMI backtrace for cpu' "$tmp/err"
 exits 124 'a command that spins' selftests/vm/run -k $kernel -t 2 -- \
 	sh -c 'while :; do :; done & while :; do :; done'
 
+# A kernel that changes its own code while all its CPUs run.
+check 'a kernel may change its code' selftests/vm/run -k $kernel -M -t 300 -- sh -ec '
+	for i in $(seq 150); do
+		echo 1 >/sys/kernel/tracing/events/hetmem/enable
+		echo 0 >/sys/kernel/tracing/events/hetmem/enable
+	done'
+
 # A guest's clock that deviates from the host's is noticed before and after the command. The
 # guest is run again once, and what it wrote is not left in a file.
 wrong='the guest has a wrong clock'
