@@ -30,13 +30,14 @@
 /* The plan: where to grow. */
 
 #define VMM_PIECES	64
-/* Runs that a plan may begin behind, and aliases that it may begin with. */
+/* Runs that a plan may begin behind. Aliases that it may begin with: the oldest, the newest. */
 #define FRONT_LOOKS	256
-#define ALIAS_LOOKS	1024
+#define OLD_LOOKS	64
+#define NEW_LOOKS	192
 /* A plan may make this part of the pool, or a page, that another would not. */
 #define LEFT_SHARE	256
 /* Handles, blocks and holes that all of these walks look at. */
-#define WALK_STEPS	2048
+#define WALK_STEPS	512
 #define HOLE_STEPS	4
 
 /* Addresses of a plan: a free block, or holes to be filled. */
@@ -144,18 +145,19 @@ static bool plan_walk(struct pool *p, struct vmm_plan *plan, uint64_t want,
 	uint64_t have = 0;
 
 	while (have < want) {
-		uint32_t pages = plan_pages(p, plan, want - have), m;
 		struct vmm_free *f;
 		struct mapping *map;
 		struct handle *h;
 		struct block *b;
+		uint32_t m;
 
 		/* What is set aside is another block's, or its own to open first. */
-		if (at >= v->nr || hm_vmm_is_apart(v, at) || plan->steps-- <= 0)
+		if ((at >= v->nr) | hm_vmm_is_apart(v, at) | (plan->steps-- <= 0))
 			return false;
 		m = v->map[at];
 		if (!m) {
-			pages = hm_vmm_holes(v, at, pages);
+			const uint32_t pages = hm_vmm_holes(v, at, plan_pages(p, plan, want - have));
+
 			plan->steps -= HOLE_STEPS;
 			plan->fresh += pages;
 			if (plan->fresh > fresh ||
@@ -167,12 +169,12 @@ static bool plan_walk(struct pool *p, struct vmm_plan *plan, uint64_t want,
 		}
 		map = mapping_at(v, m);
 		h = handle_at(v, map->handle);
-		if (map->page != at || map->half || !h->candidate)
+		if ((map->page != at) | map->half | !h->candidate)
 			return false;
 		f = &plan->list[h->candidate - 1];
 		b = block_at(p, f->block);
 		if (h->mapping != m) {
-			if (h->stamp == stamp || b->slack == PART(stamp))
+			if ((h->stamp == stamp) | (b->slack == PART(stamp)))
 				return false;
 			h->stamp = stamp;
 			b->slack = DONOR(stamp);
@@ -291,21 +293,32 @@ static void plan_blocks(struct pool *p, struct vmm_plan *plan,
 		v->fronts[plan->zone] = id;
 }
 
-/* From aliases on, where no free block and no other alias is before. */
-static void plan_aliases(struct pool *p, struct vmm_plan *plan,
-			 struct vmm_plan *best)
+/* From the alias @m on, if no free block and no other alias is before it. */
+static void plan_alias(struct pool *p, struct vmm_plan *plan, struct vmm_plan *best, uint32_t m)
 {
-	struct vmm *v = vmm_of(p);
-	uint32_t m, page, looks = 0;
+	const struct vmm *v = vmm_of(p);
+	const uint32_t page = mapping_at(v, m)->page;
 
-	for (m = v->first; m && looks < ALIAS_LOOKS; m = mapping_at(v, m)->next) {
-		page = mapping_at(v, m)->page;
-		looks++;
-		if (handle_at(v, mapping_at(v, m)->handle)->candidate &&
-		    !(page && v->map[page - 1] &&
-		      handle_of_page(v, page - 1)->candidate))
-			plan_consider(p, plan, best, NULL, page);
-	}
+	if (handle_at(v, mapping_at(v, m)->handle)->candidate &&
+	    !(page && v->map[page - 1] && handle_of_page(v, page - 1)->candidate))
+		plan_consider(p, plan, best, NULL, page);
+}
+
+/*
+ * From old and new aliases on: memory that moves in turns comes back to the newest. A plan
+ * without holes is the best of these.
+ */
+static void plan_aliases(struct pool *p, struct vmm_plan *plan, struct vmm_plan *best)
+{
+	const struct vmm *v = vmm_of(p);
+	const uint32_t nr = v->nr_aliases;
+	uint32_t m = v->first, i;
+
+	for (i = 0; i < nr && i < OLD_LOOKS && best->fresh; i++, m = mapping_at(v, m)->next)
+		plan_alias(p, plan, best, m);
+	m = v->last;
+	for (; i < nr && i < OLD_LOOKS + NEW_LOOKS && best->fresh; i++, m = mapping_at(v, m)->prev)
+		plan_alias(p, plan, best, m);
 }
 
 /*
@@ -555,34 +568,41 @@ static uint32_t round_growth(const struct pool *p, uint32_t want)
 	return (want + unit - 1) & ~(unit - 1);
 }
 
-/* Large ones first. */
-static int by_size(const void *a, const void *b)
+/* Those that come back to aliases. Returns their number. */
+static size_t choose_old(struct pool *p, struct vmm_plan *plan)
 {
-	const struct vmm_free *x = a, *y = b;
-
-	return x->pages < y->pages ? 1 : x->pages > y->pages ? -1 :
-		x->page < y->page ? -1 : 1;
-}
-
-/* Those that come back to aliases. */
-static void choose_old(struct pool *p, struct vmm_plan *plan)
-{
+	const struct vmm_piece *hole = plan->pieces;
 	uint32_t page = plan->page;
 	struct vmm *v = vmm_of(p);
 	struct handle *h;
+	size_t nr = 0;
 
 	while (page < plan->end) {
 		if (!v->map[page]) {
-			page++;
+			while (hole->block)
+				hole++;
+			page += hole++->pages;
 			continue;
 		}
 		h = handle_of_page(v, page);
 		if (h->mapping != v->map[page]) {
 			plan->list[h->candidate - 1].to = page;
 			plan->list[h->candidate - 1].chosen = true;
+			nr++;
 		}
 		page = mapping_at(v, v->map[page])->page + h->pages;
 	}
+	return nr;
+}
+
+/* Large ones first. */
+static int by_size(const void *a, const void *b)
+{
+	const struct vmm_free *x = a, *y = b;
+	const uint64_t of_x = (uint64_t)~x->pages << 32 | x->page;
+	const uint64_t of_y = (uint64_t)~y->pages << 32 | y->page;
+
+	return (of_x > of_y) - (of_x < of_y);
 }
 
 static void choose_one(struct vmm_free *f, struct vmm_piece *hole)
@@ -594,16 +614,16 @@ static void choose_one(struct vmm_free *f, struct vmm_piece *hole)
 }
 
 /*
- * Those for the holes: large ones first; in the last one, the smallest that
+ * Those from @from on for the holes: large ones first; in the last one, the smallest that
  * fills the rest.
  */
-static void choose_fresh(struct pool *p, struct vmm_plan *plan,
+static void choose_fresh(struct pool *p, struct vmm_plan *plan, size_t from,
 			 struct vmm_piece *hole, bool is_last)
 {
 	struct vmm_free *last = NULL;
 	size_t i;
 
-	for (i = 0; i < plan->nr && hole->pages; i++) {
+	for (i = from; i < plan->nr && hole->pages; i++) {
 		struct vmm_free *f = &plan->list[i];
 
 		if (f->chosen || block_state(block_at(p,
@@ -619,34 +639,50 @@ static void choose_fresh(struct pool *p, struct vmm_plan *plan,
 		choose_one(last, hole);
 }
 
+/* Puts what is chosen from @from on there. Returns where the rest begins. */
+static size_t chosen_first(struct vmm_plan *plan, size_t from)
+{
+	size_t i;
+
+	while (from < plan->nr && plan->list[from].chosen)
+		from++;
+	for (i = from + 1; i < plan->nr; i++)
+		if (plan->list[i].chosen) {
+			const struct vmm_free f = plan->list[i];
+
+			plan->list[i] = plan->list[from];
+			plan->list[from++] = f;
+		}
+	return from;
+}
+
 /*
  * All blocks of the plan are BUSY then: those of the interval, and those whose
  * handles are moved, which are the list, in the order of blocks.
  */
 static void plan_choose(struct pool *p, struct vmm_plan *plan)
 {
-	size_t chosen = 0, j;
-	unsigned int i;
+	size_t old, chosen, i;
 
-	choose_old(p, plan);
+	old = choose_old(p, plan);
 	plan_unmark(p, plan);
 	for (i = 0; i < plan->nr_pieces; i++)
 		if (plan->pieces[i].block)
 			hm_block_take(p, block_at(p, plan->pieces[i].block));
 	/* Aliases are chosen by where they are. */
-	if (plan->nr && plan->fresh)
-		qsort(plan->list, plan->nr, sizeof(*plan->list), by_size);
-	for (i = 0; i < plan->nr_pieces; i++)
-		if (!plan->pieces[i].block)
-			choose_fresh(p, plan, &plan->pieces[i],
-				     i + 1 == plan->nr_pieces);
-	for (j = 0; j < plan->nr; j++)
-		if (plan->list[j].chosen)
-			plan->list[chosen++] = plan->list[j];
-	for (j = 0; j < chosen; j++)
-		if (plan->list[j].parked)
-			handle_at(vmm_of(p), plan->list[j].handle)->flags |= HANDLE_CHOSEN;
+	chosen = old ? chosen_first(plan, 0) : 0;
+	if (chosen < plan->nr && plan->fresh) {
+		qsort(plan->list + chosen, plan->nr - chosen, sizeof(*plan->list), by_size);
+		for (i = 0; i < plan->nr_pieces; i++)
+			if (!plan->pieces[i].block)
+				choose_fresh(p, plan, chosen, &plan->pieces[i],
+					     i + 1 == plan->nr_pieces);
+		chosen = chosen_first(plan, chosen);
+	}
 	plan->nr = chosen;
+	for (i = 0; i < chosen && hm_sparse_parked(vmm_of(p)); i++)
+		if (plan->list[i].parked)
+			handle_at(vmm_of(p), plan->list[i].handle)->flags |= HANDLE_CHOSEN;
 	if (chosen)
 		qsort(plan->list, chosen, sizeof(*plan->list), hm_vmm_by_block);
 	hm_vmm_take_all(p, plan->list, chosen);
@@ -920,27 +956,6 @@ struct block *hm_vmm_add_run(struct pool *p, unsigned int zone, uint32_t from, u
 	return b;
 }
 
-static int by_place(const void *a, const void *b)
-{
-	const struct vmm_free *x = a, *y = b;
-
-	return x->to < y->to ? -1 : 1;
-}
-
-/* The next run of handles from @i on, which becomes one block. */
-static struct block *plan_run(struct pool *p, const struct vmm_plan *plan,
-			      size_t *i)
-{
-	uint32_t from = plan->list[*i].to, to = from;
-
-	for (; *i < plan->nr && plan->list[*i].to == to; ++*i) {
-		hm_vmm_set_small(vmm_of(p), plan->list[*i].handle,
-				 !plan->zone);
-		to += plan->list[*i].pages;
-	}
-	return hm_vmm_add_run(p, plan->zone, from, to);
-}
-
 /* @b, or NULL, absorbs @n; what is more than @most is free again. */
 static struct block *plan_join(struct pool *p, struct block *b, struct block *n,
 			       uint64_t most)
@@ -959,22 +974,37 @@ static struct block *plan_join(struct pool *p, struct block *b, struct block *n,
 	return b ? b : n;
 }
 
+/* The zone of the handles that are chosen is the plan's. Returns where the last one ends. */
+static uint32_t plan_end(struct pool *p, const struct vmm_plan *plan)
+{
+	uint32_t end = plan->end;
+	size_t i;
+
+	for (i = 0; i < plan->nr; i++) {
+		const struct vmm_free *f = &plan->list[i];
+
+		hm_vmm_set_small(vmm_of(p), f->handle, !plan->zone);
+		if (f->to + f->pages > end)
+			end = f->to + f->pages;
+	}
+	return end;
+}
+
 /*
- * The interval becomes one block: @front, which is live, or a BUSY one. Pieces
- * and runs are in the order of their addresses.
+ * The interval becomes one block: @front, which is live, or a BUSY one. Pieces are in the
+ * order of their addresses. Between blocks, all pages are mapped: each such gap is a run.
  */
 static struct block *plan_block(struct pool *p, struct vmm_plan *plan,
 				struct block *front)
 {
 	/* The last piece may be larger than a block can be. */
 	uint64_t most = plan->exact ? plan->want : UINT32_MAX;
+	const uint32_t end = plan_end(p, plan);
 	struct vmm *v = vmm_of(p);
 	struct block *b = front, *n;
+	uint32_t page = plan->page, next;
 	unsigned int i;
-	size_t j = 0;
 
-	if (plan->nr)
-		qsort(plan->list, plan->nr, sizeof(*plan->list), by_place);
 	/* Whole pages are more than units. */
 	if (plan->exact && plan->end > plan->page)
 		most = UINT32_MAX;
@@ -983,29 +1013,46 @@ static struct block *plan_block(struct pool *p, struct vmm_plan *plan,
 			block_at(p, plan->pieces[i].block) : NULL;
 		if (i < plan->nr_pieces && !n)
 			continue;
-		while (j < plan->nr &&
-		       (!n || page_addr(v, plan->list[j].to) < n->addr))
-			b = plan_join(p, b, plan_run(p, plan, &j), most);
-		if (n)
-			b = plan_join(p, b, n, most);
+		next = n ? first_page(v, n) : end;
+		if (next > page)
+			b = plan_join(p, b, hm_vmm_add_run(p, plan->zone, page, next), most);
+		if (!n)
+			break;
+		next = end_page(v, n);
+		if (next > page)
+			page = next;
+		b = plan_join(p, b, n, most);
 	}
 	return b;
+}
+
+/* How many of @list from @i on follow each other in a block, from its end on. */
+static size_t same_run(const struct vmm_free *list, size_t i, size_t nr)
+{
+	size_t j;
+
+	for (j = i + 1; j < nr && list[j].block == list[i].block &&
+	     list[j].page + list[j].pages == list[j - 1].page; j++)
+		;
+	return j - i;
 }
 
 /* Moves what is chosen; it cannot fail. */
 static void plan_move(struct pool *p, struct vmm_plan *plan)
 {
-	size_t i, j;
+	size_t i, j, n;
 
 	for (i = 0; i < plan->nr; i = j) {
 		struct vmm_free *f = &plan->list[i];
 		bool left = true;
 
-		for (j = i; j < plan->nr && plan->list[j].block == f->block; j++)
+		for (j = i; j < plan->nr && plan->list[j].block == f->block; j += n) {
+			n = f->block ? same_run(plan->list, j, plan->nr) : 1;
 			if (f->block)
-				hm_vmm_move(p, &plan->list[j], &left);
+				hm_vmm_move(p, &plan->list[j], n, &left);
 			else if (plan->list[j].parked)
 				hm_sparse_take(p, &plan->list[j]);
+		}
 		if (f->block && left)
 			hm_block_release(p, block_at(p, f->block));
 	}

@@ -239,14 +239,14 @@ int hm_vmm_create(struct pool *p, uint32_t page, uint32_t pages)
 	return err == -EUCLEAN ? -EIO : err;
 }
 
-/* Cuts what is handle @f out of its BUSY block: a BUSY block, or NULL. */
-static struct block *cut_out(struct pool *p, const struct vmm_free *f,
+/* Cuts @pages from the page of handle @f on out of its BUSY block: a BUSY block, or NULL. */
+static struct block *cut_out(struct pool *p, const struct vmm_free *f, uint32_t pages,
 			     bool *left)
 {
 	struct vmm *v = vmm_of(p);
 	struct block *b = block_at(p, f->block), *piece, *rest;
 	uint64_t before = (page_addr(v, f->page) - b->addr) >> UNIT_SHIFT;
-	uint64_t units = page_bytes(v, f->pages) >> UNIT_SHIFT;
+	uint64_t units = page_bytes(v, pages) >> UNIT_SHIFT;
 
 	/* Without success it is left as a whole. */
 	*left = true;
@@ -317,24 +317,27 @@ void hm_vmm_take(struct pool *p, const struct vmm_free *f, struct pool_stream *s
 	hm_vmm_swap(p, f, uses);
 }
 
-int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left)
+int hm_vmm_move(struct pool *p, struct vmm_free *list, size_t nr, bool *left)
 {
-	const struct block *b = block_at(p, f->block);
-	struct block *piece;
-	uint32_t uses;
-	int err;
+	const struct vmm_free *first = &list[nr - 1];
+	const struct block *b = block_at(p, first->block);
+	struct block *piece = NULL;
+	size_t i;
+	int err = 0;
 
 	*left = true;
-	err = hm_vmm_use(p, b->stream, b->pos, &uses);
-	if (err)
-		return err;
-	piece = cut_out(p, f, left);
+	for (i = 0; i < nr && !err; i++)
+		err = hm_vmm_use(p, b->stream, b->pos, &list[i].uses);
+	if (!err)
+		piece = cut_out(p, first, list[0].page + list[0].pages - first->page, left);
 	if (!piece) {
-		hm_uses_put(p, uses);
+		while (i--)
+			hm_uses_put(p, list[i].uses);
 		return -ENOMEM;
 	}
 	hm_block_delete(p, piece);
-	hm_vmm_swap(p, f, uses);
+	for (i = 0; i < nr; i++)
+		hm_vmm_swap(p, &list[i], list[i].uses);
 	return 0;
 }
 
@@ -387,6 +390,9 @@ static void unmap_alias(struct pool *p, uint32_t m)
 /* Aliases that are looked at, and that are unmapped, with the lock. */
 #define ALIAS_LOOKS	256
 #define ALIAS_UNMAPS	64
+/* Instructions of a look, and of an unmapping, about. */
+#define ALIAS_LOOK_WORK	64
+#define ALIAS_UNMAP_WORK	512
 
 /* The first alias is the last one. */
 static void rotate_aliases(struct vmm *v)
@@ -418,6 +424,7 @@ void hm_vmm_unalias(struct pool *p, uint32_t keep)
 		unmaps += v->nr_aliases < before;
 		m = next;
 	}
+	p->work += looks * ALIAS_LOOK_WORK + unmaps * ALIAS_UNMAP_WORK;
 }
 
 void hm_vmm_unalias_all(struct pool *p)
@@ -514,7 +521,7 @@ int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left)
 	*left = true;
 	if (!hm_vmm_unalias_handle(p, f->handle))
 		return -EBUSY;
-	piece = cut_out(p, f, left);
+	piece = cut_out(p, f, f->pages, left);
 	if (!piece)
 		return -ENOMEM;
 	err = unmap_pages(p, f->page, f->pages);
@@ -565,7 +572,7 @@ bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left)
 	struct vmm *v = vmm_of(p);
 	struct handle *h = handle_at(v, f->handle);
 	const uint32_t m = h->mapping;
-	struct block *piece = cut_out(p, f, left);
+	struct block *piece = cut_out(p, f, f->pages, left);
 
 	if (!piece)
 		return false;
@@ -613,26 +620,21 @@ struct collection {
 	int err;
 };
 
-static int add_free(struct collection *c, const struct vmm_free *f)
+static int add_room(struct collection *c)
 {
 	size_t room = c->room ? 2 * c->room : 64;
-	struct vmm_free *list;
+	struct vmm_free *list = realloc(c->list, room * sizeof(*list));
 
-	if (c->nr == c->room) {
-		list = realloc(c->list, room * sizeof(*list));
-		if (!list)
-			return hm_error(-ENOMEM, "pool: no host memory");
-		c->list = list;
-		c->room = room;
-	}
-	c->list[c->nr++] = *f;
-	c->pages += f->pages;
+	if (!list)
+		return hm_error(-ENOMEM, "pool: no host memory");
+	c->list = list;
+	c->room = room;
 	return 0;
 }
 
 static bool has_enough(const struct collection *c)
 {
-	return c->nr >= COLLECT_MOST && c->pages >= c->want;
+	return (c->nr >= COLLECT_MOST) & (c->pages >= c->want);
 }
 
 /* Whether a handle may be wholly in @b: most small blocks are parts of one. */
@@ -652,25 +654,24 @@ static int collect_block(const struct pool *p, const struct block *b,
 	const uint64_t size = page_bytes(v, 1);
 	uint32_t page = page_of(v, b->addr + size - 1);
 	const uint32_t end = page_of(v, block_end(b));
-	int err = 0;
+	uint32_t next;
 
-	while (page < end && !err && !has_enough(c)) {
+	for (; page < end && !has_enough(c); page = next) {
 		const struct mapping *m = mapping_at(v, v->map[page]);
 		const struct handle *h = handle_at(v, m->handle);
-		const uint32_t next = m->page + h->pages;
 
-		if (m->page == page && next <= end &&
-		    !(h->flags & (HANDLE_PINNED | HANDLE_ASLEEP))) {
-			struct vmm_free f = {
-				.handle = m->handle, .page = page,
-				.pages = h->pages, .block = block_id(p, b),
-			};
-
-			err = add_free(c, &f);
-		}
-		page = next;
+		next = m->page + h->pages;
+		if ((m->page != page) | (next > end) |
+		    !!(h->flags & (HANDLE_PINNED | HANDLE_ASLEEP)))
+			continue;
+		if (c->nr == c->room && add_room(c))
+			return -ENOMEM;
+		c->list[c->nr++] = (struct vmm_free){
+			.handle = m->handle, .page = page, .pages = h->pages, .block = block_id(p, b),
+		};
+		c->pages += h->pages;
 	}
-	return err;
+	return 0;
 }
 
 /* Whether to look at more. */
@@ -909,9 +910,10 @@ int hm_vmm_by_block(const void *a, const void *b)
 {
 	const struct vmm_free *x = a, *y = b;
 
-	if (x->block != y->block)
-		return x->block < y->block ? -1 : 1;
-	return x->page < y->page ? 1 : -1;
+	const uint64_t of_x = (uint64_t)x->block << 32 | (uint32_t)~x->page;
+	const uint64_t of_y = (uint64_t)y->block << 32 | (uint32_t)~y->page;
+
+	return (of_x > of_y) - (of_x < of_y);
 }
 
 /* How many of @list from @i on are of one block. */

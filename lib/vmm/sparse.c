@@ -562,14 +562,14 @@ static void finish(struct pool *p, const struct change *c)
 	size_t i;
 
 	for (i = 0; i < c->nr; i++) {
-		const struct vmm_free *f = &c->list[i];
+		struct vmm_free *f = &c->list[i];
 		bool left = true;
 
 		hm_vmm_set_small(v, f->handle, false);
 		if (f->parked) {
 			hm_sparse_take(p, f);
 		} else if (f->block) {
-			hm_vmm_move(p, f, &left);
+			hm_vmm_move(p, f, 1, &left);
 			if (left && (i + 1 == c->nr || c->list[i + 1].block != f->block))
 				hm_block_release(p, block_at(p, f->block));
 		}

@@ -174,9 +174,10 @@ static inline struct handle *handle_of_page(const struct vmm *v, uint32_t page)
  * @to: page where it goes; @chosen: it does
  * @mapped: by the plan, there; @moved: its memory is no more in @block
  * @parked: instead of @block: a unit of a sparse block
+ * @uses: of the alias that it leaves
  */
 struct vmm_free {
-	uint32_t handle, page, pages, block, to;
+	uint32_t handle, page, pages, block, to, uses;
 	bool chosen, mapped, moved, parked;
 };
 
@@ -202,11 +203,11 @@ int hm_vmm_alias(struct pool *p, uint32_t handle, uint32_t page);
 void hm_vmm_unmap_new(struct pool *p, uint32_t page);
 int hm_vmm_create(struct pool *p, uint32_t page, uint32_t pages);	/* both */
 /*
- * The handle of @f, whose block is BUSY and keeps its name if anything is left of it before
- * the handle, has an alias at @f->to, which becomes its active mapping: the other one is an
- * alias, and no block. *@left: whether anything is.
+ * @nr handles of one run, the last first, whose block is BUSY and keeps its name if anything is
+ * left of it before them, have aliases at their @to, which become their active mappings: the
+ * others are aliases, and no block. *@left: whether anything is.
  */
-int hm_vmm_move(struct pool *p, const struct vmm_free *f, bool *left);
+int hm_vmm_move(struct pool *p, struct vmm_free *list, size_t nr, bool *left);
 /* Likewise, of a live block, which keeps the addresses. The alias is in use until @pos of @s. */
 void hm_vmm_take(struct pool *p, const struct vmm_free *f, struct pool_stream *s, uint64_t pos);
 /* It is unmapped everywhere and released; *@left likewise. */
