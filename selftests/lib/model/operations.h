@@ -926,7 +926,7 @@ static void op_commit(const struct op *op)
 			write_pattern(b->p + u * b->unit, bytes_of_unit(b, u), b->value[u],
 				      worker_of(s));
 	}
-	if (!err && s == MODEL_HOST)
+	if (!err && s == MODEL_HOST && !on_cpu())
 		driver_must(drv->cuStreamSynchronize(aux));
 	if (!err)
 		__atomic_add_fetch(&nr_requested, (to - from) * b->unit, __ATOMIC_RELAXED);
