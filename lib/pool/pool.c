@@ -1322,8 +1322,8 @@ int hm_pool_check_options(const struct hm_pool_options *opt,
 	    (opt->handle && opt->handle < provider->granularity))
 		return hm_error(-EINVAL, "pool: handle is a power of two, %zu at least",
 				provider->granularity);
-	if (opt->unit % HM_POOL_UNIT || opt->unit > HM_POOL_UNIT_MAX ||
-	    (opt->unit && opt->unit % provider->granularity))
+	if (opt->unit % HM_POOL_UNIT || opt->unit % provider->granularity ||
+	    (opt->unit > HM_POOL_UNIT_MAX && opt->unit > provider->granularity))
 		return hm_error(-EINVAL, "pool: unit is a multiple of 2M, and of %zu, up to 1G",
 				provider->granularity);
 	if ((opt->comm || opt->reserve || opt->unit || opt->park_given || opt->max_host || opt->spill ||
@@ -1410,6 +1410,9 @@ int hm_pool_create_over(struct hm_provider *provider,
 	p->provider = provider;
 	p->source = source;
 	p->opt = *options;
+	if (!p->opt.unit && provider->caps & HM_PROVIDER_MAPPABLE)
+		p->opt.unit = provider->granularity > HM_POOL_UNIT ? provider->granularity :
+			HM_POOL_UNIT;
 	if (p->opt.spill && !p->opt.handle)
 		p->opt.handle = spill_handle(p);
 	p->host = provider->caps & HM_PROVIDER_FORK;

@@ -19,7 +19,8 @@
  * @min: bytes that are there from the start and never given back
  * @handle: bytes of a handle (of a region, if the provider is not mappable), a
  *	power of two; 0: grows with the pool
- * @unit: bytes of a unit of sparse blocks, a multiple of 2 MiB; 0: HM_POOL_UNIT
+ * @unit: bytes of a unit of sparse blocks, a multiple of 2 MiB; 0: HM_POOL_UNIT,
+ *	or the provider's granularity if that is more
  * @reserve: bytes of addresses to reserve, 0: enough. Mappable providers only
  * @wait_ms: most milliseconds that one allocation waits for memory in use
  *	before it is -ENOMEM; 0: HM_POOL_WAIT_MS, on the host's own stream

@@ -170,11 +170,9 @@ static inline bool block_is_sparse(const struct block *b)
 /* Bytes of a live block that count as requested. */
 static inline uint64_t block_asked(const struct pool *p, const struct block *b)
 {
-	const uint64_t unit = p->opt.unit ? p->opt.unit : HM_POOL_UNIT;
-
 	if (!block_is_sparse(b))
 		return block_bytes(b) - b->slack;
-	return __atomic_load_n(&b->right, __ATOMIC_RELAXED) * unit;
+	return __atomic_load_n(&b->right, __ATOMIC_RELAXED) * p->opt.unit;
 }
 
 /* wait=, or the default of @ms, in ns. */

@@ -60,7 +60,7 @@ int hm_pool_access(struct pool *p, struct hm_ctl_access *arg)
 	int err = hm_provider_access(p->provider, arg);
 
 	if (!err && has_sparse(p))
-		arg->access->unit = p->opt.unit ? p->opt.unit : HM_POOL_UNIT;
+		arg->access->unit = p->opt.unit;
 	return err;
 }
 
@@ -111,7 +111,7 @@ static struct block *find_sparse(struct pool *p, const char *what, const void *p
 static struct block *find(struct pool *p, struct pool_stream *s, const struct hm_ctl_shrink *arg,
 			  uint64_t *to, int *err)
 {
-	const uint64_t unit = p->opt.unit ? p->opt.unit : HM_POOL_UNIT;
+	const uint64_t unit = p->opt.unit;
 	const char *what = arg->what == HM_PART_COMMIT ? "commit" : "decommit";
 	struct block *b;
 	uint64_t asked;
@@ -193,7 +193,7 @@ static int prepare(struct pool *p, struct pool_stream *s, const struct hm_ctl_sh
 /* The end of the piece that begins with byte @from, of a commit up to @end. */
 static uint64_t end_of_piece(const struct pool *p, uint64_t from, uint64_t end)
 {
-	const uint64_t most = COMMIT_UNITS * (p->opt.unit ? p->opt.unit : HM_POOL_UNIT);
+	const uint64_t most = COMMIT_UNITS * p->opt.unit;
 
 	return end - from > most ? from + most : end;
 }

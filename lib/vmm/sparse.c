@@ -45,10 +45,7 @@
 
 static uint32_t unit_pages(const struct pool *p)
 {
-	const uint64_t unit = p->opt.unit ? p->opt.unit : HM_POOL_UNIT;
-	const unsigned int shift = vmm_of(p)->shift;
-
-	return unit >> shift ? unit >> shift : 1;
+	return p->opt.unit >> vmm_of(p)->shift;
 }
 
 /* The second reservation, with room for @pages at least. */
