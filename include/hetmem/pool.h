@@ -377,11 +377,15 @@ int hetmem_alias(struct hetmem_resource *res, void *ptr, size_t size, unsigned i
  * @base: address of the part
  * @offset: bytes from the start of the range that was asked about
  * @length: bytes
+ * @device: ordinal of the device that has the memory; -1: the host has it, or nobody is known
+ *	to. hetmem_import() does not look at it.
  */
 struct hetmem_segment {
 	void *base;
 	size_t offset;
 	size_t length;
+	int device;
+	int reserved;
 };
 
 /*

@@ -490,9 +490,10 @@ static int region_segments(struct region *r, struct hm_ctl_segments *arg)
 	arg->nr = 1;
 	if (!room)
 		return -ENOSPC;
-	arg->segments[0].base = (void *)arg->ptr;
-	arg->segments[0].offset = 0;
-	arg->segments[0].length = arg->size;
+	arg->segments[0] = (struct hetmem_segment){
+		.base = (void *)arg->ptr, .length = arg->size,
+		.device = r->provider->caps & HM_PROVIDER_HOST ? -1 : r->provider->device,
+	};
 	return 0;
 }
 

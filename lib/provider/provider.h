@@ -53,6 +53,8 @@ struct hm_gate;
  * @map_read: likewise, only readable. May be NULL.
  * @unmap: whole mappings; needs nothing complete on the device that does not
  *	use these addresses
+ * @device: which device has the memory at @offset of a handle, and *@length: for so many
+ *	bytes. NULL: the provider's
  * @export_fd: a descriptor of the caller's for a handle
  * @create_host: a handle of host memory near the device, which @map and @unmap take, too;
  *	it passes no gate. @access_host: the CPU can use a mapping of it. Both may be NULL.
@@ -81,6 +83,7 @@ struct hm_provider_ops {
 	int (*map_read)(struct hm_provider *self, uintptr_t addr, size_t size,
 			uint64_t handle);
 	int (*unmap)(struct hm_provider *self, uintptr_t addr, size_t size);
+	int (*device)(struct hm_provider *self, uint64_t handle, size_t offset, size_t *length);
 	int (*export_fd)(struct hm_provider *self, uint64_t handle, int *fd);
 	int (*create_host)(struct hm_provider *self, size_t size, uint64_t *handle);
 	int (*access_host)(struct hm_provider *self, uintptr_t addr, size_t size);

@@ -24,6 +24,19 @@ struct hm_vmm_options {
 	uint64_t peers;
 };
 
+/**
+ * struct hm_stripe_options
+ * @devices: mask of devices (by ordinal) that have the memory, two or more
+ * @peers: as in struct hm_vmm_options
+ * @unit: bytes that one device has in turn, 0: the largest granularity of @devices; a power
+ *	of two
+ */
+struct hm_stripe_options {
+	uint64_t devices;
+	uint64_t peers;
+	size_t unit;
+};
+
 /* cuMemAlloc() and cuMemFree(). -ENODEV no such device, -ENOMEM. */
 int hm_device_provider(struct hetmem *hm, int device,
 		       struct hm_provider **out);
@@ -36,5 +49,13 @@ int hm_device_provider(struct hetmem *hm, int device,
 int hm_vmm_provider(struct hetmem *hm, int device,
 		    const struct hm_vmm_options *options,
 		    struct hm_provider **out);
+
+/*
+ * Memory of several devices in turn, for all of them: see stripe.c. The pool is @device's. Errors:
+ * -EINVAL: bad options;
+ * others as of hm_vmm_provider(), for any of the devices.
+ */
+int hm_stripe_provider(struct hetmem *hm, int device, const struct hm_stripe_options *options,
+		       struct hm_provider **out);
 
 #endif /* HETMEM_PROVIDER_VMM_H */

@@ -27,6 +27,23 @@ static int make_device(struct hetmem *hm, const struct hm_spec *spec,
 				  provider);
 }
 
+static int make_stripe(struct hetmem *hm, const struct hm_spec *spec,
+		       struct hm_provider **provider)
+{
+	struct hm_stripe_options options = {
+		.devices = hm_spec_number(spec, "stripe"),
+		.peers = hm_spec_number(spec, "peers"),
+		.unit = hm_spec_number(spec, "unit"),
+	};
+	int device = hm_spec_number(spec, "device");
+
+	if (hm_spec_number(spec, "export"))
+		return hm_error(-EINVAL, "vmm: stripe= has no handles to export: leave out export=");
+	if (!hm_spec_value(spec, "device")->given && !(options.devices >> device & 1))
+		device = __builtin_ctzll(options.devices);
+	return hm_stripe_provider(hm, device, &options, provider);
+}
+
 static int make_vmm(struct hetmem *hm, const struct hm_spec *spec,
 		    struct hm_provider **provider)
 {
@@ -35,6 +52,10 @@ static int make_vmm(struct hetmem *hm, const struct hm_spec *spec,
 		.peers = hm_spec_number(spec, "peers"),
 	};
 
+	if (hm_spec_value(spec, "stripe")->text)
+		return make_stripe(hm, spec, provider);
+	if (hm_spec_value(spec, "unit")->text)
+		return hm_error(-EINVAL, "vmm: unit= is of stripe=: give both, or pool(vmm,unit=)");
 	return hm_vmm_provider(hm, hm_spec_number(spec, "device"), &options,
 			       provider);
 }
@@ -502,6 +523,10 @@ const struct hm_kind hm_kinds[] = {
 			  "what handles can be exported as" },
 			{ "peers", HM_PARAM_DEVICES, NULL, NULL,
 			  "other devices that reach it: 1/2/3" },
+			{ "stripe", HM_PARAM_DEVICES, NULL, NULL,
+			  "devices that have it in turn: 0/1/2/3" },
+			{ "unit", HM_PARAM_POWER, NULL, NULL,
+			  "bytes of each in turn; not given: 2M" },
 		},
 	},
 	PROVIDER(managed, "one address for CPU and devices", DEVICE),

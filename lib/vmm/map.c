@@ -1084,11 +1084,27 @@ static void vmm_poll(struct pool *p)
 	hm_vmm_unalias(p, VMM_ALIASES / 2);
 }
 
+/* The end of the part of @m that @addr is in, and which *@device has it. */
+static uint64_t part_end(const struct pool *p, const struct mapping *m, uint64_t addr, int *device)
+{
+	const struct vmm *v = vmm_of(p);
+	const struct handle *h = handle_at(v, m->handle);
+	const uint64_t start = page_addr(v, m->page);
+	size_t length;
+
+	*device = h->flags & HANDLE_HOST ? -1 : p->provider->device;
+	if (!p->provider->ops->device || h->flags & HANDLE_ASLEEP)
+		return start + page_bytes(v, h->pages);
+	*device = p->provider->ops->device(p->provider, h->handle, addr - start, &length);
+	return addr + length;
+}
+
 static int vmm_segments(struct pool *p, struct hm_ctl_segments *arg)
 {
 	uint64_t addr = (uintptr_t)arg->ptr, end = addr + arg->size, start;
 	struct vmm *v = vmm_of(p);
 	size_t nr = 0;
+	int device;
 
 	start = addr;
 	while (addr < end) {
@@ -1100,7 +1116,7 @@ static int vmm_segments(struct pool *p, struct hm_ctl_segments *arg)
 			addr = page_addr(v, page + hm_vmm_apart(v, page));
 			continue;
 		}
-		stop = page_addr(v, m->page + handle_at(v, m->handle)->pages);
+		stop = part_end(p, m, addr, &device);
 		if (stop > end)
 			stop = end;
 		if (nr < arg->nr)
@@ -1108,6 +1124,7 @@ static int vmm_segments(struct pool *p, struct hm_ctl_segments *arg)
 				.base = (void *)(uintptr_t)addr,
 				.offset = addr - start,
 				.length = stop - addr,
+				.device = device,
 			};
 		nr++;
 		addr = stop;

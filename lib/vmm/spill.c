@@ -1363,6 +1363,8 @@ int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg)
 
 	if (arg->move == HM_MOVE_ALIAS)
 		return hm_vmm_make_other(p, arg);
+	if (p->provider->ops->device)
+		arg->refused = "memory of vmm(stripe=) never moves to the host";
 	if (!p->provider->ops->create_host)
 		return -EOPNOTSUPP;
 	if (arg->move == HM_MOVE_SPILL && hm_has_one_memory(p->res.hm, p->res.device)) {

@@ -47,6 +47,7 @@ int main(int argc, char **argv)
 	int nr = 0;
 
 	setenv("HETMEM_SOFT_MEMORY", "256M", 1);
+	setenv("HETMEM_SOFT_DEVICES", "2", 1);
 	setenv("HETMEM_SOFT_DEBUG", "1", 1);
 	setenv("HETMEM_SOFT_CHECK", "1", 1);
 	for (row = rows; row < rows + NR_ROWS; row++) {

@@ -544,7 +544,8 @@ static void test_sparse(void)
 	}
 	same(hetmem_resource_access(res, &access), 0);
 	unit = access.unit;
-	if (!expect(unit == (strstr(row->spec, "unit=4M") ? 4 * MB : 2 * MB)))
+	if (!expect(unit == (strstr(row->spec, "unit=4M") || strstr(row->spec, "stripe=") ?
+			     4 * MB : 2 * MB)))
 		return;
 	same(hetmem_commit(res, p, 0, unit, stream_of(0)), 0);
 	fill(p, unit, 1, stream_of(0));

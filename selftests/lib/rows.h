@@ -45,6 +45,7 @@ static const struct row rows[] = {
 	{ "pool(vmm,unit=4M)", 0, 0 },
 	{ "pool(vmm,comm=on)", 0, 0 },
 	{ "pool(vmm(export=fd))", 0, 0 },
+	{ "pool(vmm(stripe=0/1),max=128M)", 0, 0 },
 	{ "pool(vmm,max=24M,wait=100ms)", 0, 0 },
 	{ "pool(device)", 0, 0 },
 	{ "pool(async)", 0, 0 },

@@ -398,6 +398,7 @@ int main(int argc, char **argv)
 	need(n > 0, "/proc/self/exe");
 	self[n] = '\0';
 	setenv("HETMEM_SOFT_MEMORY", "256M", 1);
+	setenv("HETMEM_SOFT_DEVICES", "2", 1);
 	setenv("HETMEM_SOFT_DEBUG", "1", 1);
 	setenv("HETMEM_SOFT_CHECK", "1", 1);
 	if (argc == 7 && !strcmp(argv[1], "-b")) {

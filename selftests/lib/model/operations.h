@@ -846,7 +846,7 @@ static void op_sparse(const struct op *op)
 	struct hetmem_alloc_params params = {
 		.size = sizeof(params), .flags = HETMEM_ALLOC_SPARSE, .stream = handle_of(op->stream),
 	};
-	const size_t unit = has("unit=4M") ? 4 << 20 : 2 << 20;
+	const size_t unit = has("unit=4M") || has("stripe=") ? 4 << 20 : 2 << 20;
 	const unsigned int units = 1 + op->x % MODEL_UNITS;
 	struct sparse *b = &sparse[op->slot];
 	unsigned int u;
