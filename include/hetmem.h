@@ -317,6 +317,7 @@ enum hetmem_source {
 	HETMEM_SOURCE_MODULE,		/* the kernel, through hetmem.ko */
 	HETMEM_SOURCE_MOVE_PAGES,	/* the kernel, by move_pages(2) */
 	HETMEM_SOURCE_REQUEST,		/* the driver: the target of the last prefetch */
+	HETMEM_SOURCE_DRIVER,		/* the driver: the device whose memory it is */
 };
 
 /*
@@ -332,7 +333,8 @@ enum hetmem_source {
  * @sources is NULL or has room for @nr values of enum hetmem_source, the source of each
  * run. With @sources, the library asks the driver about runs that the kernel does not
  * know. The driver returns the target of the last prefetch of the whole run; pages may
- * have moved since. Without @sources such a run stays HETMEM_UNKNOWN. hetmem_advised()
+ * have moved since. Of device memory, that of pool(vmm) included, it returns the device, for
+ * each 2 MiB: a run ends where another device has the memory. Without @sources such a run stays HETMEM_UNKNOWN. hetmem_advised()
  * reports the advice about the same range.
  *
  * Errors:

@@ -535,7 +535,7 @@ static uint32_t last_request(const struct hetmem *hm, const struct hetmem_run *r
 {
 	int device = CU_DEVICE_INVALID, i;
 
-	if (hm->driver.cuMemRangeGetAttribute(&device, sizeof(device),
+	if (!hm->driver.cuMemRangeGetAttribute || hm->driver.cuMemRangeGetAttribute(&device, sizeof(device),
 			CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
 			run->start, run->end - run->start))
 		return HETMEM_LOC(HETMEM_UNKNOWN, 0);
@@ -552,9 +552,68 @@ static bool is_unknown(const struct hetmem_run *run)
 	return HETMEM_LOC_KIND(run->location) == HETMEM_UNKNOWN;
 }
 
-/* Sets the source of each run. Asks the driver about runs that @kernel does not know. */
-static void find_sources(struct hetmem *hm, struct hetmem_run *runs,
-			 uint8_t *sources, size_t nr, enum hetmem_source kernel)
+/* Device memory is in handles of this size at least. */
+#define OWNER_STEP	((uint64_t)2 << 20)
+
+/* Returns the device whose memory is at @at; HETMEM_UNKNOWN: it is no device memory. */
+static uint32_t owner_of(const struct hetmem *hm, uint64_t at)
+{
+	CUpointer_attribute ask[3] = { CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+				       CU_POINTER_ATTRIBUTE_IS_MANAGED,
+				       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL };
+	unsigned int type = 0, managed = 0;
+	int device = CU_DEVICE_INVALID, i;
+	void *data[3] = { &type, &managed, &device };
+
+	if (hm->driver.cuPointerGetAttributes(3, ask, data, at) || managed ||
+	    type != CU_MEMORYTYPE_DEVICE)
+		return HETMEM_LOC(HETMEM_UNKNOWN, 0);
+	for (i = 0; i < hm->nr_devices; i++)
+		if (hm->devices[i].handle == device)
+			return HETMEM_LOC(HETMEM_DEVICE, i);
+	return HETMEM_LOC(HETMEM_UNKNOWN, 0);
+}
+
+/*
+ * If run @i of @n is a device's memory, it becomes that device's, up to where another one's
+ * begins. The rest is the run after it. A run beyond @room is dropped, and *@next is its start.
+ * Returns the number of runs.
+ */
+static size_t find_owner(const struct hetmem *hm, struct hetmem_run *runs, uint8_t *sources,
+			 size_t i, size_t n, size_t room, uintptr_t *next)
+{
+	const uint32_t owner = owner_of(hm, runs[i].start);
+	struct hetmem_run rest = runs[i];
+
+	if (HETMEM_LOC_KIND(owner) == HETMEM_UNKNOWN)
+		return n;
+	do
+		rest.start = (rest.start | (OWNER_STEP - 1)) + 1;
+	while (rest.start < rest.end && owner_of(hm, rest.start) == owner);
+	runs[i].location = owner;
+	sources[i] = HETMEM_SOURCE_DRIVER;
+	if (rest.start >= rest.end)
+		return n;
+	runs[i].end = rest.start;
+	if (n == room) {
+		*next = i + 1 < n ? runs[n - 1].start : rest.start;
+		n--;
+	}
+	if (i + 1 == room)
+		return room;
+	memmove(&runs[i + 2], &runs[i + 1], (n - i - 1) * sizeof(*runs));
+	memmove(&sources[i + 2], &sources[i + 1], n - i - 1);
+	runs[i + 1] = rest;
+	sources[i + 1] = HETMEM_SOURCE_UNKNOWN;
+	return n + 1;
+}
+
+/*
+ * Sets the source of each run of @nr. Asks the driver about runs that @kernel does not know.
+ * Returns the number of runs, up to @room: see find_owner().
+ */
+static size_t find_sources(struct hetmem *hm, struct hetmem_run *runs, uint8_t *sources,
+			   size_t nr, enum hetmem_source kernel, size_t room, uintptr_t *next)
 {
 	struct hm_context saved;
 	bool asks = false;
@@ -564,17 +623,19 @@ static void find_sources(struct hetmem *hm, struct hetmem_run *runs,
 		sources[i] = is_unknown(&runs[i]) ? HETMEM_SOURCE_UNKNOWN : kernel;
 		asks = asks || is_unknown(&runs[i]);
 	}
-	if (!asks || !hm->nr_devices || !hm->driver.cuMemRangeGetAttribute ||
-	    hm_context_default(hm, 0, &saved))
-		return;
+	if (!asks || !hm->nr_devices || hm_context_default(hm, 0, &saved))
+		return nr;
 	for (i = 0; i < nr; i++) {
 		if (!is_unknown(&runs[i]))
 			continue;
 		runs[i].location = last_request(hm, &runs[i]);
 		if (!is_unknown(&runs[i]))
 			sources[i] = HETMEM_SOURCE_REQUEST;
+		else
+			nr = find_owner(hm, runs, sources, i, nr, room, next);
 	}
 	hm_context_leave(hm, &saved);
+	return nr;
 }
 
 ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
@@ -605,7 +666,7 @@ ssize_t hetmem_residency(struct hetmem *hm, const void *ptr, size_t size,
 	for (i = 0; i < n; i++)
 		runs[i].location = public_location(hm, runs[i].location);
 	if (n > 0 && sources)
-		find_sources(hm, runs, sources, n, kernel);
+		n = find_sources(hm, runs, sources, n, kernel, nr, next);
 	return n;
 }
 

@@ -197,6 +197,41 @@ static void used_as_others(void)
 	ok(all_given_back(), "all is given back");
 }
 
+/* The CPU has touched none of it, so the kernel knows no page, as of a GPU's memory. */
+static void residency(void)
+{
+	struct hetmem_resource *res = make("pool(vmm(stripe=0/1/2,unit=4M))");
+	char *p = get(res, 16 * MIB, HETMEM_STREAM_HOST);
+	struct hetmem_run runs[8];
+	uintptr_t next = (uintptr_t)p, end = next + 16 * MIB;
+	unsigned int room, nr = 0, devices = 0;
+	uint8_t sources[8];
+	bool good = true;
+	ssize_t n, i;
+
+	for (room = 1; room <= 8; room++) {
+		for (next = (uintptr_t)p, nr = 0; next < end && good; nr += n) {
+			n = hetmem_residency(hm, (void *)next, end - next, runs, sources, room,
+					     &next);
+			good = n > 0;
+			for (i = 0; i < n; i++) {
+				good = good && sources[i] == HETMEM_SOURCE_DRIVER &&
+				       runs[i].end - runs[i].start == 4 * MIB &&
+				       runs[i].start == (uintptr_t)p + (nr + i) * 4 * MIB &&
+				       runs[i].location ==
+				       HETMEM_LOC(HETMEM_DEVICE, owner((void *)runs[i].start));
+				devices |= 1U << HETMEM_LOC_INDEX(runs[i].location);
+			}
+		}
+		ok(good && nr == 4, "residency, %u runs at a time: %u parts", room, nr);
+	}
+	is(devices, 7, "of all devices");
+	is(hetmem_residency(hm, p, 16 * MIB, runs, NULL, 8, &next), 1, "without sources");
+	is(HETMEM_LOC_KIND(runs[0].location), HETMEM_UNKNOWN, "the driver is not asked");
+	hetmem_free(res, p, 0, HETMEM_STREAM_HOST);
+	is(hetmem_resource_destroy(res), 0, "destroy");
+}
+
 static void refuses(const char *spec, int err, const char *why)
 {
 	struct hetmem_resource *res = NULL;
@@ -282,6 +317,7 @@ int main(void)
 	open_devices();
 	dealt();
 	used_as_others();
+	residency();
 	bad_input();
 	fails("cuMemCreate:%u", true);
 	fails("cuMemMap:%u", false);
