@@ -904,6 +904,14 @@ static int put_to_sleep(struct pool *p)
 	return err;
 }
 
+/* What failed before is tried again. Blocks can have been freed since. */
+static int sleep_again(struct pool *p)
+{
+	int err = hm_pool_sync(p, true);
+
+	return err ? err : put_to_sleep(p);
+}
+
 /* With both locks. Releases pool->lock while it waits and copies. */
 static int pool_go_to_sleep(struct pool *p, struct hm_ctl_sleep *arg)
 {
@@ -918,9 +926,8 @@ static int pool_go_to_sleep(struct pool *p, struct hm_ctl_sleep *arg)
 		return hm_error(-EBUSY, "sleep: memory for communication stays");
 	if (p->asleep && keep && !p->saved)
 		return hm_error(-EBUSY, "sleep: the pool is asleep and its contents are lost: hetmem_wake()");
-	/* What failed before is tried again. */
 	if (p->asleep)
-		return put_to_sleep(p);
+		return sleep_again(p);
 	if (p->source->end_moves)
 		err = p->source->end_moves(p);
 	if (err)

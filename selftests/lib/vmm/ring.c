@@ -139,8 +139,10 @@ static void other_calls(void)
 	struct hetmem_resource *res = make("pool(vmm,spill=100M)");
 	char *p = get_ring(res, 8 * MIB, NULL);
 	struct hetmem_segment segments[8];
+	CUstream stream;
 	void *q;
 
+	need(!drv->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "a stream");
 	is(hetmem_pin_comm(res, p), -EOPNOTSUPP, "pin_comm: %s", hetmem_last_error());
 	ok(hetmem_spill(res, p) < 0, "spill: %s", hetmem_last_error());
 	ok(hetmem_segments(res, p, 8 * MIB, segments, 8) > 0, "segments: %s", hetmem_last_error());
@@ -153,13 +155,17 @@ static void other_calls(void)
 	need(!hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD), "sleep: %s", hetmem_last_error());
 	is(p[0], 7, "contents, too");
 	is(stats(res).reserved, 8 * MIB, "it is all that is held");
-	is(hetmem_free(res, p, 0, NULL), 0, "free in a sleep: %s", hetmem_last_error());
+	is(hetmem_free(res, p, 0, stream), 0, "free in a sleep: %s", hetmem_last_error());
+	is(hetmem_sleep(res, NULL, HETMEM_SLEEP_DISCARD), 0, "sleep, again: %s",
+	   hetmem_last_error());
+	is(stats(res).reserved, 0, "it is given back, too");
 	need(!hetmem_wake(res, NULL), "wake: %s", hetmem_last_error());
 	q = get(res, 8 * MIB, NULL);
 	memset(q, 1, 8 * MIB);
 	is(stats(res).reserved, 8 * MIB, "its memory serves others");
 	hetmem_free(res, q, 0, NULL);
 	is(hetmem_resource_destroy(res), 0, "destroyed");
+	drv->cuStreamDestroy(stream);
 	res = make("pool(registered)");
 	p = get_ring(res, 1 * MIB, HETMEM_STREAM_HOST);
 	is(hetmem_pin_comm(res, p), 0, "pinned: %s", hetmem_last_error());
