@@ -1308,6 +1308,88 @@ static void op_export(const struct op *op)
 		close(fds[i]);
 }
 
+static void write_ring(struct ring *r, unsigned int s)
+{
+	r->value = new_value();
+	r->by = s;
+	if (on_cpu())
+		host_pattern(r->p + r->size / 2, r->size, r->value);
+	else
+		write_pattern(r->p + r->size / 2, r->size, r->value, worker_of(s));
+	if (s == MODEL_HOST && !on_cpu())
+		driver_must(drv->cuStreamSynchronize(aux));
+}
+
+/* The pattern is there across the end, and both addresses have the same bytes. */
+static void verify_ring(const struct ring *r)
+{
+	unsigned char *copy = r->p;
+	size_t at;
+
+	if (!on_cpu()) {
+		copy = malloc(2 * r->size);
+		must(copy, "host memory", "%zu bytes", 2 * r->size);
+		order(MODEL_HOST, r->by);
+		driver_must(drv->cuMemcpyAsync((uintptr_t)copy, (uintptr_t)r->p, 2 * r->size, aux));
+		driver_must(drv->cuStreamSynchronize(aux));
+	}
+	at = wrong_at(copy + r->size / 2, r->size, r->value);
+	must(at == r->size, "contents", "ring %p of %zu bytes, at %zu", r->p, r->size, at);
+	must(!memcmp(copy, copy + r->size, r->size), "ring", "%p: its addresses differ", r->p);
+	if (copy != r->p)
+		free(copy);
+}
+
+/* A ring is allocated, or written again, or freed. */
+static void op_ring(const struct op *op)
+{
+	struct hetmem_alloc_params params = {
+		.size = sizeof(params), .flags = HETMEM_ALLOC_RING, .stream = handle_of(op->stream),
+		.bytes = (size_t)(1 + op->x % 3) * (has("stripe=") ? 4 << 20 : 2 << 20),
+	};
+	struct ring *r = &rings[op->slot];
+	void *p = NULL;
+	int err;
+
+	if (any_capturing())
+		return;
+	if (!r->p) {
+		err = LIB(hetmem_alloc_with(res, &params, &p));
+		must(!err || injected || err == -ENOMEM || err == -EOPNOTSUPP ||
+		     (err == -EBUSY && asleep) || (err == -EINVAL && has("custom(")), "errno",
+		     "ring: %d", err);
+		must(!err == !!p, "all or nothing", "ring: %d", err);
+		if (err)
+			return;
+		/* Its memory stays where it is. */
+		pinned = held_back = true;
+		*r = (struct ring){ .p = p, .size = params.bytes };
+		place_range(2 * MODEL_SLOTS + op->slot, p, 2 * r->size);
+		__atomic_add_fetch(&nr_requested, r->size, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&nr_live, 1, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&nr_allocs, 1, __ATOMIC_RELAXED);
+		write_ring(r, op->stream);
+		return;
+	}
+	if (!asleep)
+		verify_ring(r);
+	order(op->stream, r->by);
+	if (!asleep && op->x / 4 % 2) {
+		write_ring(r, op->stream);
+		return;
+	}
+	place_drop(2 * MODEL_SLOTS + op->slot);
+	err = LIB(hetmem_free(res, r->p, op->x % 2 ? r->size : 0, params.stream));
+	must(!err || injected, "free", "of a ring: %d", err);
+	if (err)
+		err = hetmem_free(res, r->p, r->size, params.stream);
+	must(!err, "free", "again, of a ring: %d", err);
+	__atomic_sub_fetch(&nr_live, 1, __ATOMIC_RELAXED);
+	__atomic_sub_fetch(&nr_requested, r->size, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&nr_frees, 1, __ATOMIC_RELAXED);
+	memset(r, 0, sizeof(*r));
+}
+
 /* A second address of a block: it is read and written there, and the address is given back. */
 static void op_alias(const struct op *op)
 {
@@ -1366,7 +1448,7 @@ static void op_comm(const struct op *op)
 
 static void op_set(const struct op *op)
 {
-	const unsigned int mib = 16 + op->x % 64;
+	const unsigned int mib = (16 + op->x % 64) * (has("stripe=") ? 4 : 1);
 	char text[16];
 	int err;
 

@@ -29,6 +29,8 @@ static unsigned int streams_of(const struct op *op)
 		mask |= 1U << b->home | b->mask;
 	for (u = 0; u < sparse[op->slot].units; u++)
 		mask |= 1U << sparse[op->slot].by[u];
+	if (rings[op->slot].p)
+		mask |= 1U << rings[op->slot].by;
 	return mask;
 }
 
@@ -159,6 +161,9 @@ static void finish(unsigned int left)
 	for (i = 0; i < MODEL_SLOTS; i++)
 		if (sparse[i].p)
 			op_sparse(&(struct op){ .slot = i, .x = i });
+	for (i = 0; i < MODEL_SLOTS; i++)
+		if (rings[i].p)
+			op_ring(&(struct op){ .slot = i, .x = 1 });
 	for (i = 1; i <= MODEL_PRIVATE; i++) {
 		while (retained[i])
 			release(i, 0);
@@ -219,6 +224,7 @@ static void play(int fd)
 			row = rows[i];
 	memset(slots, 0, sizeof(slots));
 	memset(sparse, 0, sizeof(sparse));
+	memset(rings, 0, sizeof(rings));
 	memset(ranges, 0, sizeof(ranges));
 	memset(captures, 0, sizeof(captures));
 	memset(retained, 0, sizeof(retained));

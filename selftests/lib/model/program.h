@@ -61,6 +61,7 @@ X(sparse, 10, 1)			\
 X(commit, 30, 1)			\
 X(decommit, 26, 1)			\
 X(alias, 12, 1)				\
+X(ring, 12, 1)				\
 X(priority, 5, 1)			\
 X(access, 3, 1)				\
 X(retain, 10, 0)			\

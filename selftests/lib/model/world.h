@@ -58,6 +58,17 @@ struct sparse {
 	unsigned int by[MODEL_UNITS];
 };
 
+/**
+ * struct ring - a live ring, beside the block of its slot
+ * @value: its pattern, from the middle on, across its end; @by: the stream that used it last
+ */
+struct ring {
+	unsigned char *p;
+	size_t size;
+	unsigned int by;
+	uint32_t value;
+};
+
 enum { NO_CAPTURE, CAPTURING, CAPTURED };
 
 struct capture {
@@ -87,8 +98,9 @@ static struct row row;
 
 static struct block slots[MODEL_SLOTS];
 static struct sparse sparse[MODEL_SLOTS];
-/* Of the blocks, then of the sparse blocks. */
-static struct { uintptr_t start, end; } ranges[2 * MODEL_SLOTS];
+static struct ring rings[MODEL_SLOTS];
+/* Of the blocks, then of the sparse blocks, then of the rings. */
+static struct { uintptr_t start, end; } ranges[3 * MODEL_SLOTS];
 static pthread_mutex_t places = PTHREAD_MUTEX_INITIALIZER;
 static pthread_rwlock_t world = PTHREAD_RWLOCK_INITIALIZER;
 static CUstream streams[MODEL_ALL];
@@ -336,7 +348,7 @@ static void place_range(unsigned int i, const void *p, size_t size)
 	unsigned int k;
 
 	pthread_mutex_lock(&places);
-	for (k = 0; k < 2 * MODEL_SLOTS; k++)
+	for (k = 0; k < 3 * MODEL_SLOTS; k++)
 		must(k == i || !ranges[k].end || end <= ranges[k].start || ranges[k].end <= start,
 		     "overlap", "slots %u and %u: %#" PRIxPTR " to %#" PRIxPTR " and %#" PRIxPTR
 		     " to %#" PRIxPTR, i, k, start, end, ranges[k].start, ranges[k].end);
