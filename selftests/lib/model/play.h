@@ -121,6 +121,15 @@ static void start(void)
 	must(!err, "create", "%s: %d", program.row, err);
 }
 
+static void free_rings(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < MODEL_SLOTS; i++)
+		if (rings[i].p)
+			op_ring(&(struct op){ .slot = i, .x = 1 });
+}
+
 /* Frees everything. @left: how many blocks it leaves to destroy. */
 static void finish(unsigned int left)
 {
@@ -136,8 +145,9 @@ static void finish(unsigned int left)
 		if (captures[i].state == CAPTURED)
 			drop(i);
 	}
-	/* Blocks that are awake make room for the others. */
+	/* Blocks that are awake make room for the others; the memory of rings never sleeps. */
 	if ((asleep || any_tag_asleep()) && !wake()) {
+		free_rings();
 		for (i = 0; i < MODEL_SLOTS; i++)
 			if (slots[i].p && !is_asleep(&slots[i])) {
 				settle(&slots[i]);
@@ -161,9 +171,7 @@ static void finish(unsigned int left)
 	for (i = 0; i < MODEL_SLOTS; i++)
 		if (sparse[i].p)
 			op_sparse(&(struct op){ .slot = i, .x = i });
-	for (i = 0; i < MODEL_SLOTS; i++)
-		if (rings[i].p)
-			op_ring(&(struct op){ .slot = i, .x = 1 });
+	free_rings();
 	for (i = 1; i <= MODEL_PRIVATE; i++) {
 		while (retained[i])
 			release(i, 0);
