@@ -480,6 +480,13 @@ static int plan_make(struct pool *p, struct vmm_plan *best)
 #define GROWTH_SHARE	512
 
 /*
+ * A transport that cannot open a block copies it through buffers of its own, handle by handle:
+ * with handles of 2 MiB UCX sends 16 MiB at a seventh of the rate. Larger handles than these cost
+ * memory, see Documentation/ucx.md.
+ */
+#define COMM_HANDLE	((uint64_t)16 << 20)
+
+/*
  * A block with room that gives its end back keeps the handle that it gives back in part. New
  * handles of it are at most this part of what it grows by. Of one page each, 1 GiB would take
  * 27 ms instead of 3.
@@ -516,6 +523,12 @@ static uint32_t exact_pages(const struct pool *p, uint32_t want)
 	return most && want > most ? most : want;
 }
 
+/* Pages that a new handle has at least, and that a growth is rounded up to. */
+static uint32_t least_pages(const struct pool *p)
+{
+	return p->opt.comm ? COMM_HANDLE >> vmm_of(p)->shift : 0;
+}
+
 static uint32_t handle_share(const struct pool *p)
 {
 	return p->opt.prefer_time ? TIME_HANDLE_SHARE : HANDLE_SHARE;
@@ -541,6 +554,8 @@ static uint32_t handle_pages(const struct pool *p, unsigned int zone,
 		most = early;
 	if (!zone && v->small >= v->pages / SMALL_SHARE)
 		most = power_below((v->pages + want) / SMALL_HANDLE_SHARE);
+	if (most < least_pages(p))
+		most = least_pages(p);
 	limit = power_below((p->opt.max >> v->shift) / LIMIT_HANDLES);
 	if (is_near_limit(p, want) && most > limit)
 		most = limit;
@@ -563,6 +578,8 @@ static uint32_t round_growth(const struct pool *p, uint32_t want)
 		unit = 1;
 	else if (want > WHOLE_HANDLES * unit)
 		unit = at_least_one(power_below(v->pages / GROWTH_SHARE));
+	if (unit < least_pages(p) && !is_near_limit(p, want))
+		unit = least_pages(p);
 	if (p->opt.handle)
 		unit = p->opt.handle >> v->shift;
 	return (want + unit - 1) & ~(unit - 1);

@@ -189,6 +189,8 @@ static void comm(void)
 
 	make_pool("vmm", &opt);
 	p = get(40 * MIB, NULL);
+	is(hetmem_segments(pool, p, 40 * MIB, seg, 128), 3, "comm: handles of 16 MiB");
+	is(pool_stats().reserved, 48 * MIB, "comm: of which the last one has room");
 	put(p, 0, NULL);
 	before = pool_stats().reserved;
 	drv->cuCtxSynchronize();
@@ -202,6 +204,14 @@ static void comm(void)
 	is(hetmem_sleep(pool, NULL, HETMEM_SLEEP_DISCARD), -EBUSY, "comm: no sleep");
 	hetmem_resource_destroy(pool);
 	is(device_used(), 0, "comm: until destroy");
+
+	/* Where max= leaves less than such a handle, a block gets what there is. */
+	opt.max = 20 * MIB;
+	make_pool("vmm", &opt);
+	p = get(18 * MIB, NULL);
+	ok(p, "comm: 18 of 20 MiB");
+	put(p, 0, NULL);
+	hetmem_resource_destroy(pool);
 }
 
 static void capture(void)
