@@ -50,7 +50,7 @@ struct hm_soft_range {
  *	device; it is in @p then
  * @rules: replaces HETMEM_SOFT_FAIL and HETMEM_SOFT_DELAY, NULL: none. -EINVAL:
  *	cannot be read, nothing has changed then.
- * @made: how often the call of the first rule was made
+ * @made: how often the call of a rule was made, by its position in the list
  * @holds: memory is left that the driver knows
  * @launch: plays a kernel on @stream: work of that name (static text) that
  *	takes @ns nanoseconds, then reads and writes @ranges. Memory that is not
@@ -69,7 +69,7 @@ struct hm_soft {
 	const struct hm_nvml *nvml;
 	bool (*fact)(int ordinal, int id, struct hm_platform *p);
 	int (*rules)(const char *fail, const char *delay);
-	unsigned long (*made)(void);
+	unsigned long (*made)(unsigned int rule);
 	bool (*holds)(void);
 	CUresult (*launch)(CUstream stream, const char *name,
 			   const struct hm_soft_range *ranges, unsigned int nr,

@@ -121,9 +121,9 @@ static int soft_rules(const char *fail, const char *delay)
 	return 0;
 }
 
-static unsigned long soft_made(void)
+static unsigned long soft_made(unsigned int rule)
 {
-	return hm_soft_world ? hm_soft_world->rules[0].count : 0;
+	return hm_soft_world && rule < SOFT_MAX_RULES ? hm_soft_world->rules[rule].count : 0;
 }
 
 static bool soft_holds(void)

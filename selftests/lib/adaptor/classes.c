@@ -64,7 +64,7 @@ static void calls_begin(const char *call)
 
 static long calls_end(void)
 {
-	long made = hm->soft->made();
+	long made = hm->soft->made(0);
 
 	soft_rules(NULL, NULL);
 	return made;

@@ -172,7 +172,7 @@ static void comes_back(size_t size)
 	need(!soft_rules("cuMemPrefetchAsync:1000000", NULL), "calls are counted");
 	q = get(res, HETMEM_PLACEMENT_HOST, size, HOST);
 	after = moves(q);
-	is(hm->soft->made(), 0, "without the driver");
+	is(hm->soft->made(0), 0, "without the driver");
 	soft_rules(NULL, NULL);
 	ok(q == p, "the same block");
 	is(pages_at(q, size, HETMEM_DEVICE), 0, "no page is on the device");
@@ -541,7 +541,7 @@ static void silent(const char *how, void (*hide)(void), bool works, bool watches
 	is(hetmem_free(full, freed, MIB, stream), 0, "free");
 	need(!soft_rules("cuMemPrefetchAsync:1000000", NULL), "calls are counted");
 	freed = get(full, HETMEM_PLACEMENT_HOST, MIB, HOST);
-	is(hm->soft->made(), 1, "the driver brings what the module does not");
+	is(hm->soft->made(0), 1, "the driver brings what the module does not");
 	soft_rules(NULL, NULL);
 	write_numbers(freed, MIB, 41);
 	is(wrong_numbers(freed, MIB, 41), 0, "contents");

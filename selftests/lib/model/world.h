@@ -178,7 +178,7 @@ static void fail_end(void)
 {
 	if (!now || !now->fail || program.threads > 1 || program.delay)
 		return;
-	injected = hm->soft->made() >= now->nth;
+	injected = hm->soft->made(0) >= now->nth;
 	soft_rules(NULL, NULL);
 }
 

@@ -374,7 +374,7 @@ static void resize(void)
 			    device(1), NULL), "advised");
 	soft_rules("cuMemAdvise:999999", NULL);
 	is(hetmem_system_resize(hm, p, 64 * mib, &q), 0, "grown");
-	is(hm->soft->made(), 2, "the driver is told again");
+	is(hm->soft->made(0), 2, "the driver is told again");
 	soft_rules(NULL, NULL);
 	is(hetmem_advised(hm, q, 64 * mib, a, 4, &next), 2, "as before");
 	ok(a[0].flags == HETMEM_ADVISED_READ_MOSTLY && a[0].start == (uintptr_t)q &&

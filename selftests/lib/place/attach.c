@@ -90,7 +90,7 @@ static void chunks(void)
 	params.chunk = 2 * page;
 	soft_rules("cuMemHostRegister:99", NULL);
 	is(hetmem_attach(hm, p + 5, 6 * page, &params, NULL), 0, "in chunks");
-	is(hm->soft->made(), 4, "that end at multiples of a page");
+	is(hm->soft->made(0), 4, "that end at multiples of a page");
 	soft_rules(NULL, NULL);
 	ok(is_pinned(hm, p + 5) && is_pinned(hm, p + 6 * page), "all of it");
 	is(hetmem_detach(hm, p + 5, 6 * page), 0, "detached");

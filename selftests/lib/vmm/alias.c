@@ -4,6 +4,7 @@
  * free, each driver call that fails, and what check mode reports.
  */
 #include "ring_test.h"
+#include "failing_calls.h"
 
 static char *get_alias(struct hetmem_resource *res, void *p, size_t size, unsigned int flags)
 {
@@ -228,11 +229,10 @@ static long fail_nth(const char *call, unsigned int nth, unsigned int *wrong)
 	CUstream s = new_stream();
 	char *p = get(res, 4 * MIB, s);
 	void *q = NULL;
-	char rule[80];
+	const char *rule = failing_rule(call, nth);
 	long made;
 
 	*wrong += drv->cuMemsetD8Async((uintptr_t)p, 4, 4 * MIB, s) || drv->cuStreamSynchronize(s);
-	snprintf(rule, sizeof(rule), "%s:%u", call, nth);
 	soft_rules(rule, NULL);
 	if (hetmem_alias(res, p, 4 * MIB, 0, &q))
 		*wrong += !hetmem_last_error()[0] || hetmem_alias(res, p, 4 * MIB, 0, &q);
@@ -241,7 +241,7 @@ static long fail_nth(const char *call, unsigned int nth, unsigned int *wrong)
 		*wrong += hetmem_free(res, q, 0, s) != 0;
 	*wrong += hetmem_free(res, q, 0, s) != -EINVAL;
 	hetmem_poll(res);
-	made = hm->soft->made();
+	made = failing_made(call, nth);
 	soft_rules(NULL, NULL);
 	hetmem_free(res, p, 0, s);
 	drv->cuCtxSynchronize();
@@ -257,12 +257,15 @@ static long fail_nth(const char *call, unsigned int nth, unsigned int *wrong)
 
 static void failing(void)
 {
-	unsigned int nth, wrong, all = 0;
+	unsigned int nth, wrong = 0, all = 0;
 	long made;
 	size_t i;
 
+	count_made(from)
+		fail_nth(NULL, from, &wrong);
+	ok(!wrong, "no call fails");
 	for (i = 0; i < NR_CALLS; i++) {
-		if (i && !strcmp(calls[i], calls[i - 1]))
+		if (!is_made[i])
 			continue;
 		for (made = nth = 1, wrong = 0; nth <= 6 && nth <= made && !wrong; nth++)
 			made = fail_nth(calls[i], nth, &wrong);

@@ -313,7 +313,7 @@ static bool one_failure(const char *rule, unsigned int way, unsigned int *bad)
 		empty(&slots[3]);
 		hetmem_poll(res);
 	}
-	made = hm->soft->made();
+	made = hm->soft->made(0);
 	soft_rules(NULL, NULL);
 	drv->cuCtxSetCurrent(context);
 	if (wrong())

@@ -261,7 +261,7 @@ static bool play(const struct scene *scene, const char *rule, unsigned int nth, 
 	scene->before();
 	need(!soft_rules(rule, NULL), "a rule: %s", rule);
 	scene->act();
-	made = hm->soft->made();
+	made = hm->soft->made(0);
 	soft_rules(NULL, NULL);
 	drv->cuCtxSetCurrent(context);
 	if (then && res)
