@@ -286,13 +286,13 @@ static void each_call(const char *undo)
 
 /* Caches that grow and shrink at random, beside other blocks, near the limit of the pool. */
 #define CACHES	6
-#define ROOM	(64 * MIB)
+#define ROOM	(24 * MIB)
 
 static void at_random(uint64_t round, const char *spec)
 {
 	struct hetmem_resource *res = make(spec);
 	struct { char *p; size_t size; int byte; hetmem_stream s; } c[CACHES];
-	size_t sum = 0, size, most = 200 * MIB;
+	size_t sum = 0, size, most = 76 * MIB;
 	unsigned int i, n, wrong = 0, refusals = 0;
 	void *other = NULL;
 	CUstream s[2] = { new_stream(), new_stream() };
@@ -308,7 +308,7 @@ static void at_random(uint64_t round, const char *spec)
 	}
 	for (n = 0; n < 120; n++) {
 		i = below(CACHES);
-		size = 1 + below(below(4) ? 8 * MIB : ROOM - 1);
+		size = 1 + below(below(4) ? 6 * MIB : ROOM - 1);
 		if (size > c[i].size && sum + size - c[i].size > most)
 			continue;
 		if (hetmem_grow(res, c[i].p, size, c[i].s)) {
@@ -324,7 +324,7 @@ static void at_random(uint64_t round, const char *spec)
 		if (!below(8)) {
 			hetmem_free(res, other, 0, s[0]);
 			other = NULL;
-			size = 1 + below(16 * MIB);
+			size = 1 + below(8 * MIB);
 			if (sum + size <= most && !hetmem_alloc(res, size, 0, s[0], &other))
 				drv->cuMemsetD8Async((uintptr_t)other, 0xff, size, s[0]);
 		}
@@ -368,7 +368,7 @@ static void all(const char *check)
 	each_call(",cuMemUnmap:1");
 	for (round = 1; round <= 2; round++) {
 		at_random(round, "pool(vmm,wait=60s)");
-		at_random(round + 100, "pool(vmm,max=256M,wait=60s)");
+		at_random(round + 100, "pool(vmm,max=100M,wait=60s)");
 	}
 	close_soft();
 }

@@ -267,7 +267,7 @@ static void each_call(const char *undo)
 
 #define BLOCKS	6
 #define STEP	(MIB / 2)
-#define MOST	(64 * MIB)
+#define MOST	(24 * MIB)
 
 /**
  * struct cache - a block with holes
@@ -300,7 +300,7 @@ static void make_block(struct hetmem_resource *res, struct cache *c, int byte, h
 	int err;
 
 	*c = (struct cache){ .byte = byte, .s = s, .room = below(2) };
-	c->size = 1 + below(below(3) ? 12 * MIB : MOST);
+	c->size = 1 + below(below(3) ? 8 * MIB : MOST);
 	err = c->room ? alloc_reserve(res, c->size, 2 * MOST, s, &p) : hetmem_alloc(res, c->size, 0, s, &p);
 	if (err)
 		return;
@@ -364,7 +364,7 @@ static void at_random(uint64_t round, const char *spec)
 		if (!below(4)) {
 			hetmem_free(res, other, 0, s[0]);
 			other = NULL;
-			if (!hetmem_alloc(res, MIB + below(24 * MIB), 0, s[0], &other))
+			if (!hetmem_alloc(res, MIB + below(12 * MIB), 0, s[0], &other))
 				drv->cuMemsetD8Async((uintptr_t)other, 0xff, MIB, s[0]);
 		}
 		if (below(30))
@@ -416,7 +416,7 @@ static void all(const char *check, unsigned int rounds)
 	each_call(",cuMemUnmap:1");
 	for (round = 1; round <= rounds; round++) {
 		at_random(round, "pool(vmm,handle=2M,wait=60s)");
-		at_random(round + 100, "pool(vmm,max=300M,wait=60s)");
+		at_random(round + 100, "pool(vmm,max=120M,wait=60s)");
 		at_random(round + 200, "pool(vmm,wait=60s)");
 	}
 	close_soft();

@@ -123,7 +123,7 @@ static void at_random(uint64_t round, const char *spec)
 			if (!err) {
 				number = number % 250 + 1;
 				has[b][u] = number;
-				drv->cuMemsetD8Async((uintptr_t)p[b] + u * GRANULE, number, GRANULE, s[b]);
+				write_unit(p[b] + u * GRANULE, number, s[b]);
 			}
 		}
 		if (!below(6)) {
@@ -144,12 +144,12 @@ static void at_random(uint64_t round, const char *spec)
 		}
 		for (b = 0; b < 2; b++)
 			for (u = 0; u < UNITS; u++)
-				wrong += has[b][u] && !all_bytes(p[b] + u * GRANULE, has[b][u], GRANULE);
+				wrong += has[b][u] && !has_unit(p[b] + u * GRANULE, has[b][u]);
 	}
 	drv->cuCtxSynchronize();
 	for (b = 0; b < 2; b++)
 		for (u = 0; u < UNITS; u++)
-			wrong += has[b][u] && !all_bytes(p[b] + u * GRANULE, has[b][u], GRANULE);
+			wrong += has[b][u] && !has_unit(p[b] + u * GRANULE, has[b][u]);
 	is(wrong, 0, "round %u over %s", (unsigned int)round, spec);
 	is(refused, 0, "no commit was refused: %s", hetmem_last_error());
 	hetmem_free(res, other, 0, s[0]);

@@ -57,8 +57,7 @@ static void change(struct world *w, bool commit, unsigned int from, unsigned int
 		w->m.has[u] = commit;
 		w->value[u] = ++value;
 		if (commit)
-			expect(!twice(drv->cuMemsetD8Async((uintptr_t)w->m.p + u * GRANULE, value,
-							   GRANULE, s)), w->rule, "a use");
+			expect(!twice(write_unit(w->m.p + u * GRANULE, value, s)), w->rule, "a use");
 	}
 	expect(listed(w->res, &w->m), w->rule, "the list");
 }
@@ -70,7 +69,7 @@ static void check_contents(struct world *w)
 	expect(!twice(drv->cuStreamSynchronize(w->s[0])), w->rule, "the first stream");
 	expect(!twice(drv->cuStreamSynchronize(w->s[1])), w->rule, "the second stream");
 	for (u = 0; u < UNITS; u++)
-		expect(!w->m.has[u] || all_bytes(w->m.p + u * GRANULE, w->value[u], GRANULE), w->rule,
+		expect(!w->m.has[u] || has_unit(w->m.p + u * GRANULE, w->value[u]), w->rule,
 		       "contents");
 }
 

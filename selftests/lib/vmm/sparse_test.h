@@ -25,6 +25,23 @@ static char *get_sparse(struct hetmem_resource *res, size_t bytes)
 
 #define UNITS	64
 
+/* Contents of a unit, which is mapped, parked and given back whole: both ends of it. */
+#define PART	((size_t)64 << 10)
+
+__attribute__((unused))
+static int write_unit(char *unit, int byte, CUstream s)
+{
+	int err = drv->cuMemsetD8Async((uintptr_t)unit, byte, PART, s);
+
+	return err ? err : (int)drv->cuMemsetD8Async((uintptr_t)unit + GRANULE - PART, byte, PART, s);
+}
+
+__attribute__((unused))
+static bool has_unit(const char *unit, int byte)
+{
+	return all_bytes(unit, byte, PART) && all_bytes(unit + GRANULE - PART, byte, PART);
+}
+
 /* What hetmem_committed() has to say of a block. */
 struct mirror {
 	char *p;

@@ -75,8 +75,8 @@ static void time_ends(const char *spec)
 	size_t used;
 	void *taken;
 
-	fall_asleep(&s, spec, 150 * MIB, 3);
-	taken = get(other, 140 * MIB, HOST);
+	fall_asleep(&s, spec, 38 * MIB, 3);
+	taken = get(other, 36 * MIB, HOST);
 	used = device_used();
 	is(hetmem_wake_within(s.res, NULL, 0), -ENOMEM, "%s: no time", spec);
 	began = now_ms();
@@ -102,12 +102,12 @@ static void holds_nothing(const char *spec)
 	pthread_t thread;
 	struct side s;
 
-	fall_asleep(&s, spec, 130 * MIB, 9);
+	fall_asleep(&s, spec, 34 * MIB, 9);
 	need(!hetmem_on_remap(s.res, seen, &s), "an observer");
-	taken = get(other, 140 * MIB, HOST);
+	taken = get(other, 36 * MIB, HOST);
 	need(!pthread_create(&thread, NULL, wake_it, &s), "a thread");
 	ok(wait_until(__atomic_load_n(&s.attempts, __ATOMIC_RELAXED) > 3), "%s: it tries again", spec);
-	ok(wait_until(!hetmem_alloc(other, 90 * MIB, 0, HOST, &more)),
+	ok(wait_until(!hetmem_alloc(other, 22 * MIB, 0, HOST, &more)),
 	   "what is left is there for others");
 	ok(!__atomic_load_n(&s.done, __ATOMIC_ACQUIRE), "it waits on");
 	need(!hetmem_free(other, taken, 0, HOST), "free");
@@ -150,7 +150,7 @@ static void turns(uint64_t round)
 
 	seed = round;
 	for (i = 0; i < SIDES; i++)
-		fall_asleep(&sides[i], specs[below(3)], (135 + below(80)) * MIB, i + 1);
+		fall_asleep(&sides[i], specs[below(3)], (34 + below(20)) * MIB, i + 1);
 	for (i = 0; i < SIDES; i++)
 		need(!pthread_create(&threads[i], NULL, take_turns, &sides[i]), "a thread");
 	for (i = 0; i < SIDES; i++)
@@ -188,8 +188,8 @@ int main(void)
 {
 	uint64_t round;
 
-	setenv("HETMEM_SOFT_MEMORY", "256M", 1);
-	setenv("HETMEM_RESERVE", "8M", 1);
+	setenv("HETMEM_SOFT_MEMORY", "64M", 1);
+	setenv("HETMEM_RESERVE", "2M", 1);
 	open_soft("");
 	time_ends("pool(vmm)");
 	time_ends("headroom(pool(vmm,handle=4M))");
