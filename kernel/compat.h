@@ -63,6 +63,35 @@ static inline struct dev_pagemap *hetmem_page_pgmap(const struct page *page)
 #define hetmem_eventfd_signal(ctx)	eventfd_signal(ctx)
 #endif
 
+/* Before 5.11 vm_insert_page() refuses what is charged to a memory cgroup. */
+static inline int hetmem_insert_page(struct vm_area_struct *vma, unsigned long addr,
+				     struct page *page)
+{
+#ifdef PG_kmemcg
+	return remap_pfn_range(vma, addr, page_to_pfn(page), PAGE_SIZE, vma->vm_page_prot);
+#else
+	return vm_insert_page(vma, addr, page);
+#endif
+}
+
+/* What kmalloc() takes for @bytes; kernels that do not tell take at most this. */
+#ifndef HETMEM_HAVE_KMALLOC_SIZE_ROUNDUP
+#define kmalloc_size_roundup(bytes)	roundup_pow_of_two(bytes)
+#endif
+
+/* Kernels before 6.1 have no coherent device memory. */
+#ifndef HETMEM_HAVE_DEVICE_COHERENT
+#define is_device_coherent_page(page)	((void)(page), false)
+#ifndef FOLL_NOFAULT
+#define FOLL_NOFAULT	0
+#endif
+#endif
+
+/* Kernels before 5.14 have no secret memory. */
+#ifndef SECRETMEM_MAGIC
+#define SECRETMEM_MAGIC	0
+#endif
+
 /* Whether a page that is swapped out belongs there. */
 static inline bool hetmem_pte_is_swap(pte_t pte)
 {
@@ -82,5 +111,28 @@ static inline bool hetmem_vma_is_secret(const struct vm_area_struct *vma)
 {
 	return vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == SECRETMEM_MAGIC;
 }
+
+#ifndef HETMEM_HAVE_VMA_LOOKUP
+static inline struct vm_area_struct *vma_lookup(struct mm_struct *mm, unsigned long addr)
+{
+	struct vm_area_struct *vma = find_vma(mm, addr);
+
+	return vma && vma->vm_start <= addr ? vma : NULL;
+}
+#endif
+
+/* Clears an object of @size bytes from byte @from on: memset_startat() begins with 5.16. */
+static inline void hetmem_clear_from(void *obj, size_t from, size_t size)
+{
+	memset(obj + from, 0, size - from);
+}
+
+/* Kernels before 5.14: the owner had another name, and no driver takes pages exclusively. */
+#ifdef HETMEM_HAVE_NOTIFIER_OWNER
+#define hetmem_notifier_owner(range)	((range)->owner)
+#else
+#define hetmem_notifier_owner(range)	((range)->migrate_pgmap_owner)
+#define MMU_NOTIFY_EXCLUSIVE		(MMU_NOTIFY_MIGRATE + 2)
+#endif
 
 #endif /* _HETMEM_COMPAT_H */

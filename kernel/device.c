@@ -185,7 +185,8 @@ struct hetmem_device *hetmem_device_register(const struct hetmem_device_desc *de
 	dev = kzalloc(sizeof(*dev), GFP_KERNEL);
 	if (!dev)
 		return ERR_PTR(-ENOMEM);
-	kobject_init(&dev->kobj, &hetmem_device_ktype);
+	/* Kernels before 5.18 take no const. */
+	kobject_init(&dev->kobj, (void *)&hetmem_device_ktype);
 	dev->desc = *desc;
 	strscpy(dev->name, desc->name, sizeof(dev->name));
 	dev->desc.name = dev->name;

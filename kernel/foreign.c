@@ -121,7 +121,10 @@ static struct owner *owner_get(void *token)
 			    time_before(hetmem_owner_table[i].used, owner->used))
 				owner = &hetmem_owner_table[i];
 		}
-		memset_after(owner, 0, token);
+		/* Readers without the lock never see it without a token. */
+		owner->ops = NULL;
+		owner->several = false;
+		memset(owner->pools, 0, sizeof(owner->pools));
 		WRITE_ONCE(owner->token, token);
 	}
 	WRITE_ONCE(owner->used, jiffies);

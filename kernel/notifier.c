@@ -174,7 +174,7 @@ static int invalidate_start(struct mmu_notifier *notifier, const struct mmu_noti
 
 	hetmem_total_add(callbacks, 1);
 	if (n.change == HETMEM_CHANGE_MIGRATE)
-		n.attempt = hetmem_owner_seen(range->owner);
+		n.attempt = hetmem_owner_seen(hetmem_notifier_owner(range));
 	trace_hetmem_notify(hm->tgid, n.change, n.start, range->end);
 
 	guard(spinlock)(&hm->lock);

@@ -306,7 +306,7 @@ int hetmem_stats(struct hetmem_context *ctx, void *arg)
 
 	if (whole && (cmd->start || next))
 		return -EINVAL;
-	memset_startat(cmd, 0, to_device);
+	hetmem_clear_from(cmd, offsetof(typeof(*cmd), to_device), sizeof(*cmd));
 	cmd->end = TASK_SIZE_MAX;
 	cmd->nr_changes = HETMEM_CHANGE_NR;
 	guard(spinlock)(&ctx->hm->lock);

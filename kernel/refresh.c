@@ -159,7 +159,7 @@ int hetmem_refresh(struct hetmem_context *ctx, void *arg)
 	struct refresh r = { .ctx = ctx };
 	int ret;
 
-	memset_startat(cmd, 0, dirty_blocks);
+	hetmem_clear_from(cmd, offsetof(typeof(*cmd), dirty_blocks), sizeof(*cmd));
 	ret = hetmem_walk_init(&r.walk, ctx->hm);
 	if (ret)
 		return ret;

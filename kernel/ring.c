@@ -170,7 +170,7 @@ int hetmem_ring_mmap(struct file *file, struct vm_area_struct *vma)
 	vma->vm_page_prot = vm_get_page_prot(vma->vm_flags);
 	for (at = 0; at < ctx->ring.size && !ret; at += PAGE_SIZE) {
 		page = vmalloc_to_page((void *)header + at);
-		ret = vm_insert_page(vma, vma->vm_start + at, page);
+		ret = hetmem_insert_page(vma, vma->vm_start + at, page);
 	}
 	return ret;
 }

@@ -11,8 +11,10 @@
 #if defined(HETMEM_HAVE_PAGE_FREE) == defined(HETMEM_HAVE_FOLIO_FREE)
 #error "no known callback for the last reference to a device page"
 #endif
-#if IS_ENABLED(CONFIG_ZONE_DEVICE) && \
-	defined(HETMEM_HAVE_PAGE_INIT_1) == defined(HETMEM_HAVE_PAGE_INIT_3)
+/* Kernels before 6.1 have no way to empty a device. */
+#define HETMEM_EMULATES \
+	(IS_ENABLED(CONFIG_DEVICE_PRIVATE) && __is_defined(HETMEM_HAVE_DEVICE_RANGE))
+#if HETMEM_EMULATES && defined(HETMEM_HAVE_PAGE_INIT_1) == defined(HETMEM_HAVE_PAGE_INIT_3)
 #error "zone_device_page_init() takes arguments that are not known"
 #endif
 

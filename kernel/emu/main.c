@@ -245,8 +245,8 @@ static int __init emu_init(void)
 	unsigned int i;
 	int ret;
 
-	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE)) {
-		pr_err("this kernel has no device-private memory (CONFIG_DEVICE_PRIVATE)\n");
+	if (!HETMEM_EMULATES) {
+		pr_err("needs Linux 6.1 or later with device-private memory (CONFIG_DEVICE_PRIVATE)\n");
 		return -EOPNOTSUPP;
 	}
 	ret = emu_check_params();
@@ -285,7 +285,7 @@ static void __exit emu_exit(void)
 	unsigned int i;
 
 	/* What the compiler drops then is not there to be linked. */
-	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE))
+	if (!HETMEM_EMULATES)
 		return;
 	for (i = 0; i < emu_nr_devices; i++)
 		misc_deregister(&emu_devices[i]->misc);

@@ -192,11 +192,11 @@ old()
 	headers "$tmp/old" "$1" CONFIG_GCC_VERSION=0
 	kernel/build-module "$tmp/old" "$tmp/build"
 }
-for release in 4.19.0-27-amd64 5.10.0-46-amd64 5.14.0-503.11.1.el9_5.x86_64 6.0.19; do
-	refuses "Linux $release" "Linux $release is too old: hetmem needs Linux 6.1 or later$" \
+for release in 4.19.0-27-amd64 5.4.0-216-generic 5.9.16; do
+	refuses "Linux $release" "Linux $release is too old: hetmem needs Linux 5.10 or later$" \
 		old $release
 done
-for release in 6.1.0-56-amd64 6.12.117 7.3-amd64 10.0.1; do
+for release in 5.10.0-46-amd64 5.14.0-503.11.1.el9_5.x86_64 6.0.19 6.1.0-56-amd64 6.12.117 7.3-amd64 10.0.1; do
 	exits 2 "Linux $release is looked at" old $release
 	also 'and is not too old' sh -c "! grep -q 'too old' '$tmp/err'"
 done
@@ -272,10 +272,10 @@ for module in hetmem hetmem_emu; do
 done
 check 'dkms remove' dkms remove --all
 excluded() { [[ ! $1 =~ $(sed -n 's/^BUILD_EXCLUSIVE_KERNEL="\(.*\)"$/\1/p' kernel/dkms.conf) ]]; }
-for release in 6.1.0-56-amd64 6.12.117 6.9.1 7.3-amd64 10.0.1; do
+for release in 5.10.0-46-amd64 5.14.0-503.el9 6.0.19 6.1.0-56-amd64 6.12.117 6.9.1 7.3-amd64 10.0.1; do
 	also "dkms would build for Linux $release" eval "! excluded $release"
 done
-for release in 3.10.0 4.19.0-27-amd64 5.10.0-46-amd64 5.14.0-503.el9 6.0.19; do
+for release in 3.10.0 4.19.0-27-amd64 5.4.0-216-generic 5.9.16; do
 	also "but not for Linux $release" excluded $release
 done
 
