@@ -171,13 +171,15 @@ mirrors()
 # used as "${APT[@]}" -get|-cache ARGS. The mirror, proxy and keys are the system's.
 other_suite()
 {
-	local suite=$1 dir=$CACHE/apt/$1 key fd
+	local suite=$1 dir=$CACHE/apt/$1 parts=("$1" "$1-updates" "$1-backports") key fd
 	local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 	mirrors
 	mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
 	: >"$dir/status"
-	for key in "$suite" "$suite-updates" "$suite-backports"; do
+	# The mirrors no longer have these backports.
+	[ "$suite" != bullseye ] || unset 'parts[2]'
+	for key in "${parts[@]}"; do
 		echo "deb [arch=amd64 signed-by=$keyring] $MIRROR $key main"
 	done >"$dir/sources.new"
 	[ -z "$SECURITY" ] ||
@@ -394,11 +396,12 @@ kept_source()
 # allnoconfig, and variables for the kernel's make. patches=DIR is no such variable: the
 # source gets the patches of selftests/DIR.
 # shellcheck disable=SC2034
-KERNELS='stock-6.1 stock-6.12 stock-7 debug-6.12 gcc-11-6.12 clang-6.12 upstream-7.3'
+KERNELS='stock-5.10 stock-6.1 stock-6.12 stock-7 debug-6.12 gcc-11-6.12 clang-6.12 upstream-7.3'
 
 describe()
 {
 	case $1 in
+	stock-5.10) echo stock 5.10 bullseye ;;
 	stock-6.1) echo stock 6.1 bookworm ;;
 	stock-6.12) echo stock 6.12 bookworm ;;
 	stock-7) echo stock 7 trixie ;;
