@@ -76,7 +76,7 @@ int hm_alias_free(struct hetmem_resource *res, const void *ptr, size_t size,
 	int err;
 
 	if (!a)
-		return -ENOENT;
+		return -EINVAL;
 	if (size && size != a->size)
 		err = hm_error(-EINVAL, "free: the alias %p has %zu bytes, not %zu", ptr, a->size,
 			       size);

@@ -27,7 +27,10 @@ void hm_alias_add(struct hm_alias *alias);
 void hm_alias_remove(struct hm_alias *alias);
 /* Whether @ptr is in an alias. */
 bool hm_is_alias(const void *ptr);
-/* Frees the alias @ptr of @res. -ENOENT: there is none. Other errors: as hetmem_free(). */
+/*
+ * What remains of hetmem_free() after @res did not know @ptr: frees the alias @ptr. Errors: as
+ * hetmem_free(); -EINVAL without a text: there is no such alias.
+ */
 int hm_alias_free(struct hetmem_resource *res, const void *ptr, size_t size,
 		  hetmem_stream stream);
 

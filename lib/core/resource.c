@@ -85,7 +85,7 @@ static inline int alloc(struct hetmem_resource *res, size_t size, size_t align,
 	return res->ops->alloc(res, size + !size, align, stream, ptr);
 }
 
-/* These two are apart, so that the cached path saves no registers. */
+/* These are apart, so that the cached path saves no registers. */
 
 __attribute__((noinline))
 static int alloc_beside_callback(struct hetmem_resource *res, size_t size,
@@ -95,6 +95,16 @@ static int alloc_beside_callback(struct hetmem_resource *res, size_t size,
 	int err = check_entry(res, "alloc");
 
 	return err ? err : alloc(res, size, align, stream, ptr);
+}
+
+__attribute__((noinline))
+static int free_of_size(struct hetmem_resource *res, void *ptr, size_t size,
+			hetmem_stream stream)
+{
+	size_t asked = size;
+	int err = res->ops->free(res, ptr, &asked, stream);
+
+	return err == -EINVAL ? hm_alias_free(res, ptr, size, stream) : err;
 }
 
 __attribute__((noinline))
@@ -110,14 +120,7 @@ static int free_beside_callback(struct hetmem_resource *res, void *ptr,
 	ops = __atomic_load_n(&block_ops, __ATOMIC_RELAXED);
 	if (ops && !res->ops->ctl(res, HM_CTL_OWNS, &owns) && owns.base == ptr)
 		ops->freed(res->hm, (uintptr_t)ptr, owns.size);
-	return res->ops->free(res, ptr, &size, stream);
-}
-
-__attribute__((noinline))
-static int free_of_size(struct hetmem_resource *res, void *ptr, size_t size,
-			hetmem_stream stream)
-{
-	return res->ops->free(res, ptr, &size, stream);
+	return free_of_size(res, ptr, size, stream);
 }
 
 int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
@@ -134,29 +137,17 @@ int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
 	return alloc(res, size, align, stream, ptr);
 }
 
-/* @res does not know the address @ptr as a block. */
-__attribute__((noinline))
-static int free_alias(struct hetmem_resource *res, void *ptr, size_t size, hetmem_stream stream)
-{
-	int err = hm_alias_free(res, ptr, size, stream);
-
-	return err == -ENOENT ? -EINVAL : err;
-}
-
 int hetmem_free(struct hetmem_resource *res, void *ptr, size_t size,
 		hetmem_stream stream)
 {
-	int err;
-
 	if (hm_unlikely(!res))
 		return hm_error(-EINVAL, "free: res is NULL");
 	if (!ptr)
 		return 0;
 	if (any_callback())
 		return free_beside_callback(res, ptr, size, stream);
-	err = hm_likely(res->ops->put) ? res->ops->put(res, ptr, size, stream) :
+	return hm_likely(res->ops->put) ? res->ops->put(res, ptr, size, stream) :
 		free_of_size(res, ptr, size, stream);
-	return hm_likely(err != -EINVAL) ? err : free_alias(res, ptr, size, stream);
 }
 
 int hm_resource_ctl(struct hetmem_resource *res, const char *what,

@@ -181,7 +181,7 @@ struct hm_ctl_trace {
  *	after all uses; HETMEM_STREAM_UNKNOWN: the allocation's and all that
  *	were recorded. Never waits for a device. After an error nothing has
  *	changed, *@size excepted. -EINVAL: no such block, or a wrong size.
- * @put: free() that does not return the size; or NULL
+ * @put: free() without the size, for hetmem_free() alone: frees aliases, too; or NULL
  * @ctl: 0 or a negative errno; -EOPNOTSUPP where nobody down the stack knows.
  * @destroy: frees all, @self included, @upstream not. Live blocks are
  *	reported and freed. In a forked child it only forgets.

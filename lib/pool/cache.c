@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alias.h"
 #include "driver/check.h"
 #include "pool/graph.h"
 #include "pool/hash.h"
@@ -713,7 +714,10 @@ static __attribute__((noinline))
 int put_any(struct pool *p, const struct hm_stream_key *key, void *ptr, size_t size,
 	    hetmem_stream stream)
 {
-	return free_any(p, key, ptr, &size, stream);
+	size_t asked = size;
+	int err = free_any(p, key, ptr, &asked, stream);
+
+	return err == -EINVAL ? hm_alias_free(&p->res, ptr, size, stream) : err;
 }
 
 int hm_pool_put(struct hetmem_resource *res, void *ptr, size_t size, hetmem_stream stream)

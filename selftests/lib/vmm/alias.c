@@ -319,6 +319,24 @@ static void threads(void)
 	is(hetmem_resource_destroy(res), 0, "destroyed");
 }
 
+/* While blocks are watched, or any thread is in a callback, hetmem_free() takes another way. */
+static void watched(void)
+{
+	struct hetmem_resource *res = make("pool(vmm)"), *managed = make("pool(managed)");
+	void *advised = get(managed, 4 * MIB, NULL), *p = get(res, MIB, NULL);
+	void *q = get_alias(res, p, MIB, 0);
+
+	need(!hetmem_advise(hm, advised, 4 * MIB, HETMEM_ADVISE_READ_MOSTLY, 0, NULL), "advise: %s",
+	     hetmem_last_error());
+	is(hetmem_free(res, q, 1, NULL), -EINVAL, "watched: its size: %s", hetmem_last_error());
+	is(hetmem_free(res, q, 0, NULL), 0, "watched: freed: %s", hetmem_last_error());
+	is(hetmem_free(res, q, 0, NULL), -EINVAL, "watched: once");
+	is(hetmem_free(managed, advised, 0, NULL), 0, "watched: the advised block");
+	is(hetmem_free(res, p, MIB, NULL), 0, "watched: the block");
+	is(hetmem_resource_destroy(res), 0, "destroyed");
+	is(hetmem_resource_destroy(managed), 0, "destroyed");
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_MEMORY", "256M", 1);
@@ -333,6 +351,7 @@ int main(void)
 	in_order();
 	read_only();
 	failing();
+	watched();
 	threads();
 	close_soft();
 	return tap_end();
