@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "core/nvtx.h"
+#include "pool/counters.h"
 #include "pool/graph.h"
 #include "pool/hash.h"
 #include "pool/show.h"

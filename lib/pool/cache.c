@@ -12,6 +12,8 @@
 
 #include "core/alias.h"
 #include "driver/check.h"
+#include "pool/cache.h"
+#include "pool/counters.h"
 #include "pool/graph.h"
 #include "pool/hash.h"
 #include "pool/set.h"
@@ -78,27 +80,56 @@ static bool may_exceed(const struct pool_stream *s, uint32_t more)
 		excess <= s->requested >> UNIT_SHIFT);
 }
 
-/* Takes the lock of the stream of @key if the calling thread may hit its cache. */
-static inline struct pool_stream *hit_begin(const struct hm_stream_key *key)
+/*
+ * Returns the stream of @handle, with its lock, if the calling thread may hit its cache, or
+ * NULL. *@id: its id if the driver was asked, else HM_STREAM_NO_ID. @asks: the driver is to
+ * be asked: streams end without hm_stream_retire().
+ *
+ * The driver may call back: after its call only the stream and the address of the entry are
+ * used. The slot of the stream stays, and nothing that concerned it happened since a thread
+ * stored that address in @hit.
+ */
+static inline __attribute__((always_inline))
+struct pool_stream *hit_begin(struct pool *p, bool asks, hetmem_stream handle,
+			      unsigned long long *id)
 {
-	struct pool_stream *s = (struct pool_stream *)key->stream;
+	const struct hm_stream_key *key = hm_stream_last(&p->order, handle);
+	struct pool_stream *s;
 
+	if (hm_unlikely(!key))
+		goto not_asked;
+	s = (struct pool_stream *)key->stream;
+	if (asks && hm_unlikely((*key->get_id)(handle, id)))
+		goto not_asked;
+	if (!asks)
+		*id = HM_STREAM_NO_ID;
 	if (hm_unlikely(!stream_trylock(s)))
 		return NULL;
-	if (hm_likely(s->hit == key))
+	if (hm_likely(s->hit == key) && (!asks || hm_likely(s->hit_id == *id)))
 		return s;
 	stream_unlock(s);
 	return NULL;
+not_asked:
+	*id = HM_STREAM_NO_ID;
+	return NULL;
+}
+
+/* After hit_begin(): the thread's entry for @handle if that confirmed it, or NULL. */
+static const struct hm_stream_key *confirmed(struct pool *p, hetmem_stream handle, uint64_t id)
+{
+	const struct hm_stream_key *key = hm_stream_last(&p->order, handle);
+
+	return key && (!key->get_id || key->id == id) ? key : NULL;
 }
 
 /* Keeps in memory what only a call that does not hit reads: saving a register costs more. */
 #define KEEP_IN_MEMORY(variable)	__asm__("" : "+m" (variable))
 
-/* Whether @b is live at @addr, on the stream @index, with nothing special about it. */
-static inline bool block_is_plain(const struct block *b, uint64_t addr, unsigned int index)
+/* Whether @b is live at @addr, on @s, with nothing special about it. */
+static inline bool block_is_plain(const struct pool_stream *s, const struct block *b,
+				  uint64_t addr)
 {
-	return block_is_at(b, addr) &&
-	       __atomic_load_n(&b->kind, __ATOMIC_ACQUIRE) == BLOCK_KIND(index, BLOCK_LIVE);
+	return block_is_at(b, addr) && __atomic_load_n(&b->kind, __ATOMIC_ACQUIRE) == s->plain;
 }
 
 /*
@@ -330,16 +361,13 @@ int alloc_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 static inline bool give(struct pool_stream *s, struct block *b, uint64_t bytes, size_t size,
 			void **ptr)
 {
-	const int32_t batch = s->batch - 1;
-
 	/* A walk reads these. */
 	__atomic_store_n(&b->slack, bytes - size, __ATOMIC_RELAXED);
 	__atomic_store_n(&b->pos, s->s.serial, __ATOMIC_RELAXED);
 	stream_add_requested(s, size);
-	__atomic_store_n(&s->batch, batch, __ATOMIC_RELAXED);
 	*ptr = (void *)(uintptr_t)b->addr;
 	block_set_state(b, BLOCK_LIVE);
-	return batch < 0;
+	return stream_count_alloc(s);
 }
 
 /* With the lock of @s, which it releases. */
@@ -351,14 +379,12 @@ static __attribute__((noinline)) int end_batch(struct pool *p, struct pool_strea
 	return 0;
 }
 
-/*
- * The path of a call that does not hit. @key: the entry of @stream, whose id the driver has
- * confirmed, or NULL.
- */
+/* The path of a call that does not hit. @id: that hit_begin() returned, or HM_STREAM_NO_ID. */
 static __attribute__((noinline))
-int alloc_any(struct pool *p, const struct hm_stream_key *key, size_t size, size_t align,
+int alloc_any(struct pool *p, uint64_t id, size_t size, size_t align,
 	      hetmem_stream stream, void **ptr)
 {
+	const struct hm_stream_key *key = confirmed(p, stream, id);
 	struct pool_stream *s = key ? (struct pool_stream *)key->stream : NULL;
 	uint64_t epoch = key ? key->epoch : pool_epoch(p);
 	uint32_t units;
@@ -379,8 +405,10 @@ int alloc_any(struct pool *p, const struct hm_stream_key *key, size_t size, size
 	if (hm_unlikely(__atomic_load_n(&s->owner, __ATOMIC_RELAXED) != &hm_stream_front))
 		__atomic_store_n(&s->owner, &hm_stream_front, __ATOMIC_RELAXED);
 	stream_lock(s);
-	if (key && s->cache && epoch == pool_epoch(p))
+	if (key && s->cache && epoch == pool_epoch(p)) {
 		s->hit = key;
+		s->hit_id = key->id;
+	}
 	b = hm_unlikely(epoch != pool_epoch(p)) ? NULL : cache_pop(p, s, units);
 	/* A pool that sleeps gives out nothing that was cached. */
 	if (hm_unlikely(!b) && cache_max(p) && epoch == pool_epoch(p)) {
@@ -397,44 +425,57 @@ int alloc_any(struct pool *p, const struct hm_stream_key *key, size_t size, size
 	return 0;
 }
 
-int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
-		  hetmem_stream stream, void **ptr)
+static inline __attribute__((always_inline))
+int alloc_hit(struct pool *p, bool asks, size_t size, size_t align, hetmem_stream stream,
+	      void **ptr)
 {
-	const struct hm_stream_key *key;
+	struct pool *pool = p;
 	hetmem_stream kept = stream;
-	struct pool *p = to_pool(res);
+	unsigned long long id;
 	struct pool_stream *s;
 	struct block *b;
 	uint64_t bytes;
 	uint32_t *list;
 
 	if (hm_unlikely(size > SMALL_MAX) || hm_unlikely(align > UNIT))
-		return alloc_any(p, NULL, size, align, stream, ptr);
+		return alloc_any(p, HM_STREAM_NO_ID, size, align, stream, ptr);
+	KEEP_IN_MEMORY(pool);
 	KEEP_IN_MEMORY(kept);
 	KEEP_IN_MEMORY(ptr);
-	key = hm_stream_quick(&p->order, stream);
-	s = hm_likely(key) ? hit_begin(key) : NULL;
+	s = hit_begin(p, asks, stream, &id);
 	if (hm_unlikely(!s))
-		return alloc_any(p, key, size, UNIT, kept, ptr);
+		return alloc_any(pool, id, size, UNIT, kept, ptr);
 	list = &s->cache[units_of(size)];
 	if (hm_unlikely(!*list)) {
 		stream_unlock(s);
-		return alloc_any(p, key, size, UNIT, kept, ptr);
+		return alloc_any(pool, id, size, UNIT, kept, ptr);
 	}
 	bytes = units_of(size) << UNIT_SHIFT;
-	b = block_at(p, *list);
+	b = s->blocks + *list;
 	*list = b->right;
 	stream_set_cached(s, s->cached - bytes);
 	if (hm_unlikely(give(s, b, bytes, size, ptr)))
-		return end_batch(p, s);
+		return end_batch(pool, s);
 	stream_unlock(s);
 	return 0;
+}
+
+int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align,
+		  hetmem_stream stream, void **ptr)
+{
+	return alloc_hit(to_pool(res), true, size, align, stream, ptr);
+}
+
+int hm_pool_alloc_retired(struct hetmem_resource *res, size_t size, size_t align,
+			  hetmem_stream stream, void **ptr)
+{
+	return alloc_hit(to_pool(res), false, size, align, stream, ptr);
 }
 
 int hm_pool_alloc_told(struct hetmem_resource *res, size_t size, size_t align,
 		       hetmem_stream stream, void **ptr)
 {
-	int err = hm_pool_alloc(res, size, align, stream, ptr);
+	int err = alloc_any(to_pool(res), HM_STREAM_NO_ID, size, align, stream, ptr);
 
 	if (!err)
 		hm_pool_tell_alloc(to_pool(res), *ptr, size, stream);
@@ -588,6 +629,8 @@ static bool cache_make(struct pool *p, struct pool_stream *s)
 		cache = aligned_alloc(64, CACHE_BYTES);
 		if (cache)
 			memset(cache, 0, CACHE_BYTES);
+		s->blocks = p->blocks.base;
+		s->plain = BLOCK_KIND(s->s.index, BLOCK_LIVE);
 		stream_lock(s);
 		__atomic_store_n(&s->cache, cache, __ATOMIC_RELEASE);
 		stream_unlock(s);
@@ -617,11 +660,12 @@ int free_slow(struct pool *p, struct pool_stream *s, uint64_t epoch,
 	return 0;
 }
 
-/* The path of a call that does not hit. @key is as in alloc_any(). */
+/* The path of a call that does not hit. @id is as in alloc_any(). */
 static __attribute__((noinline))
-int free_any(struct pool *p, const struct hm_stream_key *key, void *ptr, size_t *size,
+int free_any(struct pool *p, uint64_t id, void *ptr, size_t *size,
 	     hetmem_stream stream)
 {
+	const struct hm_stream_key *key = confirmed(p, stream, id);
 	struct pool_stream *s = key ? (struct pool_stream *)key->stream : NULL;
 	uint64_t epoch = key ? key->epoch : pool_epoch(p);
 	struct block *b;
@@ -667,42 +711,43 @@ int free_any(struct pool *p, const struct hm_stream_key *key, void *ptr, size_t 
 
 int hm_pool_free_any(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream)
 {
-	return free_any(to_pool(res), NULL, ptr, size, stream);
+	return free_any(to_pool(res), HM_STREAM_NO_ID, ptr, size, stream);
 }
 
 /*
  * False: nothing was done. *@size: the bytes that were requested, or 0; *@asked: these bytes.
- * *@key: for free_any(). The lock tells apart two threads that free one block.
+ * *@id: for free_any(). The lock tells apart two threads that free one block.
  */
 static inline __attribute__((always_inline))
-bool free_hit(struct pool *p, void *ptr, const size_t *size, hetmem_stream stream,
-	      const struct hm_stream_key **key, size_t *asked)
+bool free_hit(struct pool *p, bool asks, void *ptr, const size_t *size, hetmem_stream stream,
+	      unsigned long long *id, size_t *asked)
 {
 	uint64_t cached, units;
-	uint32_t id;
 	struct pool_stream *s;
 	struct block *b;
+	uint32_t name;
 
-	*key = NULL;
 	/* The driver is not asked for the stream of a private pool's or a tagged block. */
-	if (hm_unlikely(__atomic_load_n(&p->asks_owner, __ATOMIC_RELAXED)))
+	if (hm_unlikely(__atomic_load_n(&p->asks_owner, __ATOMIC_RELAXED))) {
+		*id = HM_STREAM_NO_ID;
 		return false;
-	*key = hm_stream_quick(&p->order, stream);
-	s = hm_likely(*key) ? hit_begin(*key) : NULL;
+	}
+	s = hit_begin(p, asks, stream, id);
 	if (hm_unlikely(!s))
 		return false;
-	id = hm_hash_name(p, (uintptr_t)ptr);
-	b = block_at(p, id);
+	name = hm_hash_name(p, (uintptr_t)ptr);
+	b = s->blocks + name;
 	units = b->units;
-	if (hm_unlikely(!block_is_plain(b, (uintptr_t)ptr, s->s.index)) ||
-	    hm_unlikely(units >= NR_BINS) || hm_unlikely(b->slack >= UNIT))
+	/* A block without flags is of the first zone: SMALL_MAX at most, except for its slack. */
+	if (hm_unlikely(!block_is_plain(s, b, (uintptr_t)ptr)) || hm_unlikely(b->slack >= UNIT))
 		goto not;
 	*asked = (units << UNIT_SHIFT) - b->slack;
 	cached = s->cached + (units << UNIT_SHIFT);
-	if (hm_unlikely(cached > cache_max(p)) ||
-	    (hm_unlikely(*size != *asked) && hm_unlikely(*size)))
+	if (hm_unlikely(cached > cache_max(p)))
 		goto not;
-	cache_put(s, b, id, units, hm_stream_step(&s->s), cached, *asked);
+	if (hm_unlikely(*size != *asked) && hm_likely(*size))
+		goto not;
+	cache_put(s, b, name, units, hm_stream_step(&s->s), cached, *asked);
 	stream_unlock(s);
 	return true;
 not:
@@ -711,37 +756,60 @@ not:
 }
 
 static __attribute__((noinline))
-int put_any(struct pool *p, const struct hm_stream_key *key, void *ptr, size_t size,
-	    hetmem_stream stream)
+int put_any(struct pool *p, uint64_t id, void *ptr, size_t size, hetmem_stream stream)
 {
 	size_t asked = size;
-	int err = free_any(p, key, ptr, &asked, stream);
+	int err = free_any(p, id, ptr, &asked, stream);
 
 	return err == -EINVAL ? hm_alias_free(&p->res, ptr, size, stream) : err;
 }
 
-int hm_pool_put(struct hetmem_resource *res, void *ptr, size_t size, hetmem_stream stream)
+static inline __attribute__((always_inline))
+int put_hit(struct pool *p, bool asks, void *ptr, size_t size, hetmem_stream stream)
 {
-	const struct hm_stream_key *key;
 	hetmem_stream kept = stream;
+	unsigned long long id;
 	size_t asked;
 
 	KEEP_IN_MEMORY(kept);
 	KEEP_IN_MEMORY(size);
-	if (hm_likely(free_hit(to_pool(res), ptr, &size, stream, &key, &asked)))
+	if (hm_likely(free_hit(p, asks, ptr, &size, stream, &id, &asked)))
 		return 0;
-	return put_any(to_pool(res), key, ptr, size, kept);
+	return put_any(p, id, ptr, size, kept);
+}
+
+int hm_pool_put(struct hetmem_resource *res, void *ptr, size_t size, hetmem_stream stream)
+{
+	return put_hit(to_pool(res), true, ptr, size, stream);
+}
+
+int hm_pool_put_retired(struct hetmem_resource *res, void *ptr, size_t size,
+			hetmem_stream stream)
+{
+	return put_hit(to_pool(res), false, ptr, size, stream);
+}
+
+static inline __attribute__((always_inline))
+int sized_hit(struct pool *p, bool asks, void *ptr, size_t *size, hetmem_stream stream)
+{
+	unsigned long long id;
+	size_t asked;
+
+	if (hm_unlikely(!free_hit(p, asks, ptr, size, stream, &id, &asked)))
+		return free_any(p, id, ptr, size, stream);
+	*size = asked;
+	return 0;
 }
 
 int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream)
 {
-	const struct hm_stream_key *key;
-	size_t asked;
+	return sized_hit(to_pool(res), true, ptr, size, stream);
+}
 
-	if (hm_unlikely(!free_hit(to_pool(res), ptr, size, stream, &key, &asked)))
-		return free_any(to_pool(res), key, ptr, size, stream);
-	*size = asked;
-	return 0;
+int hm_pool_free_retired(struct hetmem_resource *res, void *ptr, size_t *size,
+			 hetmem_stream stream)
+{
+	return sized_hit(to_pool(res), false, ptr, size, stream);
 }
 
 /*

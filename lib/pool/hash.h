@@ -51,7 +51,7 @@ static inline uint32_t hash_bucket(const struct hash *h, uint64_t hash)
 /* Other bits than those that tell the bucket. */
 static inline uint32_t hash_mark(uint64_t hash)
 {
-	return hash >> 8 & ~NAME_MASK;
+	return hash & ~NAME_MASK;
 }
 
 static inline bool block_is_at(const struct block *b, uint64_t addr)

@@ -57,12 +57,14 @@
 #include "core/shrink.h"
 #include "core/snapshot.h"
 #include "driver/check.h"
+#include "pool/cache.h"
+#include "pool/counters.h"
 #include "pool/graph.h"
 #include "pool/hash.h"
 #include "pool/set.h"
 #include "pool/show.h"
-#include "pool/sparse.h"
 #include "pool/source.h"
+#include "pool/sparse.h"
 #include "pool/uses.h"
 #include "provider/gate.h"
 #include "stream/uses.h"
@@ -1312,6 +1314,12 @@ static const struct hm_resource_ops pool_ops = {
 	.ctl = pool_ctl, .destroy = pool_destroy,
 };
 
+/* Streams are retired: no call of the driver confirms them. */
+static const struct hm_resource_ops retired_ops = {
+	.name = "pool", .alloc = hm_pool_alloc_retired, .free = hm_pool_free_retired,
+	.put = hm_pool_put_retired, .ctl = pool_ctl, .destroy = pool_destroy,
+};
+
 /* In check mode. */
 static const struct hm_resource_ops told_ops = {
 	.name = "pool", .alloc = hm_pool_alloc_told, .free = hm_pool_free_any,
@@ -1411,7 +1419,8 @@ int hm_pool_create_over(struct hm_provider *provider,
 	if (!p)
 		return hm_error(-ENOMEM, "pool: no host memory");
 	memset(p, 0, sizeof(*p));
-	p->res.ops = options->check || provider->hm->check ? &told_ops : &pool_ops;
+	p->res.ops = options->check || provider->hm->check ? &told_ops :
+		options->retired ? &retired_ops : &pool_ops;
 	p->res.hm = provider->hm;
 	p->res.device = provider->device;
 	p->provider = provider;

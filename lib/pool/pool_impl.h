@@ -128,16 +128,8 @@ static inline uint64_t pool_epoch(const struct pool *p)
 	return __atomic_load_n(&p->order.epoch, __ATOMIC_ACQUIRE);
 }
 
-/* cache.c: the cached path. */
+/* cache.c; cache.h has the cached path. */
 
-/* These are called without a lock; the two last in check mode, which they notify. */
-int hm_pool_alloc(struct hetmem_resource *res, size_t size, size_t align, hetmem_stream stream,
-		  void **ptr);
-int hm_pool_free(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream);
-int hm_pool_put(struct hetmem_resource *res, void *ptr, size_t size, hetmem_stream stream);
-int hm_pool_alloc_told(struct hetmem_resource *res, size_t size, size_t align,
-		       hetmem_stream stream, void **ptr);
-int hm_pool_free_any(struct hetmem_resource *res, void *ptr, size_t *size, hetmem_stream stream);
 /* Moves remote frees to the cache. Under @s's lock. */
 void hm_stream_collect(struct pool *p, struct pool_stream *s);
 /* For all streams, before one is asked whether it is complete; in pieces. */

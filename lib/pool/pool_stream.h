@@ -20,9 +20,11 @@
  * struct pool_stream - what the pool keeps of a stream
  * @owner: the thread that allocated on it last, as the address of its hm_stream_front
  * @hit: under the lock: the entry of a thread's lookup cache with which that thread may hit the
- *	cache, or NULL. It is cleared after each change of the epoch that concerns the stream
+ *	cache, or NULL. It is cleared after each change of the epoch that concerns the stream.
+ *	@hit_id: the id in it
  * @graph: the capture under way on it: its memory comes from there
- * @cache: by units: list of cached blocks; NULL until the first free
+ * @cache: by units: list of cached blocks; NULL until the first free. @blocks: all descriptors;
+ *	@plain: kind of a live block of it that has no flags. They come with @cache
  * @remote: list of BUSY blocks that other threads freed, below the serial of
  *	the stream, or REMOTE_CLOSED
  * @remote_sum: of them, and of those about to be added, see REMOTE_ONE
@@ -54,6 +56,8 @@ struct pool_stream {
 	const void *owner __attribute__((aligned(64)));
 	struct graph *graph;
 	uint32_t *cache;
+	struct block *blocks;
+	uint32_t plain;
 	/* Written by threads that do not own it. */
 	uint64_t remote __attribute__((aligned(64)));
 	uint64_t remote_sum;
@@ -64,6 +68,7 @@ struct pool_stream {
 	uint32_t overflows;
 	int32_t batch;
 	const struct hm_stream_key *hit;
+	uint64_t hit_id;
 	uint64_t cached;
 	int64_t excess;
 	int64_t requested;
@@ -199,52 +204,6 @@ static inline uint64_t stream_point(struct pool_stream *s)
 	pos = hm_stream_step(&s->s);
 	stream_unlock(s);
 	return pos;
-}
-
-/* These under the lock of @s; others read the counters without it. */
-
-static inline void stream_set_counter(int64_t *counter, int64_t value)
-{
-	__atomic_store_n(counter, value, __ATOMIC_RELAXED);
-}
-
-static inline void stream_add_requested(struct pool_stream *s, uint64_t bytes)
-{
-	const int64_t sum = s->requested + bytes;
-
-	stream_set_counter(&s->requested, sum);
-	if (hm_unlikely(sum > s->high))
-		stream_set_counter(&s->high, sum);
-}
-
-static inline void stream_sub_requested(struct pool_stream *s, uint64_t bytes)
-{
-	const int64_t sum = s->requested - bytes;
-
-	stream_set_counter(&s->requested, sum);
-	if (hm_unlikely(sum < s->low))
-		stream_set_counter(&s->low, sum);
-}
-
-static inline uint64_t stream_allocs(const struct pool_stream *s)
-{
-	return __atomic_load_n(&s->batches, __ATOMIC_RELAXED) -
-		__atomic_load_n(&s->batch, __ATOMIC_RELAXED);
-}
-
-static inline void stream_set_cached(struct pool_stream *s, uint64_t bytes)
-{
-	__atomic_store_n(&s->cached, bytes, __ATOMIC_RELAXED);
-}
-
-static inline void stream_set_overflows(struct pool_stream *s, uint32_t nr)
-{
-	__atomic_store_n(&s->overflows, nr, __ATOMIC_RELAXED);
-}
-
-static inline void stream_count_free(struct pool_stream *s)
-{
-	__atomic_store_n(&s->frees, s->frees + 1, __ATOMIC_RELAXED);
 }
 
 #endif /* HETMEM_POOL_POOL_STREAM_H */

@@ -3,6 +3,7 @@
 #ifndef HETMEM_POOL_SHOW_H
 #define HETMEM_POOL_SHOW_H
 
+#include "pool/counters.h"
 #include "pool/pool_impl.h"
 
 /*

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "driver/check.h"
+#include "pool/counters.h"
 #include "pool/graph.h"
 #include "pool/hash.h"
 #include "pool/show.h"

@@ -10,10 +10,13 @@
 
 /* The driver table's entry for cuStreamGetId(): tools and tests replace what it has. */
 typedef CUresult (*const hm_get_id)(CUstream stream, unsigned long long *id);
+/* No stream's id. */
+#define HM_STREAM_NO_ID		0
 
 /*
  * An entry of a thread's lookup cache: the stream that @handle was when it was last used.
- * While @get_id returns @id, it is the same stream. Without @get_id it always is.
+ * While @get_id returns @id, it is the same stream. Without @get_id, in an order whose streams
+ * are @retired, it always is.
  */
 struct hm_stream_key {
 	uint64_t order;
@@ -104,7 +107,12 @@ static inline int hm_stream_get(struct hm_order *o, hetmem_stream handle,
 	return 0;
 }
 
-/* The thread's entry for @handle, which becomes its last, or NULL. */
+/*
+ * Returns the thread's entry for @handle, which becomes its last, or NULL. With it the library
+ * is no parent process's, and at the entry's epoch, which is the order's, @handle was not
+ * captured and the stream not retired: ask @get_id, if there is one, whether it still is @id.
+ * The driver may call back, and that call move or free the entries.
+ */
 static inline const struct hm_stream_key *hm_stream_last(const struct hm_order *o,
 							 hetmem_stream handle)
 {
@@ -122,31 +130,6 @@ static inline const struct hm_stream_key *hm_stream_last(const struct hm_order *
 		}
 	}
 	return NULL;
-}
-
-/*
- * Returns the thread's entry for @handle if the driver confirms it, or NULL: call
- * hm_stream_get(). Then the library is no parent process's, and at the entry's epoch @handle
- * was not captured and the stream not retired. The entry stays until the thread's next lookup.
- *
- * The driver may call back, and that call change the entries. So the last entry and its epoch
- * are read again: no other order ever had this epoch.
- */
-static inline __attribute__((always_inline))
-const struct hm_stream_key *hm_stream_quick(const struct hm_order *o, hetmem_stream handle)
-{
-	const struct hm_stream_key *key = hm_stream_last(o, handle);
-	unsigned long long id;
-
-	if (hm_likely(key) && hm_likely(key->get_id)) {
-		if (hm_unlikely((*key->get_id)(handle, &id)))
-			return NULL;
-		key = hm_stream_front.last;
-		if (hm_unlikely(key->id != id) ||
-		    hm_unlikely(__atomic_load_n(&o->epoch, __ATOMIC_ACQUIRE) != key->epoch))
-			return NULL;
-	}
-	return key;
 }
 
 /*

@@ -1025,6 +1025,16 @@ static void remember(const struct hm_stream_key *key)
 		keep_key(hm_stream_front.keys, key);
 }
 
+/* The host's stream is always the same. */
+static CUresult get_host_id(CUstream stream, unsigned long long *id)
+{
+	(void)stream;
+	*id = UINT64_MAX;
+	return CUDA_SUCCESS;
+}
+
+static hm_get_id host_id = get_host_id;
+
 int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 		     struct hm_stream **stream)
 {
@@ -1039,7 +1049,9 @@ int hm_stream_lookup(struct hm_order *o, hetmem_stream handle,
 	    (!o->hm->nr_devices && hm_stream_special(handle))) {
 		*stream = o->streams[0];
 		remember(&(struct hm_stream_key){
-			.order = o->serial, .handle = handle, .epoch = epoch, .stream = *stream,
+			.order = o->serial, .handle = handle, .id = UINT64_MAX,
+			.get_id = o->retired ? NULL : &host_id,
+			.epoch = epoch, .stream = *stream,
 		});
 		return 0;
 	}

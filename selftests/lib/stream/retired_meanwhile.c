@@ -18,9 +18,12 @@ static CUstream retired, next;
 static void (*meanwhile)(void);
 static unsigned int asked;
 
+/* The stream that has the handle of @retired now, or NULL: that itself. */
+static CUstream reused;
+
 static CUresult get_id(CUstream s, unsigned long long *id)
 {
-	CUresult res = real.cuStreamGetId(s, id);
+	CUresult res = real.cuStreamGetId(reused && s == retired ? reused : s, id);
 	void (*act)(void) = meanwhile;
 
 	meanwhile = NULL;
@@ -268,6 +271,28 @@ static void other_pool_meanwhile(const char *provider)
 	end(provider);
 }
 
+/* A thread hits the cache of a stream; then its handle is another stream's, without retire. */
+static void hit_by_another(const char *provider)
+{
+	void *p, *q;
+	int i;
+
+	begin(provider);
+	for (i = 0; i < 3; i++) {
+		p = get(SMALL, retired);
+		put(p, SMALL, retired);
+	}
+	close_gate(retired);
+	p = get(SMALL, retired);
+	put(p, SMALL, retired);
+	reused = next;
+	q = get(SMALL, retired);
+	ok(p != q, "%s: the cache of a stream does not serve the one that got its handle", provider);
+	put(q, SMALL, retired);
+	reused = NULL;
+	end(provider);
+}
+
 int main(void)
 {
 	static const char *const providers[] = { "device", "vmm" };
@@ -290,6 +315,7 @@ int main(void)
 		free_beside(providers[i], SMALL, true);
 		ask_once(providers[i]);
 		other_pool_meanwhile(providers[i]);
+		hit_by_another(providers[i]);
 	}
 	retire_while_waiting();
 	close_soft();
