@@ -29,6 +29,11 @@
 #define MAX_CHURN	16
 /* Frees that find the cache full before half of it goes. */
 #define OVERFLOWS	32
+/*
+ * Ends a list of cached blocks whose bit in the map is set. A hit that takes the last block
+ * leaves it as the head, and the next free finds the bit set: see is_name().
+ */
+#define LIST_END	(1U << 31)
 #define CACHE_BYTES	((NR_BINS * sizeof(uint32_t) + 63) & ~(size_t)63)
 /* Remote frees wait up to this part of a full cache; more take the lock. */
 #define REMOTE_SHARE	2
@@ -52,6 +57,12 @@ void hm_stream_spin(struct pool_stream *s)
 		if (i == 100)
 			sched_yield();
 	} while (__atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQUIRE));
+}
+
+/* Whether @head, or a link, of a list of cached blocks is a block's name. */
+static inline bool is_name(uint32_t head)
+{
+	return (int32_t)head > 0;
 }
 
 static uint64_t cache_max(const struct pool *p)
@@ -132,6 +143,13 @@ static inline bool block_is_plain(const struct pool_stream *s, const struct bloc
 	return block_is_at(b, addr) && __atomic_load_n(&b->kind, __ATOMIC_ACQUIRE) == s->plain;
 }
 
+/* The list @bin has no blocks. */
+static void cache_clear(struct pool_stream *s, uint32_t bin)
+{
+	s->cache[bin] = 0;
+	s->cache_map[bin / 64] &= ~(1ULL << bin % 64);
+}
+
 /*
  * The first list from @from to @last that has blocks, or 0. A hit leaves the bit of a list
  * that has no more: this clears it.
@@ -149,9 +167,9 @@ static uint32_t cache_next(struct pool_stream *s, uint32_t from, uint32_t last)
 			bin = word * 64 + __builtin_ctzll(bits);
 			if (bin > last)
 				return 0;
-			if (s->cache[bin])
+			if (is_name(s->cache[bin]))
 				return bin;
-			s->cache_map[word] &= ~(1ULL << bin % 64);
+			cache_clear(s, bin);
 		}
 	}
 	return 0;
@@ -167,7 +185,7 @@ static uint32_t cache_fit(struct pool_stream *s, uint32_t units)
 
 	if (!s->cache)
 		return 0;
-	if (s->cache[units])
+	if (is_name(s->cache[units]))
 		return units;
 	bin = cache_next(s, units, last < NR_BINS ? last : NR_BINS - 1);
 	return bin && may_exceed(s, bin - units) ? bin : 0;
@@ -180,8 +198,8 @@ static inline struct block *cache_take(struct pool *p, struct pool_stream *s,
 	struct block *b = block_at(p, s->cache[bin]);
 
 	s->cache[bin] = b->right;
-	if (!b->right)
-		s->cache_map[bin / 64] &= ~(1ULL << bin % 64);
+	if (!is_name(b->right))
+		cache_clear(s, bin);
 	stream_set_cached(s, s->cached - ((uint64_t)bin << UNIT_SHIFT));
 	return b;
 }
@@ -220,13 +238,15 @@ static inline void cache_put(struct pool_stream *s, struct block *b, uint32_t id
 			     uint64_t pos, uint64_t cached, uint64_t asked)
 {
 	uint32_t *list = &s->cache[units];
-	const uint32_t next = *list;
+	uint32_t next = *list;
 
+	if (hm_unlikely(!next)) {
+		s->cache_map[units / 64] |= 1ULL << units % 64;
+		next = LIST_END;
+	}
 	__atomic_store_n(&b->pos, pos, __ATOMIC_RELAXED);
 	b->right = next;
 	*list = id;
-	if (!next)
-		s->cache_map[units / 64] |= 1ULL << units % 64;
 	stream_set_cached(s, cached);
 	stream_sub_requested(s, asked);
 	stream_count_free(s);
@@ -446,7 +466,7 @@ int alloc_hit(struct pool *p, bool asks, size_t size, size_t align, hetmem_strea
 	if (hm_unlikely(!s))
 		return alloc_any(pool, id, size, UNIT, kept, ptr);
 	list = &s->cache[units_of(size)];
-	if (hm_unlikely(!*list)) {
+	if (hm_unlikely(!is_name(*list))) {
 		stream_unlock(s);
 		return alloc_any(pool, id, size, UNIT, kept, ptr);
 	}
@@ -829,8 +849,8 @@ static uint32_t cache_detach(struct pool *p, struct pool_stream *s,
 			struct block *b;
 
 			bin = i * 64 + 63 - __builtin_clzll(s->cache_map[i]);
-			if (!s->cache[bin]) {
-				s->cache_map[i] &= ~(1ULL << bin % 64);
+			if (!is_name(s->cache[bin])) {
+				cache_clear(s, bin);
 				continue;
 			}
 			b = cache_take(p, s, bin);
