@@ -473,7 +473,7 @@ int alloc_hit(struct pool *p, bool asks, size_t size, size_t align, hetmem_strea
 	bytes = units_of(size) << UNIT_SHIFT;
 	b = s->blocks + *list;
 	*list = b->right;
-	stream_set_cached(s, s->cached - bytes);
+	stream_count(&s->cached, -bytes);
 	if (hm_unlikely(give(s, b, bytes, size, ptr)))
 		return end_batch(pool, s);
 	stream_unlock(s);
