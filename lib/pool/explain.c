@@ -11,7 +11,7 @@
 /* Descriptors that one error looks at: it stays cheap where errors are usual. */
 #define MOST_LOOKS	(1U << 16)
 /* Instructions of a look, about. */
-#define LOOK_WORK	16
+#define LOOK_WORK	40
 
 /**
  * struct free_bytes - by what keeps them from others

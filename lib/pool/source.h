@@ -25,8 +25,8 @@
  * @place: returns the address in the free block @b where @units fit best, at
  *	its beginning or its end, or, of a @movable block, in between. May be NULL.
  * @fit: may remake BUSY @b's memory before @units at @addr are cut. false: it lost @b. May be NULL.
- * @prepare: before @grow: merges free memory that @s may have, @order likewise. The
- *	lock is released after it. May be NULL.
+ * @prepare: before @grow: merges free memory that @s may have, @order likewise, in pieces
+ *	between which the lock is released. May be NULL.
  * @grow: puts into @b a BUSY block of at least @units that @s may use, in
  *	@zone. @order: also of memory that @s has to be ordered behind, and by
  *	calls of the driver that wait. -ENOMEM.

@@ -258,16 +258,16 @@ static struct block *front_of(const struct pool *p, uint32_t handle,
 		return NULL;
 	page = mapping_at(v, h->mapping)->page + h->pages - 1;
 	b = block_at(p, v->tail[page]);
-	return v->tail[page] && block_state(b) != BLOCK_NONE && !b->next &&
-	       block_zone(b) == zone && block_end(b) == page_addr(v, page + 1) ?
-		b : NULL;
+	return (v->tail[page] != 0) & (block_state(b) != BLOCK_NONE) & !b->next &
+	       (block_zone(b) == zone) &
+	       (block_end(b) == v->base + ((uint64_t)(page + 1) << v->shift)) ? b : NULL;
 }
 
 /* Whether a plan may begin with the block that ends a run. */
 static bool may_begin(const struct pool *p, const struct vmm_plan *plan,
 		      const struct block *b)
 {
-	return block_state(b) == BLOCK_FREE && !(b->flags & (BLOCK_WHOLE | BLOCK_GRAPH)) &&
+	return ((block_state(b) == BLOCK_FREE) & !(b->flags & (BLOCK_WHOLE | BLOCK_GRAPH))) &&
 	       b->units < plan->want && source_may_have(p, plan->s, b) &&
 	       may_share(p, plan, b);
 }
@@ -299,8 +299,9 @@ static void plan_alias(struct pool *p, struct vmm_plan *plan, struct vmm_plan *b
 	const struct vmm *v = vmm_of(p);
 	const uint32_t page = mapping_at(v, m)->page;
 
+	/* A hole has mapping and handle 0, which are nobody's. */
 	if (handle_at(v, mapping_at(v, m)->handle)->candidate &&
-	    !(page && v->map[page - 1] && handle_of_page(v, page - 1)->candidate))
+	    !(page && handle_of_page(v, page - 1)->candidate))
 		plan_consider(p, plan, best, NULL, page);
 }
 
@@ -643,8 +644,7 @@ static void choose_fresh(struct pool *p, struct vmm_plan *plan, size_t from,
 	for (i = from; i < plan->nr && hole->pages; i++) {
 		struct vmm_free *f = &plan->list[i];
 
-		if (f->chosen || block_state(block_at(p,
-						      f->block)) == BLOCK_BUSY)
+		if (f->chosen | (block_state(block_at(p, f->block)) == BLOCK_BUSY))
 			continue;
 		if (f->pages <= hole->pages)
 			choose_one(f, hole);
@@ -1269,7 +1269,7 @@ int hm_vmm_reserve(struct pool *p, struct pool_stream *s, const struct hm_ctl_al
 	err = ring ? hm_ring_check(p, arg) : 0;
 	if (err)
 		return err;
-	hm_vmm_prepare(p, s, order);
+	hm_vmm_prepare_at_once(p, s, order);
 	err = plan_addresses(p, VMM_ROOM, all, &page);
 	if (err)
 		return err;
@@ -1411,7 +1411,7 @@ int hm_vmm_enlarge(struct pool *p, struct pool_stream *s, struct block *b,
 		return hm_error(-EOPNOTSUPP, "grow: a sparse block has the addresses that it was allocated with");
 	if (hm_is_ring(vmm_of(p), b))
 		return hm_error(-EOPNOTSUPP, "grow: a ring keeps its size");
-	hm_vmm_prepare(p, s, order);
+	hm_vmm_prepare_at_once(p, s, order);
 	err = enlarge_by_plan(p, s, b, units, order);
 	return err == -EAGAIN && order ?
 		enlarge_by_plan(p, s, b, units, false) : err;

@@ -244,11 +244,6 @@ void hm_holes_free(struct vmm *v)
 	v->apart = NULL;
 }
 
-bool hm_vmm_is_apart(const struct vmm *v, uint32_t page)
-{
-	return v->apart[page / 64] >> page % 64 & 1;
-}
-
 /* The first page from @page on, up to @end, that is not set aside, or not not, as @page is. */
 static uint32_t end_of_same(const struct vmm *v, uint32_t page, uint32_t end)
 {

@@ -46,7 +46,6 @@ uint32_t hm_vmm_holes(const struct vmm *v, uint32_t page, uint32_t want);
  * belong to the block with room before them, or to the live block that they are in.
  */
 void hm_vmm_set_apart(struct vmm *v, uint32_t page, uint32_t pages, bool apart);
-bool hm_vmm_is_apart(const struct vmm *v, uint32_t page);
 /* The first page from @page on, up to @end, that is @apart, or that is not. */
 uint32_t hm_vmm_find_apart(const struct vmm *v, uint32_t page, uint32_t end, bool apart);
 /* The first of the pages from @first to @page that are all set aside, or all not, as @page is. */

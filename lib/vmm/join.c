@@ -136,16 +136,26 @@ static void join_handle(struct pool *p, struct pool_stream *s,
 	}
 }
 
-/* At one block after the other of @a; false: @steps did not suffice. */
+/*
+ * At one block after the other of @a; false: @steps did not suffice. @pauses: releases the
+ * lock between pieces.
+ */
 static bool join_arena(struct pool *p, struct pool_stream *s, struct arena *a,
-		       bool order, int *steps)
+		       bool order, bool pauses, int *steps)
 {
 	struct vmm *v = vmm_of(p);
 	struct block *b, *first, *last;
 	struct mapping *m;
 	unsigned int parts;
+	int before = *steps;
 
 	while (*steps > 0) {
+		p->work += (before - *steps) * JOIN_WORK;
+		before = *steps;
+		if (pauses)
+			hm_pool_step(p, 0);
+		if (p->asleep)
+			return true;
 		b = a->units ? hm_arena_walk(p, a, WALK_JOIN) : NULL;
 		if (!b)
 			return true;
@@ -161,7 +171,7 @@ static bool join_arena(struct pool *p, struct pool_stream *s, struct arena *a,
 	return false;
 }
 
-static void join_handles(struct pool *p, struct pool_stream *s, bool order)
+static void join_handles(struct pool *p, struct pool_stream *s, bool order, bool pauses)
 {
 	const unsigned int nr = p->order.nr * NR_ZONES;
 	struct vmm *v = vmm_of(p);
@@ -175,19 +185,30 @@ static void join_handles(struct pool *p, struct pool_stream *s, bool order)
 			v->join_next = 0;
 		a = &stream_at(p, v->join_next / NR_ZONES)->
 			arenas[v->join_next % NR_ZONES];
-		if (a->units && !join_arena(p, s, a, order, &steps)) {
+		if (a->units && !join_arena(p, s, a, order, pauses, &steps)) {
 			v->more = true;
 			break;
 		}
 	}
-	p->work += (JOIN_STEPS - steps) * JOIN_WORK + i * ARENA_WORK;
+	p->work += i * ARENA_WORK;
 }
 
-void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order)
+/* At once, or @pauses between pieces. */
+static void prepare(struct pool *p, struct pool_stream *s, bool order, bool pauses)
 {
 	hm_vmm_reap_others(p);
 	if (vmm_of(p)->nr_aliases > VMM_ALIASES)
 		hm_vmm_unalias(p, VMM_ALIASES * 3 / 4);
 	if (p->order.seen > 1 && !p->opt.comm && !p->whole)
-		join_handles(p, s, order);
+		join_handles(p, s, order, pauses);
+}
+
+void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order)
+{
+	prepare(p, s, order, true);
+}
+
+void hm_vmm_prepare_at_once(struct pool *p, struct pool_stream *s, bool order)
+{
+	prepare(p, s, order, false);
 }

@@ -599,7 +599,7 @@ bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left)
 /* and handles that are found in them; more, if that is not enough. */
 #define COLLECT_MOST	256
 /* Arenas that are looked at, and of these such with enough memory. */
-#define COLLECT_ARENAS	1024
+#define COLLECT_ARENAS	256
 #define COLLECT_FULL	96
 
 /*
@@ -640,11 +640,11 @@ static bool has_enough(const struct collection *c)
 /* Whether a handle may be wholly in @b: most small blocks are parts of one. */
 static bool has_boundary(const struct vmm *v, const struct block *b)
 {
-	const uint32_t page = first_page(v, b);
+	const uint32_t page = (b->addr - v->base) >> v->shift;
 	const struct mapping *m = mapping_at(v, v->map[page]);
 	const uint32_t next = m->page + handle_at(v, m->handle)->pages;
 
-	return page_addr(v, next) < block_end(b) || m->page == page;
+	return (v->base + page_bytes(v, next) < block_end(b)) | (m->page == page);
 }
 
 static int collect_block(const struct pool *p, const struct block *b,
@@ -680,9 +680,13 @@ static bool collect_look(const struct pool *p, struct block *b, void *arg)
 	struct collection *c = arg;
 
 	c->last = b;
-	if (b->pos <= c->known && has_boundary(vmm_of(p), b))
+	c->looks--;
+	if ((b->pos <= c->known) & has_boundary(vmm_of(p), b)) {
 		c->err = collect_block(p, b, c);
-	return !c->err && !has_enough(c) && --c->looks;
+		if (c->err || has_enough(c))
+			return false;
+	}
+	return c->looks;
 }
 
 static const struct block above_all = { .units = UINT32_MAX, .addr = UINT64_MAX };

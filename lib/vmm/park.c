@@ -8,7 +8,7 @@
 #include "provider/regions.h"
 #include "vmm/park.h"
 #include "vmm/park_file.h"
-#include "vmm/vmm_impl.h"
+#include "vmm/sparse.h"
 
 /*
  * A piece of host memory. On an H200's host, registering this much takes some 1.2 ms,

@@ -9,6 +9,7 @@
 
 #include "vmm/grow.h"
 #include "vmm/ring.h"
+#include "vmm/sparse.h"
 #include "vmm/spill.h"
 
 /**

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "vmm/ring.h"
+#include "vmm/sparse.h"
 #include "vmm/spill.h"
 
 int hm_vmm_pin(struct pool *p, struct block *b)

@@ -645,7 +645,7 @@ static int fill(struct pool *p, struct pool_stream *s, const struct block *b, ui
 	char text[256];
 	int err;
 
-	hm_vmm_prepare(p, s, wait);
+	hm_vmm_prepare_at_once(p, s, wait);
 	c.list = calloc(c.room, sizeof(*c.list) + sizeof(*uses));
 	if (!c.list)
 		return hm_error(-ENOMEM, "commit: no host memory");

@@ -36,6 +36,12 @@ struct hm_sparse {
 
 /* map.c */
 
+/* Whether @page is set aside: see hm_vmm_set_apart(). */
+static inline bool hm_vmm_is_apart(const struct vmm *v, uint32_t page)
+{
+	return v->apart[page / 64] >> page % 64 & 1;
+}
+
 /* No run begins or ends at [@page, @page + @pages) any more. */
 static inline void hm_vmm_set_ends(struct vmm *v, uint32_t page, uint32_t pages)
 {

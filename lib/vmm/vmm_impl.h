@@ -173,8 +173,7 @@ static inline struct handle *handle_of_page(const struct vmm *v, uint32_t page)
  * @block: the free block that it is in. 0: it is created.
  * @to: page where it goes; @chosen: it does
  * @mapped: by the plan, there; @moved: its memory is no more in @block
- * @parked: instead of @block: a unit of a sparse block
- * @uses: of the alias that it leaves
+ * @parked: instead of @block: a unit of a sparse block; @uses: of the alias that it leaves
  */
 struct vmm_free {
 	uint32_t handle, page, pages, block, to, uses;
@@ -240,6 +239,7 @@ size_t hm_vmm_give_back(struct pool *p, uint64_t bytes);
 
 /* join.c, sleep.c, share.c: as in struct source. */
 void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order);
+void hm_vmm_prepare_at_once(struct pool *p, struct pool_stream *s, bool order);
 int hm_vmm_pin(struct pool *p, struct block *b);
 int hm_vmm_sleep(struct pool *p);
 int hm_vmm_wake(struct pool *p);
