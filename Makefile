@@ -328,7 +328,7 @@ $(B)/obj/selftests/%: cppflags += -Iselftests -Iselftests/lib
 
 # They find the soft driver in the build directory: by RPATH, which a sanitizer that stands
 # between a program and dlopen() leaves in force.
-counted_tests := $(addprefix $(B)/selftests/lib/pool/,bounded sparse_steps steps)
+counted_tests := $(addprefix $(B)/selftests/lib/pool/,bounded recorded_holds sparse_steps steps)
 $(filter-out $(counted_tests),$(lib_tests)): $(B)/selftests/%: $(B)/obj/selftests/%.o $(B)/libhetmem.a
 	@mkdir -p $(@D)
 	$(say) LD $@
@@ -357,9 +357,10 @@ $(B)/selftests/lib/cuda/gate: $(B)/obj/lib/cuda/gate.o
 # It is a keeper, as 'hetmem keep' is.
 $(B)/selftests/lib/keep/keep: $(addprefix $(B)/obj/tools/,keep.o options.o util.o table.o)
 $(B)/selftests/lib/keep/keep: ldflags += -Wl,--wrap=calloc
-# It reads recordings as 'hetmem replay' does.
-$(B)/selftests/lib/pool/figures: $(addprefix $(B)/obj/tools/,replay/trace.o util.o)
-$(B)/obj/selftests/lib/pool/figures.o: cppflags += -Itools
+# These read recordings as 'hetmem replay' does.
+replaying := $(addprefix selftests/lib/pool/,figures recorded_holds)
+$(replaying:%=$(B)/%): $(addprefix $(B)/obj/tools/,replay/trace.o util.o)
+$(replaying:%=$(B)/obj/%.o): cppflags += -Itools
 
 # Programs that 'hetmem run' runs: they know nothing of hetmem, and no compiler knows malloc().
 run-tests: $(run_tests)
