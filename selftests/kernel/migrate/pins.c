@@ -324,19 +324,24 @@ static uint64_t unmap_ns(int fd, long nr, bool pinned)
 TEST_F(groups, unmapped_at_once)
 {
 	const long most = slow_kernel() ? 1024 : GROUPS;
-	uint64_t ns[2][2];
-	int fd = hm_open(), i;
+	uint64_t apart, pinned;
+	int fd = hm_open(), i, tries;
 
 	ASSERT_LE(0, fd);
 	for (i = 0; i < 2; i++) {
-		ns[i][0] = unmap_ns(fd, i ? most : most / 16, false);
-		ns[i][1] = unmap_ns(fd, i ? most : most / 16, true);
-		ASSERT_NE(UINT64_MAX, ns[i][0]);
-		ASSERT_NE(UINT64_MAX, ns[i][1]);
-		TH_LOG("%lu us, pinned %lu us", ns[i][0] / 1000, ns[i][1] / 1000);
-		/* Twice as long, for the pages have their references still. */
-		EXPECT_GT(2 * ns[i][0] + 10000000, ns[i][1]);
-		EXPECT_TRUE(EVENTUALLY(!vm_pin()));
+		/* A busy host's time counts as the thread's: one try of ten must show it. */
+		for (tries = 0; tries < 10; tries++) {
+			apart = unmap_ns(fd, i ? most : most / 16, false);
+			pinned = unmap_ns(fd, i ? most : most / 16, true);
+			ASSERT_NE(UINT64_MAX, apart);
+			ASSERT_NE(UINT64_MAX, pinned);
+			TH_LOG("%lu us, pinned %lu us", apart / 1000, pinned / 1000);
+			EXPECT_TRUE(EVENTUALLY(!vm_pin()));
+			/* Twice as long, for the pages have their references still. */
+			if (pinned < 2 * apart + 10000000)
+				break;
+		}
+		EXPECT_GT(10, tries);
 	}
 	close(fd);
 }
