@@ -789,11 +789,11 @@ int bench_transport(int argc, char **argv)
 	int status = bench_parse(&o, argc, argv,
 		"Usage: hetmem bench transport [--spec SPEC]... [--size MIB] [--driver DRIVER]\n"
 		"                              [--json]\n"
-		"Blocks that UCX sends between two processes, each with its own GPU, with the only\n"
-		"one, or in host memory: by put, tag and stream, in both directions, with contents\n"
-		"compared. Rates and first uses are beside those of the first spec. LD_LIBRARY_PATH\n"
-		"is where libucp.so.0 of UCX is, if the system has none. By default 1, 16, 128 and\n"
-		"1024 MiB are sent, without a GPU 1 and 5 MiB.");
+		"Blocks that UCX sends between two processes, each with its own GPU, with the\n"
+		"only one, or in host memory: by put, tag and stream, in both directions, with\n"
+		"contents compared. Rates and first uses are beside those of the first spec.\n"
+		"LD_LIBRARY_PATH is where libucp.so.0 of UCX is, if the system has none. By\n"
+		"default 1, 16, 128 and 1024 MiB are sent, without a GPU 1 and 5 MiB.");
 
 	if (status >= 0)
 		return status;
