@@ -334,8 +334,8 @@ enum hetmem_source {
  * run. With @sources, the library asks the driver about runs that the kernel does not
  * know. The driver returns the target of the last prefetch of the whole run; pages may
  * have moved since. Of device memory, that of pool(vmm) included, it returns the device, for
- * each 2 MiB: a run ends where another device has the memory. Without @sources such a run stays HETMEM_UNKNOWN. hetmem_advised()
- * reports the advice about the same range.
+ * each 2 MiB: a run ends where another device has the memory. Without @sources such a run
+ * stays HETMEM_UNKNOWN. hetmem_advised() reports the advice about the same range.
  *
  * Errors:
  * -EINVAL: a bad range;

@@ -57,8 +57,8 @@ extern "C" {
  *	asleep; another thread's move, sleep or wake has not ended after wait=;
  * -ENOMEM: spill: no host memory, or more than spill=; fetch: no device memory;
  * -EDEADLK: called by a function of hetmem_on_remap();
- * -EOPNOTSUPP: not a pool over vmm(), or one with stripe=, export= or comm=on; hetmem_spill() also:
- *	on an integrated device, and the text has the reason;
+ * -EOPNOTSUPP: not a pool over vmm(), or one with stripe=, export= or comm=on;
+ *	hetmem_spill() also: on an integrated device, and the text has the reason;
  * -EIO, -EOWNERDEAD.
  */
 int hetmem_spill(struct hetmem_resource *res, void *ptr);
