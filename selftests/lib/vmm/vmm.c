@@ -273,7 +273,7 @@ static void capture(void)
 static int other_process(int sock)
 {
 	struct hetmem_params params = { sizeof(params), "soft", "" };
-	struct hetmem_segment seg = { NULL, 0, 6 * MIB };
+	struct hetmem_segment seg = { .length = 6 * MIB };
 	struct hetmem *other;
 	unsigned char *p;
 	char done = 0;
