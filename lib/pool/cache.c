@@ -758,8 +758,9 @@ bool free_hit(struct pool *p, bool asks, void *ptr, const size_t *size, hetmem_s
 	name = hm_hash_name(p, (uintptr_t)ptr);
 	b = s->blocks + name;
 	units = b->units;
-	/* A block without flags is of the first zone: SMALL_MAX at most, except for its slack. */
-	if (hm_unlikely(!block_is_plain(s, b, (uintptr_t)ptr)) || hm_unlikely(b->slack >= UNIT))
+	/* A block of the first zone may have grown. */
+	if (hm_unlikely(!block_is_plain(s, b, (uintptr_t)ptr)) ||
+	    hm_unlikely(units >= NR_BINS) || hm_unlikely(b->slack >= UNIT))
 		goto not;
 	*asked = (units << UNIT_SHIFT) - b->slack;
 	cached = s->cached + (units << UNIT_SHIFT);

@@ -90,6 +90,29 @@ static void into_free_memory(const char *spec)
 	is(hetmem_resource_destroy(pool), 0, "nothing is live");
 }
 
+/* A block of the size of those that a thread keeps grows, and is none of them when it is freed. */
+static void out_of_the_cache(const char *spec)
+{
+	const size_t size = MIB + 64 * KIB;
+	char *b[3], *first;
+	int i;
+
+	make(spec);
+	is(hetmem_free(pool, get_on(8 * MIB, HOST), 0, HOST), 0, "%s: one region", spec);
+	row(b, 3, 512 * KIB);
+	first = b[0];
+	is(hetmem_free(pool, b[1], 0, HOST), 0, "its neighbour goes");
+	is(hetmem_free(pool, b[2], 0, HOST), 0, "and that one's");
+	is(hetmem_trim(pool, 0, NULL), 0, "out of the cache");
+	is(hetmem_grow(pool, first, size, HOST), 0, "it grows: %s", hetmem_last_error());
+	for (i = 0; i < 8; i++)
+		is(hetmem_free(pool, get_on(4 * KIB, HOST), 4 * KIB, HOST), 0, "a hit");
+	is(hetmem_free(pool, first, size, HOST), 0, "freed");
+	is(hetmem_trim(pool, 0, NULL), 0, "trim");
+	is(pool_stats().reserved, 0, "all is given back");
+	is(hetmem_resource_destroy(pool), 0, "nothing is live");
+}
+
 /* The neighbour is free on a stream that has not come so far. */
 static void in_stream_order(const char *spec, bool orders)
 {
@@ -278,6 +301,8 @@ int main(int argc, char **argv)
 	into_free_memory("pool(pinned)");
 	into_free_memory("classes(system(device=0))");
 	into_free_memory("unified(over=registered)");
+	out_of_the_cache("pool(host)");
+	out_of_the_cache("pool(managed)");
 	in_stream_order("pool(device,reuse=order)", true);
 	in_stream_order("pool(device)", true);
 	in_stream_order("pool(managed,wait=1ms)", false);
