@@ -553,7 +553,7 @@ static void op_bad(const struct op *op)
 		must(err == -EINVAL || on_cpu(), "bad", "record of a variable: %d", err);
 		break;
 	case 6:
-		freed = last_freed;
+		freed = __atomic_load_n(&last_freed, __ATOMIC_RELAXED);
 		if (program.threads > 1 || !freed)
 			break;
 		for (i = 0; i < 2 * MODEL_SLOTS; i++)
