@@ -26,6 +26,17 @@ static inline struct json_object *json_count(uint64_t value)
 	return json_object_new_int64(value > INT64_MAX ? INT64_MAX : value);
 }
 
+/* As printf() formats it; NULL, which is JSON's null, for a negative one. */
+static inline struct json_object *json_figure(double value, const char *format)
+{
+	char text[64];
+
+	if (value < 0)
+		return NULL;
+	snprintf(text, sizeof(text), format, value);
+	return json_object_new_double_s(value, text);
+}
+
 /* JSON numbers are doubles to many readers: addresses are strings. */
 static inline struct json_object *json_address(uint64_t address)
 {

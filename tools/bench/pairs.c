@@ -415,12 +415,7 @@ void bench_pairs_add(struct bench_pairs *pairs, const struct bench_pair *row)
 #ifdef HAVE_JSON_C
 static struct json_object *number(double value)
 {
-	char text[64];
-
-	if (value < 0)
-		return NULL;
-	snprintf(text, sizeof(text), "%.2f", value);
-	return json_object_new_double_s(value, text);
+	return json_figure(value, "%.2f");
 }
 
 static struct json_object *json_row(const struct bench_pair *r, bool soft)

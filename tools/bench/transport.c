@@ -696,12 +696,7 @@ static void print_table(const struct row *rows, size_t nr)
 #ifdef HAVE_JSON_C
 static struct json_object *figure(double value)
 {
-	char text[64];
-
-	if (value < 0)
-		return NULL;
-	snprintf(text, sizeof(text), "%.4g", value);
-	return json_object_new_double_s(value, text);
+	return json_figure(value, "%.4g");
 }
 
 static struct json_object *json_row(const struct row *row, const struct row *peer, int way,

@@ -13,15 +13,7 @@
 static void add_number(struct json_object *object, const char *key,
 		       double value)
 {
-	char text[64];
-
-	if (value < 0) {
-		json_object_object_add(object, key, NULL);
-		return;
-	}
-	snprintf(text, sizeof(text), "%.4f", value);
-	json_object_object_add(object, key,
-			       json_object_new_double_s(value, text));
+	json_object_object_add(object, key, json_figure(value, "%.4f"));
 }
 
 /* Of characters that JSON can have: a file may be called anything. */
