@@ -530,21 +530,30 @@ static uint32_t public_location(const struct hetmem *hm, uint32_t location)
 	return HETMEM_LOC(HETMEM_DEVICE, id | HM_KERNEL_DEVICE);
 }
 
+/* Returns the location of the driver's device; HETMEM_UNKNOWN: it is none of ours. */
+static uint32_t location_of(const struct hetmem *hm, int handle)
+{
+	int i;
+
+	for (i = 0; i < hm->nr_devices; i++)
+		if (hm->devices[i].handle == handle)
+			return HETMEM_LOC(HETMEM_DEVICE, i);
+	return HETMEM_LOC(HETMEM_UNKNOWN, 0);
+}
+
 /* Returns where a prefetch last sent all of @run; HETMEM_UNKNOWN: nowhere, or apart. */
 static uint32_t last_request(const struct hetmem *hm, const struct hetmem_run *run)
 {
-	int device = CU_DEVICE_INVALID, i;
+	int device = CU_DEVICE_INVALID;
 
-	if (!hm->driver.cuMemRangeGetAttribute || hm->driver.cuMemRangeGetAttribute(&device, sizeof(device),
+	if (!hm->driver.cuMemRangeGetAttribute ||
+	    hm->driver.cuMemRangeGetAttribute(&device, sizeof(device),
 			CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
 			run->start, run->end - run->start))
 		return HETMEM_LOC(HETMEM_UNKNOWN, 0);
 	if (device == CU_DEVICE_CPU)
 		return HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY);
-	for (i = 0; i < hm->nr_devices; i++)
-		if (hm->devices[i].handle == device)
-			return HETMEM_LOC(HETMEM_DEVICE, i);
-	return HETMEM_LOC(HETMEM_UNKNOWN, 0);
+	return location_of(hm, device);
 }
 
 static bool is_unknown(const struct hetmem_run *run)
@@ -562,16 +571,13 @@ static uint32_t owner_of(const struct hetmem *hm, uint64_t at)
 				       CU_POINTER_ATTRIBUTE_IS_MANAGED,
 				       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL };
 	unsigned int type = 0, managed = 0;
-	int device = CU_DEVICE_INVALID, i;
+	int device = CU_DEVICE_INVALID;
 	void *data[3] = { &type, &managed, &device };
 
 	if (hm->driver.cuPointerGetAttributes(3, ask, data, at) || managed ||
 	    type != CU_MEMORYTYPE_DEVICE)
 		return HETMEM_LOC(HETMEM_UNKNOWN, 0);
-	for (i = 0; i < hm->nr_devices; i++)
-		if (hm->devices[i].handle == device)
-			return HETMEM_LOC(HETMEM_DEVICE, i);
-	return HETMEM_LOC(HETMEM_UNKNOWN, 0);
+	return location_of(hm, device);
 }
 
 /*
