@@ -63,7 +63,7 @@ static inline struct dev_pagemap *hetmem_page_pgmap(const struct page *page)
 #define hetmem_eventfd_signal(ctx)	eventfd_signal(ctx)
 #endif
 
-/* Before 5.11 vm_insert_page() refuses what is charged to a memory cgroup. */
+/* Before 5.11 vm_insert_page() refuses pages that are charged to a memory cgroup. */
 static inline int hetmem_insert_page(struct vm_area_struct *vma, unsigned long addr,
 				     struct page *page)
 {
@@ -74,7 +74,7 @@ static inline int hetmem_insert_page(struct vm_area_struct *vma, unsigned long a
 #endif
 }
 
-/* What kmalloc() takes for @bytes; kernels that do not tell take at most this. */
+/* The bytes that kmalloc() takes for @bytes. Older kernels do not tell: they take at most this. */
 #ifndef HETMEM_HAVE_KMALLOC_SIZE_ROUNDUP
 #define kmalloc_size_roundup(bytes)	roundup_pow_of_two(bytes)
 #endif
