@@ -50,7 +50,7 @@ struct transfer {
 	uint64_t wrong;		/* bytes */
 };
 
-/* What a pair reports for one size, or why it ended. */
+/* A pair reports this for each size. @error: why the pair ended. */
 struct result {
 	size_t size;
 	size_t parts;
@@ -306,7 +306,7 @@ static double timed(enum way way, bool sends, void *block, size_t size, struct k
 }
 
 /*
- * What both processes know: @pattern, of all sizes and a word more. Process 1 sends it from the
+ * Both processes have @pattern, of the largest size and a word more. Process 1 sends it from the
  * second word on. @back is room for a copy of the received block.
  */
 struct contents {
@@ -483,7 +483,7 @@ static void make_contents(struct hetmem *hm, size_t size, struct contents *c)
 	c->back = back;
 }
 
-/* What both processes and their parent agree on. */
+/* The parent sets this before it starts a pair. */
 struct plan {
 	const char *driver;
 	const char *spec;
