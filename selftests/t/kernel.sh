@@ -7,8 +7,8 @@
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 . selftests/t/guest.sh
 
-# parallel=yes lets the emulated CPUs run in parallel, and leaves out programs that have the
-# kernel change its code.
+# parallel=yes lets the emulated CPUs run in parallel. It leaves out programs that make the
+# kernel change its code: see selftests/vm/README.md.
 parallel=${parallel:-}
 
 # tables=no leaves out the programs that only try arguments, tables=only runs nothing else.
