@@ -913,7 +913,6 @@ static uint64_t vmm_place(const struct pool *p, const struct block *b, uint64_t 
 int hm_vmm_by_block(const void *a, const void *b)
 {
 	const struct vmm_free *x = a, *y = b;
-
 	const uint64_t of_x = (uint64_t)x->block << 32 | (uint32_t)~x->page;
 	const uint64_t of_y = (uint64_t)y->block << 32 | (uint32_t)~y->page;
 
