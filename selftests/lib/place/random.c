@@ -383,8 +383,8 @@ static void maps_anew(struct worker *w, struct piece *p)
 	for (i = HETMEM_ADVISE_NOT_PREFERRED; i <= HETMEM_ADVISE_NOT_READ_MOSTLY; i += 2)
 		if (!advise(w, p, from, size, i, HETMEM_LOC(HETMEM_HOST, HETMEM_NODE_ANY)))
 			return;
-	if (munmap((void *)first, size) ||
-	    mmap((void *)first, size, PROT_READ | PROT_WRITE,
+	/* In one call: another thread's mmap() would get a hole. */
+	if (mmap((void *)first, size, PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		wrong(w, "mmap fails");
 	memset(p->bytes + from, 0, size);
