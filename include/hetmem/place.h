@@ -395,7 +395,8 @@ struct hetmem_memory_figure {
 
 /**
  * struct hetmem_memory_info - free memory of a device, or of the host
- * @size: in: sizeof(struct hetmem_memory_info)
+ * @size: in: sizeof(struct hetmem_memory_info). Programs that were built before @imported was
+ *	added do not get it
  * @reserve: in: bytes to keep unused; 0: HETMEM_RESERVE of the environment, else the
  *	default; HETMEM_RESERVE_NONE: no bytes. out: bytes kept unused
  * @total: bytes of the device, or of the host
@@ -405,6 +406,8 @@ struct hetmem_memory_figure {
  * @pressures: calls of functions of hetmem_on_pressure(), see <hetmem/adaptor.h>: of all
  *	watermark()s of @device's memory, or the host's, since hetmem_open()
  * @figures: by enum hetmem_memory_figure_id
+ * @imported: bytes that hetmem_import() maps for @device in this process. They are others'
+ *	memory: no limit and no pool's statistics have them
  *
  * These figures count:
  * - for a device with memory of its own: DRIVER, MODULE and NODE;
@@ -424,6 +427,7 @@ struct hetmem_memory_info {
 	int least;
 	unsigned int pressures;
 	struct hetmem_memory_figure figures[HETMEM_MEMORY_NR];
+	uint64_t imported;
 };
 
 /*

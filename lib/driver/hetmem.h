@@ -68,6 +68,7 @@ struct hm_memory_ops {
  *	placement asks what memory is with its own lock held
  * @keeps: of every headroom() of a device; with @lock
  * @pressures: calls of programs by watermark()s, of the host's memory and each device's
+ * @imported: bytes that hetmem_import() maps for each device
  * @root: before the path of each file that memory.c reads, "" except in tests
  * @reserve: of HETMEM_RESERVE
  * The rest does not change after hetmem_open().
@@ -90,6 +91,7 @@ struct hetmem {
 	struct hm_lock arenas_lock;
 	struct hm_keep *keeps;
 	unsigned int pressures[HM_MAX_DEVICES + 1];
+	uint64_t imported[HM_MAX_DEVICES];
 	struct hm_agent *agent;
 	void (*start_agent)(struct hetmem *hm, int policy);
 	int agent_wanted;

@@ -223,7 +223,7 @@ static int check_ask(struct hetmem *hm, int device,
 	if (!hm || !info)
 		return hm_error(-EINVAL, "memory_info: %s is NULL",
 				hm ? "info" : "hm");
-	if (info->size < sizeof(*info))
+	if (info->size < offsetof(struct hetmem_memory_info, imported))
 		return hm_error(-EINVAL, "memory_info: size is %zu, set it to sizeof(struct hetmem_memory_info)",
 				info->size);
 	if (device < -1 || device >= hm->nr_devices)
@@ -248,6 +248,7 @@ int hetmem_memory_info(struct hetmem *hm, int device,
 	ask_host(hm, &info, &m);
 	info.total = m.total;
 	if (own) {
+		info.imported = __atomic_load_n(&hm->imported[device], __ATOMIC_RELAXED);
 		hosts = hm->devices[device].platform.kind ==
 			HETMEM_PLATFORM_INTEGRATED;
 		info.total = hm->devices[device].props.total;
@@ -262,7 +263,7 @@ int hetmem_memory_info(struct hetmem *hm, int device,
 			info.usable;
 	info.pressures = __atomic_load_n(&hm->pressures[device + 1], __ATOMIC_RELAXED);
 	info.size = out->size;
-	*out = info;
+	memcpy(out, &info, out->size < sizeof(info) ? out->size : sizeof(info));
 	return 0;
 }
 

@@ -127,6 +127,7 @@ static void import_add(struct import *im)
 	pthread_mutex_lock(&imports_lock);
 	im->next = imports;
 	imports = im;
+	__atomic_fetch_add(&im->hm->imported[im->device], im->size, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&imports_lock);
 }
 
@@ -283,8 +284,10 @@ int hetmem_import_close(struct hetmem *hm, void *ptr)
 	for (link = &imports; (im = *link); link = &im->next)
 		if (im->hm == hm && im->addr == (uintptr_t)ptr)
 			break;
-	if (im)
+	if (im) {
 		*link = im->next;
+		__atomic_fetch_sub(&hm->imported[im->device], im->size, __ATOMIC_RELAXED);
+	}
 	pthread_mutex_unlock(&imports_lock);
 	if (!im)
 		return hm_error(-EINVAL, "import_close: %p was not imported",

@@ -344,13 +344,19 @@ static void environment(void)
 static void errors(void)
 {
 	struct hetmem *hm = open_machine("hmm memory=64M");
-	struct hetmem_memory_info info = { .size = sizeof(info) - 1 };
+	struct hetmem_memory_info info = {
+		.size = offsetof(struct hetmem_memory_info, imported) - 1,
+	};
 	int status = -1, i;
 	pid_t pid;
 
 	is(hetmem_memory_info(NULL, 0, &info), -EINVAL, "no library");
 	is(hetmem_memory_info(hm, 0, NULL), -EINVAL, "no result");
 	is(hetmem_memory_info(hm, 0, &info), -EINVAL, "a short struct");
+	info.size++;
+	info.imported = 42;
+	ok(!hetmem_memory_info(hm, 0, &info) && info.imported == 42,
+	   "a program built before @imported gets the rest");
 	info.size++;
 	is(hetmem_memory_info(hm, 1, &info), -ENODEV, "no such device");
 	is(hetmem_memory_info(hm, -2, &info), -ENODEV, "nor that");

@@ -269,6 +269,13 @@ static void capture(void)
 	drv->cuStreamDestroy(b);
 }
 
+static uint64_t imported(struct hetmem *other)
+{
+	struct hetmem_memory_info info = { .size = sizeof(info) };
+
+	return hetmem_memory_info(other, 0, &info) ? UINT64_MAX : info.imported;
+}
+
 /* The other process: reads what is there and writes its own. */
 static int other_process(int sock)
 {
@@ -283,7 +290,7 @@ static int other_process(int sock)
 	if (fd < 0 || hetmem_open(&other, &params) ||
 	    hetmem_import(other, 0, &fd, &seg, 1, (void **)&p))
 		return 1;
-	good = all_bytes(p, 0x5a, 6 * MIB);
+	good = all_bytes(p, 0x5a, 6 * MIB) && imported(other) == 6 * MIB;
 	memset(p, 0xa5, 6 * MIB);
 	seg.length = 4 * MIB;
 	if (hetmem_import(other, 0, &fd, &seg, 1, (void **)&p) != -EINVAL)
@@ -293,7 +300,7 @@ static int other_process(int sock)
 	/* The exporter has freed it: it is here still. */
 	good &= all_bytes(p, 0xa5, 6 * MIB);
 	if (hetmem_import_close(other, p) ||
-	    hetmem_import_close(other, p) != -EINVAL)
+	    hetmem_import_close(other, p) != -EINVAL || imported(other))
 		return 4;
 	close(fd);
 	hetmem_close(other);

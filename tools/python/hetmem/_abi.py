@@ -206,6 +206,7 @@ class MemoryInfo(ctypes.Structure):
         ("least", INT),
         ("pressures", UINT),
         ("figures", MemoryFigure * MEMORY_NR),
+        ("imported", U64),
     ]
 
 

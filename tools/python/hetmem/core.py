@@ -150,6 +150,7 @@ class MemoryInfo:
     @usable: the least figure that counts, less @reserve; None: none is known.
     @least: the name of that figure; None: none is known.
     @pressures: calls of functions of Resource.on_pressure(), for this memory.
+    @imported: bytes of other processes that this process maps.
     """
 
     total: int
@@ -158,6 +159,7 @@ class MemoryInfo:
     least: str | None
     figures: dict[str, MemoryFigure]
     pressures: int
+    imported: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1002,6 +1004,7 @@ class Library(_Single):
                 for name, figure in zip(names, info.figures)
             },
             pressures=int(info.pressures),
+            imported=int(info.imported),
         )
 
     def reclaim(
