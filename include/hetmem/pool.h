@@ -109,7 +109,10 @@ int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
  * After an error nothing has changed. Errors:
  * -EINVAL: @ptr is not the beginning of a live block; the range is all of it; the block is
  *	smaller;
- * -EBUSY: it belongs to a capture, is spilled or moves, or the pool is asleep;
+ * -EBUSY: it belongs to a capture, is spilled or moves, or the pool is asleep; a whole handle in
+ *	the range has an alias, or a freed one whose last use is not complete; @stream is
+ *	HETMEM_STREAM_HOST and a recorded use is not complete, or a recorded use was on a stream
+ *	that was destroyed without hetmem_stream_retire();
  * -EOPNOTSUPP: memory that is not over vmm(), exported or pinned for communication; the new end
  *	is in a hole;
  * -ENOMEM: no addresses or descriptors to keep what was given back.
@@ -187,7 +190,8 @@ struct hetmem_alloc_params {
  * A ring is mapped twice in a row: byte i of the block is also byte i + @bytes, so a range that
  * wraps around needs no second copy. It has no @reserve, @private_pool, @tag or other flag, and
  * @align is at most a granule. @bytes is a multiple of the granularity of
- * hetmem_device_props(), over host memory of a page. hetmem_free() takes @bytes, and ends both
+ * hetmem_device_props(), over host memory of a page, over vmm(stripe=) of a page of the stripe:
+ * the error has its size. hetmem_free() takes @bytes, and ends both
  * addresses. A ring is for pools over vmm() without export= and comm=on, and over host(),
  * pinned() and registered(). The memory counts once. Two addresses of one byte are not coherent
  * within a kernel, nor between kernels that run at the same time; hetmem_alias() has the rules.

@@ -650,7 +650,8 @@ static int wait_for_uses(struct pool *p, struct pool_stream *s, const struct blo
 		stream_unlock((struct pool_stream *)of);
 		err = hm_stream_wait(&p->order, &s->s, of, pos);
 	}
-	return err == -EAGAIN ? hm_error(-EBUSY, "a recorded use is not complete") : err;
+	return err != -EAGAIN ? err :
+		hm_error(-EBUSY, "shrink: the stream cannot wait for a recorded use that is not complete");
 }
 
 /*

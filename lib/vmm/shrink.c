@@ -22,9 +22,19 @@ struct given {
 	uint64_t pages;
 };
 
-static int is_pinned(void)
+/* Whether memory of @h stays with its block. Free memory beside an alias is no other use. */
+static int check_pinned(const struct handle *h)
 {
-	return hm_error(-EOPNOTSUPP, "shrink: memory that the block gives back is pinned for communication");
+	return (h->flags & (HANDLE_PINNED | HANDLE_LENT)) != HANDLE_PINNED ? 0 :
+		hm_error(-EOPNOTSUPP, "shrink: memory that the block gives back is pinned for communication");
+}
+
+/* Whether @h can get another address. */
+static int check_moves(const struct handle *h)
+{
+	return h->flags & HANDLE_LENT ?
+		hm_error(-EBUSY, "shrink: a handle that the block gives back has an alias: free that first") :
+		check_pinned(h);
 }
 
 /* The first page behind the handle that @page is of. */
@@ -50,12 +60,15 @@ static int shrink_in_place(struct pool *p, struct pool_stream *s, struct block *
 	const uint32_t last = page_of(v, block_end(b) - 1);
 	struct block *rest;
 	uint32_t page;
+	int err;
 
 	if (!block_zone(b) || b->units - units < BLOCK_REST)
 		return 0;
-	for (page = page_of(v, b->addr + (units << UNIT_SHIFT)); page <= last; page = behind(v, page))
-		if (handle_of_page(v, page)->flags & HANDLE_PINNED)
-			return is_pinned();
+	for (page = page_of(v, b->addr + (units << UNIT_SHIFT)); page <= last; page = behind(v, page)) {
+		err = check_pinned(handle_of_page(v, page));
+		if (err)
+			return err;
+	}
 	rest = hm_block_cut(p, b, units);
 	if (!rest)
 		return -ENOMEM;
@@ -71,6 +84,7 @@ static int list_whole(struct pool *p, struct given *g, const struct block *b, ui
 	uint32_t page = hm_vmm_find_apart(v, first, end, false);
 	const struct mapping *m;
 	const struct handle *h;
+	int err;
 
 	if (page >= end)
 		return 0;
@@ -82,8 +96,9 @@ static int list_whole(struct pool *p, struct given *g, const struct block *b, ui
 		h = handle_at(v, m->handle);
 		if (m->page < first || m->page + h->pages > end)
 			continue;
-		if (h->flags & HANDLE_PINNED)
-			return is_pinned();
+		err = check_moves(h);
+		if (err)
+			return err;
 		g->list[g->nr++] = (struct vmm_free){
 			.handle = m->handle, .page = m->page, .pages = h->pages,
 			.block = block_id(p, b), .to = g->pages,
@@ -167,9 +182,10 @@ static int cut_shared(struct pool *p, struct block *b, uint32_t last, struct blo
 {
 	const struct vmm *v = vmm_of(p);
 	const uint32_t page = mapping_at(v, v->map[last])->page;
+	int err = check_pinned(handle_of_page(v, last));
 
-	if (handle_of_page(v, last)->flags & HANDLE_PINNED)
-		return is_pinned();
+	if (err)
+		return err;
 	*rest = hm_block_cut(p, b, (page_addr(v, page) - b->addr) >> UNIT_SHIFT);
 	return *rest ? 0 : -ENOMEM;
 }
@@ -238,6 +254,7 @@ int hm_vmm_shrink(struct pool *p, struct pool_stream *s, struct block *b, uint64
 {
 	if (hm_is_ring(vmm_of(p), b))
 		return hm_error(-EOPNOTSUPP, "shrink: a ring keeps its size");
+	hm_vmm_reap_others(p);
 	if (b->flags & BLOCK_SPILLED || (b->flags & BLOCK_MOVABLE && hm_movable_moves(p, b)))
 		return hm_error(-EBUSY, "shrink: the block is spilled, or moves");
 	if (to < block_bytes(b))

@@ -168,6 +168,44 @@ static void stays(void)
 	is(device_used(), 0, "all is given back");
 }
 
+/* Blocks beside memory with an alias shrink to the byte. Whole handles with an alias stay. */
+static void shrink_beside(void)
+{
+	struct hetmem_resource *res = make("pool(vmm,handle=8M)");
+	const struct hetmem_alloc_params room = {
+		.size = sizeof(room), .bytes = 24 * MIB, .reserve = 32 * MIB,
+	};
+	char *p = get(res, 3 * MIB, NULL), *beside = get(res, 4 * MIB, NULL), *q, *r;
+	void *with;
+
+	q = get_alias(res, p, 3 * MIB, 0);
+	memset(p, 5, 3 * MIB);
+	memset(beside, 6, 4 * MIB);
+	is(hetmem_grow(res, beside, 2 * MIB, NULL), 0, "a block beside an alias shrinks");
+	is(hetmem_shrink(res, p, MIB, 2 * MIB, NULL), 0, "so does one with an alias");
+	ok(all_bytes(q, 5, MIB) && all_bytes(beside, 6, 2 * MIB), "the contents stay");
+	is(stats(res).requested, 3 * MIB, "both are counted");
+	r = get(res, 2 * MIB, NULL);
+	is(stats(res).reserved, 8 * MIB, "what they gave back serves another block");
+	memset(r, 7, 2 * MIB);
+	ok(all_bytes(q, 5, MIB) && all_bytes(beside, 6, 2 * MIB), "and nothing else");
+	hetmem_free(res, r, 0, NULL);
+	hetmem_free(res, q, 0, NULL);
+	hetmem_free(res, beside, 2 * MIB, NULL);
+	hetmem_free(res, p, MIB, NULL);
+	need(!hetmem_alloc_with(res, &room, &with), "alloc_with: %s", hetmem_last_error());
+	q = get_alias(res, with, 24 * MIB, 0);
+	is(hetmem_shrink(res, with, 8 * MIB, 16 * MIB, NULL), -EBUSY, "handles with an alias: %s",
+	   hetmem_last_error());
+	is(hetmem_shrink(res, with, 8 * MIB, 8 * MIB, NULL), -EBUSY, "inside: %s", hetmem_last_error());
+	hetmem_free(res, q, 0, NULL);
+	drv->cuCtxSynchronize();
+	hetmem_poll(res);
+	is(hetmem_shrink(res, with, 8 * MIB, 16 * MIB, NULL), 0, "without");
+	hetmem_free(res, with, 8 * MIB, NULL);
+	is(hetmem_resource_destroy(res), 0, "destroyed");
+}
+
 /* An alias that was freed, and whose use is not known to be complete, when a sleep begins. */
 static void freed_before_sleep(void)
 {
@@ -347,6 +385,7 @@ int main(void)
 	bad_input();
 	adaptors();
 	stays();
+	shrink_beside();
 	freed_before_sleep();
 	in_order();
 	read_only();
