@@ -18,6 +18,7 @@
 #include "platform/kmod_hint.h"
 #include "provider/provider.h"
 #include "spec/spec.h"
+#include "vmm/vmm.h"
 
 static void hold_hetmem(struct hm_fork *fork)
 {
@@ -358,5 +359,6 @@ void hetmem_close(struct hetmem *hm)
 		close_driver(hm);
 	hm_system_forget(hm);
 	hm_custom_close(hm);
+	hm_import_forget(hm);
 	free_hetmem(hm);
 }

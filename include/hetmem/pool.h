@@ -542,7 +542,8 @@ ssize_t hetmem_export(struct hetmem_resource *res, void *ptr, int *fds,
  * their base is ignored. The caller still owns the descriptors. Errors:
  * -ENODEV, -ENOMEM, -EOPNOTSUPP.
  *
- * hetmem_import_close() unmaps the memory at @ptr. All its uses must be complete.
+ * hetmem_import_close() unmaps the memory at @ptr. All its uses must be complete. What is
+ * still mapped at hetmem_close() stays mapped until the process ends.
  */
 int hetmem_import(struct hetmem *hm, int device, const int *fds,
 		  const struct hetmem_segment *segments, size_t nr,

@@ -68,7 +68,8 @@ struct hm_memory_ops {
  *	placement asks what memory is with its own lock held
  * @keeps: of every headroom() of a device; with @lock
  * @pressures: calls of programs by watermark()s, of the host's memory and each device's
- * @imported: bytes that hetmem_import() maps for each device
+ * @imports: what hetmem_import() maps; with @lock
+ * @imported: its bytes, for each device
  * @root: before the path of each file that memory.c reads, "" except in tests
  * @reserve: of HETMEM_RESERVE
  * The rest does not change after hetmem_open().
@@ -91,6 +92,7 @@ struct hetmem {
 	struct hm_lock arenas_lock;
 	struct hm_keep *keeps;
 	unsigned int pressures[HM_MAX_DEVICES + 1];
+	struct hm_import *imports;
 	uint64_t imported[HM_MAX_DEVICES];
 	struct hm_agent *agent;
 	void (*start_agent)(struct hetmem *hm, int policy);
@@ -151,8 +153,7 @@ static inline bool hm_has_one_memory(const struct hetmem *hm, int device)
 int hm_device_of_node(const struct hetmem *hm, int node);
 
 /* Whether there is a device for whose verdict @test holds. */
-bool hm_any_platform(const struct hetmem *hm,
-		     bool (*test)(const struct hetmem_platform *p));
+bool hm_any_platform(const struct hetmem *hm, bool (*test)(const struct hetmem_platform *p));
 
 /* context.c */
 
@@ -196,8 +197,7 @@ void hm_context_leave(struct hetmem *hm, const struct hm_context *saved);
  * The same for a thread that has no context; others keep theirs, of which special
  * handles are streams.
  */
-int hm_context_default(struct hetmem *hm, int device,
-		       struct hm_context *saved);
+int hm_context_default(struct hetmem *hm, int device, struct hm_context *saved);
 
 /*
  * After hm_context_enter(), until hm_context_leave(): calls that are illegal
@@ -210,10 +210,8 @@ void hm_context_relax(struct hetmem *hm, struct hm_context *saved);
 int hm_stream_of_device(struct hetmem *hm, int device, hetmem_stream stream);
 
 /* The same of any context, without the texts; @before is what was. */
-CUresult hm_current_enter(const struct hm_driver *d, CUcontext ctx,
-			  CUcontext *before);
-void hm_current_leave(const struct hm_driver *d, CUcontext ctx,
-		      CUcontext before);
+CUresult hm_current_enter(const struct hm_driver *d, CUcontext ctx, CUcontext *before);
+void hm_current_leave(const struct hm_driver *d, CUcontext ctx, CUcontext before);
 
 /*
  * Lets the calling thread make calls that are illegal while some stream is
@@ -244,7 +242,6 @@ hetmem_stream hm_stream_here(hetmem_stream stream, uint64_t thread);
 const char *hm_cuda_name(const struct hm_driver *driver, CUresult res);
 
 /* -ENOMEM, -EINTR, ... for a driver's error, with "@call: NAME" as text. */
-int hm_driver_error(const struct hm_driver *driver, const char *call,
-		    CUresult res);
+int hm_driver_error(const struct hm_driver *driver, const char *call, CUresult res);
 
 #endif /* HETMEM_DRIVER_HETMEM_H */

@@ -10,6 +10,7 @@
 #include "vmm/ring.h"
 #include "vmm/sharers.h"
 #include "vmm/sparse.h"
+#include "vmm/vmm.h"
 
 int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg)
 {
@@ -100,12 +101,12 @@ bool hm_vmm_drop(struct pool *p, struct block *b)
 }
 
 /**
- * struct import - what was imported
+ * struct hm_import - what was imported
  * @addr, @size: where it is
  * @nr: of @handles; @mapped: how many of them are, from the first on
  */
-struct import {
-	struct import *next;
+struct hm_import {
+	struct hm_import *next;
 	struct hetmem *hm;
 	int device;
 	CUdeviceptr addr;
@@ -119,19 +120,28 @@ struct import {
 	} handles[];
 };
 
-static pthread_mutex_t imports_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct import *imports;
-
-static void import_add(struct import *im)
+static void import_add(struct hm_import *im)
 {
-	pthread_mutex_lock(&imports_lock);
-	im->next = imports;
-	imports = im;
-	__atomic_fetch_add(&im->hm->imported[im->device], im->size, __ATOMIC_RELAXED);
-	pthread_mutex_unlock(&imports_lock);
+	struct hetmem *hm = im->hm;
+
+	pthread_mutex_lock(&hm->lock);
+	im->next = hm->imports;
+	hm->imports = im;
+	__atomic_fetch_add(&hm->imported[im->device], im->size, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&hm->lock);
 }
 
-static int import_drop(struct import *im)
+void hm_import_forget(struct hetmem *hm)
+{
+	struct hm_import *im;
+
+	while ((im = hm->imports)) {
+		hm->imports = im->next;
+		free(im);
+	}
+}
+
+static int import_drop(struct hm_import *im)
 {
 	const struct hm_driver *d = &im->hm->driver;
 	CUresult res = CUDA_SUCCESS, one;
@@ -155,7 +165,7 @@ static int import_drop(struct import *im)
 	return res ? hm_driver_error(d, "import_close", res) : 0;
 }
 
-static int import_map(struct import *im, const int *fds,
+static int import_map(struct hm_import *im, const int *fds,
 		      const struct hetmem_segment *segments, size_t nr)
 {
 	const struct hm_driver *d = &im->hm->driver;
@@ -229,7 +239,7 @@ int hetmem_import(struct hetmem *hm, int device, const int *fds,
 		  void **ptr)
 {
 	struct hm_context saved;
-	struct import *im;
+	struct hm_import *im;
 	size_t size;
 	int err;
 
@@ -271,7 +281,7 @@ int hetmem_import(struct hetmem *hm, int device, const int *fds,
 
 int hetmem_import_close(struct hetmem *hm, void *ptr)
 {
-	struct import **link, *im;
+	struct hm_import **link, *im;
 	struct hm_context saved;
 	int err;
 
@@ -280,15 +290,15 @@ int hetmem_import_close(struct hetmem *hm, void *ptr)
 	err = hm_check_owner(hm);
 	if (err)
 		return err;
-	pthread_mutex_lock(&imports_lock);
-	for (link = &imports; (im = *link); link = &im->next)
-		if (im->hm == hm && im->addr == (uintptr_t)ptr)
+	pthread_mutex_lock(&hm->lock);
+	for (link = &hm->imports; (im = *link); link = &im->next)
+		if (im->addr == (uintptr_t)ptr)
 			break;
 	if (im) {
 		*link = im->next;
 		__atomic_fetch_sub(&hm->imported[im->device], im->size, __ATOMIC_RELAXED);
 	}
-	pthread_mutex_unlock(&imports_lock);
+	pthread_mutex_unlock(&hm->lock);
 	if (!im)
 		return hm_error(-EINVAL, "import_close: %p was not imported",
 				ptr);

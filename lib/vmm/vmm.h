@@ -25,4 +25,7 @@ uint64_t hm_vmm_parked(const struct hetmem_resource *pool);
  */
 int hm_vmm_copy_observers(struct hetmem_resource *from, struct hetmem_resource *to);
 
+/* hetmem_close(): what hetmem_import() maps stays mapped, and no call knows it any more. */
+void hm_import_forget(struct hetmem *hm);
+
 #endif /* HETMEM_VMM_VMM_H */

@@ -302,6 +302,14 @@ static int other_process(int sock)
 	if (hetmem_import_close(other, p) ||
 	    hetmem_import_close(other, p) != -EINVAL || imported(other))
 		return 4;
+	/* An import ends with its library: a later one, perhaps at the same place, has none. */
+	seg.length = 6 * MIB;
+	if (hetmem_import(other, 0, &fd, &seg, 1, (void **)&p))
+		return 6;
+	hetmem_close(other);
+	if (hetmem_open(&other, &params) || hetmem_import_close(other, p) != -EINVAL ||
+	    imported(other))
+		return 7;
 	close(fd);
 	hetmem_close(other);
 	return good ? 0 : 5;
