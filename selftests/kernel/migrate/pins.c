@@ -435,6 +435,8 @@ TEST_F(pins, of_a_user)
 {
 	const long cap = sysfs_read("caps/pinned_kb"), before = sysfs_read("stats/pages_pinned");
 	const long may = 1000, each = 300;
+	/* Before 5.16 users begin with less. */
+	const struct rlimit limit = { 8 * MiB, 8 * MiB };
 	struct hetmem_cmd_migrate cmd;
 	long left = may;
 	struct turns t;
@@ -452,6 +454,7 @@ TEST_F(pins, of_a_user)
 		ASSERT_LE(0, pids[i]);
 		if (!pids[i]) {
 			turns_in_child(&t);
+			CHILD_CHECK(!setrlimit(RLIMIT_MEMLOCK, &limit));
 			CHILD_CHECK(!become_nobody());
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			fd = hm_open();
