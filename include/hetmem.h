@@ -161,12 +161,14 @@ int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
 		 hetmem_stream stream, void **ptr);
 
 /*
- * Frees @ptr, a pointer that hetmem_alloc() or hetmem_alias() returned. @size is the requested
- * size, or 0 if unknown. NULL does nothing. After an error nothing has
- * changed. Errors:
- * -EINVAL: @ptr is not allocated here, or @size is wrong;
+ * Frees @ptr, a pointer that hetmem_alloc(), hetmem_alias() or hetmem_replicate() returned, with
+ * the replicas of a block. @size is the requested size, or 0 if unknown. NULL does nothing. After
+ * an error nothing has changed. Errors:
+ * -EINVAL: @ptr is not allocated here, or @size is wrong; an alias, a replica, or a block with
+ *	replicas: @stream is unknown;
  * -EBUSY: memory of a provider without a pool, or of fixed(): a stream that uses the
- *	memory is being captured.
+ *	memory is being captured; a block with replicas: @stream is, or another thread works on
+ *	its replicas.
  */
 int hetmem_free(struct hetmem_resource *res, void *ptr, size_t size,
 		hetmem_stream stream);
@@ -213,8 +215,10 @@ int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream);
  * @parked_file: bytes of parked contents in files, see park=PATH of a pool
  * @pressures: calls of functions of hetmem_on_pressure()
  * @addresses: bytes of live sparse blocks, committed or not, see hetmem_commit()
+ * @replicas: bytes of memory of replicas, see hetmem_replicate(). @reserved excludes these bytes
  *
- * Programs that were built before @parked_file, @pressures or @addresses was added do not get it.
+ * Programs that were built before @parked_file, @pressures, @addresses or @replicas was added do
+ * not get it.
  */
 struct hetmem_resource_stats {
 	size_t size;
@@ -239,6 +243,7 @@ struct hetmem_resource_stats {
 	uint64_t parked_file;
 	uint64_t pressures;
 	uint64_t addresses;
+	uint64_t replicas;
 };
 
 /*

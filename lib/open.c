@@ -351,6 +351,7 @@ void hetmem_close(struct hetmem *hm)
 	if (!hm)
 		return;
 	hm_agent_close(hm);
+	hm_replicas_close(hm);
 	hm_current_close(hm);
 	hm_attach_close(hm);
 	hm_place_close(hm);

@@ -376,6 +376,52 @@ ssize_t hetmem_committed(struct hetmem_resource *res, const void *ptr,
 int hetmem_alias(struct hetmem_resource *res, void *ptr, size_t size, unsigned int flags,
 		 void **other);
 
+/*
+ * Makes *@replica: memory of @device for a copy of the live block @ptr of a pool over vmm(), for
+ * data that is read mostly. Its contents are undefined until the first hetmem_refresh(). @device
+ * can use it, and the device of the block can. It has as many bytes as were requested for the
+ * block, and is in a handle of its own. A block has at most one replica on each device. A
+ * stripe can have one on a device of its own.
+ *
+ * hetmem_free(@res, *@replica) frees a replica alone, in the order of a stream that the caller
+ * gives, of any device. hetmem_free() of the block frees all of its replicas in the order of the
+ * same stream. So order all uses of the replicas before it, too; HETMEM_STREAM_UNKNOWN is
+ * refused. The memory goes back to the driver when its last use is complete: hetmem_poll(),
+ * hetmem_trim() and the calls of replicas see to that. hetmem_resource_destroy() frees replicas
+ * after all work of their devices, and does not count them. No other call takes *@replica.
+ *
+ * As long as there are replicas, the memory of the block stays where it is, as with an alias: it
+ * is neither moved nor spilled, and a sleep leaves it and the replicas as they are. The block
+ * keeps the bytes that its replicas have. Calls for the replicas of one block are for one thread
+ * at a time. After an error nothing has changed. Errors:
+ * -EINVAL: @ptr is not the beginning of a live block, or is in an alias or a replica; the block
+ *	is on @device;
+ * -ENODEV: no such device;
+ * -EEXIST: the block has a replica on @device;
+ * -EBUSY: the pool is asleep; the block or memory beside it is spilled or moves; the block
+ *	belongs to a capture or a private pool; another thread works on its replicas;
+ * -EOPNOTSUPP: not a pool over vmm(), or one with export= or comm=on; a sparse block, or one
+ *	that gave back memory; @device has no VMM;
+ * -ENOMEM: no memory or addresses on @device;
+ * -EIO, -EOWNERDEAD.
+ */
+int hetmem_replicate(struct hetmem_resource *res, void *ptr, int device, void **replica);
+
+/*
+ * Copies the block @ptr to all of its replicas, in the order of @stream: after the work that
+ * @stream has, and before work that it gets later. @stream is of any device. The copies to all
+ * devices are under way at once, and the host does not wait. Order readers of the replicas on
+ * other streams before and after, by events. The block's device makes the copies. If it cannot
+ * reach @device, the driver has a slower way of its own. Errors:
+ * -EINVAL: @ptr has no replicas, or is in one; @stream is the host's, unknown, or none;
+ * -EBUSY: @stream is being captured; another thread works on the replicas of @ptr;
+ * -ENOMEM, -EIO: the driver refuses a copy. Each replica has its old contents or new ones, and
+ *	@stream is ordered after the copies that began: if the driver refuses that, too, the host
+ *	waits for them. Refresh again;
+ * -EOWNERDEAD.
+ */
+int hetmem_refresh(struct hetmem_resource *res, void *ptr, hetmem_stream stream);
+
 /**
  * struct hetmem_segment - a part of a block with a handle of its own
  * @base: address of the part

@@ -722,7 +722,7 @@ static int guard_move(struct guard *g, const struct hm_ctl_move *arg)
 	struct hm_ctl_move whole = *arg;
 
 	/* Its zones would be at the other address, too. */
-	if (arg->move == HM_MOVE_ALIAS)
+	if (arg->move == HM_MOVE_ALIAS || arg->move == HM_MOVE_PIN)
 		return -EOPNOTSUPP;
 	whole.begin = false;
 	return guard_by_base(g, HM_CTL_MOVE, &whole, &whole.ptr);

@@ -38,18 +38,18 @@ void hm_alias_remove(struct hm_alias *alias)
 	pthread_mutex_unlock(&lock);
 }
 
-bool hm_is_alias(const void *ptr)
+const char *hm_alias_kind(const void *ptr)
 {
 	const struct hm_alias *a;
 
 	if (!has_any())
-		return false;
+		return NULL;
 	pthread_mutex_lock(&lock);
 	for (a = aliases; a; a = a->next)
 		if ((uintptr_t)ptr - a->addr < a->size)
 			break;
 	pthread_mutex_unlock(&lock);
-	return a;
+	return a ? a->kind : NULL;
 }
 
 /* Only one thread takes an alias. */
@@ -78,8 +78,8 @@ int hm_alias_free(struct hetmem_resource *res, const void *ptr, size_t size,
 	if (!a)
 		return -EINVAL;
 	if (size && size != a->size)
-		err = hm_error(-EINVAL, "free: the alias %p has %zu bytes, not %zu", ptr, a->size,
-			       size);
+		err = hm_error(-EINVAL, "free: %p is %s of %zu bytes, not %zu", ptr, a->kind,
+			       a->size, size);
 	else
 		err = a->free(a, stream);
 	if (err)

@@ -14,11 +14,14 @@ enum hm_move {
 	HM_MOVE_HOST_ACCESS,
 	HM_MOVE_PRIORITY,
 	HM_MOVE_ALIAS,		/* no move: the block gets another address */
+	HM_MOVE_PIN,		/* no move: the block has replicas */
 };
 
 /*
  * @begin: the move ends later. @refused: with -EOPNOTSUPP: the reason, if there is one.
  * HM_MOVE_ALIAS: @size bytes of the block, @flags of hetmem_alias(); @alias: out.
+ * HM_MOVE_PIN: all of the block, for a copy on @device; @size: out: its bytes; @device: out: the
+ * pool's; @alias: out: no address, and its free() ends the pin.
  */
 struct hm_ctl_move {
 	void *ptr;
@@ -28,6 +31,7 @@ struct hm_ctl_move {
 	const char *refused;
 	size_t size;
 	unsigned int flags;
+	int device;
 	struct hm_alias *alias;
 };
 

@@ -38,6 +38,16 @@ void hm_watch_blocks(const struct hm_block_ops *ops, int by)
 	__atomic_add_fetch(&nr_callbacks, by, __ATOMIC_RELAXED);
 }
 
+/* They count as callbacks, too. */
+static const struct hm_replica_ops *replica_ops;
+
+void hm_watch_replicas(const struct hm_replica_ops *ops, int by)
+{
+	if (ops)
+		__atomic_store_n(&replica_ops, ops, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&nr_callbacks, by, __ATOMIC_RELAXED);
+}
+
 /* Is the calling thread in a callback of a provider that @res is made of? */
 __attribute__((noinline))
 static bool is_reentry(struct hetmem_resource *res)
@@ -60,6 +70,12 @@ static bool is_reentry(struct hetmem_resource *res)
 static inline bool any_callback(void)
 {
 	return hm_unlikely(__atomic_load_n(&nr_callbacks, __ATOMIC_RELAXED));
+}
+
+/* NULL: no block has replicas. */
+static inline const struct hm_replica_ops *replicas(void)
+{
+	return any_callback() ? __atomic_load_n(&replica_ops, __ATOMIC_RELAXED) : NULL;
 }
 
 /* 0, or -EDEADLK. */
@@ -111,16 +127,23 @@ __attribute__((noinline))
 static int free_beside_callback(struct hetmem_resource *res, void *ptr,
 				size_t size, hetmem_stream stream)
 {
+	const struct hm_replica_ops *copies = replicas();
 	const struct hm_block_ops *ops;
 	struct hm_ctl_owns owns = { .ptr = ptr, .first = true };
+	struct hm_replicated *block = NULL;
 	int err = check_entry(res, "free");
 
+	if (!err && copies)
+		err = copies->free_begins(res, ptr, stream, &block);
 	if (err)
 		return err;
 	ops = __atomic_load_n(&block_ops, __ATOMIC_RELAXED);
 	if (ops && !res->ops->ctl(res, HM_CTL_OWNS, &owns) && owns.base == ptr)
 		ops->freed(res->hm, (uintptr_t)ptr, owns.size);
-	return free_of_size(res, ptr, size, stream);
+	err = free_of_size(res, ptr, size, stream);
+	if (block)
+		copies->free_ends(res, block, err);
+	return err;
 }
 
 int hetmem_alloc(struct hetmem_resource *res, size_t size, size_t align,
@@ -202,16 +225,31 @@ int hetmem_stream_retire(struct hetmem_resource *res, hetmem_stream stream)
 
 int hetmem_poll(struct hetmem_resource *res)
 {
+	if (res && replicas())
+		replicas()->poll(res);
 	return hm_resource_ctl(res, "poll", HM_CTL_POLL, NULL);
 }
 
 int hetmem_trim(struct hetmem_resource *res, size_t keep, size_t *freed)
 {
-	int err = hm_resource_ctl(res, "trim", HM_CTL_TRIM, &keep);
+	int err;
 
+	if (res && replicas())
+		replicas()->poll(res);
+	err = hm_resource_ctl(res, "trim", HM_CTL_TRIM, &keep);
 	if (!err && freed)
 		*freed = keep;
 	return err;
+}
+
+/* 0, or -EBUSY: a refresh reads the block from offset @from on. */
+static int check_replicas(struct hetmem_resource *res, const void *ptr, size_t from,
+			  const char *what)
+{
+	const struct hm_replica_ops *ops = res ? replicas() : NULL;
+
+	return ops && ops->reach(res, ptr, from) ?
+		hm_error(-EBUSY, "%s: free the replicas of %p before", what, ptr) : 0;
 }
 
 int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
@@ -226,7 +264,9 @@ int hetmem_grow(struct hetmem_resource *res, void *ptr, size_t size,
 	if (!ptr || !size)
 		return hm_error(-EINVAL, "grow: %s", ptr ? "size is 0" :
 				"ptr is NULL");
-	err = hm_resource_ctl(res, "grow", HM_CTL_GROW, &arg);
+	err = check_replicas(res, ptr, size, "grow");
+	if (!err)
+		err = hm_resource_ctl(res, "grow", HM_CTL_GROW, &arg);
 	ops = __atomic_load_n(&block_ops, __ATOMIC_RELAXED);
 	if (err || !ops || !any_callback() || !arg.was)
 		return err;
@@ -257,6 +297,9 @@ int hetmem_shrink(struct hetmem_resource *res, void *ptr, size_t offset, size_t 
 		return hm_error(-EINVAL, "shrink: %p has %zu bytes", ptr, block.asked);
 	if (!length || offset >= block.asked)
 		return 0;
+	err = check_replicas(res, ptr, offset, "shrink");
+	if (err)
+		return err;
 	if (offset + length < block.asked)
 		return hm_resource_ctl(res, "shrink", HM_CTL_SHRINK, &arg);
 	return offset ? hetmem_grow(res, ptr, offset, stream) :
@@ -342,10 +385,13 @@ int hetmem_resource_stats(struct hetmem_resource *res,
 
 	if (size < sizeof(all) && size != offsetof(struct hetmem_resource_stats, parked_file) &&
 	    size != offsetof(struct hetmem_resource_stats, pressures) &&
-	    size != offsetof(struct hetmem_resource_stats, addresses))
+	    size != offsetof(struct hetmem_resource_stats, addresses) &&
+	    size != offsetof(struct hetmem_resource_stats, replicas))
 		return hm_error(-EINVAL, "resource_stats: stats->size is %zu, set it to sizeof(struct hetmem_resource_stats)",
 				size);
 	err = hm_resource_ctl(res, "resource_stats", HM_CTL_STATS, &all);
+	if (!err && replicas())
+		all.replicas = replicas()->bytes(res);
 	memcpy(stats, &all, size < sizeof(all) ? size : sizeof(all));
 	stats->size = size;
 	return err;
@@ -687,6 +733,7 @@ int hetmem_alias(struct hetmem_resource *res, void *ptr, size_t size, unsigned i
 	struct hm_ctl_move arg = {
 		.ptr = ptr, .move = HM_MOVE_ALIAS, .size = size, .flags = flags,
 	};
+	const char *kind;
 	int err;
 
 	if (!ptr || !other || !size)
@@ -694,12 +741,15 @@ int hetmem_alias(struct hetmem_resource *res, void *ptr, size_t size, unsigned i
 				ptr ? "other is NULL" : "ptr is NULL");
 	if (flags & ~HETMEM_ALIAS_READ)
 		return hm_error(-EINVAL, "alias: flags %#x are not HETMEM_ALIAS_*", flags);
-	if (hm_is_alias(ptr))
-		return hm_error(-EINVAL, "alias: %p is an alias: give the address of its block", ptr);
+	kind = hm_alias_kind(ptr);
+	if (kind)
+		return hm_error(-EINVAL, "alias: %p is in %s: give the address of its block", ptr,
+				kind);
 	err = hm_resource_ctl(res, "alias", HM_CTL_MOVE, &arg);
 	if (err)
 		return err;
 	arg.alias->res = res;
+	arg.alias->kind = "an alias";
 	*other = (void *)arg.alias->addr;
 	hm_alias_add(arg.alias);
 	return 0;
@@ -877,6 +927,8 @@ ssize_t hetmem_resource_destroy(struct hetmem_resource *res)
 	err = check_entry(res, "resource_destroy");
 	if (err)
 		return err;
+	if (replicas())
+		replicas()->end(res);
 	if (!res->ops->ctl(res, HM_CTL_STATS, &stats))
 		live = stats.live;
 	hm_resource_put(res);

@@ -72,6 +72,7 @@ void hm_stats_add(struct hetmem_resource_stats *sum, const struct hetmem_resourc
 	sum->parked_file += one->parked_file;
 	sum->pressures += one->pressures;
 	sum->addresses += one->addresses;
+	sum->replicas += one->replicas;
 }
 
 int hetmem_tag_stats(struct hetmem_resource *res, const char *tag,

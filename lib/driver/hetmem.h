@@ -63,6 +63,7 @@ struct hm_memory_ops {
  * @soft: the soft driver, if that is in use
  * @kept: resources that outlive their destroy, see spec/build.c; with @lock
  * @place, @attach, @memory_ops: see place/place.h
+ * @replicas: see place/replica.c; with @lock
  * @customs: registered providers of the program's own; with @lock
  * @arenas: of all resources with placement classes; with @arenas_lock, the last lock of all:
  *	placement asks what memory is with its own lock held
@@ -87,6 +88,7 @@ struct hetmem {
 	struct hm_custom *customs;
 	struct hm_place *place;
 	struct hm_attach *attach;
+	struct hm_replicas *replicas;
 	const struct hm_memory_ops *memory_ops;
 	struct hm_arenas *arenas;
 	struct hm_lock arenas_lock;

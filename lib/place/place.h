@@ -105,4 +105,7 @@ void hm_place_unmapped(struct hetmem *hm, uintptr_t start, uintptr_t end);
 int hm_attach_open(struct hetmem *hm);
 void hm_attach_close(struct hetmem *hm);
 
+/* replica.c: frees all replicas. Their resources are live, or gone together with theirs. */
+void hm_replicas_close(struct hetmem *hm);
+
 #endif /* HETMEM_PLACE_PLACE_H */

@@ -2,9 +2,9 @@
 /*
  * The VMM pool: a second address of a block. It is a reservation of its own, where the handles
  * that the block is in are mapped again, in the same order: the block can begin inside a handle.
- * The handles are pinned as long as they are mapped here, so memory and contents stay. Nothing
- * of it is a block: see core/alias.h. A freed alias waits in the list until its last use is
- * complete; then it is unmapped.
+ * The handles are pinned as long as they are mapped here, so memory and contents stay. A block
+ * with replicas has the pin without the address. Nothing of it is a block: see core/alias.h. A
+ * freed alias waits in the list until its last use is complete; then it is unmapped.
  */
 #include <stdlib.h>
 
@@ -46,7 +46,8 @@ static bool unmap_other(struct pool *p, struct hm_other *o)
 		struct handle *h = handle_at(vmm_of(p), o->parts[i].handle);
 
 		p->calls++;
-		if (from->ops->unmap(from, o->base + o->parts[i].offset, bytes_of(p, h->pages)))
+		if (o->base &&
+		    from->ops->unmap(from, o->base + o->parts[i].offset, bytes_of(p, h->pages)))
 			return false;
 		hm_vmm_unlend(h);
 		o->mapped--;
@@ -121,8 +122,14 @@ static int free_other(struct hm_alias *alias, hetmem_stream stream)
 	return err;
 }
 
-static struct block *find(struct pool *p, const struct hm_ctl_move *arg, int *err)
+static bool is_pin(const struct hm_ctl_move *arg)
 {
+	return arg->move == HM_MOVE_PIN;
+}
+
+static struct block *find(struct pool *p, const struct hm_ctl_move *arg, size_t *size, int *err)
+{
+	const char *what = is_pin(arg) ? "replicate" : "alias";
 	const struct vmm *v = vmm_of(p);
 	struct block *b = hm_block_find_live(p, (uintptr_t)arg->ptr);
 	uint32_t page, end;
@@ -131,25 +138,33 @@ static struct block *find(struct pool *p, const struct hm_ctl_move *arg, int *er
 	if (p->asleep)
 		*err = hm_pool_asleep();
 	else if (!b)
-		*err = hm_error(-EINVAL, "alias: %p is not the beginning of a live block", arg->ptr);
+		*err = hm_error(-EINVAL, "%s: %p is not the beginning of a live block", what,
+				arg->ptr);
 	else if (block_is_sparse(b))
-		*err = hm_error(-EOPNOTSUPP, "alias: memory of a sparse block comes and goes");
+		*err = hm_error(-EOPNOTSUPP, "%s: memory of a sparse block comes and goes", what);
+	else if (is_pin(arg) && p->res.device < 0)
+		*err = hm_error(-EOPNOTSUPP, "%s: the block is of no device", what);
+	else if (is_pin(arg) && arg->device == p->res.device && !p->provider->ops->device)
+		*err = hm_error(-EINVAL, "%s: the block is on device %d", what, arg->device);
 	else if (arg->size > block_bytes(b) - b->slack)
-		*err = hm_error(-EINVAL, "alias: %p has %llu bytes", arg->ptr,
+		*err = hm_error(-EINVAL, "%s: %p has %llu bytes", what, arg->ptr,
 				(unsigned long long)(block_bytes(b) - b->slack));
 	else if (b->flags & BLOCK_SPILLED || (b->flags & BLOCK_MOVABLE && hm_movable_moves(p, b)))
-		*err = hm_error(-EBUSY, "alias: the block is on the host or moves: hetmem_fetch()");
+		*err = hm_error(-EBUSY, "%s: the block is on the host or moves: hetmem_fetch()", what);
 	else if (b->flags & BLOCK_GRAPH)
-		*err = hm_error(-EBUSY, "alias: the block belongs to a capture or a private pool");
+		*err = hm_error(-EBUSY, "%s: the block belongs to a capture or a private pool",
+				what);
 	if (*err)
 		return NULL;
-	end = page_of(v, b->addr + arg->size - 1) + 1;
+	*size = is_pin(arg) ? block_bytes(b) - b->slack : arg->size;
+	end = page_of(v, b->addr + *size - 1) + 1;
 	for (page = first_page(v, b); page < end; page = mapping_at(v, v->map[page])->page +
 	     handle_of_page(v, page)->pages) {
 		if (hm_vmm_is_apart(v, page))
-			*err = hm_error(-EOPNOTSUPP, "alias: the block gave back memory here");
+			*err = hm_error(-EOPNOTSUPP, "%s: the block gave back memory here",
+					what);
 		else if (handle_of_page(v, page)->flags & (HANDLE_HOST | HANDLE_TORN | HANDLE_MOVES))
-			*err = hm_error(-EBUSY, "alias: memory beside the block moves");
+			*err = hm_error(-EBUSY, "%s: memory beside the block moves", what);
 		if (*err)
 			return NULL;
 	}
@@ -209,11 +224,19 @@ static int map_other(struct pool *p, struct hm_other *o, bool read)
 	return err == -EUCLEAN ? -EIO : err;
 }
 
+/* As map_other(), without addresses. */
+static void pin_other(struct pool *p, struct hm_other *o)
+{
+	for (; o->mapped < o->nr; o->mapped++)
+		hm_vmm_lend(handle_at(vmm_of(p), o->parts[o->mapped].handle));
+}
+
 int hm_vmm_make_other(struct pool *p, struct hm_ctl_move *arg)
 {
 	const bool read = arg->flags & HETMEM_ALIAS_READ;
 	struct hm_other *o = NULL;
 	const struct block *b;
+	size_t size = 0;
 	int err;
 
 	if (read && !p->provider->ops->map_read)
@@ -221,10 +244,15 @@ int hm_vmm_make_other(struct pool *p, struct hm_ctl_move *arg)
 				p->provider->ops->name);
 	pthread_mutex_lock(&p->lock);
 	hm_vmm_reap_others(p);
-	b = find(p, arg, &err);
+	b = find(p, arg, &size, &err);
 	if (b) {
-		o = list_handles(p, b->addr, arg->size);
-		err = o ? map_other(p, o, read) : -ENOMEM;
+		o = list_handles(p, b->addr, size);
+		err = !o ? -ENOMEM : is_pin(arg) ? 0 : map_other(p, o, read);
+	}
+	if (o && is_pin(arg)) {
+		pin_other(p, o);
+		arg->device = p->res.device;
+		arg->size = size;
 	}
 	if (o) {
 		o->next = vmm_of(p)->others;

@@ -41,7 +41,7 @@ bool hm_ring_drop(struct pool *p, struct block *b);
 
 /* alias.c */
 
-/* HM_MOVE_ALIAS. Without the lock. */
+/* HM_MOVE_ALIAS, HM_MOVE_PIN. Without the lock. */
 int hm_vmm_make_other(struct pool *p, struct hm_ctl_move *arg);
 /*
  * Unmaps freed aliases whose last use is complete, unless the pool sleeps: from the time that

@@ -1361,7 +1361,7 @@ int hm_spill_ctl(struct pool *p, struct hm_ctl_move *arg)
 {
 	int err;
 
-	if (arg->move == HM_MOVE_ALIAS)
+	if (arg->move == HM_MOVE_ALIAS || arg->move == HM_MOVE_PIN)
 		return hm_vmm_make_other(p, arg);
 	if (p->provider->ops->device)
 		arg->refused = "memory of vmm(stripe=) never moves to the host";

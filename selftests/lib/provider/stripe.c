@@ -6,46 +6,9 @@
  */
 #include "alloc_with.h"
 #include "by_spec.h"
+#include "devices.h"
 
 #define MIB	((size_t)1 << 20)
-#define DEVICES	3
-
-static CUcontext ctx[DEVICES];
-static CUstream streams[DEVICES];
-
-static void open_devices(void)
-{
-	int i;
-
-	open_soft("");
-	for (i = DEVICES - 1; i >= 0; i--)
-		need(!drv->cuDevicePrimaryCtxRetain(&ctx[i], i) && !drv->cuCtxSetCurrent(ctx[i]) &&
-		     !drv->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING), "device %d", i);
-}
-
-static void close_devices(void)
-{
-	int i;
-
-	for (i = 0; i < DEVICES; i++) {
-		drv->cuCtxSetCurrent(ctx[i]);
-		drv->cuStreamDestroy(streams[i]);
-		drv->cuDevicePrimaryCtxRelease(i);
-	}
-	drv->cuCtxSetCurrent(ctx[0]);
-	close_soft();
-}
-
-static size_t used(int device)
-{
-	size_t bytes;
-
-	drv->cuCtxSetCurrent(ctx[device]);
-	bytes = device_used();
-	drv->cuCtxSetCurrent(ctx[0]);
-	return bytes;
-}
-
 static bool all_given_back(void)
 {
 	return !used(0) && !used(1) && !used(2);
@@ -57,17 +20,6 @@ static unsigned long long rights(const void *ptr, int device)
 	unsigned long long flags = ~0ULL;
 
 	return drv->cuMemGetAccess(&flags, &location, (uintptr_t)ptr) ? ~0ULL : flags;
-}
-
-/* Whose memory @ptr is, as the driver says. */
-static int owner(const void *ptr)
-{
-	CUpointer_attribute which = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
-	int device = -7;
-	void *data = &device;
-
-	drv->cuPointerGetAttributes(1, &which, &data, (uintptr_t)ptr);
-	return device;
 }
 
 static bool is_reached(void *ptr, size_t size, int by, unsigned char value)

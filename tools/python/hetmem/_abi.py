@@ -103,6 +103,7 @@ class ResourceStats(ctypes.Structure):
         ("parked_file", U64),
         ("pressures", U64),
         ("addresses", U64),
+        ("replicas", U64),
     ]
 
 
@@ -288,6 +289,8 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "hetmem_grow": (INT, P, P, SIZE, P),
     "hetmem_shrink": (INT, P, P, SIZE, SIZE, P),
     "hetmem_alias": (INT, P, P, SIZE, UINT, P),
+    "hetmem_replicate": (INT, P, P, INT, P),
+    "hetmem_refresh": (INT, P, P, P),
     "hetmem_commit": (INT, P, P, SIZE, SIZE, P),
     "hetmem_commit_with": (INT, P, P, SIZE, SIZE, UINT, P),
     "hetmem_decommit": (INT, P, P, SIZE, SIZE, P),

@@ -85,6 +85,7 @@ class Stats:
     parked_file: int
     pressures: int
     addresses: int
+    replicas: int
 
 
 @dataclasses.dataclass(frozen=True)
