@@ -705,6 +705,41 @@ class Resources(tap.Case):
         with self.assertRaises(ValueError):
             block.alias()
 
+    def test_replica(self):
+        """Copies on other devices: refreshed together, freed alone or with the block."""
+        self.silent('''
+            import ctypes, errno, hetmem
+            pool = hetmem.resource("pool(vmm)")
+            block = pool.alloc(3 << 20)
+            one, two = block.replicate(1), block.replicate(2)
+            ctypes.memset(block.ptr, 5, block.size)
+            block.refresh()
+            print(one.device, two.size, pool.stats().replicas, repr(one)[:16])
+            try:
+                block.replicate(1)
+            except hetmem.HetmemError as error:
+                print(error.errno == errno.EEXIST)
+            with one:
+                pass
+            del two
+            with block.replicate(1) as one:
+                block.refresh()
+            three = block.replicate(2)
+            try:
+                block.free()
+            except hetmem.HetmemError as error:
+                print(error.strerror)
+            block.free(hetmem.Stream.LEGACY)
+            try:
+                three.free()
+            except ValueError as error:
+                print(error, repr(three)[-6:])
+            pool.close()
+            ''', HETMEM_SOFT_DEVICES="3", expected=
+            "1 3145728 8388608 <hetmem.Replica \nTrue\n"
+            "free: the block has replicas: give the stream of their last use\n"
+            "the replica is free  free>\n")
+
     def test_not_sparse(self):
         with hetmem.resource("pool(vmm)").alloc(4 * MIB) as block:
             for call in (lambda: block.commit(0, 2 * MIB), lambda: block.decommit(0, 2 * MIB),

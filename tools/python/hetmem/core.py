@@ -332,6 +332,64 @@ class Alias(_Single):
         return f"<hetmem.Alias {self.ptr:#x}, {self.size} bytes{state}>"
 
 
+class Replica(_Single):
+    """A copy of a block on another device: see Block.replicate().
+
+    free(), `with`, the free of the block or the end of the object ends it.
+    """
+
+    __slots__ = ("__weakref__", "_live", "block", "device", "ptr", "size")
+
+    def __init__(self, block: Block, device: int) -> None:
+        found = _abi.P()
+        self._live: list[int] = []
+        block._call("hetmem_replicate", device, ctypes.byref(found))
+        self.block = block
+        self.device = device
+        self.ptr = found.value or 0
+        self.size = block.size
+        self._live.append(self.ptr)
+
+    @property
+    def _there(self) -> bool:
+        return bool(self._live and self.block._live) and not self.block.resource.closed
+
+    def free(self, stream: StreamLike = Stream.LEGACY) -> None:
+        """Frees the replica after all work on @stream."""
+        if not self._there:
+            raise ValueError("the replica is free")
+        ptr = self._live.pop()
+        try:
+            self.block.resource.deallocate(ptr, self.size, stream)
+        except BaseException:
+            self._live.append(ptr)
+            raise
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if finalizing() or not getattr(self, "_live", None) or not self._there:
+            return
+        try:
+            self.free()
+        except HetmemError as error:
+            # A forked child has none of a device's memory.
+            if error.errno != errno.EOWNERDEAD:
+                raise
+
+    def __enter__(self) -> Replica:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._there:
+            self.free()
+
+    def __repr__(self) -> str:
+        state = "" if self._there else ", free"
+        return (
+            f"<hetmem.Replica {self.ptr:#x}, {self.size} bytes, "
+            f"device {self.device}{state}>"
+        )
+
+
 class Block(_Single):
     """Memory of a resource. It is freed by free(), or when nothing uses it."""
 
@@ -418,6 +476,17 @@ class Block(_Single):
         With @read_only devices cannot write there.
         """
         return Alias(self, self.size if size is None else size, read_only)
+
+    def replicate(self, device: int) -> Replica:
+        """Memory of @device for a copy of the block, which refresh() makes.
+
+        Then free() of the block takes a stream, and frees its replicas too.
+        """
+        return Replica(self, device)
+
+    def refresh(self, stream: StreamLike = Stream.LEGACY) -> None:
+        """Copies the block to all of its replicas at once, in the order of @stream."""
+        self._call("hetmem_refresh", stream_handle(stream))
 
     def commit(
         self,
