@@ -192,7 +192,8 @@ int hm_value_parse(const struct hm_param *param, const char *text,
 		break;
 	case HM_PARAM_DEVICES:
 		good = parse_devices(text, &value->number);
-		snprintf(why, len, "ordinals of devices like 1/2/3");
+		snprintf(why, len, "ordinals of devices like 1/2/3%s", strchr(text, ':') ?
+			 ", which all write: an alias with HETMEM_ALIAS_READ is read only" : "");
 		break;
 	case HM_PARAM_SIZES:
 		n = hm_value_sizes(text, sizes);

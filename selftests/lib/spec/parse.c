@@ -108,6 +108,8 @@ static void test_stacks(void)
 		"at most 31 characters");
 	refuses("pool(vmm(peers=1,device=x))", 25, "a number");
 	refuses("pool(vmm(peers=x))", 16, "ordinals of devices");
+	refuses("pool(vmm(peers=1:ro))", 16, "HETMEM_ALIAS_READ");
+	refuses("pool(vmm(stripe=0/1:ro))", 17, "HETMEM_ALIAS_READ");
 	refuses("stats(binning(host,host,at=2K/1K))", 28, "ascending sizes");
 	refuses("binning(host,host,at=1K/2K)", 22,
 		"2 of the 1 sizes that 2 resources need");
