@@ -116,6 +116,7 @@ static const struct {
 	{ "trim", test_trim },
 	{ "sparse blocks", test_sparse },
 	{ "rings", test_ring },
+	{ "replicas", test_replica },
 	{ "destroy with live blocks", test_destroy },
 };
 

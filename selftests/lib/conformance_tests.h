@@ -612,6 +612,47 @@ static void test_ring(void)
 	same(stats.live, before.live);
 }
 
+/* A copy on device 1 that is no block. Others refuse, with a reason. */
+static void test_replica(void)
+{
+	static const char *const have[] = {
+		"pool(vmm)", "pool(vmm,handle=2M)", "pool(vmm(stripe=0/1),max=128M)", "stats(pool(vmm))",
+	};
+	struct hetmem_resource_stats before = { .size = sizeof(before) }, stats = before;
+	const size_t size = 400 * KB;
+	hetmem_stream s = stream_of(0);
+	void *p = NULL, *replica = NULL;
+	bool must = false;
+	size_t i;
+	int err;
+
+	if (hm->nr_devices < 2)
+		return;
+	for (i = 0; i < sizeof(have) / sizeof(*have); i++)
+		must |= !strcmp(row->spec, have[i]);
+	same(hetmem_alloc(res, size, 0, s, &p), 0);
+	same(hetmem_resource_stats(res, &before), 0);
+	err = hetmem_replicate(res, p, 1, &replica);
+	if (err) {
+		same(err, -EOPNOTSUPP);
+		expect(!replica && !must && hetmem_last_error()[0]);
+		same(hetmem_free(res, p, 0, s), 0);
+		return;
+	}
+	same(hetmem_resource_stats(res, &stats), 0);
+	expect(stats.replicas >= size && stats.requested == before.requested &&
+	       stats.live == before.live && stats.reserved == before.reserved);
+	fill(p, size, 1, s);
+	same(hetmem_refresh(res, p, s), 0);
+	fill(p, size, 2, s);
+	expect(holds(replica, size, 1, s));
+	same(hetmem_replicate(res, p, 1, &replica), -EEXIST);
+	same(hetmem_free(res, p, size, s), 0);
+	same(hetmem_free(res, replica, 0, s), -EINVAL);
+	same(hetmem_resource_stats(res, &stats), 0);
+	same(stats.live, before.live - 1);
+}
+
 /* With live blocks: they are counted and gone. */
 static void test_destroy(void)
 {

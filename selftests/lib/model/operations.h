@@ -1390,46 +1390,6 @@ static void op_ring(const struct op *op)
 	memset(r, 0, sizeof(*r));
 }
 
-/* A second address of a block: it is read and written there, and the address is given back. */
-static void op_alias(const struct op *op)
-{
-	struct block *b = &slots[op->slot];
-	const uint32_t value = new_value();
-	struct block there;
-	void *other = NULL;
-	int err;
-
-	if (!may_use(b) || on_cpu() || any_capturing())
-		return;
-	settle(b);
-	err = LIB(hetmem_alias(res, b->p, b->size, 0, &other));
-	if (err) {
-		must(injected || err == -EOPNOTSUPP || err == -ENOMEM ||
-		     (err == -EBUSY && (b->id || b->capture || b->movable || has("movable=") ||
-					has("spill="))), "errno", "alias: %d", err);
-		must(!other, "all or nothing", "alias: %d", err);
-		return;
-	}
-	/* Its handles stay where they are until it is unmapped. */
-	held_back = true;
-	there = *b;
-	there.p = other;
-	verify(&there);
-	order_after(b->home, b);
-	b->mask = 0;
-	write_pattern(other, usable(b), value, worker_of(b->home));
-	if (b->home == MODEL_HOST)
-		driver_must(drv->cuStreamSynchronize(aux));
-	b->value = value;
-	b->written = usable(b);
-	err = LIB(hetmem_free(res, other, op->x % 2 ? b->size : 0, handle_of(b->home)));
-	must(!err || injected, "free", "of an alias: %d", err);
-	pinned |= injected;
-	if (err)
-		err = hetmem_free(res, other, b->size, handle_of(b->home));
-	must(!err, "free", "again, of an alias: %d", err);
-}
-
 static void op_comm(const struct op *op)
 {
 	struct block *b = &slots[op->slot];

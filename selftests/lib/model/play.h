@@ -3,7 +3,7 @@
 #ifndef HETMEM_SELFTESTS_MODEL_PLAY_H
 #define HETMEM_SELFTESTS_MODEL_PLAY_H
 
-#include "model/operations.h"
+#include "model/aliases.h"
 
 static void (*const functions[])(const struct op *op) = {
 #define OP(name, weight, parallel)	op_##name,
