@@ -10,6 +10,7 @@
 
 /**
  * struct hm_alias - an address of memory that belongs to a block
+ * @next: with the same hash
  * @addr, @size: as hetmem_alias() returned it, and as it was asked for
  * @kind: "an alias", or "a replica", which is a copy of the memory: see place/replica.c
  * @res: the resource that it was asked of
@@ -27,7 +28,7 @@ struct hm_alias {
 /* hetmem_free() finds @alias from now on; no longer. A second removal does nothing. */
 void hm_alias_add(struct hm_alias *alias);
 void hm_alias_remove(struct hm_alias *alias);
-/* The kind of the alias that @ptr is in, or NULL. */
+/* The kind of the alias that begins at @ptr, or NULL. */
 const char *hm_alias_kind(const void *ptr);
 /*
  * What remains of hetmem_free() after @res did not know @ptr: frees the alias @ptr. Errors: as

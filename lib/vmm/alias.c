@@ -16,25 +16,72 @@
 /**
  * struct hm_other - a second address
  * @alias: the program's address
- * @next: of the pool
+ * @next: of its list; @link: what points to it, while it is live
  * @base, @bytes: the reservation, 0: none
- * @freed: the program freed it; @uses: after these uses it can be unmapped
+ * @uses: once it is freed: after these uses it can be unmapped
  * @nr: handles; @mapped: how many of them are, from the first on
  */
 struct hm_other {
 	struct hm_alias alias;
-	struct hm_other *next;
+	struct hm_other *next, **link;
 	struct pool *p;
 	uintptr_t base;
 	size_t bytes;
 	uint32_t uses;
-	bool freed;
 	uint32_t nr, mapped;
 	struct {
 		uint32_t handle;
 		uint64_t offset;
 	} parts[];
 };
+
+/**
+ * struct hm_others - all of a pool
+ * @live: the program has them
+ * @freed, @last, @nr_freed: the program freed them: the next one to look at, the last one
+ */
+struct hm_others {
+	struct hm_other *live;
+	struct hm_other *freed, *last;
+	unsigned int nr_freed;
+};
+
+/* Freed aliases that a call looks at with the lock; instructions of a look, about. */
+#define REAP_LOOKS	64
+#define REAP_WORK	256
+
+static void add_live(struct hm_others *all, struct hm_other *o)
+{
+	o->next = all->live;
+	o->link = &all->live;
+	if (o->next)
+		o->next->link = &o->next;
+	all->live = o;
+}
+
+static void remove_live(struct hm_other *o)
+{
+	*o->link = o->next;
+	if (o->next)
+		o->next->link = o->link;
+}
+
+static void add_freed(struct hm_others *all, struct hm_other *o)
+{
+	o->next = NULL;
+	*(all->freed ? &all->last->next : &all->freed) = o;
+	all->last = o;
+	all->nr_freed++;
+}
+
+static struct hm_other *take_freed(struct hm_others *all)
+{
+	struct hm_other *o = all->freed;
+
+	all->freed = o->next;
+	all->nr_freed--;
+	return o;
+}
 
 /* Unmaps as much as the driver lets it. Returns whether nothing is left. */
 static bool unmap_other(struct pool *p, struct hm_other *o)
@@ -61,38 +108,67 @@ static bool unmap_other(struct pool *p, struct hm_other *o)
 	return true;
 }
 
+/* Looks at @nr freed ones. Those that are left are looked at after all others. */
+static void reap(struct pool *p, unsigned int nr)
+{
+	struct hm_others *all = vmm_of(p)->others;
+	struct hm_other *o;
+
+	for (; nr && all && all->freed; nr--) {
+		o = take_freed(all);
+		if (hm_vmm_uses_done(p, &o->uses) && unmap_other(p, o))
+			free(o);
+		else
+			add_freed(all, o);
+	}
+}
+
 void hm_vmm_unpin_others(struct pool *p)
 {
-	struct hm_other **link = &vmm_of(p)->others, *o;
-
-	while ((o = *link)) {
-		if (!o->freed || !hm_vmm_uses_done(p, &o->uses) || !unmap_other(p, o)) {
-			link = &o->next;
-			continue;
-		}
-		*link = o->next;
-		free(o);
-	}
+	if (vmm_of(p)->others)
+		reap(p, vmm_of(p)->others->nr_freed);
 }
 
 void hm_vmm_reap_others(struct pool *p)
 {
 	if (!p->asleep)
-		hm_vmm_unpin_others(p);
+		reap(p, REAP_LOOKS);
 }
 
-void hm_vmm_free_others(struct pool *p, bool forget)
+void hm_vmm_reap_all_others(struct pool *p)
 {
-	struct vmm *v = vmm_of(p);
-	struct hm_other *o;
+	const struct hm_others *all = vmm_of(p)->others;
+	unsigned int left = all ? all->nr_freed : 0;
 
-	while ((o = v->others)) {
-		v->others = o->next;
+	for (; left && !p->asleep; left -= left < REAP_LOOKS ? left : REAP_LOOKS) {
+		hm_vmm_reap_others(p);
+		hm_pool_step(p, REAP_LOOKS * REAP_WORK);
+	}
+}
+
+static void end_others(struct pool *p, struct hm_other *o, bool forget)
+{
+	struct hm_other *next;
+
+	for (; o; o = next) {
+		next = o->next;
 		hm_alias_remove(&o->alias);
 		if (!forget)
 			hm_retry_once(!unmap_other(p, o));
 		free(o);
 	}
+}
+
+void hm_vmm_free_others(struct pool *p, bool forget)
+{
+	struct hm_others *all = vmm_of(p)->others;
+
+	if (!all)
+		return;
+	end_others(p, all->live, forget);
+	end_others(p, all->freed, forget);
+	free(all);
+	vmm_of(p)->others = NULL;
 }
 
 static int free_other(struct hm_alias *alias, hetmem_stream stream)
@@ -116,7 +192,10 @@ static int free_other(struct hm_alias *alias, hetmem_stream stream)
 	stream_unlock(s);
 	if (!err)
 		err = hm_vmm_use(p, s->s.index, pos, &o->uses);
-	o->freed = !err;
+	if (!err) {
+		remove_live(o);
+		add_freed(vmm_of(p)->others, o);
+	}
 	hm_vmm_reap_others(p);
 	pthread_mutex_unlock(&p->lock);
 	return err;
@@ -127,9 +206,14 @@ static bool is_pin(const struct hm_ctl_move *arg)
 	return arg->move == HM_MOVE_PIN;
 }
 
+static const char *call_of(const struct hm_ctl_move *arg)
+{
+	return is_pin(arg) ? "replicate" : "alias";
+}
+
 static struct block *find(struct pool *p, const struct hm_ctl_move *arg, size_t *size, int *err)
 {
-	const char *what = is_pin(arg) ? "replicate" : "alias";
+	const char *what = call_of(arg);
 	const struct vmm *v = vmm_of(p);
 	struct block *b = hm_block_find_live(p, (uintptr_t)arg->ptr);
 	uint32_t page, end;
@@ -234,6 +318,7 @@ static void pin_other(struct pool *p, struct hm_other *o)
 int hm_vmm_make_other(struct pool *p, struct hm_ctl_move *arg)
 {
 	const bool read = arg->flags & HETMEM_ALIAS_READ;
+	struct vmm *v = vmm_of(p);
 	struct hm_other *o = NULL;
 	const struct block *b;
 	size_t size = 0;
@@ -245,7 +330,12 @@ int hm_vmm_make_other(struct pool *p, struct hm_ctl_move *arg)
 	pthread_mutex_lock(&p->lock);
 	hm_vmm_reap_others(p);
 	b = find(p, arg, &size, &err);
-	if (b) {
+	if (b && !v->others) {
+		v->others = calloc(1, sizeof(*v->others));
+		if (!v->others)
+			err = hm_error(-ENOMEM, "%s: no host memory", call_of(arg));
+	}
+	if (b && !err) {
 		o = list_handles(p, b->addr, size);
 		err = !o ? -ENOMEM : is_pin(arg) ? 0 : map_other(p, o, read);
 	}
@@ -254,15 +344,13 @@ int hm_vmm_make_other(struct pool *p, struct hm_ctl_move *arg)
 		arg->device = p->res.device;
 		arg->size = size;
 	}
-	if (o) {
-		o->next = vmm_of(p)->others;
-		vmm_of(p)->others = o;
+	if (o && !err) {
+		add_live(v->others, o);
 		o->alias.addr += o->base;
 		arg->alias = &o->alias;
-	}
-	/* Retry later: the driver can have refused to unmap some. */
-	if (o && err) {
-		o->freed = true;
+	} else if (o) {
+		/* Retry later: the driver can have refused to unmap some. */
+		add_freed(v->others, o);
 		hm_vmm_reap_others(p);
 	}
 	pthread_mutex_unlock(&p->lock);

@@ -1026,7 +1026,7 @@ size_t hm_vmm_trim(struct pool *p, uint64_t keep)
 	unsigned int i;
 
 	unmap_half(p);
-	hm_vmm_reap_others(p);
+	hm_vmm_reap_all_others(p);
 	for (i = 0; i < p->order.nr * NR_ZONES && !p->opt.comm; i++)
 		if (trim_arena(p, &stream_at(p, i / NR_ZONES)->arenas[
 				       i % NR_ZONES], keep))

@@ -46,9 +46,11 @@ int hm_vmm_make_other(struct pool *p, struct hm_ctl_move *arg);
 /*
  * Unmaps freed aliases whose last use is complete, unless the pool sleeps: from the time that
  * contents are saved on, handles that stay in the sleep are pinned. The first also then.
+ * The second looks at a bounded number of them, the third at all. It can release the lock.
  */
 void hm_vmm_unpin_others(struct pool *p);
 void hm_vmm_reap_others(struct pool *p);
+void hm_vmm_reap_all_others(struct pool *p);
 /* Ends all aliases; with @forget the driver is gone. */
 void hm_vmm_free_others(struct pool *p, bool forget);
 

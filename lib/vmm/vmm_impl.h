@@ -119,7 +119,7 @@ struct vmm {
 	struct hm_park *park;
 	struct hm_spill *spill;
 	struct hm_sparse *sparse;
-	struct hm_other *others;
+	struct hm_others *others;
 	bool copying;
 };
 

@@ -161,6 +161,40 @@ static void many_uses(void)
 		need(!hetmem_record_stream(pool, used, streams[i]), "a use");
 }
 
+#define ALIASES	3000
+
+static void *aliases[ALIASES];
+
+static void many_aliases(void)
+{
+	void *p = get(2 * MIB, streams[0]);
+	unsigned int i;
+
+	for (i = 0; i < ALIASES; i++)
+		need(!hetmem_alias(pool, p, MIB, 0, &aliases[i]), "alias: %s", hetmem_last_error());
+}
+
+/* They are in use, until the gate opens. */
+static void many_freed_aliases(void)
+{
+	unsigned int i;
+
+	many_aliases();
+	make_busy(1);
+	for (i = 0; i < ALIASES; i++)
+		need(!hetmem_free(pool, aliases[i], 0, streams[1]), "free: %s", hetmem_last_error());
+}
+
+static void many_unused_aliases(void)
+{
+	unsigned int i;
+
+	many_aliases();
+	for (i = 0; i < ALIASES; i++)
+		need(!hetmem_free(pool, aliases[i], 0, streams[1]), "free: %s", hetmem_last_error());
+	drv->cuCtxSynchronize();
+}
+
 /* Freed blocks that several streams have used that are under way. */
 static void many_pending(void)
 {
@@ -445,6 +479,9 @@ static const struct kind kinds[] = {
 	{ "a trim of 1,024 streams", MANY, few_free, trim, { 0 } },
 	{ "decay of 1,024 streams", MANY, few_free, decay, { .decay_ms = 1 } },
 	{ "a free after uses on 1,024 streams", MANY, many_uses, free_used, { 0 } },
+	{ "8 MiB beside 3,000 aliases", STREAMS, many_aliases, get_8m, { 0 } },
+	{ "8 MiB beside 3,000 freed aliases in use", STREAMS, many_freed_aliases, get_8m, { 0 } },
+	{ "a trim beside 3,000 freed aliases", STREAMS, many_unused_aliases, trim, { 0 } },
 	{ "a poll after 1,024 streams were retired", MANY, many_free, retire_and_poll, { 0 } },
 };
 
