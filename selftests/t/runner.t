@@ -153,11 +153,10 @@ survivors()
 {
 	local file
 
-	for file in /proc/[0-9]*/environ; do
-		tr '\0' '\n' <"$file" 2>/dev/null | grep -xF "HETMEM_TEST_OF_RUN=$tmp" >/dev/null || continue
+	while read -r file; do
 		file=${file%/environ}
-		[ "$file" = /proc/$BASHPID ] || echo "${file#/proc/} $(tr '\0' ' ' <"$file/cmdline" 2>/dev/null)"
-	done 2>/dev/null
+		echo "${file#/proc/} $(tr '\0' ' ' <"$file/cmdline" 2>/dev/null)"
+	done < <(grep -lzxF "HETMEM_TEST_OF_RUN=$tmp" /proc/[0-9]*/environ 2>/dev/null) 2>/dev/null
 }
 qemu_runs() { survivors | grep qemu-system >/dev/null; }
 in_the_middle() { [ -e "$tmp/deaf-runs" ] && [ -e "$tmp/guest-runs" ] && qemu_runs; }
