@@ -25,7 +25,7 @@ PYTHON	?= python3
 ifeq ($(origin CC),default)
 CC	= gcc
 endif
-CFLAGS	?= -O2 -g
+CFLAGS	?= $(if $(SAN),-O1,-O2) -g
 CXXFLAGS ?= -O2 -g
 
 # SAN=address,undefined or SAN=thread: the same with a sanitizer, in its own place.
@@ -325,6 +325,8 @@ gpu-tests: $(gpu_tests) $(B)/libhetmem-soft.so
 vm-tests: $(vm_tests) $(kernel_tests) $(fuzzer) $(B)/libhetmem-soft.so
 
 $(B)/obj/selftests/%: cppflags += -Iselftests -Iselftests/lib
+# There are more of them than of the library's files.
+$(B)/obj/selftests/% $(B)/selftests/kernel/%: private CFLAGS = -O1 -g
 
 # They find the soft driver in the build directory: by RPATH, which a sanitizer that stands
 # between a program and dlopen() leaves in force.
