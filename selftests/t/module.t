@@ -291,4 +291,9 @@ exits 2 'with a warning' make -s -C "$tmp/dkms/tmp" check-headers "$tmp/kdir"
 also 'which is shown' grep -qE '^FAIL .*never.*unused' "$tmp/out"
 exits 2 'make check-headers without any' make -s check-headers
 also 'what to type' grep -q 'make check-headers DIR' "$tmp/err"
+
+# The modules are built beside the source, not in it.
+touch "$tmp/before"
+check 'make module' make module KDIR="$(selftests/vm/kernel stock-6.12)/kdir" MODULE_OUT="$tmp/module"
+empty 'make module leaves the source tree alone' find Kbuild kernel include -newer "$tmp/before"
 done_testing

@@ -276,10 +276,6 @@ sed 's/^- /- no /' selftests/mutants/list >"$tmp/list"
 exits 1 'mutants that are not there are found' selftests/mutants/run -n -l "$tmp/list"
 also 'all of them' test "$(grep -c 'is there 0 times' "$tmp/err")" -eq "$(mutants)"
 
-# The modules are built beside the source, not in it.
-kdir=$(selftests/vm/kernel stock-6.12)/kdir
-check 'make module' make module KDIR="$kdir" MODULE_OUT="$tmp/module"
-empty 'make module leaves the source tree alone' find Kbuild kernel include -newer "$tmp/files"
 exits 2 'make module without a kernel: exit 2' kernel/build-module "$tmp/none" "$tmp"
 also 'and says what to type' grep -q 'apt-get install linux-headers' "$tmp/err"
 done_testing
