@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 """Runs the unittest classes of a program and writes TAP.
 
-With arguments only the tests whose name contains one of them. child() runs code
+With arguments only the tests whose name contains one of them; -NAME leaves out those that contain
+NAME. child() runs code
 in another interpreter, which has the package as this one has it, for 15 minutes at most.
 """
 
@@ -60,11 +61,14 @@ class Tap(unittest.TestResult):
 
 
 def main() -> None:
+    wanted = [name for name in sys.argv[1:] if not name.startswith("-")]
+    unwanted = [name[1:] for name in sys.argv[1:] if name.startswith("-")]
     suite = unittest.TestSuite()
     loaded = unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"])
     for case in loaded:
         for test in case:
-            if not sys.argv[1:] or any(name in test.id() for name in sys.argv[1:]):
+            chosen = not wanted or any(name in test.id() for name in wanted)
+            if chosen and not any(name in test.id() for name in unwanted):
                 suite.addTest(test)
     result = Tap()
     suite.run(result)

@@ -40,9 +40,11 @@ else
 	skip 'pictures by matplotlib' 'PyPI has no answer'
 fi
 
-# Unified tensors: PyTorch itself, over the soft driver.
+# The rest of full mode, and unified tensors: PyTorch itself, over the soft driver.
 if dir=$(pypi_torch); then
 	check 'stand-ins for NVIDIA'"'"'s libraries' "$tests/stand-ins" "$dir" "$tmp/stand-ins"
+	TORCH_SITE=$dir STAND_INS=$tmp/stand-ins program 'PyTorch: full' \
+		limited 1200 "$python" "$tests/test_torch_full.py" "${full_first[@]/#/-}"
 	for name in unified programs sparse pin; do
 		TORCH_SITE=$dir STAND_INS=$tmp/stand-ins program "PyTorch: $name" \
 			limited 1200 "$python" "$tests/test_torch_$name.py"

@@ -51,6 +51,11 @@ pypi_torch()
 		typing-extensions filelock sympy mpmath networkx jinja2 markupsafe fsspec numpy
 }
 
+# Tests of full mode that python.t runs; python-more.t has the others.
+# shellcheck disable=SC2034
+full_first=(test_tensors test_out_of_memory test_driver_fails test_statistics test_snapshot test_spill
+	test_record_stream test_graphs test_mem_pool test_threads test_fork)
+
 # skip NAME REASON
 skip() { pass "$1 # skip $2"; }
 

@@ -71,7 +71,7 @@ fi
 if dir=$(pypi_torch); then
 	check 'stand-ins for NVIDIA'"'"'s libraries' "$tests/stand-ins" "$dir" "$tmp/stand-ins"
 	TORCH_SITE=$dir STAND_INS=$tmp/stand-ins program 'PyTorch: full' \
-		limited 1200 "$python" "$tests/test_torch_full.py"
+		limited 1200 "$python" "$tests/test_torch_full.py" "${full_first[@]}"
 else
 	skip 'PyTorch itself' "PyPI has no answer, or no PyTorch for this Python"
 fi
