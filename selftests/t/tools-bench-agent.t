@@ -5,11 +5,9 @@
 . "$(dirname "$0")/tools-lib.sh"
 
 kernel=stock-7
-modules=build/modules/tools-bench-agent
-mkdir -p $modules build/log
-
-check 'the modules build' selftests/vm/build-modules $kernel $modules
-selftests/vm/run -k $kernel -i -B $modules -p 'hetmem_emu=capacity_mb=128' -t 500 -m 2048 \
+mkdir -p build/log
+check 'the modules build' selftests/vm/build-modules $kernel
+selftests/vm/run -k $kernel -i -M -p 'hetmem_emu=capacity_mb=128' -t 500 -m 2048 \
 	-L build/log/tools-bench-agent -e HETMEM_DRIVER=soft \
 	-f build/libhetmem-soft.so:/lib/x86_64-linux-gnu/libhetmem-soft.so \
 	-f "$hetmem:/bin/hetmem" -- hetmem bench agent --json --rounds 300 \

@@ -275,11 +275,6 @@ trace '1,2,allocate,0x10,4194304,1' '1,3,allocate,0x20,1000,2' '1,4,record_strea
 run replay --json --work busy=300000 "$tmp/some.csv"
 ask 'a block that another stream uses is not had again' \
 	'$row->{peak_least} == 2 * 4194304 + 1000 && $row->{peak_needed} == $row->{peak_least}'
-for order in recorded concurrent; do
-	HETMEM_SOFT_CHECK=1 run replay --json --order $order --work busy=10 $traces/workers.csv.gz
-	ask "workers: streams that work, in check mode, $order" '$row->{failures} == 0 && $row->{device_second_ms} > 0'
-done
-ask 'what threads need is not known' '!defined $row->{peak_needed} && !defined $row->{least_ratio}'
 run replay --json --work lag=1000 $traces/gnn.csv.gz
 ask 'streams that lag need more, a perfect allocator hardly' \
 	'$row->{peak_needed} > 1.5 * $row->{peak_requested} && $row->{peak_least} >= $row->{peak_requested} && $row->{peak_least} < $row->{peak_needed}'
