@@ -350,13 +350,6 @@ ask 'one handle for new memory, none for what is parked elsewhere' \
 ask 'at most 4 KiB a block without memory' \
 	'!grep { !($_->{metadata_blocks} == 10000 && $_->{metadata_bytes} > 48e4 && $_->{metadata_bytes} <= 4096e4) } @rows[14, 15]'
 ask 'bench sparse: no peer' "$soft"
-run bench pinned --json --spec pinned
-ask 'bench pinned' '@rows == 1 && $row->{ns_pair} > 0 && $row->{driver_calls}{cuMemHostRegister} == 1'
-ask 'bench pinned: no peer' "$soft"
-run bench pinned --spec pinned
-head -1 "$tmp/out" | grep -q "^the soft driver plays .*no time is a GPU's" && ! grep -Eqw 'PEER|RATIO' "$tmp/out"
-judge 'bench pinned, as a table: the first line says so, and there is no ratio'
-
 # What cannot be measured is no row.
 for bench in alloc streams 'threads --threads 1' cached vmm pinned metadata 'worst --size small'; do
 	# shellcheck disable=SC2086
@@ -392,20 +385,6 @@ judge 'bench unified: a size that is none'
 run bench alloc --size 8
 [ "$status" -eq 2 ] && grep -q 'alloc: no --size here' "$tmp/err"
 judge 'bench alloc has no size'
-
-# The cached path: what it calls is counted by a process that traces this one. A thread
-# remembers as many streams as there are here, wherever their handles lie.
-run bench cached --json
-ask 'bench cached' '@rows == 12 && !grep { !($_->{ns_pair} > 0) } @rows'
-ask 'no system call: on one stream, on several, freed on another, on the CPU' \
-	'!grep { !defined $_->{system_calls} || $_->{system_calls} } @rows'
-ask 'of the driver the id of a stream, once each' \
-	'!grep { join(",", %{$_->{driver_calls}}) ne "cuStreamGetId,2" } @rows[0 .. 2, 8 .. 10]'
-ask 'none on the CPU, none where streams are retired' '!grep { %{$_->{driver_calls}} } @rows[3 .. 7, 11]'
-run bench cached --json --spec host
-ask 'what does call the kernel is seen to' '@rows == 4 && !grep { !($_->{system_calls} >= 40000) } @rows'
-run bench cached --json --spec 'log(device-pool,file=/dev/null)'
-ask 'now and then, too' '@rows == 4 && !grep { !($_->{system_calls} > 0 && $_->{system_calls} < 1000) } @rows'
 
 # What a pool keeps about its blocks, by what the kernel says is resident: at most 64 bytes
 # a live block and a thousandth of what is mapped; and not less than a block's descriptor.
