@@ -108,6 +108,7 @@ enum hetmem_remap_cause {
 	HETMEM_REMAP_FETCH,
 	HETMEM_REMAP_SLEEP,
 	HETMEM_REMAP_WAKE,
+	HETMEM_REMAP_PIN,	/* hetmem_pin_comm() */
 };
 
 /* What changes for an address: pointer attributes, exported handles and registrations. */

@@ -429,14 +429,21 @@ int hetmem_refresh(struct hetmem_resource *res, void *ptr, hetmem_stream stream)
  * @length: bytes
  * @device: ordinal of the device that has the memory; -1: the host has it, or nobody is known
  *	to. hetmem_import() does not look at it.
+ * @handle_types: HETMEM_HANDLE_*: as what the driver exports the handle to other processes. 0:
+ *	as nothing, or the memory has no handle. hetmem_import() does not look at it. Older
+ *	programs know the member as reserved.
  */
 struct hetmem_segment {
 	void *base;
 	size_t offset;
 	size_t length;
 	int device;
-	int reserved;
+	unsigned int handle_types;
 };
+
+/* Types of handles, with the values that CUmemAllocationHandleType has. */
+#define HETMEM_HANDLE_FD	(1U << 0)	/* a POSIX file descriptor */
+#define HETMEM_HANDLE_FABRIC	(1U << 3)
 
 /*
  * Fills @segments (room for @nr) with the parts of [@ptr, @ptr + @size) that a
@@ -448,14 +455,39 @@ ssize_t hetmem_segments(struct hetmem_resource *res, const void *ptr,
 			size_t nr);
 
 /*
- * Pins the memory of @ptr to its addresses until the resource is destroyed. The
- * memory is not remapped and not given back, even after a free. For transports
- * that register memory and cache the registration. Errors:
- * -EINVAL: @ptr is in no live block;
- * -EBUSY: the pool is asleep, or the block is spilled or on its way;
- * -EOPNOTSUPP.
+ * Pins the memory of the block around @ptr to its addresses. The memory is not remapped and not
+ * given back, even after a free. For transports that register memory and cache the registration.
+ *
+ * Over vmm() the block also gets one handle that other processes can open, at the same address
+ * and with the same contents: hetmem_segments() is one part with HETMEM_HANDLE_FD, or one on
+ * each side of a hole of hetmem_shrink(). For this the call waits on the host for the streams of
+ * the block, each up to wait= of the pool, and copies the block. During the call no other thread
+ * may give these streams work, or free blocks of theirs. Other blocks in the same handles get
+ * the new memory, too, if they are of the same stream. Until the call returns the pool holds
+ * these handles twice. Observers of hetmem_on_remap() see the change as HETMEM_REMAP_PIN. A
+ * block that is in such a handle already stays where it is. So do blocks with comm=on, and of a
+ * driver or provider that makes no such handles: stripe= and custom(), for example.
+ *
+ * A pool pins at most 65,536 ranges. Pins count: hetmem_unpin_comm() takes back one of the block
+ * that begins where the pinned one did. After the last one the memory stays where it is until
+ * the pool needs it elsewhere. hetmem_free() of a pinned block takes no pin back: the memory
+ * serves other blocks at its addresses until the resource is destroyed. In unified and
+ * classes() memory without handles stays pinned.
+ *
+ * After an error nothing has changed. Errors:
+ * -EINVAL: @ptr is in no live block; unpin: it is not pinned;
+ * -EBUSY: the text has the reason: the pool is asleep; the block is spilled, moves, has an alias
+ *	or belongs to a capture or a private pool; a capture is open; a stream has not finished
+ *	after wait=; another thread's move, sleep or wake has not ended after wait=; memory beside
+ *	the block is of another stream, recorded on one, in use, or pinned with another block;
+ * -ENOMEM: no memory for the second handle, within max= and headroom(); the text has the bytes;
+ * -ENOSPC: 65,536 ranges are pinned;
+ * -EDEADLK: called by a function of hetmem_on_remap();
+ * -EOPNOTSUPP: memory of the host, without a pool, of a sparse block or a ring;
+ * -EIO, -EOWNERDEAD.
  */
 int hetmem_pin_comm(struct hetmem_resource *res, void *ptr);
+int hetmem_unpin_comm(struct hetmem_resource *res, void *ptr);
 
 /* Flags of hetmem_sleep(). */
 #define HETMEM_SLEEP_DISCARD	0U	/* contents are lost */

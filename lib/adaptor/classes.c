@@ -176,7 +176,7 @@ static int classes_record(struct classes *c, struct hm_ctl_stream *arg)
 }
 
 /* An interior pointer keeps its whole block. */
-static int classes_pin(struct classes *c, struct hm_ctl_stream *arg)
+static int classes_pin(struct classes *c, enum hm_ctl op, struct hm_ctl_stream *arg)
 {
 	struct hetmem_resource *pool = owner(c, arg->ptr);
 	struct hm_ctl_owns owns = { .ptr = arg->ptr };
@@ -187,8 +187,9 @@ static int classes_pin(struct classes *c, struct hm_ctl_stream *arg)
 				arg->ptr);
 	err = pool->ops->ctl(pool, HM_CTL_OWNS, &owns);
 	if (!err)
-		err = pool->ops->ctl(pool, HM_CTL_PIN_COMM, arg);
-	if (!err)
+		err = pool->ops->ctl(pool, op, arg);
+	/* Pages stay until destroy: nobody counts who uses them. */
+	if (!err && op == HM_CTL_PIN_COMM)
 		hm_arenas_keep(c->arenas, owns.base, owns.size);
 	return err == -ENOENT ? -EINVAL : err;
 }
@@ -383,7 +384,8 @@ static int classes_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	case HM_CTL_POLL:
 		return classes_poll(c);
 	case HM_CTL_PIN_COMM:
-		return classes_pin(c, arg);
+	case HM_CTL_UNPIN_COMM:
+		return classes_pin(c, op, arg);
 	case HM_CTL_TRIM:
 		return classes_trim(c, arg);
 	case HM_CTL_STATS:

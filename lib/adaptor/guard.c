@@ -737,6 +737,7 @@ static int guard_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 		return guard_owns(g, arg);
 	case HM_CTL_RECORD:
 	case HM_CTL_PIN_COMM:
+	case HM_CTL_UNPIN_COMM:
 		return guard_by_base(g, op, arg,
 				     &((struct hm_ctl_stream *)arg)->ptr);
 	case HM_CTL_MOVE:

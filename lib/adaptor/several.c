@@ -450,6 +450,7 @@ int hm_several_ctl(struct hetmem_resource *self, enum hm_ctl op, void *arg)
 	case HM_CTL_OWNS:
 		return ask_owner(s, owns->ptr, owns->first, op, arg);
 	case HM_CTL_PIN_COMM:
+	case HM_CTL_UNPIN_COMM:
 		return ask_owner(s, ((struct hm_ctl_stream *)arg)->ptr, false,
 				 op, arg);
 	case HM_CTL_RECORD:

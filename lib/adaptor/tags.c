@@ -522,6 +522,7 @@ static int tags_ctl(struct hm_tags *shared, enum hm_ctl op, void *arg)
 		return ask_owner(t, ((struct hm_ctl_owns *)arg)->ptr, op, arg);
 	case HM_CTL_RECORD:
 	case HM_CTL_PIN_COMM:
+	case HM_CTL_UNPIN_COMM:
 		return ask_owner(t, ((struct hm_ctl_stream *)arg)->ptr, op, arg);
 	case HM_CTL_MOVE:
 		return ask_owner(t, ((struct hm_ctl_move *)arg)->ptr, op, arg);

@@ -636,6 +636,15 @@ int hetmem_pin_comm(struct hetmem_resource *res, void *ptr)
 	return hm_resource_ctl(res, "pin_comm", HM_CTL_PIN_COMM, &arg);
 }
 
+int hetmem_unpin_comm(struct hetmem_resource *res, void *ptr)
+{
+	struct hm_ctl_stream arg = { .ptr = ptr };
+
+	if (!ptr)
+		return hm_error(-EINVAL, "unpin_comm: ptr is NULL");
+	return hm_resource_ctl(res, "unpin_comm", HM_CTL_UNPIN_COMM, &arg);
+}
+
 int hetmem_sleep(struct hetmem_resource *res, const char *tag, unsigned int flags)
 {
 	static uint32_t calls;

@@ -30,7 +30,7 @@ enum hm_ctl {
 	HM_CTL_GROW,		/* [struct hm_ctl_grow] in place */
 	HM_CTL_SHRINK,		/* [struct hm_ctl_shrink] core/shrink.h */
 	HM_CTL_SEGMENTS,	/* [struct hm_ctl_segments] */
-	HM_CTL_PIN_COMM,	/* [struct hm_ctl_stream] stream is not used */
+	HM_CTL_PIN_COMM, HM_CTL_UNPIN_COMM,	/* [struct hm_ctl_stream] without @stream */
 	HM_CTL_SLEEP, HM_CTL_WAKE,	/* [struct hm_ctl_sleep] core/snapshot.h */
 	HM_CTL_PARKED_READ,	/* [struct hm_ctl_parked] core/parked.h */
 	HM_CTL_CAPTURE_BEGIN, HM_CTL_CAPTURE_END,	/* [struct hm_ctl_capture] */

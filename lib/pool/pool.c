@@ -61,6 +61,7 @@
 #include "pool/counters.h"
 #include "pool/graph.h"
 #include "pool/hash.h"
+#include "pool/pins.h"
 #include "pool/set.h"
 #include "pool/show.h"
 #include "pool/source.h"
@@ -158,7 +159,7 @@ void hm_pool_tell_free(struct pool *p, const struct block *b,
  * The live block that an address is in; interior ones take a search, which
  * releases the lock between pieces: the block that has @addr stays where it is.
  */
-static struct block *find_around(struct pool *p, uint64_t addr)
+struct block *hm_pool_find_around(struct pool *p, uint64_t addr)
 {
 	struct block *b = hm_block_find_locked(p, addr);
 	uint32_t id;
@@ -183,7 +184,7 @@ static int pool_owns(struct pool *p, struct hm_ctl_owns *arg)
 
 	pthread_mutex_lock(&p->lock);
 	b = arg->first ? hm_block_find_live(p, (uintptr_t)arg->ptr) :
-		find_around(p, (uintptr_t)arg->ptr);
+		hm_pool_find_around(p, (uintptr_t)arg->ptr);
 	if (b) {
 		s = &hm_block_owner(p, b)->s;
 		arg->base = (void *)(uintptr_t)b->addr;
@@ -391,7 +392,7 @@ static int pool_segments(struct pool *p, struct hm_ctl_segments *arg)
 	if (!p->source->segments)
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&p->lock);
-	b = find_around(p, addr);
+	b = hm_pool_find_around(p, addr);
 	if (!b || arg->size > block_end(b) - addr)
 		err = hm_error(-EINVAL, "segments: %p and %zu bytes are not in one block of this pool",
 			       arg->ptr, arg->size);
@@ -667,7 +668,8 @@ static int free_range(struct pool *p, struct pool_stream *s, struct block *b, ui
 	size_t nr = 0;
 	int err;
 
-	if (!p->source->shrink || p->opt.comm || b->flags & (BLOCK_WHOLE | BLOCK_EXPORTED))
+	if (!p->source->shrink || p->opt.comm || b->flags & (BLOCK_WHOLE | BLOCK_EXPORTED) ||
+	    hm_pins_has(p, b))
 		return hm_error(-EOPNOTSUPP, "shrink: memory of %p cannot go back in parts",
 				(void *)(uintptr_t)b->addr);
 	if (hm_unlikely(p->res.hm->check)) {
@@ -808,23 +810,6 @@ static int pool_shrink_inside(struct pool *p, struct hm_ctl_shrink *arg)
 	if (err)
 		return err;
 	err = pool_attempt(p, s, shrink_attempt, arg, "shrink by", arg->length);
-	pthread_mutex_unlock(&p->lock);
-	return err;
-}
-
-static int pool_pin_comm(struct pool *p, const struct hm_ctl_stream *arg)
-{
-	struct block *b;
-	int err;
-
-	if (!p->source->pin || !(p->provider->caps & HM_PROVIDER_DEVICE))
-		return -EOPNOTSUPP;
-	pthread_mutex_lock(&p->lock);
-	b = find_around(p, (uintptr_t)arg->ptr);
-	if (!b)
-		err = hm_error(-EINVAL, "pin_comm: %p is in no live block", arg->ptr);
-	else
-		err = p->asleep ? hm_pool_asleep() : p->source->pin(p, b);
 	pthread_mutex_unlock(&p->lock);
 	return err;
 }
@@ -1102,7 +1087,8 @@ int hm_pool_ctl(struct pool *p, enum hm_ctl op, void *arg)
 		return ((struct hm_ctl_shrink *)arg)->what ? hm_pool_commit(p, arg) :
 			pool_shrink_inside(p, arg);
 	case HM_CTL_PIN_COMM:
-		return pool_pin_comm(p, arg);
+	case HM_CTL_UNPIN_COMM:
+		return hm_pool_pin(p, arg, op == HM_CTL_PIN_COMM);
 	case HM_CTL_SLEEP:
 	case HM_CTL_WAKE:
 		return pool_sleep_or_wake(p, arg, op == HM_CTL_WAKE);
@@ -1256,6 +1242,7 @@ static void pool_free(struct pool *p, bool forget)
 	hm_hash_free(p);
 	hm_names_free(p);
 	hm_table_free(&p->uses);
+	free(p->pins);
 	pthread_mutex_destroy(&p->lock);
 	pthread_mutex_destroy(&p->sleep_lock);
 	hm_resource_free(&p->res);

@@ -91,6 +91,8 @@ struct pool {
 	int64_t decay_high;
 	unsigned int nr_lost;
 	unsigned int settle_next, nr_settled;
+	struct hm_pin *pins;
+	unsigned int nr_pins, room_pins;
 	struct hm_fork fork;
 	/* Its base is read by all, the rest is written for new blocks. */
 	struct table blocks __attribute__((aligned(64)));
@@ -229,6 +231,9 @@ int hm_pool_may_hold(const struct pool *p, uint64_t bytes);
 /* Counts memory that was created, or released. */
 void hm_pool_hold(struct pool *p, uint64_t bytes);
 void hm_pool_unhold(struct pool *p, uint64_t bytes);
+
+/* pool.c: the live block that @addr is in, or NULL. May release the lock. */
+struct block *hm_pool_find_around(struct pool *p, uint64_t addr);
 
 /* pool.c: tells check mode. Without a lock; @b is BUSY, of no capture. */
 

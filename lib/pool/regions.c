@@ -9,6 +9,7 @@
  */
 #include <stdlib.h>
 
+#include "pool/pins.h"
 #include "pool/source.h"
 #include "provider/gate.h"
 
@@ -18,14 +19,14 @@
 
 /**
  * struct region - memory of the provider
- * @pinned: never given back
+ * @pinned: so often: it is not given back
  * @ring: @bytes are mapped twice in a row; it is one block, and goes back when that is freed
  * @failed: the trim in which the provider did not take it
  */
 struct region {
 	uint64_t addr;
 	uint64_t bytes;
-	bool pinned;
+	uint32_t pinned;
 	bool ring;
 	unsigned int failed;
 };
@@ -342,17 +343,38 @@ static void set_reserve(struct block *b, bool reserve)
 	__atomic_store_n(&b->flags, flags | (reserve ? BLOCK_RESERVE : 0), __ATOMIC_RELEASE);
 }
 
-/* Nothing here is mapped elsewhere; it is not given back either. */
-static int regions_pin(struct pool *p, struct block *b)
+static struct region *region_around(struct region_list *l, uint64_t addr)
 {
-	struct region_list *l = regions_of(p);
 	unsigned int i;
 
 	for (i = 0; i < l->nr; i++)
-		if (b->addr >= l->regions[i].addr &&
-		    b->addr < l->regions[i].addr + l->regions[i].bytes)
-			l->regions[i].pinned = true;
-	return 0;
+		if (addr >= l->regions[i].addr && addr - l->regions[i].addr < l->regions[i].bytes)
+			return &l->regions[i];
+	return NULL;
+}
+
+/* Nothing here is mapped elsewhere; it is not given back either. */
+static int regions_pin(struct pool *p, const void *ptr, bool on)
+{
+	struct hm_pin gone;
+	struct region *r;
+	struct block *b;
+	int err;
+
+	pthread_mutex_lock(&p->lock);
+	b = hm_pin_block(p, on ? "pin_comm" : "unpin_comm", ptr, &err);
+	r = b ? region_around(regions_of(p), b->addr) : NULL;
+	if (r && on) {
+		err = hm_pins_reserve(p);
+		if (!err && hm_pins_add(p, b))
+			r->pinned++;
+	} else if (r) {
+		err = hm_pins_remove(p, b, &gone);
+		if (!err && !gone.count)
+			r->pinned--;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return err;
 }
 
 static int reserve_ring(struct pool *p, struct pool_stream *s, const struct hm_ctl_alloc *arg,

@@ -44,7 +44,7 @@
  * @destroy: all blocks are gone; with @forget, so is the driver.
  * @segments: as HM_CTL_SEGMENTS.
  * @metadata: returns bytes of its own.
- * @pin: the live block @b keeps its memory and addresses until destroy.
+ * @pin: as HM_CTL_PIN_COMM (@on) and HM_CTL_UNPIN_COMM. Without a lock.
  * @enlarge: the live block @b gets @units or more; @order as in @grow. After an
  *	error it has what it had, and so does the pool.
  * @shrink: bytes [@from, @to) of the live block @b become free memory, with the point @pos of
@@ -116,7 +116,7 @@ struct source {
 	void (*destroy)(struct pool *p, bool forget);
 	int (*segments)(struct pool *p, struct hm_ctl_segments *arg);
 	uint64_t (*metadata)(const struct pool *p);
-	int (*pin)(struct pool *p, struct block *b);
+	int (*pin)(struct pool *p, const void *ptr, bool on);
 	int (*enlarge)(struct pool *p, struct pool_stream *s, struct block *b,
 		       uint64_t units, bool order);
 	int (*shrink)(struct pool *p, struct pool_stream *s, struct block *b,

@@ -91,19 +91,31 @@ int hm_provider_free_ring(struct hm_provider *self, void *ptr, size_t size)
 	return err;
 }
 
-int hm_provider_create_handle(struct hm_provider *self, size_t size, bool rdma,
-			      uint64_t *handle)
+static int create(struct hm_provider *self, size_t size, bool rdma, bool shared,
+		  uint64_t *handle)
 {
 	int err = hm_gate_enter(self, size);
 
 	if (err)
 		return err;
-	err = self->ops->create(self, size, rdma, handle);
+	err = shared ? self->ops->create_shared(self, size, handle) :
+		self->ops->create(self, size, rdma, handle);
 	hm_gate_entered(self, size, err);
 	if (err)
 		return err;
 	err = hm_gate_verify(self);
 	return err && !hm_provider_release_handle(self, *handle, size) ? err : 0;
+}
+
+int hm_provider_create_handle(struct hm_provider *self, size_t size, bool rdma,
+			      uint64_t *handle)
+{
+	return create(self, size, rdma, false, handle);
+}
+
+int hm_provider_create_shared(struct hm_provider *self, size_t size, uint64_t *handle)
+{
+	return create(self, size, true, true, handle);
 }
 
 int hm_provider_release_handle(struct hm_provider *self, uint64_t handle, size_t size)

@@ -56,6 +56,8 @@ struct hm_gate;
  * @device: which device has the memory at @offset of a handle, and *@length: for so many
  *	bytes. NULL: the provider's
  * @export_fd: a descriptor of the caller's for a handle
+ * @create_shared: as @create, with a descriptor that other processes can open, RDMA-capable where
+ *	@create can make such; -EOPNOTSUPP: the driver makes none. May be NULL
  * @create_host: a handle of host memory near the device, which @map and @unmap take, too;
  *	it passes no gate. @access_host: the CPU can use a mapping of it. Both may be NULL.
  * @destroy: frees @self; what is live is the caller's mistake
@@ -85,6 +87,7 @@ struct hm_provider_ops {
 	int (*unmap)(struct hm_provider *self, uintptr_t addr, size_t size);
 	int (*device)(struct hm_provider *self, uint64_t handle, size_t offset, size_t *length);
 	int (*export_fd)(struct hm_provider *self, uint64_t handle, int *fd);
+	int (*create_shared)(struct hm_provider *self, size_t size, uint64_t *handle);
 	int (*create_host)(struct hm_provider *self, size_t size, uint64_t *handle);
 	int (*access_host)(struct hm_provider *self, uintptr_t addr, size_t size);
 	void (*destroy)(struct hm_provider *self);
@@ -99,6 +102,7 @@ struct hm_provider_ops {
  * @devices: bit N: device N can use its memory
  * @granularity: bytes, a power of two
  * @total: bytes there are of this memory, 0 if that is not known
+ * @handle_types: HETMEM_HANDLE_* that handles of @create can be exported as
  * @populate: threads that make the pages be there before memory is handed out; 0:
  *	they come on first touch
  * @slow_ns: a huge page that takes longer is not worth it; 0: HM_PAGES_SLOW_NS
@@ -112,6 +116,7 @@ struct hm_provider {
 	uint64_t devices;
 	size_t granularity;
 	uint64_t total;
+	unsigned int handle_types;
 	unsigned int populate;
 	uint64_t slow_ns;
 	struct hm_gate *gate;
@@ -157,6 +162,7 @@ int hm_provider_alloc_ring(struct hm_provider *self, size_t size, void **ptr);
 int hm_provider_free_ring(struct hm_provider *self, void *ptr, size_t size);
 int hm_provider_create_handle(struct hm_provider *self, size_t size, bool rdma,
 			      uint64_t *handle);
+int hm_provider_create_shared(struct hm_provider *self, size_t size, uint64_t *handle);
 int hm_provider_release_handle(struct hm_provider *self, uint64_t handle, size_t size);
 
 /* hm_provider_ops.destroy of one that is only memory. */

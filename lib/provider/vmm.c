@@ -57,8 +57,8 @@ static int vmm_unreserve(struct hm_provider *self, uintptr_t addr,
 	return res ? failed(self, "cuMemAddressFree", res) : 0;
 }
 
-static int vmm_create(struct hm_provider *self, size_t size, bool rdma,
-		      uint64_t *handle)
+static int create_as(struct hm_provider *self, size_t size, bool rdma,
+		     CUmemAllocationHandleType types, uint64_t *handle)
 {
 	struct vmm_provider *v = to_vmm(self);
 	CUmemAllocationProp prop = v->prop;
@@ -70,11 +70,25 @@ static int vmm_create(struct hm_provider *self, size_t size, bool rdma,
 	if (err)
 		return err;
 	prop.allocFlags.gpuDirectRDMACapable = rdma && v->can_rdma;
+	prop.requestedHandleTypes = types;
 	res = self->hm->driver.cuMemCreate(&h, size, &prop, 0);
 	if (res)
 		return failed(self, "cuMemCreate", res);
 	*handle = h;
 	return 0;
+}
+
+static int vmm_create(struct hm_provider *self, size_t size, bool rdma,
+		      uint64_t *handle)
+{
+	return create_as(self, size, rdma, to_vmm(self)->prop.requestedHandleTypes, handle);
+}
+
+static int vmm_create_shared(struct hm_provider *self, size_t size, uint64_t *handle)
+{
+	if (!self->hm->driver.cuMemExportToShareableHandle)
+		return hm_error(-EOPNOTSUPP, "vmm: the driver does not export handles");
+	return create_as(self, size, true, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, handle);
 }
 
 static int vmm_release(struct hm_provider *self, uint64_t handle)
@@ -195,6 +209,7 @@ static const struct hm_provider_ops vmm_ops = {
 	.map_read = vmm_map_read,
 	.unmap = vmm_unmap,
 	.export_fd = vmm_export_fd,
+	.create_shared = vmm_create_shared,
 	.create_host = vmm_create_host,
 	.access_host = vmm_access_host,
 	.destroy = hm_provider_free,
@@ -336,6 +351,7 @@ int hm_vmm_provider(struct hetmem *hm, int device,
 	}
 	if (v->prop.requestedHandleTypes)
 		v->p.caps |= HM_PROVIDER_EXPORT;
+	v->p.handle_types = v->prop.requestedHandleTypes;
 	*out = &v->p;
 	return 0;
 }

@@ -1102,14 +1102,22 @@ static uint64_t part_end(const struct pool *p, const struct mapping *m, uint64_t
 	return addr + length;
 }
 
+/* HETMEM_HANDLE_* of the memory of @h. */
+static unsigned int handle_types(const struct pool *p, const struct handle *h)
+{
+	if (h->flags & (HANDLE_HOST | HANDLE_ASLEEP | HANDLE_TORN))
+		return 0;
+	return h->flags & HANDLE_SHARED ? HETMEM_HANDLE_FD : p->provider->handle_types;
+}
+
 static int vmm_segments(struct pool *p, struct hm_ctl_segments *arg)
 {
-	uint64_t addr = (uintptr_t)arg->ptr, end = addr + arg->size, start;
+	const uint64_t start = (uintptr_t)arg->ptr, end = start + arg->size;
+	uint64_t addr = start;
 	struct vmm *v = vmm_of(p);
 	size_t nr = 0;
 	int device;
 
-	start = addr;
 	while (addr < end) {
 		const uint32_t page = page_of(v, addr);
 		const struct mapping *m = mapping_at(v, v->map[page]);
@@ -1125,9 +1133,8 @@ static int vmm_segments(struct pool *p, struct hm_ctl_segments *arg)
 		if (nr < arg->nr)
 			arg->segments[nr] = (struct hetmem_segment){
 				.base = (void *)(uintptr_t)addr,
-				.offset = addr - start,
-				.length = stop - addr,
-				.device = device,
+				.offset = addr - start, .length = stop - addr, .device = device,
+				.handle_types = handle_types(p, handle_at(v, m->handle)),
 			};
 		nr++;
 		addr = stop;

@@ -28,6 +28,7 @@ int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg)
 	arg->segments[0] = (struct hetmem_segment){
 		.base = (void *)(uintptr_t)b->addr, .offset = 0,
 		.length = block_bytes(b), .device = p->provider->device,
+		.handle_types = p->provider->handle_types,
 	};
 	h->flags |= HANDLE_PINNED | HANDLE_EXPORTED;
 	__atomic_store_n(&b->flags, b->flags | BLOCK_EXPORTED,

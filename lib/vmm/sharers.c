@@ -2,6 +2,7 @@
 /* The blocks of one handle: see sharers.h. */
 #include <limits.h>
 
+#include "pool/graph.h"
 #include "vmm/sharers.h"
 #include "vmm/spill.h"
 
@@ -45,7 +46,7 @@ static struct block *next_of(const struct pool *p, const struct block *b,
 
 static int stays(const struct block *b, const struct block *other, const char *reason)
 {
-	return hm_error(-EBUSY, "spill: block %p stays: it shares a handle with %p, which %s",
+	return hm_error(-EBUSY, "block %p stays: it shares a handle with %p, which %s",
 			(void *)(uintptr_t)b->addr, (void *)(uintptr_t)other->addr, reason);
 }
 
@@ -68,6 +69,21 @@ static int ask_live(struct pool *p, const struct pool_stream *s, const struct bl
 	return 0;
 }
 
+/* Likewise, with a block that is pinned. */
+static int ask_pin_live(struct pool *p, const struct pool_stream *s, const struct block *b,
+			const struct block *other)
+{
+	if (other->flags & BLOCK_GRAPH)
+		return stays(b, other, "belongs to a capture or a private pool");
+	if (hm_block_owner(p, other) != s)
+		return stays(b, other, "is of another stream: pin it before that one is allocated, or allocate it in a pool with comm=on");
+	if (other->flags & BLOCK_USED)
+		return stays(b, other, "was recorded on another stream");
+	if (other->flags & BLOCK_SPILLED || (other->flags & BLOCK_MOVABLE && hm_movable_moves(p, other)))
+		return stays(b, other, "is on the host or moves");
+	return 0;
+}
+
 /* The driver is asked about its stream. Nothing waits. */
 static int ask_free(struct pool *p, const struct block *b, const struct block *other)
 {
@@ -79,11 +95,11 @@ static int ask_free(struct pool *p, const struct block *b, const struct block *o
 }
 
 static int ask_one(struct pool *p, const struct pool_stream *s, const struct block *b,
-		   const struct block *other)
+		   const struct block *other, bool pin)
 {
 	switch (block_state(other)) {
 	case BLOCK_LIVE:
-		return ask_live(p, s, b, other);
+		return pin ? ask_pin_live(p, s, b, other) : ask_live(p, s, b, other);
 	case BLOCK_CACHED:
 		return -EAGAIN;
 	case BLOCK_HELD:
@@ -95,8 +111,8 @@ static int ask_one(struct pool *p, const struct pool_stream *s, const struct blo
 	}
 }
 
-int hm_sharers_ask(struct pool *p, const struct pool_stream *s, const struct block *b,
-		   uint32_t page, uint32_t *nr, int *priority)
+static int ask(struct pool *p, const struct pool_stream *s, const struct block *b,
+	       uint32_t page, bool pin, uint32_t *nr, int *priority)
 {
 	const struct bounds h = bounds_of(p, page);
 	const struct block *other = first_of(p, b, &h);
@@ -112,7 +128,7 @@ int hm_sharers_ask(struct pool *p, const struct pool_stream *s, const struct blo
 		if (n++ == HM_MOST_SHARERS)
 			break;
 		if (other != b)
-			err = ask_one(p, s, b, other);
+			err = ask_one(p, s, b, other, pin);
 		/* A block can be freed by now: it is movable until the freeing thread has the lock. */
 		if (err || !(other->flags & BLOCK_MOVABLE))
 			continue;
@@ -123,6 +139,35 @@ int hm_sharers_ask(struct pool *p, const struct pool_stream *s, const struct blo
 	if (err)
 		return err;
 	return n && n <= HM_MOST_SHARERS && !other ? 0 : stays(b, b, "has too many blocks");
+}
+
+int hm_sharers_ask(struct pool *p, const struct pool_stream *s, const struct block *b,
+		   uint32_t page, uint32_t *nr, int *priority)
+{
+	return ask(p, s, b, page, false, nr, priority);
+}
+
+int hm_sharers_ask_pin(struct pool *p, const struct pool_stream *s, const struct block *b,
+		       uint32_t page, uint32_t *nr)
+{
+	int priority;
+
+	return ask(p, s, b, page, true, nr, &priority);
+}
+
+uint64_t hm_sharers_sum(const struct pool *p, const struct block *b, uint64_t from, uint64_t to)
+{
+	uint64_t sum = 0;
+
+	while (b->addr > from && b->prev)
+		b = block_at(p, b->prev);
+	for (;;) {
+		sum = (sum ^ b->addr) * 0x9e3779b97f4a7c15ULL;
+		sum = (sum ^ b->units ^ (uint64_t)block_state(b) << 32) * 0x9e3779b97f4a7c15ULL;
+		if (block_end(b) >= to || !b->next)
+			return sum;
+		b = block_at(p, b->next);
+	}
 }
 
 /* The piece of BUSY @b that is in @h, what is outside is released; NULL: no memory. */

@@ -24,6 +24,11 @@
  */
 int hm_sharers_ask(struct pool *p, const struct pool_stream *s, const struct block *b,
 		   uint32_t page, uint32_t *nr, int *priority);
+/* Likewise, for hetmem_pin_comm(): live blocks of @s need not be movable. */
+int hm_sharers_ask_pin(struct pool *p, const struct pool_stream *s, const struct block *b,
+		       uint32_t page, uint32_t *nr);
+/* A number for the blocks at [@from, @to), around the live @b. It changes when any of them does. */
+uint64_t hm_sharers_sum(const struct pool *p, const struct block *b, uint64_t from, uint64_t to);
 /*
  * Holds the free memory of a handle that ask() lets move. Adds the entries of its live
  * blocks, except that of @b, to @list at *@nr. -ENOMEM: nothing has changed.

@@ -1,38 +1,13 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * The VMM pool: memory that stays (pin), and memory that goes while addresses
- * stay (sleep, wake).
+ * The VMM pool: memory that goes while addresses stay (sleep, wake).
  */
 #include <stdio.h>
 
+#include "vmm/pin.h"
 #include "vmm/ring.h"
 #include "vmm/sparse.h"
 #include "vmm/spill.h"
-
-int hm_vmm_pin(struct pool *p, struct block *b)
-{
-	struct vmm *v = vmm_of(p);
-	const uint32_t end = end_page(v, b);
-	uint32_t page = first_page(v, b);
-
-	if (block_is_sparse(b))
-		return hm_error(-EOPNOTSUPP, "pin_comm: memory of a sparse block comes and goes");
-	if (hm_is_ring(v, b))
-		return hm_error(-EOPNOTSUPP, "pin_comm: the memory of a ring has two addresses");
-	if (b->flags & BLOCK_SPILLED || (b->flags & BLOCK_MOVABLE && hm_movable_moves(p, b)))
-		return hm_error(-EBUSY, "pin_comm: the block is on the host or moves: hetmem_fetch()");
-	while (page < end) {
-		struct mapping *m = mapping_at(v, v->map[page]);
-		struct handle *h = handle_at(v, m->handle);
-
-		h->flags |= HANDLE_PINNED;
-		h->flags &= ~HANDLE_LENT;
-		page = hm_vmm_find_apart(v, m->page + h->pages, end, false);
-	}
-	if (b->flags & BLOCK_MOVABLE)
-		movable_of(v->spill, b)->pinned = true;
-	return 0;
-}
 
 static bool lacks_memory(const struct handle *h)
 {
@@ -71,7 +46,7 @@ static int put_to_sleep(struct pool *p, struct handle *h)
 		h->flags |= HANDLE_STUCK;
 		return err;
 	}
-	h->flags &= ~HANDLE_STUCK;
+	h->flags &= ~(HANDLE_STUCK | HANDLE_SHARED);
 	hm_pool_unhold(p, bytes_of(p, h->pages));
 	return 0;
 }
@@ -166,8 +141,7 @@ static bool can_merge(const struct vmm *v, const struct handle *h)
 	       !mapping_at(v, h->mapping)->half;
 }
 
-/* @h gets the pages and addresses of the handle @id behind it. */
-static void merge_next(struct pool *p, struct handle *h, uint32_t id)
+void hm_vmm_merge_next(struct pool *p, struct handle *h, uint32_t id)
 {
 	struct vmm *v = vmm_of(p);
 	struct handle *next = handle_at(v, id);
@@ -214,7 +188,7 @@ static void merge_block(struct pool *p, const struct block *b)
 			into = NULL;
 		} else if (into && into->flags == h->flags &&
 			   bytes_of(p, into->pages) + bytes_of(p, h->pages) <= MERGED_BYTES) {
-			merge_next(p, into, m->handle);
+			hm_vmm_merge_next(p, into, m->handle);
 		} else {
 			into = h;
 		}

@@ -28,6 +28,7 @@
 #include "pool/graph.h"
 #include "pool/hash.h"
 #include "vmm/sharers.h"
+#include "vmm/pin.h"
 #include "vmm/ring.h"
 #include "vmm/spill.h"
 #include "vmm/vmm.h"
@@ -125,8 +126,7 @@ static void release_stuck(struct pool *p)
 	}
 }
 
-/* Without the lock. */
-static void device_release(struct pool *p, uint64_t handle, uint32_t pages)
+void hm_spill_release_memory(struct pool *p, uint64_t handle, uint32_t pages)
 {
 	const uint64_t bytes = bytes_of(p, pages);
 	int err = hm_retry_once(hm_provider_release_handle(p->provider, handle, bytes));
@@ -140,8 +140,8 @@ static void device_release(struct pool *p, uint64_t handle, uint32_t pages)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* Free memory of the pool makes room under max= and on the device. Without the lock. */
-static int device_make(struct pool *p, uint32_t pages, uint64_t *handle)
+/* Free memory of the pool makes room under max= and on the device. */
+int hm_spill_make_memory(struct pool *p, uint32_t pages, bool shared, uint64_t *handle)
 {
 	const uint64_t bytes = bytes_of(p, pages);
 	unsigned int try;
@@ -160,7 +160,8 @@ static int device_make(struct pool *p, uint32_t pages, uint64_t *handle)
 		pthread_mutex_unlock(&p->lock);
 		if (err)
 			continue;
-		err = hm_provider_create_handle(p->provider, bytes, true, handle);
+		err = shared ? hm_provider_create_shared(p->provider, bytes, handle) :
+			hm_provider_create_handle(p->provider, bytes, true, handle);
 		if (err) {
 			pthread_mutex_lock(&p->lock);
 			hm_pool_unhold(p, bytes);
@@ -200,7 +201,7 @@ static int stage_map(struct pool *p, struct job *j)
 
 	if (err)
 		return err;
-	err = device_make(p, j->pages, &j->device);
+	err = hm_spill_make_memory(p, j->pages, false, &j->device);
 	if (err)
 		return err;
 	err = p->provider->ops->map(p->provider, stage_addr(p, j), bytes_of(p, j->pages),
@@ -208,7 +209,7 @@ static int stage_map(struct pool *p, struct job *j)
 	if (!err)
 		return 0;
 	part->staged = err == -EUCLEAN;
-	device_release(p, j->device, j->pages);
+	hm_spill_release_memory(p, j->device, j->pages);
 	return err == -EUCLEAN ? -EIO : err;
 }
 
@@ -274,7 +275,7 @@ static void job_cancel(struct pool *p, struct job *j, bool spill)
 		return;
 	}
 	stage_unmap(p, j);
-	device_release(p, j->device, j->pages);
+	hm_spill_release_memory(p, j->device, j->pages);
 }
 
 static int job_start(struct pool *p, struct job *j, bool spill)
@@ -419,6 +420,7 @@ static void job_commit(struct pool *p, struct job *j, bool spill)
 	struct handle *h = handle_at(vmm_of(p), j->handle);
 	const uint64_t bytes = bytes_of(p, j->pages);
 
+	h->flags &= ~HANDLE_SHARED;
 	if (spill) {
 		h->handle = part_at(sp, j->part)->handle;
 		h->host = j->part;
@@ -437,7 +439,7 @@ static void job_commit(struct pool *p, struct job *j, bool spill)
 static void job_release_old(struct pool *p, struct job *j, bool spill)
 {
 	if (spill) {
-		device_release(p, j->device, j->pages);
+		hm_spill_release_memory(p, j->device, j->pages);
 		return;
 	}
 	stage_unmap(p, j);
@@ -759,7 +761,7 @@ static unsigned int next_range(const struct pool *p, const struct move *mv, unsi
 
 #define CHANGES	(HETMEM_REMAP_BUFFER_ID | HETMEM_REMAP_IPC | HETMEM_REMAP_DMABUF)
 
-static void observe_one(struct pool *p, enum hetmem_remap_cause cause, uint64_t addr,
+void hm_spill_observe_one(struct pool *p, enum hetmem_remap_cause cause, uint64_t addr,
 			uint64_t bytes, bool after, int err)
 {
 	const struct hm_spill *sp = spill_of(p);
@@ -782,7 +784,7 @@ static void observe_move(struct pool *p, const struct move *mv, bool after)
 
 	for (i = 0; i < mv->nr;) {
 		i = next_range(p, mv, i, &range);
-		observe_one(p, mv->spill ? HETMEM_REMAP_SPILL : HETMEM_REMAP_FETCH, range.addr,
+		hm_spill_observe_one(p, mv->spill ? HETMEM_REMAP_SPILL : HETMEM_REMAP_FETCH, range.addr,
 			    range.bytes, after, after ? mv->err : 0);
 	}
 }
@@ -848,7 +850,7 @@ void hm_spill_tell(struct pool *p, enum hetmem_remap_cause cause, bool after, in
 		hm_spill_find_told(p, cause == HETMEM_REMAP_SLEEP);
 	pthread_mutex_unlock(&p->lock);
 	for (i = 0; i < sp->nr_told; i++)
-		observe_one(p, cause, sp->told[i].addr, sp->told[i].bytes, after, err);
+		hm_spill_observe_one(p, cause, sp->told[i].addr, sp->told[i].bytes, after, err);
 	pthread_mutex_lock(&p->lock);
 }
 
@@ -1426,6 +1428,8 @@ static void stop_moves(struct pool *p)
 		hm_retry_once(d->cuStreamDestroy(sp->out));
 	if (sp->in)
 		hm_retry_once(d->cuStreamDestroy(sp->in));
+	if (sp->pins)
+		hm_retry_once(d->cuStreamDestroy(sp->pins));
 }
 
 void hm_spill_stop(struct pool *p, bool forget)
@@ -1437,6 +1441,7 @@ void hm_spill_stop(struct pool *p, bool forget)
 	if (!sp)
 		return;
 	if (!forget && !hm_retry_once(hm_provider_enter(p->provider, &saved))) {
+		hm_pin_reap(p);
 		stop_moves(p);
 		hm_context_leave(p->res.hm, &saved);
 		release_stuck(p);
@@ -1460,5 +1465,6 @@ void hm_spill_free(struct pool *p, bool forget)
 	free(sp->events);
 	free(sp->observers);
 	free(sp->told);
+	hm_pin_forget(sp);
 	free(sp);
 }

@@ -40,8 +40,9 @@ struct host_size {
 	uint32_t first;
 };
 
-/* See spill.c. */
+/* See spill.c, pin.c. */
 struct move;
+struct stage;
 
 /**
  * struct movable - a movable block
@@ -101,7 +102,7 @@ struct told {
  * @stuck, @nr_stuck: device memory that the driver did not release, and its pages
  *
  * Under pool->sleep_lock:
- * @out, @in: streams of the copies
+ * @out, @in: streams of the copies; @pins: of those of pin.c; @stages: see there
  * @events, @nr_events: not in use
  * @pending: moves that were begun
  * @observers, @nr_observers; @told, @nr_told: of a sleep or a wake
@@ -128,7 +129,8 @@ struct hm_spill {
 		uint32_t pages;
 	} *stuck;
 	unsigned int nr_stuck;
-	CUstream out, in;
+	CUstream out, in, pins;
+	struct stage *stages;
 	CUevent *events;
 	unsigned int nr_events;
 	struct move *pending;

@@ -31,6 +31,7 @@
 #define HANDLE_MOVES	256	/* its contents are being copied */
 #define HANDLE_CHOSEN	512	/* a parked unit that a commit takes: nobody else does */
 #define HANDLE_RING	1024	/* of a ring: mapped again after it */
+#define HANDLE_SHARED	4096	/* other processes can open it */
 #define HANDLE_LENT	2048	/* pinned as long as it has other addresses, no longer */
 
 /**
@@ -44,7 +45,7 @@
  * @aliases: list of its aliases
  * @front: 0, or the list of handles that end runs that it is in, zone + 1;
  *	@front_next, @front_prev: in it
- * @seen, @priority: see movable.c; @others: addresses that it has beside, see ring.c
+ * @seen, @priority: see movable.c; @others: see ring.c; @pins: ranges of pins.h with it
  */
 struct handle {
 	uint64_t handle;
@@ -52,7 +53,7 @@ struct handle {
 	union { uint32_t stamp, host; };
 	uint32_t aliases;
 	uint32_t front, front_next, front_prev;
-	uint32_t seen, others;
+	uint32_t seen, others, pins;
 	int priority;
 };
 
@@ -237,10 +238,10 @@ size_t hm_vmm_trim(struct pool *p, uint64_t keep);	/* as in struct source */
 /* Gives back @bytes, if so many are free and complete. Returns the bytes. */
 size_t hm_vmm_give_back(struct pool *p, uint64_t bytes);
 
-/* join.c, sleep.c, share.c: as in struct source. */
+/* join.c, pin.c, sleep.c, share.c: as in struct source. */
 void hm_vmm_prepare(struct pool *p, struct pool_stream *s, bool order);
 void hm_vmm_prepare_at_once(struct pool *p, struct pool_stream *s, bool order);
-int hm_vmm_pin(struct pool *p, struct block *b);
+int hm_vmm_pin(struct pool *p, const void *ptr, bool on);
 int hm_vmm_sleep(struct pool *p);
 int hm_vmm_wake(struct pool *p);
 int hm_vmm_export(struct pool *p, struct block *b, struct hm_ctl_export *arg);

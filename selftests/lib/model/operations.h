@@ -1392,18 +1392,32 @@ static void op_ring(const struct op *op)
 
 static void op_comm(const struct op *op)
 {
+	struct hetmem_segment segment = { .handle_types = 0 };
 	struct block *b = &slots[op->slot];
+	ssize_t n;
 	int err;
 
 	if (!b->p || any_capturing())
 		return;
 	settle(b);
+	if (b->comm && op->x % 4 == 0) {
+		err = LIB(hetmem_unpin_comm(res, b->p));
+		must(!err || injected || is_asleep(b), "errno", "unpin: %d", err);
+		return;
+	}
+	order_after(b->home, b);
+	b->mask = 0;
 	err = LIB(hetmem_pin_comm(res, b->p));
-	must(!err || injected || err == -EOPNOTSUPP ||
-	     (err == -EBUSY && (is_asleep(b) || b->movable || has("movable="))), "errno",
-	     "comm: %d", err);
-	if (!err)
-		b->comm = pinned = held_back = true;
+	/* Blocks beside it may be of any stream; and the pool holds its handles twice for a while. */
+	must(!err || injected || err == -EOPNOTSUPP || (is_vmm() && (err == -EBUSY || err == -ENOMEM)) ||
+	     (err == -EBUSY && is_asleep(b)), "errno", "comm: %d", err);
+	if (err)
+		return;
+	b->comm = pinned = held_back = true;
+	n = hetmem_segments(res, b->p, b->size, &segment, 1);
+	must(strncmp(row.spec, "pool(vmm", 8) || has("comm=") || has("stripe=") || b->hole || injected || !b->size ||
+	     (n == 1 && segment.handle_types == HETMEM_HANDLE_FD), "comm", "%zd parts, types %u", n,
+	     segment.handle_types);
 }
 
 static void op_set(const struct op *op)

@@ -49,7 +49,7 @@ COHERENT = 5
 ZERO = 6
 
 # enum hetmem_remap_cause, HETMEM_REMAP_* and enum hetmem_source, in order.
-REMAP_CAUSES = ("spill", "fetch", "sleep", "wake")
+REMAP_CAUSES = ("spill", "fetch", "sleep", "wake", "pin")
 REMAP_CHANGES = ("MEMORY_TYPE", "BUFFER_ID", "IPC", "DMABUF")
 SOURCES = ("unknown", "module", "move_pages", "request", "driver")
 PLACEMENTS = ("stream", "host", "device", "both", "read_mostly", "streaming")
