@@ -770,7 +770,7 @@ int bench_transport(int argc, char **argv)
 		"pool(vmm,comm=on,handle=2M)", "pool(vmm,comm=on,handle=16M)",
 		"pool(vmm,comm=on,handle=64M)", "pool(vmm,comm=on,handle=256M)",
 		"pool(vmm,comm=on,handle=1G)", "pool(vmm,handle=2M)", "pool(vmm,handle=64M)",
-		"pool(vmm,handle=1G)", NULL,
+		"pool(vmm,handle=1G)", "fixed(pool(vmm),size=1G,count=1,comm=on)", NULL,
 	};
 	static const char *const on_host[] = { "system", "host", "pool(host)", NULL };
 	static const size_t gpu_sizes[] = { 1, 16, 128, 1024 }, host_sizes[] = { 1, 5 };
