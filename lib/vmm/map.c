@@ -72,12 +72,15 @@ int hm_vmm_drop_handle(struct pool *p, uint32_t id)
 	struct handle *h = handle_at(v, id);
 	int err;
 
-	h->mapping = 0;
-	h->maps = 0;
-	if (h->flags & HANDLE_HOST) {
-		hm_part_put(p, h->host);
+	h->mapping = h->maps = 0;
+	/* The device has no memory of it. */
+	if (h->flags & HANDLE_HOST || (h->flags & (HANDLE_ASLEEP | HANDLE_STUCK)) == HANDLE_ASLEEP) {
+		if (h->flags & HANDLE_HOST)
+			hm_part_put(p, h->host);
+		hm_vmm_set_small(v, id, false);
 		hm_vmm_remove_front(v, id);
 		v->pages -= h->pages;
+		*h = (struct handle){ 0 };
 		hm_table_put(&v->handles, id);
 		return 0;
 	}
@@ -578,7 +581,7 @@ bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left)
 		return false;
 	hm_block_delete(p, piece);
 	h->mapping = 0;
-	if ((!(h->flags & HANDLE_TORN) || mapping_at(v, m)->half) &&
+	if ((!(h->flags & (HANDLE_TORN | HANDLE_ASLEEP)) || mapping_at(v, m)->half) &&
 	    hm_retry_once(unmap_pages(p, f->page, f->pages))) {
 		add_alias(v, m);
 		leave_half(v, m);

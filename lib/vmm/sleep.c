@@ -208,6 +208,57 @@ static void merge_all(struct pool *p)
 	}
 }
 
+/* Handles that are wholly in the free block @b lose their addresses, the last first. */
+static void forget_block(struct pool *p, struct block *b)
+{
+	struct vmm *v = vmm_of(p);
+	const uint32_t first = page_of(v, b->addr + page_addr(v, 1) - v->base - 1);
+	uint32_t page = page_of(v, block_end(b));
+	bool left = true;
+
+	hm_block_take(p, b);
+	while (left && page > first) {
+		const uint32_t last = page - 1;
+		const struct mapping *m = mapping_at(v, v->map[last]);
+		const struct handle *h = handle_at(v, m->handle);
+		const struct vmm_free f = {
+			.handle = m->handle, .page = m->page, .pages = h->pages,
+			.block = block_id(p, b),
+		};
+
+		if (m->page < first)
+			break;
+		page = m->page;
+		if (m->page + h->pages == last + 1 && can_merge(v, h) &&
+		    !hm_vmm_discard(p, &f, &left))
+			break;
+	}
+	if (left)
+		hm_block_release(p, b);
+}
+
+/* Blocks that were freed in the sleep need no memory. Releases the lock now and then. */
+static void forget_free(struct pool *p)
+{
+	const uint64_t least = page_addr(vmm_of(p), 1) - vmm_of(p)->base;
+	unsigned int i;
+
+	hm_pool_settle_all(p);
+	for (i = 0; i < p->order.nr * NR_ZONES; i++) {
+		struct arena *a = &stream_at(p, i / NR_ZONES)->arenas[i % NR_ZONES];
+		struct block *b;
+
+		a->walks[WALK_TRIM] = 0;
+		while ((b = hm_arena_walk(p, a, WALK_TRIM))) {
+			if (block_bytes(b) >= least)
+				forget_block(p, b);
+			hm_pool_step(p, MERGE_WORK);
+		}
+		a->walks[WALK_TRIM] = 0;
+		hm_pool_step(p, LOOK_WORK);
+	}
+}
+
 /* The text names the bytes that are missing, before they are given back. */
 static int no_memory(uint64_t need, uint64_t made)
 {
@@ -227,6 +278,7 @@ int hm_vmm_wake(struct pool *p)
 	int err = 0;
 	uint32_t id;
 
+	forget_free(p);
 	merge_all(p);
 	for (id = 1; id < v->handles.nr; id++)
 		if (lacks_memory(handle_at(v, id)))

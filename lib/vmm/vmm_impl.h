@@ -212,7 +212,7 @@ int hm_vmm_move(struct pool *p, struct vmm_free *list, size_t nr, bool *left);
 void hm_vmm_take(struct pool *p, const struct vmm_free *f, struct pool_stream *s, uint64_t pos);
 /* It is unmapped everywhere and released; *@left likewise. */
 int hm_vmm_release(struct pool *p, const struct vmm_free *f, bool *left);
-/* So is host memory, at last by hm_vmm_trim(). false: no memory, nothing has changed. */
+/* So is host memory, at last by hm_vmm_trim(), and what has no memory in a sleep. false: no memory, nothing has changed. */
 bool hm_vmm_discard(struct pool *p, const struct vmm_free *f, bool *left);
 /* Unmaps aliases that are complete, the oldest first, until @keep are left: some of them. */
 void hm_vmm_unalias(struct pool *p, uint32_t keep);

@@ -97,6 +97,50 @@ static void rounds(const char *spec, bool in_wake)
 	is(hetmem_resource_destroy(res), 0, "all is freed");
 }
 
+static void *get_tagged(const char *tag)
+{
+	const struct hetmem_alloc_params params = {
+		.size = sizeof(params), .bytes = 4 * MIB, .stream = HETMEM_STREAM_HOST, .tag = tag,
+	};
+	void *p;
+
+	need(!hetmem_alloc_with(res, &params, &p), "alloc_with: %s", hetmem_last_error());
+	return p;
+}
+
+/* A wake makes memory for live blocks alone, so it stays within a max= that has room for them. */
+static void needs_live_only(const char *spec, unsigned int nr)
+{
+	unsigned char *p[8], *awake;
+	unsigned int i;
+
+	res = make(spec);
+	awake = get_tagged(NULL);
+	for (i = 0; i < nr; i++) {
+		p[i] = get_tagged("a");
+		memset(p[i], i + 1, 4 * MIB);
+	}
+	memset(awake, 99, 4 * MIB);
+	need(!hetmem_sleep(res, "a", HETMEM_SLEEP_KEEP), "sleep: %s", hetmem_last_error());
+	need(!hetmem_resource_set(res, "max", "8M"), "set: %s", hetmem_last_error());
+	is(hetmem_wake(res, "a"), -ENOMEM, "%s: %u blocks do not fit", spec, nr);
+	for (i = 0; i < nr; i++)
+		if (i != 1)
+			hetmem_free(res, p[i], 4 * MIB, HETMEM_STREAM_HOST);
+	is(hetmem_wake(res, "a"), 0, "%s: the one that is left fits", spec);
+	ok(all_bytes(p[1], 2, 4 * MIB) && all_bytes(awake, 99, 4 * MIB), "with its contents");
+	is(stats(res).reserved, 8 * MIB, "no more is held");
+	need(!hetmem_sleep(res, NULL, HETMEM_SLEEP_KEEP), "sleep: %s", hetmem_last_error());
+	hetmem_free(res, p[1], 4 * MIB, HETMEM_STREAM_HOST);
+	hetmem_free(res, awake, 4 * MIB, HETMEM_STREAM_HOST);
+	is(hetmem_wake(res, NULL), 0, "nothing is live");
+	is(stats(res).reserved, 0, "nothing is held");
+	awake = get_tagged("a");
+	memset(awake, 1, 4 * MIB);
+	hetmem_free(res, awake, 4 * MIB, HETMEM_STREAM_HOST);
+	is(hetmem_resource_destroy(res), 0, "destroyed");
+}
+
 int main(void)
 {
 	setenv("HETMEM_SOFT_CHECK", "1", 1);
@@ -110,6 +154,9 @@ int main(void)
 	rounds("pool(vmm,park=release)", true);
 	rounds("stats(pool(vmm,handle=2M,park=keep))", false);
 	rounds("stats(pool(vmm,handle=2M,park=keep))", true);
+	needs_live_only("pool(vmm,handle=4M)", 3);
+	needs_live_only("pool(vmm,handle=2M)", 8);
+	needs_live_only("pool(vmm)", 8);
 	close_soft();
 	return tap_end();
 }
