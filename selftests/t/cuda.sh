@@ -25,7 +25,7 @@ export LD_LIBRARY_PATH=$programs:$top/$built
 export -n HETMEM_CUDA_SPEC HETMEM_CUDA_SET HETMEM_CUDA_REPORT HETMEM_CUDA_PRELOAD LD_PRELOAD HETMEM_SOFT_SLEEP HETMEM_DRIVER
 # What is preloaded comes before the sanitizer that it needs. The soft driver joins its last
 # threads at a later call, if there is one.
-export ASAN_OPTIONS=verify_asan_link_order=0:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
+export ASAN_OPTIONS=verify_asan_link_order=0:detect_stack_use_after_return=1:intercept_tls_get_addr=0 UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=report_thread_leaks=0:atexit_sleep_ms=0
 
 # device SPEC PROGRAM [ARGUMENT...]: as 'hetmem run --device SPEC' does, which refuses programs
